@@ -1,0 +1,2 @@
+//! The malote command.
+fn main() {}

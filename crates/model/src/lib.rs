@@ -1,0 +1,1 @@
+//! The words of Malote. No I/O, no engine, no protocol.
