@@ -1,1 +1,21 @@
-//! The words of Malote. No I/O, no engine, no protocol.
+//! The words of Malote: what a message, a queue, a session and a lease are.
+//!
+//! No I/O, no engine and no protocol lives here. Every front end translates its own words into these
+//! at its edge, and every refusal the engine can give is one variant of [`Refusal`].
+
+pub mod access;
+pub mod ids;
+pub mod limits;
+pub mod message;
+pub mod partition;
+pub mod queue;
+pub mod refusal;
+pub mod settlement;
+
+pub use access::{Access, Action, Denied, Principal};
+pub use ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
+pub use message::When;
+pub use message::{Body, BodyKind, Message, Native, Properties, Value};
+pub use queue::{DeadLetterTarget, Durability, QueueSpec, RetryOrder, Sessions};
+pub use refusal::Refusal;
+pub use settlement::{Changes, DeadReason, Settlement};

@@ -1,0 +1,270 @@
+//! Names and numbers that identify things. Newtypes, so that a sequence is never mistaken for a time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::limits;
+use crate::refusal::Refusal;
+
+/// The place of a message in its queue: queue-wide, dense, over all priorities.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Seq(pub u64);
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Wall-clock milliseconds since 1970, as the engine's clock tells them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Later by `ms`; far futures saturate instead of wrapping into the past.
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a queue: one name space for every protocol.
+///
+/// `orders/$deadletterqueue` names the dead letters of `orders`; other segments beginning with `$` are reserved.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueName(Arc<str>);
+
+/// The last segment of the name of every queue's own dead-letter set.
+pub const DEAD_LETTER_SEGMENT: &str = "$deadletterqueue";
+
+impl QueueName {
+    /// Checks a name that a user chose. Dead-letter names are accepted: they can be read from.
+    pub fn new(name: &str) -> Result<Self, Refusal> {
+        let refuse = |why: &'static str| Err(Refusal::BadName { name: clip(name), why });
+        if name.is_empty() {
+            return refuse("is empty");
+        }
+        if name.len() > limits::QUEUE_NAME_BYTES_MAX {
+            return refuse("is longer than 260 bytes");
+        }
+        if name.chars().any(|c| c.is_control() || c == '\\' || c == '?' || c == '#' || c == '@') {
+            return refuse("may not hold control characters or any of \\ ? # @");
+        }
+        let base = name.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'));
+        let base = base.unwrap_or(name);
+        if base.split('/').any(|segment| segment.is_empty() || segment == "." || segment == "..") {
+            return refuse("has an empty segment between slashes, or one that is . or ..");
+        }
+        if base.split('/').any(|segment| segment.starts_with('$')) {
+            return refuse("has a segment that begins with $, which is reserved");
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The queue's own dead-letter set.
+    #[must_use]
+    pub fn dead_letters(&self) -> Self {
+        if self.is_dead_letters() {
+            return self.clone();
+        }
+        Self(format!("{}/{DEAD_LETTER_SEGMENT}", self.0).into())
+    }
+
+    /// Whether this names a dead-letter set.
+    pub fn is_dead_letters(&self) -> bool {
+        self.owner().is_some()
+    }
+
+    /// The queue whose dead-letter set this is.
+    pub fn owner(&self) -> Option<&str> {
+        self.0.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'))
+    }
+}
+
+/// As much of a user's text as an error message may repeat.
+pub(crate) fn clip(text: &str) -> String {
+    let mut clipped: String = text.chars().take(64).collect();
+    if clipped.len() < text.len() {
+        clipped.push('…');
+    }
+    clipped
+}
+
+impl FromStr for QueueName {
+    type Err = Refusal;
+    fn from_str(name: &str) -> Result<Self, Refusal> {
+        Self::new(name)
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// A FIFO session: Service Bus session, SQS message group, Kafka key. 1 to 128 characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    /// Checks an id that a sender chose.
+    pub fn new(id: &str) -> Result<Self, Refusal> {
+        let chars = id.chars().take(limits::SESSION_ID_CHARS_MAX + 1).count();
+        if chars == 0 || chars > limits::SESSION_ID_CHARS_MAX {
+            return Err(Refusal::BadSessionId { session: clip(id) });
+        }
+        Ok(Self(id.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Refusal;
+    fn from_str(id: &str) -> Result<Self, Refusal> {
+        Self::new(id)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// Proof of a lease or of a session hold, 128 bits: boot epoch, slot, grant counter, random part.
+///
+/// The epoch grows at every start and the counter at every grant of the slot, so no token is ever issued
+/// twice; the random part keeps it from being guessed. An old token fails by comparison with what its slot
+/// holds now: no history is kept.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LeaseToken {
+    /// The start of the broker that granted it.
+    pub epoch: u32,
+    /// Where the engine keeps the lease.
+    pub slot: u32,
+    /// How often the slot had been granted.
+    pub grant: u32,
+    /// Unguessable.
+    pub random: u32,
+}
+
+impl LeaseToken {
+    /// The sixteen bytes, most significant first.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let words = [self.epoch, self.slot, self.grant, self.random];
+        let mut bytes = [0; 16];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The token that these sixteen bytes spell.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let all = u128::from_be_bytes(bytes);
+        let word = |shift: u32| (all >> shift) as u32;
+        Self { epoch: word(96), slot: word(64), grant: word(32), random: word(0) }
+    }
+}
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.to_bytes()))
+    }
+}
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for LeaseToken {
+    type Err = Refusal;
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let wrong = || Refusal::BadToken { token: clip(text) };
+        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        let all = u128::from_str_radix(text, 16).map_err(|_| wrong())?;
+        Ok(Self::from_bytes(all.to_be_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["orders", "a/b", "orders.fifo", "orders/$deadletterqueue", "ünïcode"] {
+            assert_eq!(QueueName::new(good).unwrap().as_str(), good);
+        }
+        for bad in [
+            "",
+            "/",
+            "a//b",
+            "a/",
+            "$x",
+            "a/$b",
+            "a\n",
+            "a/../b",
+            "$deadletterqueue",
+            &"x".repeat(261),
+        ] {
+            QueueName::new(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn dead_letters_of_dead_letters_are_themselves() {
+        let orders = QueueName::new("orders").unwrap();
+        assert_eq!(orders.dead_letters().as_str(), "orders/$deadletterqueue");
+        assert_eq!(orders.dead_letters().dead_letters(), orders.dead_letters());
+        assert_eq!(orders.dead_letters().owner(), Some("orders"));
+    }
+
+    #[test]
+    fn tokens_survive_text_and_bytes() {
+        let token = LeaseToken { epoch: 1, slot: 0xabcd, grant: 3, random: 0xffff_ffff };
+        assert_eq!(token.to_string().parse::<LeaseToken>().unwrap(), token);
+        assert_eq!(LeaseToken::from_bytes(token.to_bytes()), token);
+        assert!("+0000000000000000000000000000000".parse::<LeaseToken>().is_err());
+    }
+
+    #[test]
+    fn session_ids_have_1_to_128_characters() {
+        SessionId::new(&"é".repeat(128)).unwrap();
+        SessionId::new(&"é".repeat(129)).unwrap_err();
+        SessionId::new("").unwrap_err();
+    }
+}

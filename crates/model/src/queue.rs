@@ -1,0 +1,206 @@
+//! What a queue is declared to be. Declaring is idempotent: a differing declaration is refused, field by field.
+
+use crate::ids::{QueueName, SessionId};
+use crate::limits;
+use crate::refusal::Refusal;
+
+/// The properties of a queue. They live with the queue and change only through an update.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueSpec {
+    /// Whether and which sessions.
+    pub sessions: Sessions,
+    /// How long a lease or an explicit hold lasts unless the receiver asks otherwise.
+    pub lock_ms: u64,
+    /// Dead-letter when `failed` reaches this.
+    pub failed_max: Option<u32>,
+    /// Dead-letter when receives, releases not counted, reach this.
+    pub receives_max: Option<u32>,
+    /// Where dead letters go.
+    pub dead_letter: DeadLetterTarget,
+    /// Whether an answer waits for the disk.
+    pub durability: Durability,
+    /// What a delayed retry does to the rest of its session.
+    pub retry: RetryOrder,
+    /// Added to every message that brings no delay of its own.
+    pub delay_ms: u64,
+    /// The largest message it takes, body and headers.
+    pub message_bytes_max: u64,
+    /// Health warns above so many messages.
+    pub backlog_warning: u64,
+}
+
+impl Default for QueueSpec {
+    /// A queue made by the native API: model.md §2.
+    fn default() -> Self {
+        Self {
+            sessions: Sessions::None,
+            lock_ms: 30_000,
+            failed_max: Some(10),
+            receives_max: None,
+            dead_letter: DeadLetterTarget::Own,
+            durability: Durability::Fsync,
+            retry: RetryOrder::Hold,
+            delay_ms: 0,
+            message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
+            backlog_warning: 1000,
+        }
+    }
+}
+
+/// Whether messages belong to sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sessions {
+    /// Plain FIFO; a session id on a message is kept and orders nothing.
+    #[default]
+    None,
+    /// Any id; every message needs one.
+    Dynamic,
+    /// Only these ids.
+    Fixed(Vec<SessionId>),
+}
+
+impl Sessions {
+    /// Whether every message needs a session id.
+    pub fn required(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+/// Where dead letters go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeadLetterTarget {
+    /// `<name>/$deadletterqueue`.
+    #[default]
+    Own,
+    /// Another queue.
+    Queue(QueueName),
+    /// Nowhere: they are gone. An explicit dead-letter still goes to the own set.
+    Drop,
+}
+
+/// What an answered send has survived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Power loss: the answer waits for fdatasync.
+    #[default]
+    Fsync,
+    /// A crash of the process only: power loss may cut the newest messages.
+    Relaxed,
+}
+
+/// What a delayed retry does to the rest of its session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetryOrder {
+    /// The session waits for it: order is kept.
+    #[default]
+    Hold,
+    /// The session goes on without it: order is given up for that message.
+    Skip,
+}
+
+macro_rules! differing {
+    ($have:expr, $asked:expr, $($field:ident),+) => {
+        $(if $have.$field != $asked.$field {
+            return Some((stringify!($field), shown(&$have.$field), shown(&$asked.$field)));
+        })+
+    };
+}
+
+fn shown(value: &impl std::fmt::Debug) -> String {
+    crate::ids::clip(&format!("{value:?}"))
+}
+
+impl QueueSpec {
+    /// The first field in which `asked` differs: its name, what it is, what was asked.
+    pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
+        differing!(
+            self,
+            asked,
+            sessions,
+            lock_ms,
+            failed_max,
+            receives_max,
+            dead_letter,
+            durability,
+            retry,
+            delay_ms,
+            message_bytes_max,
+            backlog_warning
+        );
+        None
+    }
+
+    /// Refuses what no queue can be.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let bad = |field: &'static str, why: String| Err(Refusal::BadSpec { field, why });
+        if !(limits::LOCK_MS_MIN..=limits::LOCK_MS_MAX).contains(&self.lock_ms) {
+            return bad("lock_ms", format!("must be from 1 to {} (12 hours)", limits::LOCK_MS_MAX));
+        }
+        for (field, value) in [("failed_max", self.failed_max), ("receives_max", self.receives_max)]
+        {
+            if value.is_some_and(|v| v == 0 || v > limits::FAILED_MAX_MAX) {
+                return bad(
+                    field,
+                    format!("must be from 1 to {}, or absent for no limit", limits::FAILED_MAX_MAX),
+                );
+            }
+        }
+        if self.delay_ms > limits::DELAY_MS_MAX {
+            return bad("delay_ms", format!("must be at most {}", limits::DELAY_MS_MAX));
+        }
+        if !(1..=limits::MESSAGE_BYTES_MAX).contains(&self.message_bytes_max) {
+            return bad(
+                "message_bytes_max",
+                format!("must be from 1 to {}", limits::MESSAGE_BYTES_MAX),
+            );
+        }
+        if let Sessions::Fixed(ids) = &self.sessions {
+            if ids.is_empty() || ids.len() > limits::SESSION_LIST_MAX {
+                return bad(
+                    "sessions",
+                    format!("a fixed list has 1 to {} ids", limits::SESSION_LIST_MAX),
+                );
+            }
+            let mut sorted: Vec<_> = ids.iter().collect();
+            sorted.sort();
+            if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                return bad("sessions", format!("the id `{}` stands in the list twice", pair[0]));
+            }
+        }
+        if let DeadLetterTarget::Queue(name) = &self.dead_letter
+            && name.is_dead_letters()
+        {
+            return bad("dead_letter", "must be a queue, not a dead-letter set".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_the_field() {
+        let have = QueueSpec::default();
+        let asked = QueueSpec { lock_ms: 5, ..have.clone() };
+        assert_eq!(have.difference(&asked), Some(("lock_ms", "30000".into(), "5".into())));
+        assert_eq!(have.difference(&have.clone()), None);
+    }
+
+    #[test]
+    fn impossible_specs_are_refused() {
+        let spec = QueueSpec::default();
+        spec.check().unwrap();
+        let a = SessionId::new("a").unwrap();
+        for bad in [
+            QueueSpec { lock_ms: 0, ..spec.clone() },
+            QueueSpec { failed_max: Some(0), ..spec.clone() },
+            QueueSpec { message_bytes_max: 0, ..spec.clone() },
+            QueueSpec { sessions: Sessions::Fixed(vec![]), ..spec.clone() },
+            QueueSpec { sessions: Sessions::Fixed(vec![a.clone(), a]), ..spec },
+        ] {
+            bad.check().unwrap_err();
+        }
+    }
+}

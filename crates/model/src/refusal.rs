@@ -1,0 +1,165 @@
+//! Why the engine said no to a well-formed command. Never a bug, never I/O.
+
+use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
+
+/// A refusal has no effect: nothing changed, nothing is lost. Each front end maps it in one exhaustive `match`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such queue.
+    #[error("queue `{queue}` does not exist")]
+    QueueNotFound {
+        /// The name asked for.
+        queue: QueueName,
+    },
+    /// A declaration that differs from what exists.
+    #[error(
+        "queue `{queue}` exists with {field} = {is}, not {asked}: declare it as it is, or update it"
+    )]
+    QueueDiffers {
+        /// Which queue.
+        queue: QueueName,
+        /// The first field that differs.
+        field: &'static str,
+        /// What it is.
+        is: String,
+        /// What was asked.
+        asked: String,
+    },
+    /// An update that would change what is fixed at declaration.
+    #[error("{field} of queue `{queue}` cannot be changed: delete the queue and declare it anew")]
+    QueueFixed {
+        /// Which queue.
+        queue: QueueName,
+        /// The field.
+        field: &'static str,
+    },
+    /// A specification no queue can have.
+    #[error("{field}: {why}")]
+    BadSpec {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        why: String,
+    },
+    /// A name no queue can have.
+    #[error("queue name `{name}` {why}")]
+    BadName {
+        /// The start of the name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The operation does not exist on a dead-letter set.
+    #[error("`{queue}` is a dead-letter set: {why}")]
+    DeadLetterSet {
+        /// Which.
+        queue: QueueName,
+        /// What to do instead.
+        why: &'static str,
+    },
+    /// A queue that dead letters of another go to.
+    #[error("queue `{queue}` is where dead letters of `{by}` go: update `{by}` first")]
+    QueueInUse {
+        /// Which.
+        queue: QueueName,
+        /// Who needs it.
+        by: QueueName,
+    },
+    /// A session id that is none.
+    #[error("session id `{session}` must have 1 to 128 characters")]
+    BadSessionId {
+        /// The start of the id.
+        session: String,
+    },
+    /// A message without a session for a session queue.
+    #[error("queue `{queue}` needs a session id on every message")]
+    SessionRequired {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// A session operation on a queue without sessions.
+    #[error("queue `{queue}` has no sessions: declare it with sessions to use them")]
+    NoSessions {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Not on the fixed list.
+    #[error(
+        "session `{session}` is not on the fixed list of queue `{queue}`: use one of its ids, or map keys onto them"
+    )]
+    SessionNotListed {
+        /// Which queue.
+        queue: QueueName,
+        /// The id asked for.
+        session: SessionId,
+    },
+    /// Somebody else holds it.
+    #[error("session `{session}` is held by another receiver until {until}")]
+    SessionHeld {
+        /// Which session.
+        session: SessionId,
+        /// When the hold ends unless it is renewed.
+        until: Timestamp,
+    },
+    /// Receiving from a session queue in a way that needs a hold first.
+    #[error("queue `{queue}` has sessions: accept a session first, then receive with its token")]
+    HoldRequired {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// The lease or hold is over.
+    #[error("lease {lease} is over: it expired, was released or was already settled")]
+    LeaseLost {
+        /// The token.
+        lease: LeaseToken,
+    },
+    /// Not a token at all.
+    #[error("`{token}` is not a lease token: 32 hexadecimal digits")]
+    BadToken {
+        /// The start of what was given.
+        token: String,
+    },
+    /// No such message in the state that the operation needs.
+    #[error("queue `{queue}` has no {what} message with sequence {seq}")]
+    MessageNotFound {
+        /// Which queue.
+        queue: QueueName,
+        /// The sequence.
+        seq: Seq,
+        /// scheduled, deferred, dead-lettered …
+        what: &'static str,
+    },
+    /// Larger than the queue takes.
+    #[error(
+        "message has {size_bytes} bytes, queue `{queue}` takes {size_bytes_max}: raise message_bytes_max or send less"
+    )]
+    MessageTooLarge {
+        /// Which queue.
+        queue: QueueName,
+        /// Its size.
+        size_bytes: u64,
+        /// The limit.
+        size_bytes_max: u64,
+    },
+    /// A number or text outside of what is allowed.
+    #[error("{what} must be {rule}")]
+    OutOfRange {
+        /// Which value.
+        what: &'static str,
+        /// What it must be.
+        rule: String,
+    },
+    /// A bound of the whole engine.
+    #[error("too many {what}: the limit is {limit}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+    /// Publishing must stop for want of space; settling goes on.
+    #[error(
+        "the disk is full: sending is refused until space returns; receiving and settling go on"
+    )]
+    DiskFull,
+}

@@ -1,0 +1,107 @@
+//! How a lease can end by the holder's word, and why a message became a dead letter.
+
+use std::fmt;
+
+use crate::message::Properties;
+
+/// What the holder of a message wants to happen to it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settlement {
+    /// The work is done: the message goes.
+    Complete,
+    /// It failed: counted, and available again after `delay_ms`, or dead-lettered at the queue's limit.
+    Abandon {
+        /// Not before so many milliseconds from now. 0 is at once.
+        delay_ms: u64,
+        /// Laid over the message.
+        changes: Changes,
+    },
+    /// It was not tried: available again in its place after `delay_ms`, nothing counted.
+    Release {
+        /// Not before so many milliseconds from now.
+        delay_ms: u64,
+    },
+    /// Set aside: found only by its sequence from now on.
+    Defer {
+        /// Laid over the message.
+        changes: Changes,
+    },
+    /// It can never succeed.
+    DeadLetter {
+        /// A short, stable word for programs.
+        reason: String,
+        /// What happened, for people.
+        text: String,
+        /// Laid over the message.
+        changes: Changes,
+    },
+}
+
+/// Properties laid over a message: set, or replaced where the name exists.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// Names and their new values.
+    pub properties: Properties,
+}
+
+impl Changes {
+    /// Nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.properties.is_empty()
+    }
+}
+
+/// Why a message is among the dead letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeadReason {
+    /// A holder said so, with these words.
+    Asked {
+        /// The holder's word.
+        reason: String,
+        /// The holder's explanation.
+        text: String,
+    },
+    /// `failed` reached the queue's limit.
+    MaxFailed {
+        /// How often it had failed.
+        failed: u32,
+        /// The queue's limit.
+        failed_max: u32,
+    },
+    /// Receives (releases not counted) reached the queue's limit.
+    MaxReceives {
+        /// How often it had been received.
+        receives: u32,
+        /// The queue's limit.
+        receives_max: u32,
+    },
+}
+
+impl DeadReason {
+    /// The stable word that programs compare: the holder's own, or Service Bus's name for a limit.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Asked { reason, .. } => reason,
+            Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
+        }
+    }
+
+    /// The sentence for people; a limit names its counter.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Asked { text, .. } => text.clone(),
+            Self::MaxFailed { failed, failed_max } => {
+                format!("failed {failed} times; the queue allows {failed_max} (failed_max)")
+            }
+            Self::MaxReceives { receives, receives_max } => {
+                format!("received {receives} times; the queue allows {receives_max} (receives_max)")
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeadReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.word(), self.text())
+    }
+}
