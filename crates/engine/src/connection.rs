@@ -1,0 +1,140 @@
+//! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
+
+use malote_model::{LeaseToken, QueueName, Refusal, Seq, SessionId};
+use tokio::sync::mpsc;
+
+use crate::command::{Accept, Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
+use crate::handle::{Delivery, Engine, EngineError};
+
+/// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
+pub struct Connection {
+    engine: Engine,
+    id: ConnectionId,
+    closed: bool,
+}
+
+/// The listening half.
+pub struct Outbox {
+    engine: Engine,
+    from_core: mpsc::UnboundedReceiver<(ConsumerId, QueueName, Notice)>,
+}
+
+/// What the core says to a connection.
+#[derive(Debug)]
+pub enum Outbound {
+    /// Messages for a consumer, in order, within its credit.
+    Deliver(ConsumerId, Vec<Delivery>),
+    /// The consumer ended by itself: its queue was deleted or its hold was lost.
+    Ended(ConsumerId, Refusal),
+}
+
+/// What a consumer of a connection wants.
+#[derive(Clone, Debug)]
+pub struct Consume {
+    /// From where.
+    pub queue: QueueName,
+    /// Which messages.
+    pub wants: Wants,
+    /// How many it takes now.
+    pub credit: u32,
+    /// Remove them as they are delivered.
+    pub take: bool,
+    /// The queue's lock if absent.
+    pub lock_ms: Option<u64>,
+    /// Leases outlive the connection (Service Bus peek-lock outside sessions).
+    pub free_standing: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(engine: Engine) -> (Self, Outbox) {
+        // Bounded by credit: the core sends no more than consumers asked for, and one notice of their end each.
+        let (sender, from_core) = mpsc::unbounded_channel();
+        let id = engine.shared.mailbox.new_connection(sender);
+        (Self { engine: engine.clone(), id, closed: false }, Outbox { engine, from_core })
+    }
+
+    /// The engine behind it.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Starts to consume; deliveries come through the outbox.
+    pub async fn attach(&self, consume: Consume) -> Result<ConsumerId, EngineError> {
+        let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
+        let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
+        let connection = (!free_standing).then_some(self.id);
+        let attach = Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until: None };
+        match self.engine.ask(Command::Attach(attach)).await {
+            Ok(_) => Ok(consumer),
+            Err(error) => {
+                self.engine.shared.mailbox.forget_consumer(consumer);
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds to a consumer's credit, or replaces it.
+    pub async fn credit(&self, consumer: ConsumerId, credit: u32, replace: bool) -> Result<(), EngineError> {
+        self.engine.ask(Command::Credit { consumer, credit, replace }).await.map(drop)
+    }
+
+    /// Ends a consumer. What is out to it stays out.
+    pub async fn detach(&self, consumer: ConsumerId) -> Result<(), EngineError> {
+        self.engine.ask(Command::Detach { consumer }).await.map(drop)
+    }
+
+    /// Holds a session, bound to this connection, by name or the next that is ready.
+    pub async fn accept(
+        &self,
+        queue: QueueName,
+        session: Option<SessionId>,
+        wait_ms: u64,
+        lock_ms: Option<u64>,
+    ) -> Result<Option<Held>, EngineError> {
+        self.engine.accept_for(Some(self.id), queue, session, wait_ms, lock_ms).await
+    }
+
+    /// Deferred messages by their sequences, leased to this connection.
+    pub async fn receive_deferred(
+        &self,
+        queue: QueueName,
+        seqs: Vec<Seq>,
+        hold: Option<LeaseToken>,
+        take: bool,
+    ) -> Result<Vec<Delivery>, EngineError> {
+        let connection = Some(self.id);
+        let command =
+            Command::ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms: None, take, connection };
+        match self.engine.ask(command).await? {
+            Reply::Delivered(grants) => self.engine.deliveries(&queue, grants).await,
+            other => unreachable!("the core answered {other:?}"),
+        }
+    }
+
+    /// An orderly end: what is out comes back uncounted.
+    pub async fn close(mut self) {
+        self.closed = true;
+        let _ = self.engine.ask(Command::Disconnect { connection: self.id, clean: true }).await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.engine.shared.mailbox.lost(self.id);
+        }
+    }
+}
+
+impl Outbox {
+    /// The next thing the core has to say; `None` after the connection ended.
+    pub async fn next(&mut self) -> Option<Outbound> {
+        let (consumer, queue, notice) = self.from_core.recv().await?;
+        Some(match notice {
+            Notice::Deliver(grants) => {
+                Outbound::Deliver(consumer, self.engine.deliveries(&queue, grants).await.unwrap_or_default())
+            }
+            Notice::Ended(why) => Outbound::Ended(consumer, why),
+        })
+    }
+}

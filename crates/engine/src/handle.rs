@@ -1,0 +1,457 @@
+//! `Engine`: what a front end holds. Clone-cheap, one async function per verb.
+//!
+//! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
+//! here, in the caller's own task, so that the one thread of the core only copies bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use malote_model::{
+    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp, limits,
+};
+
+use crate::chance::Chance;
+use crate::clock::Clock;
+use crate::codec::{Outgoing, Stored};
+use crate::command::{
+    Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek, QueueFacts, Reply, SessionFacts,
+    StateChange, Wants,
+};
+use crate::connection::{Connection, Outbox};
+use crate::journal::Segments;
+use crate::mailbox::Mailbox;
+use crate::store::Payload;
+
+/// The engine as its callers see it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) segments: Segments,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) chance: Chance,
+}
+
+/// Why an answer is not the one asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The caller asked for something it may not have. Nothing changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The disk failed: the outcome is unknown and the engine accepts nothing more.
+    #[error("the disk failed and the broker stopped writing: the outcome is unknown; restart it and try again")]
+    Poisoned,
+    /// The broker is stopping and takes nothing new.
+    #[error("the broker is stopping")]
+    Stopping,
+    /// A stored message cannot be read.
+    #[error("message {seq} of queue `{queue}` is damaged on disk; `malote verify` tells more")]
+    Damaged {
+        /// Whose.
+        queue: QueueName,
+        /// Which.
+        seq: Seq,
+    },
+}
+
+/// A message that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Its place in the queue.
+    pub seq: Seq,
+    /// The sender's id, or the one that was given.
+    pub message_id: String,
+}
+
+/// A receive.
+#[derive(Clone, Debug)]
+pub struct Receive {
+    /// From where.
+    pub queue: QueueName,
+    /// At most so many.
+    pub max: u32,
+    /// How long to wait for the first.
+    pub wait_ms: u64,
+    /// The queue's lock if absent.
+    pub lock_ms: Option<u64>,
+    /// Remove them as they are delivered: at most once.
+    pub take: bool,
+    /// Only of this held session.
+    pub hold: Option<LeaseToken>,
+    /// Of a session queue without a hold: how many of one session.
+    pub per_session: u32,
+}
+
+/// A message in hand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// Its place in the queue.
+    pub seq: Seq,
+    /// None when it was removed as it was delivered.
+    pub lease: Option<LeaseToken>,
+    /// When the lease ends unless renewed.
+    pub until: Timestamp,
+    /// Grants so far, this one included.
+    pub receives: u32,
+    /// Failed deliveries so far.
+    pub failed: u32,
+    /// The message as stored.
+    pub stored: Stored,
+}
+
+/// A message looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// Its place in the queue.
+    pub seq: Seq,
+    /// Where it stands in its life.
+    pub state: MessageState,
+    /// Grants so far.
+    pub receives: u32,
+    /// Failed deliveries so far.
+    pub failed: u32,
+    /// When it is due, if it is not yet.
+    pub due: Option<Timestamp>,
+    /// The message as stored; none when the disk holds it no longer whole.
+    pub stored: Option<Stored>,
+}
+
+/// Which dead letters to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The oldest, up to a number.
+    Oldest(usize),
+    /// Exactly these; one that is not there refuses all.
+    These(Vec<Seq>),
+}
+
+type Answer<T> = Result<T, EngineError>;
+
+macro_rules! answer {
+    ($reply:expr, $pattern:pat => $value:expr) => {
+        match $reply? {
+            $pattern => Ok($value),
+            other => unreachable!("the core answered {other:?}"),
+        }
+    };
+}
+
+impl Engine {
+    /// The engine's clock: wall-clock milliseconds that never step back.
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// Makes the queue, or finds it just as asked. Tells whether it is new.
+    pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
+        answer!(self.ask(Command::Declare { name, spec: Box::new(spec) }).await, Reply::Declared { created } => created)
+    }
+
+    /// Replaces the specification of a queue.
+    pub async fn update(&self, name: QueueName, spec: QueueSpec) -> Answer<()> {
+        answer!(self.ask(Command::Update { name, spec: Box::new(spec) }).await, Reply::Done => ())
+    }
+
+    /// Removes a queue, its dead letters and all they hold.
+    pub async fn delete(&self, name: QueueName) -> Answer<()> {
+        answer!(self.ask(Command::Delete { name }).await, Reply::Done => ())
+    }
+
+    /// Drops every message that is not out to a receiver. Tells how many.
+    pub async fn purge(&self, queue: QueueName) -> Answer<u64> {
+        answer!(self.ask(Command::Purge { queue }).await, Reply::Count(n) => n)
+    }
+
+    /// Stops or resumes delivery.
+    pub async fn pause(&self, queue: QueueName, paused: bool) -> Answer<()> {
+        answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
+    }
+
+    /// Sends all or none, to one queue or several.
+    pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+        let (items, ids) = self.outgoing(messages)?;
+        let _publishing = self.shared.mailbox.publish_permit(&items).await?;
+        let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
+        Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
+    }
+
+    pub(crate) fn outgoing(&self, messages: Vec<(QueueName, Message)>) -> Answer<(Vec<(QueueName, Outgoing)>, Vec<String>)> {
+        if messages.len() > limits::SEND_BATCH_MAX {
+            return Err(Refusal::TooMany { what: "messages in one send", limit: limits::SEND_BATCH_MAX as u64 }.into());
+        }
+        let mut ids = Vec::with_capacity(messages.len());
+        let mut items = Vec::with_capacity(messages.len());
+        let mut bytes = 0_u64;
+        for (queue, mut message) in messages {
+            let id = message.message_id.get_or_insert_with(|| self.shared.chance.uuid_v7(self.now())).clone();
+            if message.origin_id.is_none() {
+                message.origin_id = Some(id.clone());
+            }
+            ids.push(id);
+            let outgoing = Outgoing::new(&message)?;
+            bytes += outgoing.size() as u64;
+            if bytes > limits::SEND_BYTES_MAX {
+                return Err(Refusal::TooMany { what: "bytes in one send", limit: limits::SEND_BYTES_MAX }.into());
+            }
+            items.push((queue, outgoing));
+        }
+        Ok((items, ids))
+    }
+
+    /// Takes back scheduled messages; one that is not there refuses all.
+    pub async fn cancel(&self, queue: QueueName, seqs: Vec<Seq>) -> Answer<u64> {
+        answer!(self.ask(Command::Cancel { queue, seqs }).await, Reply::Count(n) => n)
+    }
+
+    /// Waits for messages. Dropping the future takes no message with it.
+    pub async fn receive(&self, receive: Receive) -> Answer<Vec<Delivery>> {
+        let Receive { queue, max, wait_ms, lock_ms, take, hold, per_session } = receive;
+        let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
+        let attach = Attach {
+            consumer: self.shared.mailbox.new_consumer(),
+            connection: None,
+            queue: queue.clone(),
+            wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
+            credit: max,
+            take,
+            lock_ms,
+            once_until: Some(self.now().plus_ms(wait)),
+        };
+        let waiting = Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
+        let reply = self.ask(Command::Attach(attach)).await;
+        waiting.over();
+        let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
+        self.deliveries(&queue, grants).await
+    }
+
+    /// Deferred messages by their sequences; one that is not there refuses all.
+    pub async fn receive_deferred(
+        &self,
+        queue: QueueName,
+        seqs: Vec<Seq>,
+        hold: Option<LeaseToken>,
+        lock_ms: Option<u64>,
+        take: bool,
+    ) -> Answer<Vec<Delivery>> {
+        let command = Command::ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms, take, connection: None };
+        let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
+        self.deliveries(&queue, grants).await
+    }
+
+    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state.
+    pub async fn settle(
+        &self,
+        leases: Vec<LeaseToken>,
+        settlement: Settlement,
+        state: Option<StateChange>,
+    ) -> Answer<Vec<Result<(), Refusal>>> {
+        answer!(self.ask(Command::Settle { leases, settlement, state }).await, Reply::Settled(each) => each)
+    }
+
+    /// Prolongs leases or session holds, counted from now.
+    pub async fn renew(&self, leases: Vec<LeaseToken>, lock_ms: Option<u64>) -> Answer<Vec<Result<Timestamp, Refusal>>> {
+        answer!(self.ask(Command::Renew { leases, lock_ms }).await, Reply::Renewed(each) => each)
+    }
+
+    /// Holds a session by name, or the next that is ready within `wait_ms`; none is a clean `None`.
+    pub async fn accept(
+        &self,
+        queue: QueueName,
+        session: Option<SessionId>,
+        wait_ms: u64,
+        lock_ms: Option<u64>,
+    ) -> Answer<Option<Held>> {
+        self.accept_for(None, queue, session, wait_ms, lock_ms).await
+    }
+
+    pub(crate) async fn accept_for(
+        &self,
+        connection: Option<ConnectionId>,
+        queue: QueueName,
+        session: Option<SessionId>,
+        wait_ms: u64,
+        lock_ms: Option<u64>,
+    ) -> Answer<Option<Held>> {
+        let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
+        let consumer = self.shared.mailbox.new_consumer();
+        let until = self.now().plus_ms(wait);
+        let accept = Accept { consumer, connection, queue, session, lock_ms, until };
+        let waiting = Waiting { mailbox: &self.shared.mailbox, consumer, armed: wait > 0 };
+        let reply = self.ask(Command::Accept(accept)).await;
+        waiting.over();
+        answer!(reply, Reply::Accepted(held) => held)
+    }
+
+    /// Lets go of a held session; what is out of it comes back uncounted.
+    pub async fn release_session(&self, hold: LeaseToken) -> Answer<()> {
+        answer!(self.ask(Command::ReleaseSession { hold }).await, Reply::Done => ())
+    }
+
+    /// Sets or clears the state of a held session.
+    pub async fn set_state(&self, change: StateChange) -> Answer<()> {
+        answer!(self.ask(Command::SetState { change }).await, Reply::Done => ())
+    }
+
+    /// The state of a session. With a hold it must be valid; without one an operator looks.
+    pub async fn get_state(&self, queue: QueueName, session: SessionId, hold: Option<LeaseToken>) -> Answer<Option<Bytes>> {
+        let command = Command::GetState { queue: queue.clone(), session, hold };
+        let pos = answer!(self.ask(command).await, Reply::State(pos) => pos)?;
+        let Some(pos) = pos else { return Ok(None) };
+        let payload = Payload::Stored(self.shared.segments.pin(pos));
+        let damaged = EngineError::Damaged { queue, seq: Seq(0) };
+        let bytes = payload.load().await.map_err(|_| damaged.clone())?;
+        crate::codec::state_of(&bytes).ok_or(damaged).map(Some)
+    }
+
+    /// Takes a session from its holder.
+    pub async fn break_session(&self, queue: QueueName, session: SessionId) -> Answer<()> {
+        answer!(self.ask(Command::BreakSession { queue, session }).await, Reply::Done => ())
+    }
+
+    /// Moves dead letters of `queue` to `to`, or to where they came from. Tells how many.
+    pub async fn redrive(&self, queue: QueueName, which: Which, to: Option<QueueName>) -> Answer<u64> {
+        let from = queue.dead_letters();
+        let mut moved = 0;
+        let mut next = Seq(0);
+        loop {
+            let batch = match &which {
+                Which::Oldest(max) => {
+                    let left = max.saturating_sub(moved as usize).min(limits::RECEIVE_BATCH_MAX);
+                    if left == 0 {
+                        return Ok(moved);
+                    }
+                    let peek = Peek { queue: from.clone(), from: next, max: left, session: None, state: Some(MessageState::Ready) };
+                    self.seen(peek).await?
+                }
+                Which::These(seqs) => {
+                    let mut all = Vec::with_capacity(seqs.len());
+                    for &seq in seqs {
+                        let peek = Peek { queue: from.clone(), from: seq, max: 1, session: None, state: None };
+                        let mut seen = self.seen(peek).await?;
+                        if seen.0.first().is_none_or(|first| first.seq != seq) {
+                            let what = "dead-lettered";
+                            return Err(Refusal::MessageNotFound { queue: from, seq, what }.into());
+                        }
+                        all.append(&mut seen.0);
+                    }
+                    (all, None)
+                }
+            };
+            let (seen, more) = batch;
+            let items = seen.iter().filter_map(|s| {
+                let home = s.stored.as_ref().and_then(|stored| stored.dead.as_ref()).map(|dead| dead.from.clone());
+                to.clone().or(home).map(|to| (s.seq, to))
+            });
+            let items: Vec<_> = items.collect();
+            if !items.is_empty() {
+                let command = Command::Move { from: from.clone(), items, why: MoveWhy::Redrive };
+                moved += answer!(self.ask(command).await, Reply::Count(n) => n)?;
+            }
+            match more {
+                Some(more) if matches!(which, Which::Oldest(_)) => next = more,
+                _ => return Ok(moved),
+            }
+        }
+    }
+
+    /// Removes one message of `from` and sends another in its stead to `to`, atomically: edit and resend.
+    pub async fn resend(&self, from: QueueName, seq: Seq, to: QueueName, message: Message) -> Answer<Sent> {
+        let (mut items, mut ids) = self.outgoing(vec![(to, message)])?;
+        let (Some((to, message)), Some(message_id)) = (items.pop(), ids.pop()) else {
+            unreachable!("one message in, one out")
+        };
+        let command = Command::Replace { from, seq, to, message };
+        let seqs = answer!(self.ask(command).await, Reply::Sent(seqs) => seqs)?;
+        Ok(Sent { seq: seqs.first().copied().unwrap_or_default(), message_id })
+    }
+
+    /// Looks at messages without touching them. The second value continues where this ended.
+    pub async fn peek(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
+        self.seen(peek).await
+    }
+
+    async fn seen(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
+        let session = peek.session.clone();
+        let reply = self.ask(Command::Peek(peek)).await;
+        let (items, next) = answer!(reply, Reply::Peeked { items, next } => (items, next))?;
+        let mut all = Vec::with_capacity(items.len());
+        for item in items {
+            let stored = Stored::load(&self.shared.segments, item.pos).await.ok();
+            if session.is_some() && stored.as_ref().is_some_and(|s| s.message.session != session) {
+                continue;
+            }
+            let (seq, state, due) = (item.seq, item.state, item.due);
+            all.push(Seen { seq, state, receives: item.receives, failed: item.failed, due, stored });
+        }
+        Ok((all, next))
+    }
+
+    /// Facts about one queue.
+    pub async fn describe(&self, queue: QueueName) -> Answer<QueueFacts> {
+        let missing = Refusal::QueueNotFound { queue: queue.clone() };
+        let reply = self.ask(Command::Describe { queue }).await;
+        let mut facts = answer!(reply, Reply::Queues(facts) => facts)?;
+        facts.pop().ok_or(EngineError::Refused(missing))
+    }
+
+    /// Facts about every queue, by name; dead-letter sets are counted with their queues.
+    pub async fn list(&self) -> Answer<Vec<QueueFacts>> {
+        answer!(self.ask(Command::List).await, Reply::Queues(facts) => facts)
+    }
+
+    /// Sessions of a queue, by name, from after `after`.
+    pub async fn sessions(&self, queue: QueueName, after: Option<SessionId>, max: usize) -> Answer<Vec<SessionFacts>> {
+        answer!(self.ask(Command::Sessions { queue, after, max }).await, Reply::Sessions(facts) => facts)
+    }
+
+    /// A connection that consumers, leases and holds can be bound to.
+    pub fn connect(&self) -> (Connection, Outbox) {
+        Connection::new(self.clone())
+    }
+
+    /// Asks the core and waits for its answer.
+    pub(crate) async fn ask(&self, command: Command) -> Answer<Reply> {
+        self.shared.mailbox.ask(command).await
+    }
+
+    /// Fetches what the grants stand for, in the caller's task.
+    pub(crate) async fn deliveries(&self, queue: &QueueName, grants: Vec<Grant>) -> Answer<Vec<Delivery>> {
+        let mut all = Vec::with_capacity(grants.len());
+        for grant in grants {
+            match Stored::load(&self.shared.segments, grant.pos).await {
+                Ok(stored) => {
+                    let Grant { seq, lease, until, receives, failed, .. } = grant;
+                    all.push(Delivery { seq, lease, until, receives, failed, stored });
+                }
+                Err(error) => {
+                    tracing::error!(%queue, seq = grant.seq.0, %error, "a stored message cannot be read; it stays leased and is not delivered");
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Gives up a wait when the caller goes away in the middle of it.
+struct Waiting<'a> {
+    mailbox: &'a Mailbox,
+    consumer: ConsumerId,
+    armed: bool,
+}
+
+impl Waiting<'_> {
+    fn over(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.mailbox.give_up(self.consumer);
+        }
+    }
+}
