@@ -1,1 +1,3 @@
 //! The words of Malote. No I/O, no engine, no protocol.
+
+pub mod access;
