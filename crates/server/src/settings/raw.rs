@@ -191,11 +191,9 @@ impl RawSettings {
                         .push(Problem::Unreadable { path: value.into(), why: error.to_string() }),
                 }
             } else if !is_foreign(name, value) {
-                let known =
-                    KEYS.iter().map(|key| key.variable).chain(CLIENT_VARIABLES.iter().copied());
                 problems.push(Problem::UnknownVariable {
                     name: name.to_owned(),
-                    nearest: nearest(name, known),
+                    nearest: nearest_variable(name),
                 });
             }
         }
@@ -214,6 +212,14 @@ const CLIENT_VARIABLES: &[&str] = &[
     "MALOTE_URL",
     "MALOTE_USER",
 ];
+
+/// Compares what follows the prefix, which is always right and would make all names look alike.
+fn nearest_variable(name: &str) -> Option<&'static str> {
+    let known = || KEYS.iter().map(|key| key.variable).chain(CLIENT_VARIABLES.iter().copied());
+    let own = |variable: &'static str| variable.trim_start_matches("MALOTE_");
+    let found = nearest(name.trim_start_matches("MALOTE_"), known().map(own))?;
+    known().find(|variable| own(variable) == found)
+}
 
 /// Kubernetes puts `MALOTE_SERVICE_HOST`, `MALOTE_PORT=tcp://…`, `MALOTE_PORT_8080_TCP_ADDR` and
 /// the like into every pod beside a Service called `malote` or `malote-…`. Nobody wrote those.
