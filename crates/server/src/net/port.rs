@@ -116,27 +116,44 @@ pub struct Port {
 }
 
 impl Port {
-    /// Accepts until draining begins. Connections run as tasks of `shutdown`, which waits for
-    /// them.
+    /// Accepts until draining begins, then closes the port. Connections run as tasks of
+    /// `shutdown`, which waits for them.
     pub async fn serve(self, shutdown: Shutdown) {
+        let Port { listener, router, tls, tls_required, gate, handshake_timeout } = self;
+        let (front, local) = (listener.front(), listener.local_addr());
+        // Connections share this and not the listener, or the last of them would keep the port
+        // open while the server drains.
+        let entrance =
+            Arc::new(Entrance { front, local, router, tls, tls_required, handshake_timeout });
         let token = shutdown.token();
-        let port = Arc::new(self);
         loop {
             let (stream, remote) = tokio::select! {
                 biased;
                 () = token.draining() => return,
-                accepted = port.listener.accept() => accepted,
+                accepted = listener.accept() => accepted,
             };
             // Without a pass the stream is dropped, which closes it.
-            let Some(pass) = port.gate.enter() else { continue };
-            let (port, token) = (Arc::clone(&port), token.clone());
+            let Some(pass) = gate.enter() else { continue };
+            let (entrance, token) = (Arc::clone(&entrance), token.clone());
             shutdown.spawn(async move {
-                port.connection(stream, remote, pass.conn, token).await;
+                entrance.connection(stream, remote, pass.conn, token).await;
                 drop(pass);
             });
         }
     }
+}
 
+/// What every connection of a port needs.
+struct Entrance {
+    front: &'static str,
+    local: SocketAddr,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    tls_required: bool,
+    handshake_timeout: Duration,
+}
+
+impl Entrance {
     async fn connection(
         &self,
         stream: TcpStream,
@@ -144,7 +161,7 @@ impl Port {
         conn: u64,
         token: ShutdownToken,
     ) {
-        let front = self.listener.front();
+        let front = self.front;
         let arrived = tokio::select! {
             biased;
             // Nothing was asked yet, so nothing is owed.
@@ -162,8 +179,8 @@ impl Port {
             tracing::debug!(front, conn, %remote, ?sniffed, "nobody here speaks that");
             return;
         };
-        let local = self.listener.local_addr();
-        handler(stream, PeerInfo { conn, front, remote, local, sniffed, tls }, token).await;
+        let peer = PeerInfo { conn, front, remote, local: self.local, sniffed, tls };
+        handler(stream, peer, token).await;
     }
 
     /// From the first byte to a stream that a front end can take.
