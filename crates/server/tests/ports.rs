@@ -1,5 +1,6 @@
 //! A toy front end behind real sockets: plain, TLS and sniffed on one port, the limit, silence,
 //! and the end.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, in all its functions")]
 
 use http_body_util::Full;
 use hyper::body::Bytes;
