@@ -52,6 +52,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
             .truncate(true)
             .mode(0o600)
             .open(&temporary)?;
+        adopt_owner(&file, dir)?;
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&temporary, path)
@@ -62,6 +63,16 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
         return written;
     }
     File::open(dir)?.sync_all()
+}
+
+/// Gives a file that root writes to the owner of its directory: after `sudo malote user add` the
+/// server, which is not root, must still be able to read its credentials.
+fn adopt_owner(file: &File, dir: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let dir = fs::metadata(dir)?;
+    std::os::unix::fs::fchown(file, Some(dir.uid()), Some(dir.gid()))
 }
 
 /// Holds an exclusive lock on `<path>.lock` for as long as the value lives; waits for it.
@@ -80,6 +91,7 @@ impl Lock {
             .truncate(false)
             .mode(0o600)
             .open(sibling(path, "lock"))?;
+        adopt_owner(&file, parent(path))?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
         Ok(Lock { _file: file })
     }
@@ -140,6 +152,23 @@ mod tests {
         assert_ne!(fingerprint(&path).unwrap(), before);
         assert!(!readable_by_others(&path));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_root_writes_belongs_to_the_owner_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        // Only root may give files away; anyone else keeps them.
+        let owner = match rustix::process::geteuid().is_root() {
+            true => 12_345,
+            false => rustix::process::geteuid().as_raw(),
+        };
+        std::os::unix::fs::chown(dir.path(), Some(owner), None).unwrap();
+        drop(Lock::exclusive(&path).unwrap());
+        write_private(&path, b"x").unwrap();
+        for file in [&path, &sibling(&path, "lock")] {
+            assert_eq!(fs::metadata(file).unwrap().uid(), owner);
+        }
     }
 
     #[test]

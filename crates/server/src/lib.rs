@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`settings`] | flags over environment over file over defaults, checked, each with its origin |
 //! | [`credentials`] | users, keys, tokens, grants; implements `malote_model::access::Access` |
+//! | [`guard`] | refuses to be open to other machines by accident |
 //! | [`net`] | listeners, connection limit, first-bytes sniffing, TLS, routing to front ends |
 //! | [`reload`] | SIGHUP and changed files: certificates and credentials without a restart |
 //! | [`shutdown`] | signals, readiness, drain with a deadline |
@@ -14,6 +15,7 @@
 
 pub mod credentials;
 mod files;
+pub mod guard;
 pub mod logs;
 pub mod net;
 pub mod reload;

@@ -59,3 +59,41 @@ pub async fn keep_current(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shutdown::Shutdown;
+    use tokio::sync::mpsc;
+
+    /// Says how it was called, and fails when it is forced.
+    struct Part(mpsc::UnboundedSender<bool>);
+
+    impl Reload for Part {
+        fn name(&self) -> &'static str {
+            "part"
+        }
+
+        fn reload(&self, force: bool) -> Result<bool, String> {
+            let _ = self.0.send(force);
+            if force { Err("broken".to_owned()) } else { Ok(true) }
+        }
+    }
+
+    #[tokio::test]
+    async fn files_are_looked_at_and_a_hangup_forces() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let (sender, mut calls) = mpsc::unbounded_channel();
+        let shutdown = Shutdown::new();
+        let parts: Vec<Arc<dyn Reload>> = vec![Arc::new(Part(sender))];
+        let task = tokio::spawn(keep_current(parts, shutdown.token()));
+        // The first look shows that the signal is caught, or sending it would end the tests.
+        assert_eq!(calls.recv().await, Some(false));
+        kill_process(getpid(), Signal::HUP).unwrap();
+        while calls.recv().await != Some(true) {}
+        // A failed reload does not end the watch.
+        assert_eq!(calls.recv().await, Some(false));
+        shutdown.begin();
+        task.await.unwrap().unwrap();
+    }
+}

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -151,38 +152,39 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// The signals that end the process, one after the other.
 #[derive(Debug)]
-pub struct Signals(mpsc::Receiver<()>);
+pub struct Signals(Source);
+
+#[derive(Debug)]
+enum Source {
+    Process { terminate: Signal, interrupt: Signal },
+    Manual(mpsc::Receiver<()>),
+}
 
 impl Signals {
-    /// SIGTERM and SIGINT of this process.
+    /// SIGTERM and SIGINT of this process, which from now on do nothing else.
     pub fn of_process() -> std::io::Result<Signals> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let (sender, receiver) = mpsc::channel(4);
-        tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                    () = sender.closed() => return,
-                }
-                // Full means that enough signals are waiting already.
-                let _ = sender.try_send(());
-            }
-        });
-        Ok(Signals(receiver))
+        Ok(Signals(Source::Process {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        }))
     }
 
     /// Signals sent by a program: for tests, and for a server inside another process.
     pub fn manual() -> (mpsc::Sender<()>, Signals) {
         let (sender, receiver) = mpsc::channel(4);
-        (sender, Signals(receiver))
+        (sender, Signals(Source::Manual(receiver)))
     }
 
     /// Waits for the next signal; for ever when no more can come.
     pub async fn next(&mut self) {
-        if self.0.recv().await.is_none() {
+        let came = match &mut self.0 {
+            Source::Process { terminate, interrupt } => tokio::select! {
+                came = terminate.recv() => came,
+                came = interrupt.recv() => came,
+            },
+            Source::Manual(receiver) => receiver.recv().await,
+        };
+        if came.is_none() {
             std::future::pending::<()>().await;
         }
     }
@@ -233,6 +235,16 @@ mod tests {
         let begun = tokio::time::Instant::now();
         assert_eq!(shutdown.run(signals, DRAIN).await, Drained::Forced { left: 1 });
         assert!(begun.elapsed() < DRAIN);
+    }
+
+    #[tokio::test]
+    async fn sigterm_and_sigint_are_signals() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let mut signals = Signals::of_process().unwrap();
+        for signal in [Signal::TERM, Signal::INT] {
+            kill_process(getpid(), signal).unwrap();
+            signals.next().await;
+        }
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use malote_server::net::{
-    Gate, Handler, Listener, PeerInfo, Port, Router, Sniffed, Stream, Tls, handler,
+    Admission, Gate, Handler, PeerInfo, Port, Router, Sniffed, Stream, Tls, handler,
 };
 use malote_server::reload::Reload;
 use malote_server::settings::Certificate;
@@ -87,18 +87,17 @@ impl Default for Options {
 async fn serve(options: Options) -> Server {
     let data = tempfile::tempdir().unwrap();
     let tls = Tls::open(&Certificate::SelfSigned, data.path(), &[]).unwrap().unwrap();
-    let listener = Listener::bind("http", &"0".parse().unwrap()).await.unwrap().unwrap();
-    let addr = listener.local_addr();
     let gate = Gate::new(options.connections_max);
-    let shutdown = Shutdown::new();
-    let port = Port {
-        listener,
-        router: options.router,
+    let admission = Admission {
         tls: Some(Arc::clone(&tls)),
         tls_required: options.tls_required,
         gate: Arc::clone(&gate),
         handshake_timeout: options.handshake_timeout,
     };
+    let any = "0".parse().unwrap();
+    let port = Port::open("http", &any, options.router, admission).await.unwrap().unwrap();
+    let addr = port.local_addr();
+    let shutdown = Shutdown::new();
     shutdown.spawn(port.serve(shutdown.clone()));
     shutdown.set_ready();
     Server { addr, gate, tls, shutdown, _data: data }
@@ -284,4 +283,20 @@ async fn a_second_signal_drops_connections_at_once() {
     let drained = server.shutdown.run(signals, Duration::from_secs(30)).await;
     assert!(matches!(drained, Drained::Forced { left: 1.. }), "{drained:?}");
     assert!(!matches!(stream.read(&mut [0; 1]).await, Ok(1..)));
+}
+
+#[tokio::test]
+async fn a_port_that_nobody_speaks_on_is_not_opened() {
+    let admission = Admission {
+        tls: None,
+        tls_required: false,
+        gate: Gate::new(1),
+        handshake_timeout: Duration::from_secs(1),
+    };
+    let any = "0".parse().unwrap();
+    let port = Port::open("sqs", &any, Router::default(), admission.clone()).await.unwrap();
+    assert!(port.is_none());
+    let off = "off".parse().unwrap();
+    let router = Options::default().router;
+    assert!(Port::open("sqs", &off, router, admission).await.unwrap().is_none());
 }

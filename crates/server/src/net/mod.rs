@@ -17,7 +17,7 @@ mod tls;
 
 pub use gate::{Gate, GateCounts, Pass, raise_file_limit};
 pub use listener::{BindError, Listener};
-pub use port::{Handler, HandlerFuture, PeerInfo, Port, Router, handler};
+pub use port::{Admission, Handler, HandlerFuture, PeerInfo, Port, Router, handler};
 pub use sniff::{Amqp10Layer, SNIFF_BYTES_MAX, SniffError, Sniffed, Verdict, classify, sniff};
 pub use stream::{Prefixed, Stream};
 pub use tls::{Tls, TlsError, TlsInfo};

@@ -1,7 +1,8 @@
 //! One open port with the front ends that speak on it.
 
 use super::sniff::{SniffError, sniff};
-use super::{Gate, Listener, Sniffed, Stream, Tls, TlsInfo};
+use super::{BindError, Gate, Listener, Sniffed, Stream, Tls, TlsInfo};
+use crate::settings::Listen;
 use crate::shutdown::{Shutdown, ShutdownToken};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -98,33 +99,61 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// An open port, ready to serve.
-#[derive(Debug)]
-pub struct Port {
-    /// The open socket.
-    pub listener: Listener,
-    /// Who speaks on it.
-    pub router: Router,
+/// How connections are let in; the same for all ports.
+#[derive(Debug, Clone)]
+pub struct Admission {
     /// The certificate, if TLS is spoken.
     pub tls: Option<Arc<Tls>>,
     /// Whether connections without TLS are refused.
     pub tls_required: bool,
-    /// The connection limit, shared by all ports.
+    /// The connection limit.
     pub gate: Arc<Gate>,
     /// For the first bytes, and again for the TLS handshake.
     pub handshake_timeout: Duration,
 }
 
+/// An open port, ready to serve.
+#[derive(Debug)]
+pub struct Port {
+    listener: Listener,
+    router: Router,
+    admission: Admission,
+}
+
 impl Port {
+    /// Opens the port of the listener called `front`; `None` when it is off or nobody speaks on
+    /// it.
+    pub async fn open(
+        front: &'static str,
+        listen: &Listen,
+        router: Router,
+        admission: Admission,
+    ) -> Result<Option<Port>, BindError> {
+        if router.is_empty() {
+            return Ok(None);
+        }
+        let listener = Listener::bind(front, listen).await?;
+        Ok(listener.map(|listener| Port { listener, router, admission }))
+    }
+
+    /// Name of the listener.
+    pub fn front(&self) -> &'static str {
+        self.listener.front()
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
     /// Accepts until draining begins, then closes the port. Connections run as tasks of
     /// `shutdown`, which waits for them.
     pub async fn serve(self, shutdown: Shutdown) {
-        let Port { listener, router, tls, tls_required, gate, handshake_timeout } = self;
+        let Port { listener, router, admission } = self;
         let (front, local) = (listener.front(), listener.local_addr());
         // Connections share this and not the listener, or the last of them would keep the port
         // open while the server drains.
-        let entrance =
-            Arc::new(Entrance { front, local, router, tls, tls_required, handshake_timeout });
+        let entrance = Arc::new(Entrance { front, local, router, admission });
         let token = shutdown.token();
         loop {
             let (stream, remote) = tokio::select! {
@@ -133,7 +162,7 @@ impl Port {
                 accepted = listener.accept() => accepted,
             };
             // Without a pass the stream is dropped, which closes it.
-            let Some(pass) = gate.enter() else { continue };
+            let Some(pass) = entrance.admission.gate.enter() else { continue };
             let (entrance, token) = (Arc::clone(&entrance), token.clone());
             shutdown.spawn(async move {
                 entrance.connection(stream, remote, pass.conn, token).await;
@@ -148,9 +177,7 @@ struct Entrance {
     front: &'static str,
     local: SocketAddr,
     router: Router,
-    tls: Option<Arc<Tls>>,
-    tls_required: bool,
-    handshake_timeout: Duration,
+    admission: Admission,
 }
 
 impl Entrance {
@@ -188,15 +215,16 @@ impl Entrance {
         &self,
         stream: TcpStream,
     ) -> Result<(Stream, Sniffed, Option<TlsInfo>), SniffError> {
-        let limit = self.handshake_timeout;
+        let Admission { tls, tls_required, handshake_timeout: limit, .. } = &self.admission;
+        let limit = *limit;
         let (sniffed, mut stream) = sniff(stream, limit).await?;
-        match (&self.tls, sniffed) {
+        match (tls, sniffed) {
             (Some(tls), Sniffed::Tls) => {
                 let (info, stream) = tls.accept(stream, limit).await?;
                 let (sniffed, stream) = sniff(stream, limit).await?;
                 Ok((Stream::Tls(Box::new(stream)), sniffed, Some(info)))
             }
-            (_, sniffed) if self.tls_required => {
+            (_, sniffed) if *tls_required => {
                 if sniffed == Sniffed::Http {
                     // Best effort: the peer may be gone.
                     let _ = tokio::time::timeout(limit, stream.write_all(SPEAK_TLS)).await;
