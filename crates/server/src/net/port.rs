@@ -220,9 +220,13 @@ impl Entrance {
         let (sniffed, mut stream) = sniff(stream, limit).await?;
         match (tls, sniffed) {
             (Some(tls), Sniffed::Tls) => {
-                let (info, stream) = tls.accept(stream, limit).await?;
-                let (sniffed, stream) = sniff(stream, limit).await?;
-                Ok((Stream::Tls(Box::new(stream)), sniffed, Some(info)))
+                // Boxed: connections without TLS, and silent ones, need not hold room for a session.
+                Box::pin(async {
+                    let (info, stream) = tls.accept(stream, limit).await?;
+                    let (sniffed, stream) = sniff(stream, limit).await?;
+                    Ok((Stream::Tls(Box::new(stream)), sniffed, Some(info)))
+                })
+                .await
             }
             (_, sniffed) if *tls_required => {
                 if sniffed == Sniffed::Http {

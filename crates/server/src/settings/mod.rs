@@ -470,7 +470,11 @@ impl Reader {
     }
 
     fn listen(&mut self, name: &'static str, default: &str) -> Option<Listen> {
-        self.parsed(name, default, str::parse)
+        let listen: Listen = self.parsed(name, default, str::parse)?;
+        // `8080` and `:8080` are short for an address; the whole of it is what counts.
+        let entry = self.entries.last_mut().expect("a value that was read has its entry");
+        entry.value = Some(listen.to_string());
+        Some(listen)
     }
 
     fn yes_or_no(&mut self, name: &'static str) -> Option<bool> {

@@ -46,8 +46,8 @@ fn flag_beats_environment_beats_file_beats_default() {
             ..RawSettings::default()
         },
         expect![[r#"
-            http = 3001 # --http
-            sqs = ":2002" # MALOTE_SQS
+            http = "127.0.0.1:3001" # --http
+            sqs = "0.0.0.0:2002" # MALOTE_SQS
             amqp = "off" # malote.toml
             kafka = "127.0.0.1:9092" # default
             data = "/nowhere/.local/share/malote" # default
