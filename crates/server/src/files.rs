@@ -30,6 +30,11 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "is not UTF-8 text"))
 }
 
+/// The line of a byte offset, counted from one: where a parser stumbled.
+pub(crate) fn line_at(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
 /// Whether something is there, also when it cannot be read.
 pub(crate) fn exists(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)

@@ -4,8 +4,10 @@ use super::grant::Grant;
 use crate::files;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::path::Path;
+use std::str::FromStr;
 
 /// The only version there is. A later one must be refused, not misread.
 const VERSION: u32 = 1;
@@ -21,6 +23,41 @@ pub enum KeyKind {
     Aws,
     /// Shared access key name and key, for Service Bus.
     ServiceBus,
+}
+
+impl KeyKind {
+    /// The word used in the file and in commands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KeyKind::Aws => "aws",
+            KeyKind::ServiceBus => "servicebus",
+        }
+    }
+}
+
+impl fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for KeyKind {
+    type Err = UnknownKeyKind;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [KeyKind::Aws, KeyKind::ServiceBus]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownKeyKind { text: text.to_owned() })
+    }
+}
+
+/// A word that names no [`KeyKind`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a kind of key: use aws or servicebus")]
+pub struct UnknownKeyKind {
+    /// The word as written.
+    pub text: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,7 +133,7 @@ impl CredentialsFile {
         })?;
         let file: CredentialsFile = toml::from_str(&text).map_err(|error| {
             // Not the parser's own text: it quotes the line, and the line may hold a secret.
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
             ReadError::Malformed(format!("line {line}: {}", error.message()))
         })?;
         file.check().map_err(ReadError::Malformed)?;

@@ -13,6 +13,7 @@
 //! An empty store is open: whoever reaches a listener may do anything. The server opens ports to
 //! other machines only when there are credentials or when it is forced to.
 
+mod error;
 mod file;
 mod grant;
 mod password;
@@ -20,10 +21,10 @@ mod random;
 mod store;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub use file::KeyKind;
+pub use error::CredentialsError;
+pub use file::{KeyKind, UnknownKeyKind};
 pub use grant::{BadGrant, Grant, Pattern};
-pub use store::{
-    CREDENTIALS_FILE, CredentialsError, Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken,
-    Store, TokenInfo, UserInfo,
-};
+pub use store::{CREDENTIALS_FILE, Store};
+pub use words::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};

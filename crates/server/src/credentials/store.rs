@@ -1,11 +1,13 @@
 //! The store: a file, and an image of it in memory that every check reads without a lock.
 
+use super::error::CredentialsError;
 use super::file::{
     CredentialsFile, KeyKind, KeyRecord, ReadError, TokenRecord, UserRecord, is_name,
 };
 use super::grant::Grant;
 use super::password::{self, Checker, PASSWORD_BYTES_MAX};
 use super::random;
+use super::words::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};
 use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
 use crate::settings::Secret;
@@ -14,7 +16,6 @@ use malote_model::access::{Access, Action, Denied, Principal};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,155 +23,6 @@ use subtle::ConstantTimeEq;
 
 /// Name of the file in the data directory.
 pub const CREDENTIALS_FILE: &str = "credentials.toml";
-
-/// Why the store could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file cannot be written; nothing has changed.
-    #[error("cannot write {}: {source}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file holds something else.
-    #[error("{} cannot be used: {why}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The name is taken.
-    #[error("the {what} `{name}` exists already")]
-    Exists {
-        /// User, key or token.
-        what: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// Nothing has that name.
-    #[error("there is no {what} `{name}`; `malote user ls` shows what there is")]
-    NotFound {
-        /// User, key or token.
-        what: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// The name cannot be used.
-    #[error("`{name}` cannot be a name: use up to 128 letters, digits or . _ @ + - / = $")]
-    BadName {
-        /// As given.
-        name: String,
-    },
-    /// The password cannot be used.
-    #[error("a password has 1 to {PASSWORD_BYTES_MAX} bytes")]
-    BadPassword,
-    /// Grants belong to the user that a key or token acts for.
-    #[error("`{name}` acts for the user `{user}`: change the grants of `{user}`")]
-    ActsForUser {
-        /// The key or token.
-        name: String,
-        /// Its user.
-        user: String,
-    },
-}
-
-/// Whose grants a key or token has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holder {
-    /// It acts for this user.
-    User(String),
-    /// It has its own.
-    Own(Vec<Grant>),
-}
-
-impl Holder {
-    fn split(self) -> (Option<String>, Vec<Grant>) {
-        match self {
-            Holder::User(user) => (Some(user), Vec::new()),
-            Holder::Own(grants) => (None, grants),
-        }
-    }
-}
-
-/// A key that was made: show it once.
-#[derive(Clone, PartialEq, Eq)]
-pub struct NewKey {
-    /// Access key id, or key name.
-    pub id: String,
-    /// The secret.
-    pub secret: String,
-}
-
-/// A token that was made: show it once, it is stored as a hash.
-#[derive(Clone, PartialEq, Eq)]
-pub struct NewToken {
-    /// What it is called.
-    pub label: String,
-    /// The token.
-    pub token: String,
-}
-
-/// What a signature is checked with, and who made it if it fits.
-#[derive(Clone)]
-pub struct KeySecret {
-    /// The plain secret.
-    pub secret: Arc<str>,
-    /// Who signed.
-    pub principal: Principal,
-}
-
-/// Everything in the store, without secrets.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Listing {
-    /// In the order they were added.
-    pub users: Vec<UserInfo>,
-    /// In the order they were added.
-    pub keys: Vec<KeyInfo>,
-    /// In the order they were added.
-    pub tokens: Vec<TokenInfo>,
-}
-
-/// A user as listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserInfo {
-    /// Its name.
-    pub name: String,
-    /// Whether it can sign in with a password.
-    pub has_password: bool,
-    /// What it may do.
-    pub grants: Vec<Grant>,
-}
-
-/// A key as listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyInfo {
-    /// Which protocol it is for.
-    pub kind: KeyKind,
-    /// Access key id, or key name.
-    pub id: String,
-    /// Whose grants it has.
-    pub holder: Holder,
-}
-
-/// A token as listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenInfo {
-    /// What it is called.
-    pub label: String,
-    /// Whose grants it has.
-    pub holder: Holder,
-}
 
 /// The credentials of one server. Methods that change it write the file before they return and
 /// block while they do so: on an async thread, use `spawn_blocking`.

@@ -238,3 +238,27 @@ fn the_first_admin_is_made_once() {
     assert_eq!(store.add_first_admin(&password).ok(), Some(false));
     assert!(may(&store, &Principal::named("admin"), Action::Manage, "anything"));
 }
+
+#[test]
+fn kinds_of_keys_are_called_the_same_everywhere() {
+    let (_dir, store) = store();
+    for kind in [KeyKind::Aws, KeyKind::ServiceBus] {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+        store.add_key(kind, None, None, Holder::Own(vec![])).unwrap();
+        let text = files::read_text(store.path()).unwrap();
+        assert!(text.contains(&format!("kind = \"{kind}\"")), "{text}");
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    /// Whatever is in the file, opening it answers; and a file that opens never opens the door
+    /// by accident.
+    #[test]
+    fn no_file_panics(text in "(version = 1\n)?(\\[\\[(user|key|token)\\]\\]\n)?(name|id|grants|ü)? ?=? ?['\"\\[]?[a-zé* \n]{0,20}") {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(CREDENTIALS_FILE);
+        files::write_private(&path, text.as_bytes()).unwrap();
+        let _ = Store::open(path);
+    }
+}

@@ -115,8 +115,7 @@ impl RawSettings {
         let table = match text.parse::<toml::Table>() {
             Ok(table) => table,
             Err(error) => {
-                let line =
-                    error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+                let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
                 problems.push(Problem::NotToml {
                     path: path.to_owned(),
                     line,

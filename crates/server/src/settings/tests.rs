@@ -215,3 +215,11 @@ fn listening_beyond_this_machine_without_credentials_is_refused_unless_forced() 
     let first_user = RawSettings { admin_password: Some("x".to_owned()), ..wide };
     assert_eq!(open(first_user, false), Ok(()));
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_file_panics(text in "(\\[(tls|log|é)\\]\n)?[a-z.é]{0,6} ?=? ?['\"\\[]?[0-9a-zé:\n]{0,12}['\"\\]]?") {
+        let _ = load(&text, &[], RawSettings::default());
+    }
+}
