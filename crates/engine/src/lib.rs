@@ -1,1 +1,3 @@
-//! Placeholder
+//! The durable engine.
+pub mod disk;
+pub mod journal;
