@@ -231,7 +231,11 @@ impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<Entry>> {
         let state = self.state();
         let len = |index: &usize| state.contents[*index].seen.len() as u64;
-        Ok(state.names.iter().map(|(name, index)| Entry { name: name.clone(), len: len(index) }).collect())
+        Ok(state
+            .names
+            .iter()
+            .map(|(name, index)| Entry { name: name.clone(), len: len(index) })
+            .collect())
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

@@ -41,6 +41,9 @@ pub struct Commit<R> {
 #[error("the journal has stopped")]
 pub struct Stopped;
 
+/// Told once why everything stopped.
+type Poison = Box<dyn FnOnce(io::Error) + Send>;
+
 /// Where releases and errors go. Called on the pipeline's threads, in order, with batches.
 pub struct Callbacks<R> {
     /// Their commits are written.
@@ -48,7 +51,7 @@ pub struct Callbacks<R> {
     /// Their commits are durable.
     pub durable: Box<dyn FnMut(Vec<R>) + Send>,
     /// Called once, after a failed write or sync. Whoever was not released is dropped.
-    pub poison: Box<dyn FnOnce(io::Error) + Send>,
+    pub poison: Poison,
 }
 
 /// The way to disk.
@@ -63,7 +66,7 @@ struct Shared<R> {
     room: Condvar,
     pending: Mutex<Pending<R>>,
     written: Condvar,
-    poison: Mutex<Option<Box<dyn FnOnce(io::Error) + Send>>>,
+    poison: Mutex<Option<Poison>>,
 }
 
 struct Queue<R> {

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -31,6 +31,8 @@ struct Inner {
     files: Mutex<Files>,
     wanted: Condvar,
     full: AtomicBool,
+    /// Bytes on the disk that spares must leave alone.
+    free_bytes_min: AtomicU64,
 }
 
 #[derive(Default)]
@@ -46,7 +48,15 @@ impl Pool {
     pub(super) fn new(disk: Arc<dyn Disk>, options: Options, next_number: u32) -> Self {
         let files = Mutex::new(Files { next_number, ..Files::default() });
         let (wanted, full) = (Condvar::new(), AtomicBool::new(false));
-        Pool { inner: Arc::new(Inner { disk, options, files, wanted, full }) }
+        let free_bytes_min = AtomicU64::new(options.free_bytes_min);
+        Pool { inner: Arc::new(Inner { disk, options, files, wanted, full, free_bytes_min }) }
+    }
+
+    /// Leaves at least this much free: a full disk on which no snapshot can be written
+    /// would never become empty again.
+    pub(super) fn keep_free(&self, bytes: u64) {
+        let bytes = bytes.max(self.inner.options.free_bytes_min);
+        self.inner.free_bytes_min.store(bytes, Ordering::Relaxed);
     }
 
     /// Spares that are ready.
@@ -132,7 +142,8 @@ impl Files {
 
 impl Inner {
     fn has_room(&self, bytes: u64) -> io::Result<bool> {
-        Ok(self.disk.free_bytes()? >= bytes.saturating_add(self.options.free_bytes_min))
+        let keep = self.free_bytes_min.load(Ordering::Relaxed);
+        Ok(self.disk.free_bytes()? >= bytes.saturating_add(keep))
     }
 
     /// A file that is not zero-filled: slower to sync into, better than waiting.

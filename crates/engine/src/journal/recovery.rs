@@ -104,6 +104,7 @@ pub fn recover(
 
     let pool = Pool::new(disk.clone(), options.clone(), found.next_number);
     found.spares.into_iter().for_each(|file| pool.give_back(file));
+    pool.keep_free(2 * kept.body_bytes);
     let current = begin(&*disk, &pool, found.next_generation, replayed.cut)?;
     for file in dropped {
         retire(&file)?;

@@ -46,8 +46,7 @@ pub(super) fn replay(
         bytes: Vec::new(),
         out: Replayed { segments: first, cut: covered, durable, ..Replayed::default() },
     };
-    for index in first..chain.len() {
-        let segment = &chain[index];
+    for (index, segment) in chain.iter().enumerate().skip(first) {
         let same = segment.generation == covered.generation();
         if !same && segment.previous_end != run.out.cut {
             // Something is missing in between. That is only a tail if none of it was durable.
@@ -63,7 +62,7 @@ pub(super) fn replay(
         let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
         let whole = run.segment(index, from)?;
         let start = Pos::new(segment.generation, HEADER_BYTES as u32);
-        if !whole && run.out.cut == start {
+        if !whole && run.out.cut == start && start > covered {
             run.out.cut = segment.previous_end; // nothing in it: as if it had not been begun
         } else {
             run.out.segments = index + 1;

@@ -176,9 +176,15 @@ pub struct Snapshotter {
 }
 
 impl Snapshotter {
-    /// Whether enough journal has been written since the last snapshot.
+    /// Whether enough journal has been written since the last snapshot, or the disk is full and
+    /// a snapshot may free something. Ask no oftener than once a second.
     pub fn due(&self) -> bool {
-        let since: u64 = self.pending(self.covered()).iter().map(|segment| segment.file.len).sum();
+        let pending = self.pending(self.covered());
+        if !pending.is_empty() && !self.pool.publish_allowed() {
+            return true;
+        }
+        // A short segment in a large file counts as large: it is the disk that fills up.
+        let since: u64 = pending.iter().map(|(segment, _)| segment.file.len).sum();
         let ratio = self.kept.body_bytes.saturating_mul(self.options.snapshot_after_ratio);
         since >= self.options.snapshot_after_bytes.max(ratio)
     }
@@ -187,15 +193,26 @@ impl Snapshotter {
         self.kept.covered.first().copied().unwrap_or(Pos::ZERO)
     }
 
-    /// Sealed and durable segments behind a position, in order.
-    fn pending(&self, covered: Pos) -> Vec<Arc<Segment>> {
+    /// Segments that hold something durable behind a position, in order, and up to where they do.
+    /// The last one may still be appended to: what is durable in it no longer changes.
+    fn pending(&self, covered: Pos) -> Vec<(Arc<Segment>, Pos)> {
         let durable = self.marks.durable();
-        let mut segments = self.segments.all();
-        segments.retain(|segment| segment.end().is_some_and(|end| end > covered && end <= durable));
+        let durable_end = |segment: &Segment| match segment.end() {
+            Some(end) => Some(end.min(durable)),
+            None => (segment.generation == durable.generation()).then_some(durable),
+        };
+        let segments = self.segments.all().into_iter();
         segments
+            .filter_map(|segment| Some((durable_end(&segment)?, segment)))
+            .filter(|(end, segment)| {
+                let first = Pos::new(segment.generation, HEADER_BYTES as u32);
+                *end > covered && (*end > first || segment.end() == Some(first))
+            })
+            .map(|(end, segment)| (segment, end))
+            .collect()
     }
 
-    /// Makes a snapshot of everything sealed, if there is anything new. `fresh` is an empty
+    /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty
     /// core; what is in it afterwards is of no use to anybody.
     pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
         if self.pending(self.covered()).is_empty() {
@@ -207,8 +224,12 @@ impl Snapshotter {
         let mut body = Vec::new();
         fresh.save(&mut body);
         self.write(covered, &body)?;
-        self.kept.covered.insert(0, covered);
+        // After a failed directory sync the same snapshot is made once more; it still counts once.
+        if self.covered() != covered {
+            self.kept.covered.insert(0, covered);
+        }
         self.kept.body_bytes = body.len() as u64;
+        self.pool.keep_free(2 * self.kept.body_bytes);
         self.remove_old()?;
         let recycled = self.recycle(fresh);
         Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
@@ -217,8 +238,7 @@ impl Snapshotter {
     fn replay(&self, fresh: &mut dyn Replay) -> Result<Pos, SnapshotError> {
         let mut covered = self.covered();
         let mut bytes = Vec::new();
-        for segment in self.pending(covered) {
-            let Some(end) = segment.end() else { break };
+        for (segment, end) in self.pending(covered) {
             let same = segment.generation == covered.generation();
             if !same && segment.previous_end != covered {
                 return Err(SnapshotError::NoBase);

@@ -11,6 +11,9 @@ pub const PUT: u8 = 1;
 /// Ends the life of an earlier group.
 pub const SETTLE: u8 = 2;
 
+/// Ids from here on have bodies of one size, so that leftovers line up.
+pub const UNIFORM: u64 = 1 << 40;
+
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Toy {
     /// Every group that was applied, in order.
@@ -28,6 +31,8 @@ pub fn body(id: u64, index: u8, count: u8, target: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&[index, count]);
     let mut rng = Rng::new(id << 8 | index as u64);
     let len = match rng.below(20) {
+        _ if id >= UNIFORM => 100,
+        _ if target > 0 => 10, // settlements are small
         0 => rng.below(7000),
         1..=5 => rng.below(900),
         _ => rng.below(120),
@@ -60,7 +65,8 @@ impl Replay for Toy {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
         *self = Toy::default();
         let count = u64_at(snapshot, 0) as usize;
-        let words: Vec<u64> = snapshot.chunks_exact(8).skip(1).map(|word| u64_at(word, 0)).collect();
+        let words: Vec<u64> =
+            snapshot.chunks_exact(8).skip(1).map(|word| u64_at(word, 0)).collect();
         self.order = words[..count].to_vec();
         let live = words[count..].chunks_exact(2);
         self.live = live.map(|pair| (pair[0], Pos::from_u64(pair[1]))).collect();
@@ -79,7 +85,10 @@ impl Replay for Toy {
         if index + 1 < count {
             self.open = Some((id, index + 1));
         } else {
-            assert!(self.order.last().is_none_or(|&last| last < id), "group {id} again or out of order");
+            assert!(
+                self.order.last().is_none_or(|&last| last < id),
+                "group {id} again or out of order"
+            );
             self.order.push(id);
         }
     }

@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use malote_engine::journal::{Chunk, GroupPlace, OpenError, Options, Pos, Recovered, Report, recover};
+use malote_engine::journal::{
+    Chunk, GroupPlace, OpenError, Options, Pos, Recovered, Report, recover,
+};
 use malote_sim::disk::SimDisk;
 use malote_sim::rng::Rng;
 
 use crate::toy::{self, PUT, SETTLE, Toy};
 
+/// Small enough that a few hundred steps meet everything.
 pub fn options() -> Options {
     Options {
         segment_bytes: 24 << 10,
@@ -29,7 +32,7 @@ pub struct World {
     /// Groups appended in this life, and where they end.
     appended: Vec<(u64, Pos)>,
     unwritten: VecDeque<Chunk>,
-    next_id: u64,
+    pub next_id: u64,
     pub snapshots: u64,
     pub recycled: u64,
 }
@@ -57,10 +60,20 @@ impl World {
 
     /// One group of one to four frames, some of which settle what was put before.
     pub fn append(&mut self, rng: &mut Rng) -> Option<GroupPlace> {
-        let id = self.next_id;
         let count = 1 + rng.below(4) as u8;
         let settled = self.core.live.keys().next().copied();
         let target = settled.filter(|_| self.core.live.len() > 6 || rng.chance(40));
+        self.append_group(count, target, rng.chance(20))
+    }
+
+    /// Settles `target`, or puts something new.
+    pub fn append_group(
+        &mut self,
+        count: u8,
+        target: Option<u64>,
+        lazy: bool,
+    ) -> Option<GroupPlace> {
+        let id = self.next_id;
         let kind = if target.is_some() { SETTLE } else { PUT };
         let target = target.unwrap_or(0);
         let appender = &mut self.journal.appender;
@@ -68,7 +81,7 @@ impl World {
         let refs: Vec<_> = (0..count)
             .map(|index| appender.frame(kind, |out| toy::body(id, index, count, target, out)))
             .collect();
-        let place = appender.end(rng.chance(20)).ok()?;
+        let place = appender.end(lazy).ok()?;
         self.next_id += 1;
         for (index, frame) in refs.into_iter().enumerate() {
             let mut body = Vec::new();
@@ -88,6 +101,10 @@ impl World {
             Some(chunk) => self.journal.writer.write(&chunk),
             None => Ok(()),
         }
+    }
+
+    pub fn unwritten(&self) -> usize {
+        self.unwritten.len()
     }
 
     pub fn flush(&mut self) -> std::io::Result<()> {
@@ -130,7 +147,10 @@ impl World {
     pub fn check_next(&self, next: &World) {
         let (durable, all, found) = (self.durable(), &self.core.order, &next.core.order);
         assert!(found.len() >= durable.len(), "lost: {:?}", &durable[found.len()..]);
-        assert!(found.len() <= all.len() && found[..] == all[..found.len()], "replayed what never was");
+        assert!(
+            found.len() <= all.len() && found[..] == all[..found.len()],
+            "replayed what never was"
+        );
         assert_eq!(next.report().damaged, [], "a crash is not damage");
         next.check_live();
     }
