@@ -1,17 +1,14 @@
 //! Threads around [`Writer`] and [`Syncer`]: group commit without a timer.
 //!
-//! ```text
-//! submit → [queue] → writer thread → [pending] → syncer thread → on_durable
-//!                         └→ on_written
-//! ```
-//! While one fdatasync runs, the writer goes on writing; the next one takes
-//! everything written meanwhile. Both hand-overs swap whole lists, so that a wake-up is paid
-//! per batch and not per commit.
+//! Two threads, two roles. At most one thread writes and at most one syncs, at
+//! the same time if there is work for both: writing never waits for syncing,
+//! and each fdatasync takes everything written before it began. Whoever has written goes
+//! on to sync if nobody does: a lone commit costs one wake-up and not two.
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -41,15 +38,18 @@ pub struct Commit<R> {
 #[error("the journal has stopped")]
 pub struct Stopped;
 
+/// Takes those that are released.
+type Release<R> = Box<dyn FnMut(Vec<R>) + Send>;
+
 /// Told once why everything stopped.
 type Poison = Box<dyn FnOnce(io::Error) + Send>;
 
 /// Where releases and errors go. Called on the pipeline's threads, in order, with batches.
 pub struct Callbacks<R> {
     /// Their commits are written.
-    pub written: Box<dyn FnMut(Vec<R>) + Send>,
+    pub written: Release<R>,
     /// Their commits are durable.
-    pub durable: Box<dyn FnMut(Vec<R>) + Send>,
+    pub durable: Release<R>,
     /// Called once, after a failed write or sync. Whoever was not released is dropped.
     pub poison: Poison,
 }
@@ -61,206 +61,212 @@ pub struct Pipeline<R: Send + 'static> {
 }
 
 struct Shared<R> {
-    queue: Mutex<Queue<R>>,
-    submitted: Condvar,
+    state: Mutex<State<R>>,
+    work: Condvar,
     room: Condvar,
-    pending: Mutex<Pending<R>>,
-    written: Condvar,
-    poison: Mutex<Option<Poison>>,
+    /// Held by whoever has the role; the flags in [`State`] say so first.
+    write_role: Mutex<(Writer, Release<R>)>,
+    sync_role: Mutex<(Syncer, Release<R>)>,
 }
 
-struct Queue<R> {
+struct State<R> {
     commits: Vec<Commit<R>>,
-    bytes: usize,
-    stopped: bool,
-}
+    unwritten_bytes: usize,
+    writing: bool,
 
-struct Pending<R> {
     on_durable: Vec<R>,
     /// Somebody waits for a sync.
     eager: bool,
-    /// Something was written that no sync has covered.
-    dirty: bool,
-    /// The writer has ended.
-    last: bool,
+    /// When something was written that no sync has taken.
+    dirty_since: Option<Instant>,
+    syncing: bool,
+
+    closing: bool,
     poisoned: bool,
+    poison: Option<Poison>,
 }
 
 impl<R: Send + 'static> Pipeline<R> {
     /// Starts the two threads.
     pub fn start(writer: Writer, syncer: Syncer, callbacks: Callbacks<R>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { commits: Vec::new(), bytes: 0, stopped: false }),
-            submitted: Condvar::new(),
-            room: Condvar::new(),
-            pending: Mutex::new(Pending {
+            state: Mutex::new(State {
+                commits: Vec::new(),
+                unwritten_bytes: 0,
+                writing: false,
                 on_durable: Vec::new(),
                 eager: false,
-                dirty: false,
-                last: false,
+                dirty_since: None,
+                syncing: false,
+                closing: false,
                 poisoned: false,
+                poison: Some(callbacks.poison),
             }),
-            written: Condvar::new(),
-            poison: Mutex::new(Some(callbacks.poison)),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            write_role: Mutex::new((writer, callbacks.written)),
+            sync_role: Mutex::new((syncer, callbacks.durable)),
         });
-        let mut pipeline = Pipeline { shared: shared.clone(), threads: Vec::with_capacity(2) };
-        let (for_writer, written) = (shared.clone(), callbacks.written);
-        let write = move || for_writer.write_loop(writer, written);
-        pipeline
-            .threads
-            .push(std::thread::Builder::new().name("journal-write".into()).spawn(write)?);
-        let durable = callbacks.durable;
-        let sync = move || shared.sync_loop(syncer, durable);
-        pipeline.threads.push(std::thread::Builder::new().name("journal-sync".into()).spawn(sync)?);
+        let mut pipeline = Pipeline { shared, threads: Vec::with_capacity(2) };
+        for name in ["journal-1", "journal-2"] {
+            let shared = pipeline.shared.clone();
+            let thread =
+                std::thread::Builder::new().name(name.into()).spawn(move || shared.work())?;
+            pipeline.threads.push(thread);
+        }
         Ok(pipeline)
     }
 
     /// Hands a commit over; waits only while too much is unwritten.
     pub fn submit(&self, commit: Commit<R>) -> Result<(), Stopped> {
-        let mut queue = self.shared.queue.lock();
-        while queue.bytes > UNWRITTEN_BYTES_MAX && !queue.stopped {
-            self.shared.room.wait(&mut queue);
+        let mut state = self.shared.state.lock();
+        while state.unwritten_bytes > UNWRITTEN_BYTES_MAX && !state.poisoned {
+            self.shared.room.wait(&mut state);
         }
-        if queue.stopped {
+        if state.poisoned {
             return Err(Stopped);
         }
-        queue.bytes += commit.chunks.iter().map(|chunk| chunk.bytes().len()).sum::<usize>();
-        queue.commits.push(commit);
-        drop(queue);
-        self.shared.submitted.notify_one();
+        state.unwritten_bytes += bytes_of(&commit);
+        state.commits.push(commit);
+        let wake = !state.writing; // whoever writes looks again before it rests
+        drop(state);
+        if wake {
+            self.shared.work.notify_one();
+        }
         Ok(())
     }
 
-    /// Writes, syncs and releases everything submitted, then ends the threads.
-    pub fn close(mut self) {
-        self.stop();
-    }
+    /// Writes, syncs and releases everything submitted, then ends the threads. So does dropping.
+    pub fn close(self) {}
+}
 
-    fn stop(&mut self) {
-        self.shared.queue.lock().stopped = true;
-        self.shared.submitted.notify_one();
-        self.shared.room.notify_all();
+impl<R: Send + 'static> Drop for Pipeline<R> {
+    fn drop(&mut self) {
+        self.shared.state.lock().closing = true;
+        self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // its panic was reported where it happened
         }
     }
 }
 
-impl<R: Send + 'static> Drop for Pipeline<R> {
-    fn drop(&mut self) {
-        self.stop();
+fn bytes_of<R>(commit: &Commit<R>) -> usize {
+    commit.chunks.iter().map(|chunk| chunk.bytes().len()).sum()
+}
+
+/// Only bounds how long lazy data stays unsynced; nothing that is replayed depends on it.
+#[allow(clippy::disallowed_methods)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl<R> State<R> {
+    fn sync_wanted(&self) -> bool {
+        let late = |since: Instant| self.closing || now().duration_since(since) >= LAZY_SYNC_AFTER;
+        self.eager || !self.on_durable.is_empty() || self.dirty_since.is_some_and(late)
     }
 }
 
 impl<R: Send> Shared<R> {
-    fn write_loop(&self, mut writer: Writer, mut released: Box<dyn FnMut(Vec<R>) + Send>) {
+    fn work(&self) {
         let mut batch = Vec::new();
-        loop {
-            let mut queue = self.queue.lock();
-            while queue.commits.is_empty() && !queue.stopped {
-                self.submitted.wait(&mut queue);
+        let mut state = self.state.lock();
+        while !state.poisoned {
+            let can_sync = !state.syncing && state.sync_wanted();
+            let can_write = !state.writing && !state.commits.is_empty();
+            if can_sync && can_write {
+                self.work.notify_one(); // one for each of us
             }
-            if queue.commits.is_empty() {
+            if can_sync {
+                drop(state);
+                self.sync();
+            } else if can_write {
+                state.writing = true;
+                std::mem::swap(&mut batch, &mut state.commits);
+                drop(state);
+                self.write(&mut batch);
+            } else if state.closing && !state.writing && !state.syncing {
                 break;
+            } else if let (Some(since), false) = (state.dirty_since, state.syncing) {
+                self.work.wait_until(&mut state, since + LAZY_SYNC_AFTER);
+                continue;
+            } else {
+                self.work.wait(&mut state);
+                continue;
             }
-            std::mem::swap(&mut batch, &mut queue.commits);
-            drop(queue);
-            if let Err(error) = self.write_batch(&mut writer, &mut batch, &mut released) {
-                self.fail(error);
-                break;
-            }
+            state = self.state.lock();
         }
-        self.pending.lock().last = true;
-        self.written.notify_one();
+        drop(state);
+        self.work.notify_all(); // the other one may wait for this one's end
+        self.room.notify_all();
     }
 
-    fn write_batch(
-        &self,
-        writer: &mut Writer,
-        batch: &mut Vec<Commit<R>>,
-        released: &mut dyn FnMut(Vec<R>),
-    ) -> io::Result<()> {
+    fn write(&self, batch: &mut Vec<Commit<R>>) {
+        let mut role = self.write_role.lock();
+        let (writer, released) = &mut *role;
+        let (mut on_written, mut on_durable) = (Vec::new(), Vec::new());
+        let (mut bytes, mut eager) = (0, false);
         for commit in batch.drain(..) {
-            let mut bytes = 0;
             for chunk in &commit.chunks {
-                writer.write(chunk)?;
-                bytes += chunk.bytes().len();
-            }
-            let mut pending = self.pending.lock();
-            if pending.poisoned {
-                return Err(io::Error::other("the journal stopped after a failed sync"));
-            }
-            // Lazy data wakes the syncer once, to start its clock; more of it must not restart that.
-            let first_lazy = bytes > 0 && !pending.dirty;
-            let wake = commit.sync || !commit.on_durable.is_empty() || first_lazy;
-            pending.dirty |= bytes > 0;
-            pending.eager |= commit.sync;
-            pending.on_durable.extend(commit.on_durable);
-            drop(pending);
-            if wake {
-                self.written.notify_one();
-            }
-            if !commit.on_written.is_empty() {
-                released(commit.on_written);
-            }
-            if bytes > 0 {
-                self.queue.lock().bytes -= bytes;
-                self.room.notify_all();
-            }
-        }
-        Ok(())
-    }
-
-    fn sync_loop(&self, mut syncer: Syncer, mut released: Box<dyn FnMut(Vec<R>) + Send>) {
-        loop {
-            let mut pending = self.pending.lock();
-            let mut late = false;
-            while !pending.eager && pending.on_durable.is_empty() && !pending.last && !late {
-                if pending.dirty {
-                    late = self.written.wait_for(&mut pending, LAZY_SYNC_AFTER).timed_out();
-                } else {
-                    self.written.wait(&mut pending);
+                if let Err(error) = writer.write(chunk) {
+                    return self.fail(error);
                 }
             }
-            if pending.poisoned {
-                pending.on_durable.clear();
-                return;
-            }
-            let last = pending.last;
-            let sync = pending.eager || late || last;
-            let on_durable = std::mem::take(&mut pending.on_durable);
-            if sync {
-                (pending.eager, pending.dirty) = (false, false);
-            }
-            drop(pending);
-            if sync && let Err(error) = syncer.sync() {
-                self.fail(error);
-                return;
-            }
-            if !on_durable.is_empty() {
-                released(on_durable);
-            }
-            if last {
-                return;
-            }
+            bytes += bytes_of(&commit);
+            eager |= commit.sync;
+            on_written.extend(commit.on_written);
+            on_durable.extend(commit.on_durable);
         }
+        if !on_written.is_empty() {
+            released(on_written);
+        }
+        drop(role);
+        let mut state = self.state.lock();
+        state.writing = false;
+        state.eager |= eager;
+        state.on_durable.append(&mut on_durable);
+        if bytes > 0 {
+            state.dirty_since = state.dirty_since.or_else(|| Some(now()));
+            state.unwritten_bytes -= bytes;
+            self.room.notify_all();
+        }
+    }
+
+    fn sync(&self) {
+        let mut state = self.state.lock();
+        if state.syncing {
+            return; // the other thread was quicker
+        }
+        state.syncing = true;
+        let on_durable = std::mem::take(&mut state.on_durable);
+        // Without anything eager, those waiting rest only on what is durable already.
+        let only_release = !state.eager && !on_durable.is_empty();
+        if !only_release {
+            (state.eager, state.dirty_since) = (false, None);
+        }
+        drop(state);
+        let mut role = self.sync_role.lock();
+        let (syncer, released) = &mut *role;
+        if !only_release && let Err(error) = syncer.sync() {
+            return self.fail(error);
+        }
+        if !on_durable.is_empty() {
+            released(on_durable);
+        }
+        drop(role);
+        self.state.lock().syncing = false;
     }
 
     /// Stops everything; whoever waits is dropped.
     fn fail(&self, error: io::Error) {
-        let mut pending = self.pending.lock();
-        pending.poisoned = true;
-        let dropped = std::mem::take(&mut pending.on_durable);
-        drop(pending);
-        let mut queue = self.queue.lock();
-        queue.stopped = true;
-        let commits = std::mem::take(&mut queue.commits);
-        drop(queue);
-        drop((dropped, commits));
-        self.submitted.notify_one();
-        self.written.notify_one();
+        let mut state = self.state.lock();
+        state.poisoned = true;
+        let dropped = (std::mem::take(&mut state.commits), std::mem::take(&mut state.on_durable));
+        let poison = state.poison.take();
+        drop(state);
+        drop(dropped);
+        self.work.notify_all();
         self.room.notify_all();
-        let poison = self.poison.lock().take();
         if let Some(poison) = poison {
             poison(error);
         }

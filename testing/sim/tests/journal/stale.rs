@@ -21,10 +21,12 @@ fn frames_of_a_segment_that_lost_its_header_never_come_back() {
     while rolled < 20 {
         let place = world.append_group(1, None, false).unwrap();
         rolled += u64::from(place.start.generation() > first);
+        // Written and not synced: the header below is about to vanish.
+        world.take();
+        while world.unwritten() > 0 {
+            world.write_one().unwrap();
+        }
     }
-    // Durable up to here would be a lie: the header below is about to vanish.
-    world.take();
-    while world.write_one().is_ok() && world.unwritten() > 0 {}
 
     let disk = world.disk.killed();
     let newest = disk.list().unwrap().into_iter().find(|entry| {
