@@ -133,3 +133,54 @@ pub(super) fn find_frame(
             && decode_frame(&segment[at..end], Pos::new(generation, at as u32)).is_ok()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(pos: Pos, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; FRAME_HEADER_BYTES];
+        bytes.extend_from_slice(body);
+        seal_frame(&mut bytes, pos, 3, FLAG_MORE);
+        bytes
+    }
+
+    #[test]
+    fn a_frame_is_read_only_where_it_was_written() {
+        let pos = Pos::new(7, 4096);
+        let bytes = sealed(pos, b"body");
+        let frame = Frame { kind: 3, flags: FLAG_MORE, body: b"body" };
+        assert_eq!(decode_frame(&bytes, pos), Ok(frame));
+        assert_eq!(decode_frame(&bytes, Pos::new(7, 4097)), Err(FrameError::Misplaced));
+        if !cfg!(feature = "mutate-no-generation") {
+            assert_eq!(decode_frame(&bytes, Pos::new(8, 4096)), Err(FrameError::Misplaced));
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_noticed() {
+        let pos = Pos::new(7, 4096);
+        let bytes = sealed(pos, b"a body of some length");
+        for cut in 0..bytes.len() {
+            assert!(decode_frame(&bytes[..cut], pos).is_err(), "cut at {cut}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let noticed = decode_frame(&bytes, pos).is_err();
+            assert!(
+                noticed || cfg!(any(feature = "mutate-no-crc", feature = "mutate-no-generation")),
+                "bit {bit}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_length_that_lies_costs_nothing() {
+        let pos = Pos::new(1, 4096);
+        let mut bytes = sealed(pos, b"body");
+        bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(decode_frame(&bytes, pos), Err(FrameError::Short));
+        assert_eq!(decode_frame(&[0; 64], pos), Err(FrameError::Misplaced));
+    }
+}

@@ -96,3 +96,26 @@ pub(super) fn push_header(out: &mut Vec<u8>, header: &Header) {
     out[at..at + RECORD_BYTES].copy_from_slice(&record);
     out[at + COPY_AT..at + COPY_AT + RECORD_BYTES].copy_from_slice(&record);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_copy_is_enough_and_none_is_damage() {
+        let header =
+            Header { generation: 5, previous_end: Pos::new(4, 9000), durable: Pos::new(4, 8000) };
+        let mut block = Vec::new();
+        push_header(&mut block, &header);
+        for bit in 0..block.len() * 8 {
+            let mut block = block.clone();
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_header(&block), HeaderBlock::Valid(header), "bit {bit}");
+        }
+        block[3] ^= 1;
+        block[COPY_AT + 20] ^= 1;
+        assert_eq!(decode_header(&block), HeaderBlock::Damaged);
+        assert_eq!(decode_header(&[0; 4096]), HeaderBlock::Blank);
+        assert_eq!(decode_header(b"malote"), HeaderBlock::Damaged);
+    }
+}

@@ -110,8 +110,10 @@ impl<R: Send + 'static> Pipeline<R> {
         let mut pipeline = Pipeline { shared, threads: Vec::with_capacity(2) };
         for name in ["journal-1", "journal-2"] {
             let shared = pipeline.shared.clone();
-            let thread =
-                std::thread::Builder::new().name(name.into()).spawn(move || shared.work())?;
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+                let _guard = StopOnPanic(&shared);
+                shared.work();
+            })?;
             pipeline.threads.push(thread);
         }
         Ok(pipeline)
@@ -146,6 +148,17 @@ impl<R: Send + 'static> Drop for Pipeline<R> {
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // its panic was reported where it happened
+        }
+    }
+}
+
+/// A callback that panics must stop the pipeline: its role would never be given back.
+struct StopOnPanic<'a, R: Send>(&'a Shared<R>);
+
+impl<R: Send> Drop for StopOnPanic<'_, R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(io::Error::other("a journal thread panicked"));
         }
     }
 }

@@ -337,3 +337,25 @@ impl Snapshotter {
         count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_noticed() {
+        let mut bytes = prefix(Pos::new(3, 5000), 4);
+        bytes.extend_from_slice(b"body");
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        let snapshot = Snapshot { covered: Pos::new(3, 5000), body: b"body" };
+        assert_eq!(decode_snapshot(&bytes), Ok(snapshot));
+        for cut in 0..bytes.len() {
+            assert!(decode_snapshot(&bytes[..cut]).is_err());
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_snapshot(&bytes).is_err());
+        }
+    }
+}

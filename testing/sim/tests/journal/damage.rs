@@ -3,12 +3,12 @@
 use std::io::ErrorKind;
 
 use malote_engine::disk::Disk;
-use malote_engine::journal::verify;
+use malote_engine::journal::{OpenError, verify};
 use malote_sim::disk::SimDisk;
 use malote_sim::rng::Rng;
 
 use crate::for_seeds;
-use crate::toy::{self};
+use crate::toy;
 use crate::world::World;
 
 /// A journal with snapshots and recycled segments, all of it known to be durable.
@@ -92,4 +92,78 @@ fn check_bodies(world: &World, context: &str) {
         }
     }
     assert!(bad <= 1, "{context}: {bad} bodies lost to one bit");
+}
+
+/// Turns a bit in the middle of every snapshot that `which` picks, newest first.
+fn spoil_snapshots(disk: &SimDisk, which: impl Fn(usize) -> bool) {
+    let names = disk.list().unwrap().into_iter().filter(|entry| entry.name.ends_with(".snap"));
+    for (index, entry) in names.rev().enumerate() {
+        if which(index) {
+            disk.flip_bit(&entry.name, entry.len / 2, 3);
+        }
+    }
+}
+
+/// A world with two snapshots and, if so asked, recycled segments.
+fn with_snapshots(recycled: bool) -> World {
+    let mut world = World::open(SimDisk::new()).unwrap();
+    for _ in 0..if recycled { 8 } else { 1 } {
+        for _ in 0..100 {
+            let oldest = world.core.live.keys().next().copied();
+            world.append_group(2, oldest, false).unwrap();
+            world.flush().unwrap();
+        }
+        world.snapshot();
+    }
+    assert_eq!(world.recycled > 0, recycled);
+    world
+}
+
+#[test]
+fn a_damaged_snapshot_falls_back_to_the_older_one() {
+    let world = with_snapshots(true);
+    let disk = world.disk.killed();
+    spoil_snapshots(&disk, |index| index == 0);
+    let mut next = world.reopen(disk).unwrap();
+    assert_eq!(next.report().invalid_snapshots.len(), 1);
+    world.check_next(&next);
+    // And the next snapshot makes up for it.
+    for _ in 0..100 {
+        next.append_group(2, None, false).unwrap();
+        next.flush().unwrap();
+    }
+    next.snapshot();
+    let last = next.reopen(next.disk.killed()).unwrap();
+    assert!(last.report().snapshot > next.report().snapshot);
+    next.check_next(&last);
+}
+
+#[test]
+fn without_any_snapshot_the_whole_journal_is_read_or_nothing_is_opened() {
+    let whole = with_snapshots(false);
+    let disk = whole.disk.killed();
+    spoil_snapshots(&disk, |_| true);
+    let next = whole.reopen(disk).unwrap();
+    assert_eq!(next.report().snapshot, None);
+    whole.check_next(&next);
+
+    let recycled = with_snapshots(true);
+    let disk = recycled.disk.killed();
+    spoil_snapshots(&disk, |_| true);
+    let seen = disk.state_hash();
+    let refused = recycled.reopen(disk.clone()).err().expect("a part of the journal is gone");
+    assert!(matches!(refused, OpenError::Gap { .. }), "{refused}");
+    assert_eq!(disk.state_hash(), seen, "a refusal changes nothing");
+}
+
+#[test]
+fn a_segment_that_is_missing_is_not_papered_over() {
+    let mut world = World::open(SimDisk::new()).unwrap();
+    while world.journal.segments.count() < 4 {
+        world.append_group(2, None, false).unwrap();
+        world.flush().unwrap();
+    }
+    let disk = world.disk.killed();
+    disk.remove("segment-000002.log").unwrap();
+    assert!(matches!(world.reopen(disk).err(), Some(OpenError::Gap { .. })));
 }

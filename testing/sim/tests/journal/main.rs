@@ -1,9 +1,12 @@
 //! The journal under crashes, faults and flipped bits. A failure prints its seed;
-//! `MALOTE_SEED=n cargo test -p malote-sim --test journal` runs that one alone.
+//! `MALOTE_SEED=n cargo test -p malote-sim --test journal` runs that one alone,
+//! `MALOTE_SEEDS_TIMES=40 cargo test --release …` that many times as many.
+#![allow(clippy::unwrap_used)] // a test
 
 mod damage;
 mod space;
 mod stale;
+mod threads;
 mod toy;
 mod world;
 
@@ -15,8 +18,11 @@ use world::World;
 
 /// Runs `check` for each seed and names the one that failed.
 fn for_seeds(count: u64, check: impl Fn(u64)) {
-    let one = std::env::var("MALOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = one.map_or(0..count, |seed: u64| seed..seed + 1);
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("MALOTE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..count * number("MALOTE_SEEDS_TIMES").unwrap_or(1),
+    };
     for seed in seeds {
         let run = std::panic::AssertUnwindSafe(|| check(seed));
         if let Err(panic) = std::panic::catch_unwind(run) {
