@@ -101,6 +101,10 @@ impl OsDisk {
         let path = path.as_ref();
         if !path.exists() {
             fs::create_dir_all(path).map_err(|source| dir_error(path, source))?;
+            // The directory's own name must last as well.
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = Self::look(parent.unwrap_or(Path::new(".")), false)?;
+            parent.sync_dir().map_err(|source| dir_error(path, source))?;
         }
         let disk = Self::look(path, true)?;
         rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)

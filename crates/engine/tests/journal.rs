@@ -100,11 +100,9 @@ fn commits_are_durable_in_order_and_come_back() {
                 expected[n]
             );
             let end = place.end;
-            let (on_written, on_durable) = (vec![(false, end)], vec![(true, end)]);
-            pipeline
-                .submit(Commit { chunks, sync: n % 3 == 0, on_written, on_durable })
-                .ok()
-                .unwrap();
+            let sync = n % 3 == 0;
+            let (on_written, on_durable) = (vec![(false, end)], vec![(sync, end)]);
+            pipeline.submit(Commit { chunks, sync, on_written, on_durable }).unwrap();
         }
         last = Some(place);
     }

@@ -163,7 +163,7 @@ impl Appender {
         self.abandon();
         if self.buf.is_empty() {
             let pos = Pos::new(self.current.generation, self.base);
-            frame::push_mark(&mut self.buf, pos, self.marks.durable());
+            frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
         }
         self.group_at = self.buf.len();
     }
@@ -208,14 +208,14 @@ impl Appender {
             self.abandon();
             return Err(AppendError::NoSegment(error));
         }
-        let generation = self.current.generation;
+        let (generation, salt) = (self.current.generation, self.current.salt);
         let last = self.frames.len() - 1;
         let mut stop = self.buf.len();
         for (index, &(at, kind)) in self.frames.iter().enumerate().rev() {
             let flags =
                 if index < last { FLAG_MORE } else { 0 } | if index > 0 { FLAG_CONT } else { 0 };
             let pos = Pos::new(generation, self.base + at);
-            frame::seal_frame(&mut self.buf[at as usize..stop], pos, kind, flags);
+            frame::seal_frame(&mut self.buf[at as usize..stop], pos, salt, kind, flags);
             stop = at as usize;
         }
         self.frames.clear();
@@ -236,7 +236,7 @@ impl Appender {
         self.abandon();
         let pos = Pos::new(self.current.generation, self.base + self.buf.len() as u32);
         if pos.offset() as usize + MARK_BYTES <= self.current.file.limit() as usize {
-            frame::push_mark(&mut self.buf, pos, self.marks.durable());
+            frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
             self.group_at = self.buf.len();
             self.end = pos.plus(MARK_BYTES as u32);
             self.dirty = true;
@@ -272,11 +272,12 @@ impl Appender {
             generation: self.current.generation + 1,
             previous_end: self.end,
             durable: self.marks.durable(),
+            salt: self.current.salt,
         };
         let mut next = Vec::with_capacity(HEADER_BYTES + MARK_BYTES + group_bytes);
         push_header(&mut next, &header);
         let first = Pos::new(header.generation, HEADER_BYTES as u32);
-        frame::push_mark(&mut next, first, header.durable);
+        frame::push_mark(&mut next, first, header.salt, header.durable);
         let group_at = next.len();
         next.extend_from_slice(&self.buf[self.group_at..]);
         for (at, _) in &mut self.frames {
@@ -290,7 +291,7 @@ impl Appender {
             self.buf = next; // there was only a mark: not worth writing
         }
         self.current.seal(self.end.offset());
-        self.current = Arc::new(Segment::new(file, header.generation, header.previous_end));
+        self.current = Arc::new(Segment::new(file, &header));
         self.segments.insert(self.current.clone());
         self.base = 0;
         self.group_at = group_at;

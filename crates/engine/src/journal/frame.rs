@@ -5,7 +5,10 @@
 //! 0     4     8            12       16     17      18
 //! | len | crc | generation | offset | kind | flags | body: len bytes |
 //! ```
-//! Little endian. `crc` is the CRC32C of everything after it, seeded with `len`.
+//! Little endian. `crc` is the CRC32C of everything after it, seeded with `len` and the
+//! segment's salt. Nobody outside knows the salt: a message body that contains what looks like
+//! a frame cannot pass for one when a reader searches its way back after damage.
+//!
 //! `generation` and `offset` name the place the frame was written for: a
 //! frame left over in a recycled segment has a good checksum and the right
 //! offset, only its generation tells that it is stale.
@@ -62,8 +65,9 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Reads the frame that starts at `bytes[0]` and should stand at `expected`.
-pub fn decode_frame(bytes: &[u8], expected: Pos) -> Result<Frame<'_>, FrameError> {
+/// Reads the frame that starts at `bytes[0]` and should stand at `expected` in a segment with
+/// this salt.
+pub fn decode_frame(bytes: &[u8], expected: Pos, salt: u32) -> Result<Frame<'_>, FrameError> {
     if bytes.len() < FRAME_HEADER_BYTES {
         return Err(FrameError::Short);
     }
@@ -77,7 +81,9 @@ pub fn decode_frame(bytes: &[u8], expected: Pos) -> Result<Frame<'_>, FrameError
     let len = u32_at(bytes, 0);
     let end = (len as usize).checked_add(FRAME_HEADER_BYTES).ok_or(FrameError::Short)?;
     let covered = bytes.get(8..end).ok_or(FrameError::Short)?;
-    if crc32c::crc32c_append(len, covered) != u32_at(bytes, 4) && !cfg!(feature = "mutate-no-crc") {
+    if crc32c::crc32c_append(len ^ salt, covered) != u32_at(bytes, 4)
+        && !cfg!(feature = "mutate-no-crc")
+    {
         return Err(FrameError::Checksum);
     }
     Ok(Frame { kind: bytes[16], flags: bytes[17], body: &bytes[FRAME_HEADER_BYTES..end] })
@@ -91,13 +97,13 @@ pub(super) fn announced_len(header: &[u8], expected: Pos) -> Option<usize> {
 }
 
 /// Fills in the header of the frame that takes all of `frame`.
-pub(super) fn seal_frame(frame: &mut [u8], pos: Pos, kind: u8, flags: u8) {
+pub(super) fn seal_frame(frame: &mut [u8], pos: Pos, salt: u32, kind: u8, flags: u8) {
     let len = (frame.len() - FRAME_HEADER_BYTES) as u32;
     frame[8..12].copy_from_slice(&(pos.generation() as u32).to_le_bytes());
     frame[12..16].copy_from_slice(&pos.offset().to_le_bytes());
     frame[16] = kind;
     frame[17] = flags;
-    let crc = crc32c::crc32c_append(len, &frame[8..]);
+    let crc = crc32c::crc32c_append(len ^ salt, &frame[8..]);
     frame[0..4].copy_from_slice(&len.to_le_bytes());
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
 }
@@ -106,11 +112,11 @@ pub(super) fn seal_frame(frame: &mut [u8], pos: Pos, kind: u8, flags: u8) {
 pub(super) const MARK_BYTES: usize = FRAME_HEADER_BYTES + 8;
 
 /// Appends a mark frame standing at `pos`.
-pub(super) fn push_mark(out: &mut Vec<u8>, pos: Pos, durable: Pos) {
+pub(super) fn push_mark(out: &mut Vec<u8>, pos: Pos, salt: u32, durable: Pos) {
     let at = out.len();
     out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
     out.extend_from_slice(&durable.get().to_le_bytes());
-    seal_frame(&mut out[at..], pos, KIND_MARK, 0);
+    seal_frame(&mut out[at..], pos, salt, KIND_MARK, 0);
 }
 
 /// The durable position in a mark frame's body.
@@ -123,6 +129,7 @@ pub(super) fn mark_of(frame: &Frame<'_>) -> Option<Pos> {
 pub(super) fn find_frame(
     segment: &[u8],
     generation: u64,
+    salt: u32,
     from: usize,
     end: usize,
 ) -> Option<usize> {
@@ -130,7 +137,7 @@ pub(super) fn find_frame(
     (from..end.saturating_sub(FRAME_HEADER_BYTES - 1)).find(|&at| {
         // The offset field rules out all but a few places before any checksum is computed.
         u32_at(segment, at + 12) as usize == at
-            && decode_frame(&segment[at..end], Pos::new(generation, at as u32)).is_ok()
+            && decode_frame(&segment[at..end], Pos::new(generation, at as u32), salt).is_ok()
     })
 }
 
@@ -138,10 +145,12 @@ pub(super) fn find_frame(
 mod tests {
     use super::*;
 
+    const SALT: u32 = 0x5a17;
+
     fn sealed(pos: Pos, body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; FRAME_HEADER_BYTES];
         bytes.extend_from_slice(body);
-        seal_frame(&mut bytes, pos, 3, FLAG_MORE);
+        seal_frame(&mut bytes, pos, SALT, 3, FLAG_MORE);
         bytes
     }
 
@@ -150,10 +159,10 @@ mod tests {
         let pos = Pos::new(7, 4096);
         let bytes = sealed(pos, b"body");
         let frame = Frame { kind: 3, flags: FLAG_MORE, body: b"body" };
-        assert_eq!(decode_frame(&bytes, pos), Ok(frame));
-        assert_eq!(decode_frame(&bytes, Pos::new(7, 4097)), Err(FrameError::Misplaced));
+        assert_eq!(decode_frame(&bytes, pos, SALT), Ok(frame));
+        assert_eq!(decode_frame(&bytes, Pos::new(7, 4097), SALT), Err(FrameError::Misplaced));
         if !cfg!(feature = "mutate-no-generation") {
-            assert_eq!(decode_frame(&bytes, Pos::new(8, 4096)), Err(FrameError::Misplaced));
+            assert_eq!(decode_frame(&bytes, Pos::new(8, 4096), SALT), Err(FrameError::Misplaced));
         }
     }
 
@@ -162,12 +171,12 @@ mod tests {
         let pos = Pos::new(7, 4096);
         let bytes = sealed(pos, b"a body of some length");
         for cut in 0..bytes.len() {
-            assert!(decode_frame(&bytes[..cut], pos).is_err(), "cut at {cut}");
+            assert!(decode_frame(&bytes[..cut], pos, SALT).is_err(), "cut at {cut}");
         }
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let noticed = decode_frame(&bytes, pos).is_err();
+            let noticed = decode_frame(&bytes, pos, SALT).is_err();
             assert!(
                 noticed || cfg!(any(feature = "mutate-no-crc", feature = "mutate-no-generation")),
                 "bit {bit}"
@@ -176,11 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_inside_a_body_needs_the_salt() {
+        let mut segment = vec![0; 4096];
+        let forged = sealed(Pos::new(7, 4096 + FRAME_HEADER_BYTES as u32), b"forged");
+        let mut outer = vec![0; FRAME_HEADER_BYTES];
+        outer.extend_from_slice(&forged);
+        seal_frame(&mut outer, Pos::new(7, 4096), 1, 3, 0);
+        segment.extend_from_slice(&outer);
+        let found = find_frame(&segment, 7, 1, 4097, segment.len());
+        assert_eq!(found, if cfg!(feature = "mutate-no-crc") { Some(4114) } else { None });
+    }
+
+    #[test]
     fn a_length_that_lies_costs_nothing() {
         let pos = Pos::new(1, 4096);
         let mut bytes = sealed(pos, b"body");
         bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(decode_frame(&bytes, pos), Err(FrameError::Short));
-        assert_eq!(decode_frame(&[0; 64], pos), Err(FrameError::Misplaced));
+        assert_eq!(decode_frame(&bytes, pos, SALT), Err(FrameError::Short));
+        assert_eq!(decode_frame(&[0; 64], pos, SALT), Err(FrameError::Misplaced));
     }
 }

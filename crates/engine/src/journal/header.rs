@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0       8         12         16           24             32        40    44
-//! | magic | version | reserved | generation | previous_end | durable | crc |
+//! | magic | version | salt     | generation | previous_end | durable | crc |
 //! ```
 //! Little endian; the CRC32C covers everything before it. The block is 4096
 //! bytes and holds the record twice, 2048 apart, each inside one sector: a flipped bit
@@ -29,6 +29,8 @@ pub struct Header {
     pub previous_end: Pos,
     /// What was known to be durable then.
     pub durable: Pos,
+    /// Mixed into the checksums of its frames.
+    pub salt: u32,
 }
 
 /// What the first block of a file says.
@@ -78,6 +80,7 @@ fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
         generation: u64_at(16),
         previous_end: Pos::from_u64(u64_at(24)),
         durable: Pos::from_u64(u64_at(32)),
+        salt: (u64_at(8) >> 32) as u32,
     }))
 }
 
@@ -86,7 +89,7 @@ pub(super) fn push_header(out: &mut Vec<u8>, header: &Header) {
     let mut record = Vec::with_capacity(RECORD_BYTES);
     record.extend_from_slice(MAGIC);
     record.extend_from_slice(&VERSION.to_le_bytes());
-    record.extend_from_slice(&[0; 4]);
+    record.extend_from_slice(&header.salt.to_le_bytes());
     record.extend_from_slice(&header.generation.to_le_bytes());
     record.extend_from_slice(&header.previous_end.get().to_le_bytes());
     record.extend_from_slice(&header.durable.get().to_le_bytes());
@@ -103,8 +106,12 @@ mod tests {
 
     #[test]
     fn one_copy_is_enough_and_none_is_damage() {
-        let header =
-            Header { generation: 5, previous_end: Pos::new(4, 9000), durable: Pos::new(4, 8000) };
+        let header = Header {
+            generation: 5,
+            previous_end: Pos::new(4, 9000),
+            durable: Pos::new(4, 8000),
+            salt: 77,
+        };
         let mut block = Vec::new();
         push_header(&mut block, &header);
         for bit in 0..block.len() * 8 {

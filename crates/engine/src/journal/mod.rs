@@ -66,6 +66,8 @@ pub struct Options {
     pub spares_reserved: usize,
     /// No new spare is made when less than this would stay free on the disk.
     pub free_bytes_min: u64,
+    /// For a new directory: a random number that outsiders cannot guess (see `frame`).
+    pub salt: u32,
     /// A snapshot is due no sooner than after this much journal …
     pub snapshot_after_bytes: u64,
     /// … and after this many times the last snapshot's size.
@@ -80,6 +82,7 @@ impl Default for Options {
             spares: 3,
             spares_reserved: 2,
             free_bytes_min: 64 << 20,
+            salt: 0,
             snapshot_after_bytes: 256 << 20,
             snapshot_after_ratio: 4,
         }

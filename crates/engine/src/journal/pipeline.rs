@@ -24,12 +24,13 @@ const LAZY_SYNC_AFTER: Duration = Duration::from_secs(1);
 pub struct Commit<R> {
     /// What to write; may be empty, for answers that only wait for what was submitted before.
     pub chunks: Chunks,
-    /// Whether a sync is needed now. Without it, `on_durable` is released once
-    /// everything before it that needed a sync is durable.
+    /// Whether somebody waits for these chunks to be durable. `false` for lazy data, which is
+    /// synced with whatever comes next.
     pub sync: bool,
     /// Released once written.
     pub on_written: Vec<R>,
-    /// Released once durable.
+    /// Released once every commit up to this one that has `sync` is durable: with `sync`, this
+    /// one included; without, an answer does not wait for lazy data that it does not rest on.
     pub on_durable: Vec<R>,
 }
 

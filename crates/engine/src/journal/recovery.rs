@@ -105,7 +105,14 @@ pub fn recover(
     let pool = Pool::new(disk.clone(), options.clone(), found.next_number);
     found.spares.into_iter().for_each(|file| pool.give_back(file));
     pool.keep_free(2 * kept.body_bytes);
-    let current = begin(&*disk, &pool, found.next_generation, replayed.cut)?;
+    let header = Header {
+        generation: found.next_generation,
+        previous_end: replayed.cut,
+        durable: replayed.cut,
+        // A directory keeps the salt it was created with.
+        salt: found.chain.last().map_or(options.salt, |segment| segment.salt),
+    };
+    let current = begin(&*disk, &pool, &header)?;
     for file in dropped {
         retire(&file)?;
         pool.give_back(file);
@@ -201,25 +208,23 @@ fn write_again(chain: &[Arc<Segment>], durable: Pos, cut: Pos) -> io::Result<()>
 }
 
 /// Starts a segment and makes its header durable.
-fn begin(
-    disk: &dyn Disk,
-    pool: &Pool,
-    generation: u64,
-    cut: Pos,
-) -> Result<Arc<Segment>, OpenError> {
+fn begin(disk: &dyn Disk, pool: &Pool, header: &Header) -> Result<Arc<Segment>, OpenError> {
     let file = pool.take_first().map_err(|error| match error.kind() {
         io::ErrorKind::StorageFull => OpenError::NoSpace(error),
         _ => OpenError::Io(error),
     })?;
-    write_header(&file, &Header { generation, previous_end: cut, durable: cut })?;
+    write_header(&file, header)?;
     file.file.sync_all()?;
     disk.sync_dir()?;
-    Ok(Arc::new(Segment::new(file, generation, cut)))
+    Ok(Arc::new(Segment::new(file, header)))
 }
 
 /// Makes a file's header say that it holds nothing.
 fn retire(file: &SegmentFile) -> io::Result<()> {
-    write_header(file, &Header { generation: 0, previous_end: Pos::ZERO, durable: Pos::ZERO })?;
+    write_header(
+        file,
+        &Header { generation: 0, previous_end: Pos::ZERO, durable: Pos::ZERO, salt: 0 },
+    )?;
     file.file.sync_data()
 }
 

@@ -89,7 +89,7 @@ impl Run<'_> {
         let end = known_end.map_or(segment.file.limit(), Pos::offset);
         let mut bytes = std::mem::take(&mut self.bytes);
         segment.read_all(end, &mut bytes)?;
-        let mut scan = Scanner::new(&bytes, segment.generation, from, end);
+        let mut scan = Scanner::new(&bytes, segment, from, end);
         let whole = loop {
             match scan.next() {
                 Found::Group => {
@@ -102,7 +102,7 @@ impl Run<'_> {
             let at = scan.pos();
             if at >= self.out.durable {
                 let mut ahead = Ahead::default();
-                ahead.look(&bytes, segment.generation, at.offset(), end);
+                ahead.look(&bytes, segment, at.offset(), end);
                 self.note(ahead);
                 self.look_ahead(index + 1)?;
             }
@@ -149,7 +149,7 @@ impl Run<'_> {
             let end = segment.end().map_or(segment.file.limit(), Pos::offset);
             segment.read_all(end, &mut bytes)?;
             let mut ahead = Ahead::default();
-            ahead.look(&bytes, segment.generation, HEADER_BYTES as u32, end);
+            ahead.look(&bytes, segment, HEADER_BYTES as u32, end);
             self.note(ahead);
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::Pos;
 use super::frame::{FLAG_CONT, FLAG_MORE, KIND_MARK, decode_frame, find_frame, mark_of};
+use super::segment::Segment;
 
 /// A frame of the current group.
 pub(super) struct Placed {
@@ -28,6 +29,7 @@ pub(super) enum Found {
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
     generation: u64,
+    salt: u32,
     at: usize,
     end: usize,
     group: Vec<Placed>,
@@ -38,9 +40,10 @@ pub(super) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Scans from offset `at` to `end`; `bytes` is the segment from its first byte.
-    pub(super) fn new(bytes: &'a [u8], generation: u64, at: u32, end: u32) -> Self {
+    pub(super) fn new(bytes: &'a [u8], segment: &Segment, at: u32, end: u32) -> Self {
+        let (generation, salt) = (segment.generation, segment.salt);
         let (at, end) = (at as usize, end as usize);
-        Scanner { bytes, generation, at, end, group: Vec::new(), bad: 0, mark: None }
+        Scanner { bytes, generation, salt, at, end, group: Vec::new(), bad: 0, mark: None }
     }
 
     /// Where the next group starts.
@@ -72,7 +75,7 @@ impl<'a> Scanner<'a> {
         loop {
             let stop = self.end.min(self.bytes.len());
             let rest = self.bytes.get(at..stop).unwrap_or(&[]);
-            let frame = match decode_frame(rest, self.pos_of(at)) {
+            let frame = match decode_frame(rest, self.pos_of(at), self.salt) {
                 // A group that lost its first or its last frames is as broken as a bad checksum.
                 Ok(frame) if (frame.flags & FLAG_CONT != 0) == (at != self.at) => frame,
                 _ => {
@@ -103,9 +106,12 @@ impl<'a> Scanner<'a> {
     pub(super) fn skip_damage(&mut self) -> bool {
         let mut from = self.bad;
         // A group that was cut short by the start of another: that one is intact.
-        while let Some(at) = find_frame(self.bytes, self.generation, from, self.end) {
-            let frame =
-                decode_frame(&self.bytes[at..self.end.min(self.bytes.len())], self.pos_of(at));
+        while let Some(at) = find_frame(self.bytes, self.generation, self.salt, from, self.end) {
+            let frame = decode_frame(
+                &self.bytes[at..self.end.min(self.bytes.len())],
+                self.pos_of(at),
+                self.salt,
+            );
             let Ok(frame) = frame else { break };
             if frame.flags & FLAG_CONT == 0 && at > self.at {
                 self.at = at;
@@ -128,11 +134,13 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Adds every intact frame in `from..end` of a segment.
-    pub(super) fn look(&mut self, bytes: &[u8], generation: u64, from: u32, end: u32) {
+    pub(super) fn look(&mut self, bytes: &[u8], segment: &Segment, from: u32, end: u32) {
+        let (generation, salt) = (segment.generation, segment.salt);
         let end = (end as usize).min(bytes.len());
         let mut from = from as usize;
-        while let Some(at) = find_frame(bytes, generation, from, end) {
-            let Ok(frame) = decode_frame(&bytes[at..end], Pos::new(generation, at as u32)) else {
+        while let Some(at) = find_frame(bytes, generation, salt, from, end) {
+            let Ok(frame) = decode_frame(&bytes[at..end], Pos::new(generation, at as u32), salt)
+            else {
                 break;
             };
             if let Some(mark) = mark_of(&frame) {

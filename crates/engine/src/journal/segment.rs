@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::frame::{self, FRAME_HEADER_BYTES};
-use super::{Pos, SEGMENT_BYTES_MAX};
+use super::{Header, Pos, SEGMENT_BYTES_MAX};
 use crate::disk::{Disk, DiskFile};
 
 /// A segment file, whatever it holds.
@@ -64,15 +64,17 @@ pub(super) struct Segment {
     pub(super) file: SegmentFile,
     pub(super) generation: u64,
     pub(super) previous_end: Pos,
+    pub(super) salt: u32,
     /// Where its frames end; 0 while it is appended to.
     end: AtomicU32,
     quarantined: AtomicBool,
 }
 
 impl Segment {
-    pub(super) fn new(file: SegmentFile, generation: u64, previous_end: Pos) -> Self {
+    pub(super) fn new(file: SegmentFile, header: &Header) -> Self {
+        let Header { generation, previous_end, salt, .. } = *header;
         let (end, quarantined) = (AtomicU32::new(0), AtomicBool::new(false));
-        Segment { file, generation, previous_end, end, quarantined }
+        Segment { file, generation, previous_end, salt, end, quarantined }
     }
 
     pub(super) fn seal(&self, end: u32) {
@@ -127,7 +129,7 @@ impl Segment {
             let got = self.file.file.read_at(&mut buf[had..], pos.offset() as u64 + had as u64)?;
             buf.truncate(had + got);
         }
-        let (kind, len) = match frame::decode_frame(&buf, pos) {
+        let (kind, len) = match frame::decode_frame(&buf, pos, self.salt) {
             Ok(frame) => (frame.kind, frame.body.len()),
             Err(error) => return Err(unreadable(pos, &self.file.name(), &error)),
         };

@@ -245,7 +245,7 @@ impl Snapshotter {
             }
             segment.read_all(end.offset(), &mut bytes)?;
             let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
-            let mut scan = Scanner::new(&bytes, segment.generation, from, end.offset());
+            let mut scan = Scanner::new(&bytes, &segment, from, end.offset());
             loop {
                 match scan.next() {
                     Found::End => break,

@@ -97,7 +97,7 @@ impl Survey {
                 continue;
             }
             let damaged = quarantined.contains(&file.number);
-            let segment = Segment::new(file, header.generation, header.previous_end);
+            let segment = Segment::new(file, &header);
             // Only the predecessor that a segment names has a known end.
             if let Some(end) = end.filter(|end: &Pos| end.generation() == header.generation) {
                 segment.seal(end.offset());

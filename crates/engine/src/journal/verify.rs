@@ -64,8 +64,10 @@ fn used(segment: &Segment) -> Result<SegmentReport, OpenError> {
     let end = segment.end().map_or(segment.file.limit(), Pos::offset);
     segment.read_all(end, &mut bytes)?;
     let mut from = HEADER_BYTES;
-    while let Some(at) = find_frame(&bytes, segment.generation, from, bytes.len()) {
-        let Ok(frame) = decode_frame(&bytes[at..], Pos::new(segment.generation, at as u32)) else {
+    while let Some(at) = find_frame(&bytes, segment.generation, segment.salt, from, bytes.len()) {
+        let Ok(frame) =
+            decode_frame(&bytes[at..], Pos::new(segment.generation, at as u32), segment.salt)
+        else {
             break;
         };
         *out.frames.entry(frame.kind).or_default() += 1;

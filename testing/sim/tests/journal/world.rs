@@ -19,6 +19,7 @@ pub fn options() -> Options {
         spares: 3,
         spares_reserved: 2,
         free_bytes_min: 0,
+        salt: 0x5a17,
         snapshot_after_bytes: 64 << 10,
         snapshot_after_ratio: 1,
     }
