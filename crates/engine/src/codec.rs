@@ -12,7 +12,7 @@ mod stored;
 
 pub(crate) use event::{decode_event, encode_event, kind_of};
 pub use message::Outgoing;
-pub(crate) use message::{get_properties, put_properties};
+pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};
 pub(crate) use spec::{get_spec, put_spec};
 pub(crate) use stored::state_of;

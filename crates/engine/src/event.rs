@@ -3,8 +3,12 @@
 //! A message's newest record is where its index entry points. `Sent` holds all of it; `Moved`, `Returned` and
 //! `Deferred` may lie over an older record (`from`) and hold only what changed, so no body is ever copied.
 
+#![allow(missing_docs)] // the fields of an event are named for what they are
+
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp};
+use malote_model::{
+    DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp,
+};
 
 use crate::journal::Pos;
 

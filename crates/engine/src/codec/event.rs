@@ -155,7 +155,11 @@ fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Truncated> {
 fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     out.put_queue(leased.queue);
     out.put_time(leased.until);
-    out.put_u8(u8::from(leased.bound) | u8::from(leased.hold.is_some()) << 1 | u8::from(leased.deferred) << 2);
+    out.put_u8(
+        u8::from(leased.bound)
+            | u8::from(leased.hold.is_some()) << 1
+            | u8::from(leased.deferred) << 2,
+    );
     if let Some(hold) = leased.hold {
         out.extend_from_slice(&hold.to_bytes());
     }
@@ -186,7 +190,15 @@ fn get_leased(r: &mut Reader<'_>) -> Result<Leased, Truncated> {
         let random = u32::from_le_bytes(r.fixed()?);
         items.push((last, LeaseToken { epoch, slot, grant, random }));
     }
-    Ok(Leased { queue, until, bound: flags & 1 != 0, hold, session, deferred: flags & 4 != 0, items })
+    Ok(Leased {
+        queue,
+        until,
+        bound: flags & 1 != 0,
+        hold,
+        session,
+        deferred: flags & 4 != 0,
+        items,
+    })
 }
 
 fn put_over(out: &mut Vec<u8>, over: Option<&Over>) {
@@ -198,7 +210,8 @@ fn put_over(out: &mut Vec<u8>, over: Option<&Over>) {
 }
 
 fn put_checked_properties(out: &mut Vec<u8>, properties: &malote_model::Properties) {
-    put_properties(out, properties).expect("the command's properties were checked when it was decided");
+    put_properties(out, properties)
+        .expect("the command's properties were checked when it was decided");
 }
 
 pub(super) fn get_over(r: &mut Reader<'_>) -> Result<Option<Over>, Truncated> {
@@ -336,5 +349,15 @@ pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
     let (queue, seq, at, due) = (r.queue()?, r.var()?, r.time()?, r.time()?);
     let (scheduled, session) = (r.bool()?, r.session()?);
     let size = u32::try_from(r.rest().len()).map_err(|_| Truncated)?;
-    Ok(Sent { queue, seq, at, due, scheduled, session, head: Bytes::new(), body: Bytes::new(), size })
+    Ok(Sent {
+        queue,
+        seq,
+        at,
+        due,
+        scheduled,
+        session,
+        head: Bytes::new(),
+        body: Bytes::new(),
+        size,
+    })
 }

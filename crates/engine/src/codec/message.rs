@@ -1,7 +1,9 @@
 //! Messages: headers first, body last, so that a body is copied once and a header can be read without it.
 
 use bytes::Bytes;
-use malote_model::{Body, BodyKind, Message, Native, Properties, Refusal, SessionId, Value, When, limits};
+use malote_model::{
+    Body, BodyKind, Message, Native, Properties, Refusal, SessionId, Value, When, limits,
+};
 
 use super::read::{Put, Reader, Truncated, slice_of};
 
@@ -20,15 +22,23 @@ impl Outgoing {
         let texts = texts_of(message);
         for (name, text) in TEXT_NAMES.iter().zip(texts) {
             if text.is_some_and(|text| text.len() > limits::MESSAGE_ID_BYTES_MAX) {
-                return Err(Refusal::OutOfRange { what: name, rule: format!("at most {} bytes long", limits::MESSAGE_ID_BYTES_MAX) });
+                return Err(Refusal::OutOfRange {
+                    what: name,
+                    rule: format!("at most {} bytes long", limits::MESSAGE_ID_BYTES_MAX),
+                });
             }
         }
         let delay = match message.when {
             When::Delay(ms) => ms,
             When::Now | When::At(_) => 0,
         };
-        if delay > limits::DELAY_MS_MAX || message.ttl_ms.is_some_and(|ms| ms > limits::DELAY_MS_MAX) {
-            return Err(Refusal::OutOfRange { what: "a delay or time to live", rule: "at most ten years".into() });
+        if delay > limits::DELAY_MS_MAX
+            || message.ttl_ms.is_some_and(|ms| ms > limits::DELAY_MS_MAX)
+        {
+            return Err(Refusal::OutOfRange {
+                what: "a delay or time to live",
+                rule: "at most ten years".into(),
+            });
         }
         let mut head = Vec::with_capacity(96);
         let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
@@ -66,14 +76,36 @@ impl Outgoing {
 }
 
 const TEXT_NAMES: [&str; 13] = [
-    "message_id", "origin_id", "key", "subject", "to", "reply_to", "reply_to_session", "correlation_id",
-    "content_type", "content_encoding", "user_id", "app_id", "dedup_id",
+    "message_id",
+    "origin_id",
+    "key",
+    "subject",
+    "to",
+    "reply_to",
+    "reply_to_session",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "user_id",
+    "app_id",
+    "dedup_id",
 ];
 
 fn texts_of(m: &Message) -> [Option<&str>; 13] {
     let texts = [
-        &m.message_id, &m.origin_id, &m.key, &m.subject, &m.to, &m.reply_to, &m.reply_to_session, &m.correlation_id,
-        &m.content_type, &m.content_encoding, &m.user_id, &m.app_id, &m.dedup_id,
+        &m.message_id,
+        &m.origin_id,
+        &m.key,
+        &m.subject,
+        &m.to,
+        &m.reply_to,
+        &m.reply_to_session,
+        &m.correlation_id,
+        &m.content_type,
+        &m.content_encoding,
+        &m.user_id,
+        &m.app_id,
+        &m.dedup_id,
     ];
     texts.map(|text| text.as_deref())
 }
@@ -84,9 +116,19 @@ pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Truncated
     let mask = r.var()?;
     let mut m = Message::default();
     let texts = [
-        &mut m.message_id, &mut m.origin_id, &mut m.key, &mut m.subject, &mut m.to, &mut m.reply_to,
-        &mut m.reply_to_session, &mut m.correlation_id, &mut m.content_type, &mut m.content_encoding,
-        &mut m.user_id, &mut m.app_id, &mut m.dedup_id,
+        &mut m.message_id,
+        &mut m.origin_id,
+        &mut m.key,
+        &mut m.subject,
+        &mut m.to,
+        &mut m.reply_to,
+        &mut m.reply_to_session,
+        &mut m.correlation_id,
+        &mut m.content_type,
+        &mut m.content_encoding,
+        &mut m.user_id,
+        &mut m.app_id,
+        &mut m.dedup_id,
     ];
     if mask >> texts.len() != 0 {
         return Err(Truncated);

@@ -5,7 +5,10 @@ use std::io;
 use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
-use super::event::{KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over, get_sent};
+use super::event::{
+    KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over,
+    get_sent,
+};
 use super::message::get_message;
 use super::read::{Reader, Truncated, slice_of};
 use crate::event::Why;
@@ -44,7 +47,8 @@ pub struct DeadLetter {
 impl Stored {
     /// Reads the record at `pos` and those under it.
     pub(crate) fn read(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        let malformed = |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
+        let malformed =
+            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
         let mut over = Vec::new();
         let mut moved_at = None;
         let mut dead = None;
@@ -63,15 +67,29 @@ impl Stored {
                         if let Why::Dead { reason, source, receives, failed } = moved.why {
                             let (word, text) = (reason.word().to_owned(), reason.text());
                             let (at, from_seq) = (moved.at, Seq(moved.from_seq));
-                            dead = Some(DeadLetter { reason: word, text, at, from: source, from_seq, receives, failed });
+                            dead = Some(DeadLetter {
+                                reason: word,
+                                text,
+                                at,
+                                from: source,
+                                from_seq,
+                                receives,
+                                failed,
+                            });
                         }
                     }
                     over.push(moved.properties);
                     next = moved.from;
                 }
                 Link::Sent(at, mut message) => {
-                    over.into_iter().rev().for_each(|properties| message.properties.lay_over(properties));
-                    return Ok(Self { message: *message, enqueued_at: moved_at.unwrap_or(at), dead });
+                    over.into_iter()
+                        .rev()
+                        .for_each(|properties| message.properties.lay_over(properties));
+                    return Ok(Self {
+                        message: *message,
+                        enqueued_at: moved_at.unwrap_or(at),
+                        dead,
+                    });
                 }
             }
         }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use malote_model::{DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits};
+use malote_model::{
+    DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
+};
 
 use super::queue::{Place, Queue};
 use super::sessions::{NONE, Session};
@@ -16,12 +18,17 @@ const PEEK_SCAN_MAX: usize = 20_000;
 impl Turn<'_> {
     pub(super) fn declare(&mut self, name: QueueName, spec: Box<QueueSpec>) -> Decided {
         if name.is_dead_letters() {
-            return Err(Refusal::DeadLetterSet { queue: name, why: "it comes and goes with its queue" });
+            return Err(Refusal::DeadLetterSet {
+                queue: name,
+                why: "it comes and goes with its queue",
+            });
         }
         if let Ok((_, q)) = self.core.queue(&name) {
             return match q.spec.difference(&spec) {
                 None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
-                Some((field, is, asked)) => Err(Refusal::QueueDiffers { queue: name, field, is, asked }),
+                Some((field, is, asked)) => {
+                    Err(Refusal::QueueDiffers { queue: name, field, is, asked })
+                }
             };
         }
         self.check_spec(&name, &spec)?;
@@ -65,15 +72,27 @@ impl Turn<'_> {
     pub(super) fn delete(&mut self, name: &QueueName) -> Decided {
         let (queue, q) = self.core.queue(name)?;
         if q.owner.is_some() {
-            return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "delete its queue, or purge it" });
+            return Err(Refusal::DeadLetterSet {
+                queue: name.clone(),
+                why: "delete its queue, or purge it",
+            });
         }
         let dead = q.dead;
-        let aims_here = |other: &&Box<Queue>| other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone());
-        if let Some(other) = self.core.names.values().filter_map(|id| self.core.queues.get(id)).find(aims_here) {
+        let aims_here = |other: &&Box<Queue>| {
+            other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
+        };
+        if let Some(other) =
+            self.core.names.values().filter_map(|id| self.core.queues.get(id)).find(aims_here)
+        {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }
         let live = self.core.live();
-        let mut orphans: Vec<_> = live.consumers.iter().filter(|(_, c)| c.queue == queue || c.queue == dead).map(|(&id, _)| id).collect();
+        let mut orphans: Vec<_> = live
+            .consumers
+            .iter()
+            .filter(|(_, c)| c.queue == queue || c.queue == dead)
+            .map(|(&id, _)| id)
+            .collect();
         orphans.sort_unstable();
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Deleted { queue }, false);
@@ -114,7 +133,11 @@ impl Turn<'_> {
 
     fn facts(&self, id: QueueId) -> Option<crate::command::QueueFacts> {
         let q = self.core.queues.get(&id)?;
-        let dead = if q.owner.is_some() { 0 } else { self.core.queues.get(&q.dead).map_or(0, |dead| dead.index.len()) };
+        let dead = if q.owner.is_some() {
+            0
+        } else {
+            self.core.queues.get(&q.dead).map_or(0, |dead| dead.index.len())
+        };
         Some(q.facts(dead))
     }
 
@@ -123,18 +146,29 @@ impl Turn<'_> {
         Reply::Queues(queues.filter_map(|(_, &id)| self.facts(id)).collect())
     }
 
-    pub(super) fn list_sessions(&mut self, name: &QueueName, after: Option<&SessionId>, max: usize) -> Decided {
+    pub(super) fn list_sessions(
+        &mut self,
+        name: &QueueName,
+        after: Option<&SessionId>,
+        max: usize,
+    ) -> Decided {
         let (_, q) = self.core.queue(name)?;
-        let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue: name.clone() }) };
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: name.clone() });
+        };
         let max = max.min(limits::RECEIVE_BATCH_MAX);
         let mut first: BTreeSet<(&SessionId, u32)> = BTreeSet::new();
-        for (slot, session) in sessions.iter().filter(|(_, s)| after.is_none_or(|after| s.id > *after)) {
+        for (slot, session) in
+            sessions.iter().filter(|(_, s)| after.is_none_or(|after| s.id > *after))
+        {
             first.insert((&session.id, slot));
             if first.len() > max {
                 first.pop_last();
             }
         }
-        let facts = first.into_iter().filter_map(|(_, slot)| Some(self.session_facts(q, sessions.at(slot)?)));
+        let facts = first
+            .into_iter()
+            .filter_map(|(_, slot)| Some(self.session_facts(q, sessions.at(slot)?)));
         let facts = facts.collect();
         Ok(Some((Reply::Sessions(facts), Needs::Settled)))
     }
@@ -158,7 +192,8 @@ impl Turn<'_> {
         let (_, q) = self.core.queue(&peek.queue)?;
         let max = peek.max.min(limits::RECEIVE_BATCH_MAX);
         let line = peek.session.as_ref().and_then(|session| Some((q.sessions.as_ref()?, session)));
-        let line = line.map(|(sessions, session)| sessions.find(session).and_then(|slot| sessions.at(slot)));
+        let line = line
+            .map(|(sessions, session)| sessions.find(session).and_then(|slot| sessions.at(slot)));
         let mut items = Vec::new();
         let mut next = Some(peek.from);
         for _ in 0..PEEK_SCAN_MAX {
@@ -182,7 +217,8 @@ impl Turn<'_> {
             if peek.state.is_some_and(|state| state != place.state()) {
                 continue;
             }
-            let due = touched.filter(|t| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled));
+            let due = touched
+                .filter(|t| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled));
             items.push(Peeked {
                 seq: Seq(seq),
                 pos,

@@ -30,7 +30,8 @@ impl Core {
                     delay_ms: 0,
                     ..(**spec).clone()
                 };
-                let mut letters = Queue::new(name.dead_letters(), dead_spec, *dead, *at, self.hash_seed);
+                let mut letters =
+                    Queue::new(name.dead_letters(), dead_spec, *dead, *at, self.hash_seed);
                 letters.owner = Some(*queue);
                 self.names.insert(name.clone(), *queue);
                 self.names.insert(name.dead_letters(), *dead);
@@ -54,7 +55,9 @@ impl Core {
             }
             Event::Purged { queue, below } => self.purge_queue(*queue, *below),
             Event::Sent(sent) => self.sent(pos, sent),
-            Event::Removed { queue, why, session, seqs } => self.removed(pos, *queue, *why, session.as_ref(), seqs),
+            Event::Removed { queue, why, session, seqs } => {
+                self.removed(pos, *queue, *why, session.as_ref(), seqs)
+            }
             Event::Leased(leased) => self.leased(leased),
             Event::Renewed { leases, until } => {
                 for token in leases {
@@ -93,7 +96,10 @@ impl Core {
                 self.touch(*queue);
             }
             Event::State { queue, session, state } => {
-                let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut()) else { return };
+                let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
+                else {
+                    return;
+                };
                 let slot = sessions.find_or_add(session);
                 if let Some(s) = sessions.at_mut(slot) {
                     s.state = state.as_ref().map(|state| (pos, state.len() as u32));
@@ -119,7 +125,11 @@ impl Core {
     }
 
     fn touch_session(&mut self, id: QueueId, slot: u32) {
-        let held = self.queues.get(&id).and_then(|q| q.sessions.as_ref()?.at(slot)).is_some_and(|s| s.consumer.is_some());
+        let held = self
+            .queues
+            .get(&id)
+            .and_then(|q| q.sessions.as_ref()?.at(slot))
+            .is_some_and(|s| s.consumer.is_some());
         if let Some(live) = self.live.as_mut()
             && held
         {
@@ -190,7 +200,14 @@ impl Core {
         q.count(Some(from), Some(place));
     }
 
-    fn removed(&mut self, pos: Pos, id: QueueId, why: Removal, session: Option<&SessionId>, seqs: &[u64]) {
+    fn removed(
+        &mut self,
+        pos: Pos,
+        id: QueueId,
+        why: Removal,
+        session: Option<&SessionId>,
+        seqs: &[u64],
+    ) {
         for &seq in seqs {
             let Some(q) = self.queues.get_mut(&id) else { return };
             match why {
@@ -199,7 +216,8 @@ impl Core {
             }
             if why == Removal::Taken {
                 q.totals.delivered += 1;
-                q.totals.redelivered += u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
+                q.totals.redelivered +=
+                    u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
             }
             self.leave(pos, id, seq);
         }
@@ -275,7 +293,8 @@ impl Core {
     fn leased(&mut self, leased: &Leased) {
         let id = leased.queue;
         let session = leased.session.as_ref();
-        let hold = leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
+        let hold =
+            leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
         let Some(q) = self.queues.get_mut(&id) else { return };
         let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
         for &(seq, token) in &leased.items {
@@ -347,7 +366,8 @@ impl Core {
         }
         if matches!(to, Place::Delayed | Place::Parked) {
             // Counted already: the place is set once more, now with its timer.
-            let timer = self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
+            let timer =
+                self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
             if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.touched.get_mut(seq)) {
                 (touched.due, touched.timer) = (due.0, timer);
             }
@@ -467,7 +487,9 @@ impl Core {
     /// Sets the timer of a lease, unless one is set that fires in time to look again. A message under an explicit
     /// hold needs none.
     pub(super) fn arm(&mut self, slot: u32) {
-        let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else { return };
+        let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else {
+            return;
+        };
         if matches!(lease.what, Kind::Message { hold: Some(_), .. }) {
             return;
         }
@@ -503,16 +525,28 @@ impl Core {
 
     /// A restart of the broker is a release: nothing failed, nothing lost.
     fn end_bound_leases(&mut self) {
-        let bound: Vec<_> = self.leases.iter().filter(|lease| lease.bound).map(|l| (l.token.slot, l.queue, l.what)).collect();
+        let bound: Vec<_> = self
+            .leases
+            .iter()
+            .filter(|lease| lease.bound)
+            .map(|l| (l.token.slot, l.queue, l.what))
+            .collect();
         for &(_, queue, what) in &bound {
             if let Kind::Message { seq, .. } = what {
                 let (cause, due) = (Cause::Released, Timestamp(0));
-                self.returned(Pos::ZERO, &Returned { queue, seq, cause, due, parked: false, over: None });
+                self.returned(
+                    Pos::ZERO,
+                    &Returned { queue, seq, cause, due, parked: false, over: None },
+                );
             }
         }
         for (_, queue, what) in bound {
             if let Kind::Session { session } = what
-                && let Some(id) = self.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(session)).map(|s| s.id.clone())
+                && let Some(id) = self
+                    .queues
+                    .get(&queue)
+                    .and_then(|q| q.sessions.as_ref()?.at(session))
+                    .map(|s| s.id.clone())
             {
                 self.apply(Pos::ZERO, &Event::Unheld { queue, session: id, lost: false });
             }
@@ -526,8 +560,10 @@ impl Core {
         ids.sort_unstable();
         for id in ids {
             let Some(q) = self.queues.get_mut(&id) else { continue };
-            let waits = |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
-            let mut due: Vec<_> = q.touched.iter().filter(|(_, t)| waits(t)).map(|(&seq, t)| (t.due, seq)).collect();
+            let waits =
+                |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
+            let mut due: Vec<_> =
+                q.touched.iter().filter(|(_, t)| waits(t)).map(|(&seq, t)| (t.due, seq)).collect();
             due.sort_unstable();
             for (at, seq) in due {
                 let timer = live.timers.set(at, Timer::Due(id, seq));
@@ -544,7 +580,8 @@ impl Core {
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.locked > 0 || below < q.next_seq {
             let stays = |seq: u64| seq >= below || matches!(q.place(seq), Place::Locked(_));
-            let gone: Vec<_> = q.index.iter().map(|(seq, _)| seq).filter(|&seq| !stays(seq)).collect();
+            let gone: Vec<_> =
+                q.index.iter().map(|(seq, _)| seq).filter(|&seq| !stays(seq)).collect();
             gone.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
         } else {
             // Nothing is out: all goes at once.
@@ -552,7 +589,8 @@ impl Core {
             q.returned.clear();
             q.kept.clear();
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
-            let timers: Vec<_> = q.touched.drain().filter_map(|(_, touched)| touched.timer).collect();
+            let timers: Vec<_> =
+                q.touched.drain().filter_map(|(_, touched)| touched.timer).collect();
             let records: Vec<_> = q.newest.drain().map(|(_, newest)| newest).collect();
             if let Some(live) = self.live.as_mut() {
                 timers.into_iter().for_each(|timer| live.timers.cancel(timer));
@@ -560,7 +598,8 @@ impl Core {
             records.into_iter().for_each(|newest| self.forget_records(newest));
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let slots: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| s.iter().map(|(slot, _)| slot).collect());
+        let slots: Vec<u32> =
+            q.sessions.as_ref().map_or_else(Vec::new, |s| s.iter().map(|(slot, _)| slot).collect());
         for slot in slots {
             if q.touched.is_empty()
                 && let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot))
@@ -574,7 +613,8 @@ impl Core {
     fn drop_queue(&mut self, id: QueueId) {
         let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
         for id in [id, dead] {
-            let held: Vec<_> = self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
+            let held: Vec<_> =
+                self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
             for slot in held {
                 self.revoke(slot);
             }
@@ -582,7 +622,10 @@ impl Core {
             self.names.remove(&q.name);
             q.newest.values().for_each(|&newest| self.forget_records(newest));
             if let Some(live) = self.live.as_mut() {
-                q.touched.values().filter_map(|t| t.timer).for_each(|timer| live.timers.cancel(timer));
+                q.touched
+                    .values()
+                    .filter_map(|t| t.timer)
+                    .for_each(|timer| live.timers.cancel(timer));
             }
         }
     }

@@ -29,7 +29,9 @@ pub(super) struct Consumer {
 /// What a consumer wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
-    Messages { per_session: u32 },
+    Messages {
+        per_session: u32,
+    },
     /// Messages of the session that the hold in this slot holds.
     Held(LeaseToken),
     /// A session to hold.
@@ -73,10 +75,14 @@ impl Live {
 
 impl Turn<'_> {
     pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
-        let Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until } = attach;
+        let Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until } =
+            attach;
         check_lock(lock_ms)?;
         if credit > limits::CREDIT_MAX {
-            return Err(Refusal::OutOfRange { what: "credit", rule: format!("at most {}", limits::CREDIT_MAX) });
+            return Err(Refusal::OutOfRange {
+                what: "credit",
+                rule: format!("at most {}", limits::CREDIT_MAX),
+            });
         }
         let (id, q) = self.core.queue(&queue)?;
         let sessioned = q.sessions.is_some();
@@ -94,17 +100,20 @@ impl Turn<'_> {
                 Want::Held(token)
             }
         };
-        self.add_consumer(consumer, Consumer {
-            queue: id,
-            connection,
-            wants,
-            credit,
-            take,
-            lock_ms,
-            request: once_until.map(|_| request),
-            timer: None,
-            waiting: false,
-        })?;
+        self.add_consumer(
+            consumer,
+            Consumer {
+                queue: id,
+                connection,
+                wants,
+                credit,
+                take,
+                lock_ms,
+                request: once_until.map(|_| request),
+                timer: None,
+                waiting: false,
+            },
+        )?;
         let Some(until) = once_until else {
             self.want(consumer);
             return Ok(Some((Reply::Done, Needs::Settled)));
@@ -122,18 +131,29 @@ impl Turn<'_> {
     /// The session that a valid hold of this queue holds.
     pub(super) fn held_session(&self, queue: QueueId, token: LeaseToken) -> Result<u32, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
-        let lease = self.core.leases.find(token).filter(|lease| lease.queue == queue && self.now.0 < lease.until);
+        let lease = self
+            .core
+            .leases
+            .find(token)
+            .filter(|lease| lease.queue == queue && self.now.0 < lease.until);
         match lease.map(|lease| lease.what) {
             Some(Kind::Session { session }) => Ok(session),
             _ => Err(lost),
         }
     }
 
-    pub(super) fn add_consumer(&mut self, id: ConsumerId, consumer: Consumer) -> Result<(), Refusal> {
+    pub(super) fn add_consumer(
+        &mut self,
+        id: ConsumerId,
+        consumer: Consumer,
+    ) -> Result<(), Refusal> {
         let (queue, connection) = (consumer.queue, consumer.connection);
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
-            return Err(Refusal::TooMany { what: "consumers", limit: limits::CONSUMERS_MAX as u64 });
+            return Err(Refusal::TooMany {
+                what: "consumers",
+                limit: limits::CONSUMERS_MAX as u64,
+            });
         }
         if let Some(connection) = connection {
             live.connections.entry(connection).or_default().consumers.push(id);
@@ -208,10 +228,15 @@ impl Turn<'_> {
     pub(super) fn credit(&mut self, id: ConsumerId, credit: u32, replace: bool) -> Decided {
         let live = self.core.live();
         // A consumer that just ended by itself: its notice is on the way.
-        let Some(consumer) = live.consumers.get_mut(&id) else { return Ok(Some((Reply::Done, Needs::Settled))) };
+        let Some(consumer) = live.consumers.get_mut(&id) else {
+            return Ok(Some((Reply::Done, Needs::Settled)));
+        };
         let total = if replace { credit } else { consumer.credit.saturating_add(credit) };
         if total > limits::CREDIT_MAX {
-            return Err(Refusal::OutOfRange { what: "credit", rule: format!("at most {}", limits::CREDIT_MAX) });
+            return Err(Refusal::OutOfRange {
+                what: "credit",
+                rule: format!("at most {}", limits::CREDIT_MAX),
+            });
         }
         consumer.credit = total;
         if let Want::Held(token) = consumer.wants {
@@ -257,7 +282,9 @@ impl Turn<'_> {
         }
         let cause = if clean { Cause::Released } else { Cause::Lost };
         // The list shrinks from its head; a hold takes its messages with it.
-        while let Some(slot) = self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE) {
+        while let Some(slot) =
+            self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
+        {
             let ended = match self.core.leases.at(slot).map(|lease| lease.what) {
                 Some(Kind::Session { .. }) => self.end_hold(slot, cause),
                 Some(Kind::Message { .. }) => self.end_lease(slot, cause),
@@ -291,7 +318,9 @@ impl Turn<'_> {
         while let Some(q) = self.core.queues.get_mut(&id) {
             let Some(&consumer_id) = q.waiting.front().filter(|_| !q.paused) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
-            if (q.sessions.is_some() && first_session.is_none()) || q.next_ready(None).is_none() && q.sessions.is_none() {
+            if (q.sessions.is_some() && first_session.is_none())
+                || q.next_ready(None).is_none() && q.sessions.is_none()
+            {
                 return;
             }
             q.waiting.pop_front();
@@ -311,7 +340,12 @@ impl Turn<'_> {
         }
     }
 
-    fn grant_messages(&mut self, consumer_id: ConsumerId, id: QueueId, per_session: u32) -> Result<(), Refusal> {
+    fn grant_messages(
+        &mut self,
+        consumer_id: ConsumerId,
+        id: QueueId,
+        per_session: u32,
+    ) -> Result<(), Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (mut wanted, once) = (consumer.credit as usize, consumer.request.is_some());
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
@@ -320,7 +354,8 @@ impl Turn<'_> {
             let share = q.ready() as usize / (q.waiting.len() + 1);
             wanted = wanted.min(share.clamp(1, 256));
         }
-        wanted = wanted.min(limits::RECEIVE_BATCH_MAX).min(limits::LEASES_MAX - self.core.leases.len());
+        wanted =
+            wanted.min(limits::RECEIVE_BATCH_MAX).min(limits::LEASES_MAX - self.core.leases.len());
         let mut grants = Vec::new();
         let mut rests_on = Pos::ZERO;
         if q.sessions.is_none() {
@@ -386,7 +421,14 @@ impl Turn<'_> {
                 return;
             }
             let (mut grants, mut rests_on) = (Vec::new(), Pos::ZERO);
-            let leased = self.lease(consumer_id, id, Some((slot, Some(hold))), seqs, &mut grants, &mut rests_on);
+            let leased = self.lease(
+                consumer_id,
+                id,
+                Some((slot, Some(hold))),
+                seqs,
+                &mut grants,
+                &mut rests_on,
+            );
             self.end();
             if leased.is_err() {
                 return;
@@ -407,7 +449,13 @@ impl Turn<'_> {
     ) -> Result<(), Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (take, lock_ms, connection) = (consumer.take, consumer.lock_ms, consumer.connection);
-        self.grant(id, seqs, Granting { session, take, lock_ms, connection, deferred: false }, grants, rests_on)
+        self.grant(
+            id,
+            seqs,
+            Granting { session, take, lock_ms, connection, deferred: false },
+            grants,
+            rests_on,
+        )
     }
 
     pub(super) fn grant(
@@ -440,10 +488,20 @@ impl Turn<'_> {
             if q.durable() {
                 *rests_on = (*rests_on).max(after(pos));
             }
-            grants.push(Grant { seq: Seq(seq), pos, lease: None, until, receives: receives + 1, failed });
+            grants.push(Grant {
+                seq: Seq(seq),
+                pos,
+                lease: None,
+                until,
+                receives: receives + 1,
+                failed,
+            });
         }
         if take {
-            self.commit(Event::Removed { queue: id, why: Removal::Taken, session: session_id, seqs }, false);
+            self.commit(
+                Event::Removed { queue: id, why: Removal::Taken, session: session_id, seqs },
+                false,
+            );
             // Gone before it is given: the removal itself must be on disk.
             *rests_on = Pos::from_u64(u64::MAX);
             return Ok(());
@@ -462,7 +520,18 @@ impl Turn<'_> {
         let hold = hold.map(|hold| hold.token);
         grants[first..].iter_mut().for_each(|grant| grant.until = until);
         let tokens: Vec<u32> = items.iter().map(|(_, token)| token.slot).collect();
-        self.commit(Event::Leased(Leased { queue: id, until, bound, hold, session: session_id, deferred, items }), true);
+        self.commit(
+            Event::Leased(Leased {
+                queue: id,
+                until,
+                bound,
+                hold,
+                session: session_id,
+                deferred,
+                items,
+            }),
+            true,
+        );
         // A message under a hold ends with the hold; a list of its own would end it twice.
         if let (Some(connection), None) = (connection, hold_slot) {
             tokens.into_iter().for_each(|slot| self.bind(Some(connection), slot));
@@ -502,7 +571,11 @@ impl Turn<'_> {
             Some(request) => self.answer(request, Err(why), Needs::Settled),
             None => {
                 let (durable, written) = self.marks(Needs::Settled);
-                self.out.push(Output { to: To::Consumer(id, Notice::Ended(why)), durable, written });
+                self.out.push(Output {
+                    to: To::Consumer(id, Notice::Ended(why)),
+                    durable,
+                    written,
+                });
             }
         }
     }
@@ -518,7 +591,10 @@ impl Turn<'_> {
     ) -> Decided {
         check_lock(lock_ms)?;
         if seqs.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany { what: "sequences", limit: limits::RECEIVE_BATCH_MAX as u64 });
+            return Err(Refusal::TooMany {
+                what: "sequences",
+                limit: limits::RECEIVE_BATCH_MAX as u64,
+            });
         }
         let (id, q) = self.core.queue(queue)?;
         let session = match (q.sessions.is_some(), hold) {
@@ -528,7 +604,8 @@ impl Turn<'_> {
         };
         let belongs = |q: &Queue, seq: u64| {
             let Some(touched) = q.touched.get(&seq) else { return false };
-            touched.place == Place::Deferred && session.is_none_or(|(slot, _)| touched.session == slot)
+            touched.place == Place::Deferred
+                && session.is_none_or(|(slot, _)| touched.session == slot)
         };
         if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
             return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "deferred" });
@@ -567,7 +644,10 @@ fn grant_needs(rests_on: Pos) -> Needs {
 pub(super) fn check_lock(lock_ms: Option<u64>) -> Result<(), Refusal> {
     match lock_ms {
         Some(ms) if !(limits::LOCK_MS_MIN..=limits::LOCK_MS_MAX).contains(&ms) => {
-            Err(Refusal::OutOfRange { what: "lock_ms", rule: format!("from {} to {}", limits::LOCK_MS_MIN, limits::LOCK_MS_MAX) })
+            Err(Refusal::OutOfRange {
+                what: "lock_ms",
+                rule: format!("from {} to {}", limits::LOCK_MS_MIN, limits::LOCK_MS_MAX),
+            })
         }
         _ => Ok(()),
     }

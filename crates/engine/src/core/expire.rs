@@ -35,7 +35,9 @@ impl Turn<'_> {
 
     fn lease_due(&mut self, slot: u32) -> bool {
         let now = self.now.0;
-        let Some(lease) = self.core.leases.at(slot).filter(|lease| lease.timer.is_none()) else { return true };
+        let Some(lease) = self.core.leases.at(slot).filter(|lease| lease.timer.is_none()) else {
+            return true;
+        };
         if lease.until > now {
             // It was renewed since the timer was set.
             self.core.arm(slot);
@@ -49,7 +51,9 @@ impl Turn<'_> {
 
     fn message_due(&mut self, id: QueueId, seq: u64) -> bool {
         let Some(q) = self.core.queues.get(&id) else { return true };
-        let Some(touched) = q.touched.get(&seq).filter(|touched| touched.timer.is_none()) else { return true };
+        let Some(touched) = q.touched.get(&seq).filter(|touched| touched.timer.is_none()) else {
+            return true;
+        };
         match touched.place {
             Place::Scheduled => {
                 let session = q.kept.get(&seq).cloned();
@@ -80,7 +84,9 @@ impl Turn<'_> {
                 }
             }
             Timer::Due(queue, seq) => {
-                if let Some(t) = self.core.queues.get_mut(&queue).and_then(|q| q.touched.get_mut(&seq)) {
+                if let Some(t) =
+                    self.core.queues.get_mut(&queue).and_then(|q| q.touched.get_mut(&seq))
+                {
                     t.timer = id;
                 }
             }

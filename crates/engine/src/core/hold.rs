@@ -52,11 +52,20 @@ impl Turn<'_> {
             return Some(Timestamp(hold.until));
         }
         let out = self.out_of_session(id, slot);
-        out.iter().filter_map(|&slot| self.core.leases.at(slot)).map(|lease| Timestamp(lease.until)).max()
+        out.iter()
+            .filter_map(|&slot| self.core.leases.at(slot))
+            .map(|lease| Timestamp(lease.until))
+            .max()
     }
 
     /// Holds a session that nobody has. Opens a group and closes it.
-    fn hold(&mut self, queue: QueueId, session: SessionId, lock_ms: u64, connection: Option<ConnectionId>) -> Result<Held, Refusal> {
+    fn hold(
+        &mut self,
+        queue: QueueId,
+        session: SessionId,
+        lock_ms: u64,
+        connection: Option<ConnectionId>,
+    ) -> Result<Held, Refusal> {
         if self.core.leases.len() >= limits::LEASES_MAX {
             return Err(Refusal::TooMany { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
@@ -71,7 +80,11 @@ impl Turn<'_> {
     }
 
     /// Gives the head of the ready ring to a waiting accept.
-    pub(super) fn grant_session(&mut self, consumer_id: ConsumerId, id: QueueId) -> Result<(), Refusal> {
+    pub(super) fn grant_session(
+        &mut self,
+        consumer_id: ConsumerId,
+        id: QueueId,
+    ) -> Result<(), Refusal> {
         let Some(slot) = self.first_ready_session(id) else { return Ok(()) };
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
@@ -79,7 +92,9 @@ impl Turn<'_> {
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
         let (session, rests_on) = (s.id.clone(), s.rests_on);
         let held = self.hold(id, session, lock_ms.unwrap_or(q.spec.lock_ms), connection)?;
-        if let Some(request) = self.remove_consumer(consumer_id).and_then(|consumer| consumer.request) {
+        if let Some(request) =
+            self.remove_consumer(consumer_id).and_then(|consumer| consumer.request)
+        {
             let (durable, written) = self.marks(Needs::Granted(rests_on));
             let to = To::Request(request, Ok(Reply::Accepted(Some(held))));
             self.out.push(Output { to, durable, written });
@@ -114,7 +129,8 @@ impl Turn<'_> {
     }
 
     pub(super) fn release_session(&mut self, hold: LeaseToken) -> Decided {
-        let lease = self.core.leases.find(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
+        let lease =
+            self.core.leases.find(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
         let slot = lease.map(|lease| lease.token.slot).ok_or(Refusal::LeaseLost { lease: hold })?;
         self.end_hold(slot, Cause::Released)?;
         self.end();
@@ -123,7 +139,8 @@ impl Turn<'_> {
 
     /// Ends a hold and returns what is out under it. Opens a group.
     pub(super) fn end_hold(&mut self, hold: u32, cause: Cause) -> Result<(), Refusal> {
-        let Some(&Lease { queue, what: Kind::Session { session }, .. }) = self.core.leases.at(hold) else {
+        let Some(&Lease { queue, what: Kind::Session { session }, .. }) = self.core.leases.at(hold)
+        else {
             return Ok(());
         };
         let out = self.out_of_session(queue, session);
@@ -137,7 +154,9 @@ impl Turn<'_> {
 
     /// The hold itself is over. A consumer of the session hears of it unless its holder let go.
     pub(super) fn unhold(&mut self, hold: u32, lost: bool) {
-        let Some(&Lease { token, queue, what: Kind::Session { session: slot }, .. }) = self.core.leases.at(hold) else {
+        let Some(&Lease { token, queue, what: Kind::Session { session: slot }, .. }) =
+            self.core.leases.at(hold)
+        else {
             return;
         };
         let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot));
@@ -157,7 +176,9 @@ impl Turn<'_> {
 
     pub(super) fn break_session(&mut self, queue: &QueueName, session: &SessionId) -> Decided {
         let (id, q) = self.core.queue(queue)?;
-        let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue: queue.clone() }) };
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: queue.clone() });
+        };
         let done = Ok(Some((Reply::Done, Needs::Durable)));
         let Some(slot) = sessions.find(session) else { return done };
         let hold = sessions.at(slot).map_or(NONE, |s| s.hold);
@@ -176,7 +197,8 @@ impl Turn<'_> {
     /// The session and queue that a state change is about.
     pub(super) fn check_state(&self, change: &StateChange) -> Result<(QueueId, u32), Refusal> {
         let lost = Refusal::LeaseLost { lease: change.hold };
-        if change.state.as_ref().is_some_and(|state| state.len() > limits::SESSION_STATE_BYTES_MAX) {
+        if change.state.as_ref().is_some_and(|state| state.len() > limits::SESSION_STATE_BYTES_MAX)
+        {
             let rule = format!("at most {} bytes", limits::SESSION_STATE_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "a session state", rule });
         }
@@ -187,7 +209,12 @@ impl Turn<'_> {
     /// Journals a state change that was checked; nothing if the hold ended with what was settled beside it.
     pub(super) fn commit_state(&mut self, change: StateChange) {
         let Ok((queue, slot)) = self.check_state(&change) else { return };
-        let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot)).map(|s| s.id.clone());
+        let session = self
+            .core
+            .queues
+            .get(&queue)
+            .and_then(|q| q.sessions.as_ref()?.at(slot))
+            .map(|s| s.id.clone());
         if let Some(session) = session {
             self.commit(Event::State { queue, session, state: change.state }, false);
         }
@@ -200,9 +227,16 @@ impl Turn<'_> {
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
-    pub(super) fn get_state(&mut self, queue: &QueueName, session: &SessionId, hold: Option<LeaseToken>) -> Decided {
+    pub(super) fn get_state(
+        &mut self,
+        queue: &QueueName,
+        session: &SessionId,
+        hold: Option<LeaseToken>,
+    ) -> Decided {
         let (id, q) = self.core.queue(queue)?;
-        let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue: queue.clone() }) };
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: queue.clone() });
+        };
         let slot = sessions.find(session);
         if let Some(token) = hold
             && slot != Some(self.held_session(id, token)?)

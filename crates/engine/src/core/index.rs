@@ -66,7 +66,9 @@ impl Index {
     /// Adds the message with the next sequence; sequences only grow.
     pub(super) fn push(&mut self, seq: u64, pos: Pos, size: u32, at: u64) {
         let fits = |b: &Block| {
-            b.end() == seq && b.delta.len() < BLOCK_MAX && pos.get().wrapping_sub(b.base) <= u64::from(u32::MAX)
+            b.end() == seq
+                && b.delta.len() < BLOCK_MAX
+                && pos.get().wrapping_sub(b.base) <= u64::from(u32::MAX)
         };
         if !self.blocks.back().is_some_and(fits) {
             if let Some(closed) = self.blocks.back_mut() {
@@ -74,7 +76,12 @@ impl Index {
                 closed.size.shrink_to_fit();
                 closed.live.shrink_to_fit();
             }
-            self.blocks.push_back(Block { first: seq, base: pos.get(), first_at: at, ..Block::default() });
+            self.blocks.push_back(Block {
+                first: seq,
+                base: pos.get(),
+                first_at: at,
+                ..Block::default()
+            });
         }
         let Some(block) = self.blocks.back_mut() else { return };
         let i = block.delta.len();
@@ -105,7 +112,10 @@ impl Index {
         let (b, i) = self.find(seq)?;
         let block = &self.blocks[b];
         block.lives(i).then(|| {
-            (Pos::from_u64(block.base + u64::from(block.delta[i])), unpack_size(block.size[i]) as u32)
+            (
+                Pos::from_u64(block.base + u64::from(block.delta[i])),
+                unpack_size(block.size[i]) as u32,
+            )
         })
     }
 
@@ -225,7 +235,10 @@ mod tests {
         }
         for size in [2048, 5000, 1 << 20, (1 << 25) - 3, u32::MAX] {
             let back = unpack_size(pack_size(size));
-            assert!(back <= u64::from(size) && back > u64::from(size) * 999 / 1000, "{size} {back}");
+            assert!(
+                back <= u64::from(size) && back > u64::from(size) * 999 / 1000,
+                "{size} {back}"
+            );
         }
     }
 

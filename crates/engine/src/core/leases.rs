@@ -33,8 +33,26 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(token: LeaseToken, queue: QueueId, until: u64, bound: bool, what: Leased) -> Self {
-        Self { token, queue, until, bound, connection: None, what, timer: None, armed_for: 0, first: NONE, prev: NONE, next: NONE }
+    pub(super) fn new(
+        token: LeaseToken,
+        queue: QueueId,
+        until: u64,
+        bound: bool,
+        what: Leased,
+    ) -> Self {
+        Self {
+            token,
+            queue,
+            until,
+            bound,
+            connection: None,
+            what,
+            timer: None,
+            armed_for: 0,
+            first: NONE,
+            prev: NONE,
+            next: NONE,
+        }
     }
 }
 
@@ -122,7 +140,8 @@ impl Leases {
 
     /// Grant counters and leases by slot, and the free slots in the order in which they are taken.
     pub(super) fn parts(&self) -> (Vec<(u32, Option<&Lease>)>, &[u32]) {
-        let slots = self.grants.iter().copied().zip(self.slots.iter().map(|lease| lease.as_deref()));
+        let slots =
+            self.grants.iter().copied().zip(self.slots.iter().map(|lease| lease.as_deref()));
         (slots.collect(), &self.free)
     }
 
@@ -134,7 +153,10 @@ impl Leases {
             leases.slots.push(lease.map(Box::new));
         }
         // Only slots that are there and free: a snapshot is not trusted further than that.
-        leases.free = free.into_iter().filter(|&slot| leases.slots.get(slot as usize).is_some_and(Option::is_none)).collect();
+        leases.free = free
+            .into_iter()
+            .filter(|&slot| leases.slots.get(slot as usize).is_some_and(Option::is_none))
+            .collect();
         leases
     }
 }

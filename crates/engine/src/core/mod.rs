@@ -123,7 +123,12 @@ impl Core {
     }
 
     /// Ends the replay: a new epoch begins. Its record must be durable before anything is served.
-    pub fn go_live(&mut self, log: &mut Appender, now: Timestamp, random: u64) -> Result<(), Refusal> {
+    pub fn go_live(
+        &mut self,
+        log: &mut Appender,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<(), Refusal> {
         self.live = Some(Live {
             timers: Wheel::new(now.0),
             consumers: fixed(),
@@ -198,7 +203,9 @@ impl<'a> Turn<'a> {
             Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
                 self.receive_deferred(&queue, &seqs, hold, lock_ms, take, connection)
             }
-            Command::Settle { leases, settlement, state } => self.settle(&leases, settlement, state),
+            Command::Settle { leases, settlement, state } => {
+                self.settle(&leases, settlement, state)
+            }
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),
@@ -210,7 +217,9 @@ impl<'a> Turn<'a> {
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),
-            Command::Sessions { queue, after, max } => self.list_sessions(&queue, after.as_ref(), max),
+            Command::Sessions { queue, after, max } => {
+                self.list_sessions(&queue, after.as_ref(), max)
+            }
         }
     }
 

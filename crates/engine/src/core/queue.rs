@@ -67,7 +67,16 @@ pub(super) struct Touched {
 impl Default for Touched {
     fn default() -> Self {
         let place = Place::Ready;
-        Self { place, receives: 0, failed: 0, released: 0, lost: 0, due: 0, session: NONE, timer: None }
+        Self {
+            place,
+            receives: 0,
+            failed: 0,
+            released: 0,
+            lost: 0,
+            due: 0,
+            session: NONE,
+            timer: None,
+        }
     }
 }
 
@@ -99,7 +108,13 @@ impl Place {
 }
 
 impl Queue {
-    pub(super) fn new(name: QueueName, spec: QueueSpec, dead: QueueId, created_at: Timestamp, hash_seed: u64) -> Self {
+    pub(super) fn new(
+        name: QueueName,
+        spec: QueueSpec,
+        dead: QueueId,
+        created_at: Timestamp,
+        hash_seed: u64,
+    ) -> Self {
         let sessions = spec.sessions.required().then(|| Sessions::new(hash_seed));
         Self {
             name,
@@ -224,7 +239,8 @@ impl Queue {
 
     pub(super) fn facts(&self, dead_lettered: u64) -> QueueFacts {
         let sessions = self.sessions.as_ref();
-        let oldest = if self.sessions.is_some() { self.index.next(0) } else { self.next_ready(None) };
+        let oldest =
+            if self.sessions.is_some() { self.index.next(0) } else { self.next_ready(None) };
         QueueFacts {
             name: self.name.clone(),
             spec: self.spec.clone(),

@@ -27,24 +27,44 @@ impl Turn<'_> {
             return Ok(Some((Reply::Sent(Vec::new()), Needs::Settled)));
         }
         self.begin(room)?;
-        let seqs = targets.into_iter().zip(items).map(|(id, (_, message))| self.enter(id, message)).collect();
+        let seqs = targets
+            .into_iter()
+            .zip(items)
+            .map(|(id, (_, message))| self.enter(id, message))
+            .collect();
         Ok(Some((Reply::Sent(seqs), Needs::of(durable))))
     }
 
-    fn check_target(&self, name: &QueueName, message: &Outgoing) -> Result<(QueueId, bool), Refusal> {
+    fn check_target(
+        &self,
+        name: &QueueName,
+        message: &Outgoing,
+    ) -> Result<(QueueId, bool), Refusal> {
         let (id, q) = self.core.queue(name)?;
         if q.owner.is_some() {
-            return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "send to the queue itself" });
+            return Err(Refusal::DeadLetterSet {
+                queue: name.clone(),
+                why: "send to the queue itself",
+            });
         }
         let (size, size_max) = (message.size() as u64, q.spec.message_bytes_max);
         if size > size_max {
-            return Err(Refusal::MessageTooLarge { queue: name.clone(), size_bytes: size, size_bytes_max: size_max });
+            return Err(Refusal::MessageTooLarge {
+                queue: name.clone(),
+                size_bytes: size,
+                size_bytes_max: size_max,
+            });
         }
         self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
         Ok((id, q.durable()))
     }
 
-    pub(super) fn check_session(&self, queue: &QueueName, sessions: &Sessions, session: Option<&SessionId>) -> Result<(), Refusal> {
+    pub(super) fn check_session(
+        &self,
+        queue: &QueueName,
+        sessions: &Sessions,
+        session: Option<&SessionId>,
+    ) -> Result<(), Refusal> {
         match (sessions, session) {
             (Sessions::None, _) | (Sessions::Dynamic, Some(_)) => Ok(()),
             (Sessions::Fixed(ids), Some(session)) if ids.contains(session) => Ok(()),
@@ -68,7 +88,20 @@ impl Turn<'_> {
         let size = message.size() as u32;
         let Outgoing { session, head, body, .. } = message;
         let session = session.filter(|_| sessioned);
-        self.commit(Event::Sent(Sent { queue: id, seq, at: self.now, due, scheduled, session, head, body, size }), false);
+        self.commit(
+            Event::Sent(Sent {
+                queue: id,
+                seq,
+                at: self.now,
+                due,
+                scheduled,
+                session,
+                head,
+                body,
+                size,
+            }),
+            false,
+        );
         Seq(seq)
     }
 
@@ -76,7 +109,11 @@ impl Turn<'_> {
         let (id, q) = self.core.queue(queue)?;
         for &seq in seqs {
             if !q.index.contains(seq.0) || q.place(seq.0) != Place::Scheduled {
-                return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "scheduled" });
+                return Err(Refusal::MessageNotFound {
+                    queue: queue.clone(),
+                    seq,
+                    what: "scheduled",
+                });
             }
         }
         let durable = q.durable();
@@ -88,7 +125,10 @@ impl Turn<'_> {
             return Ok(Some((Reply::Count(0), Needs::Settled)));
         }
         self.begin(FRAME_ROOM + 10 * seqs.len())?;
-        self.commit(Event::Removed { queue: id, why: Removal::Cancelled, session: None, seqs }, false);
+        self.commit(
+            Event::Removed { queue: id, why: Removal::Cancelled, session: None, seqs },
+            false,
+        );
         Ok(Some((Reply::Count(count), Needs::of(durable))))
     }
 
@@ -112,17 +152,29 @@ impl Turn<'_> {
     }
 
     /// Moves messages that are not out, each to its target. One that cannot move refuses all.
-    pub(super) fn move_messages(&mut self, from: &QueueName, items: Vec<(Seq, QueueName)>, why: MoveWhy) -> Decided {
+    pub(super) fn move_messages(
+        &mut self,
+        from: &QueueName,
+        items: Vec<(Seq, QueueName)>,
+        why: MoveWhy,
+    ) -> Decided {
         let MoveWhy::Redrive = why;
         if items.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany { what: "messages in one move", limit: limits::RECEIVE_BATCH_MAX as u64 });
+            return Err(Refusal::TooMany {
+                what: "messages in one move",
+                limit: limits::RECEIVE_BATCH_MAX as u64,
+            });
         }
         let (from_id, source) = self.core.queue(from)?;
         let mut durable = source.durable();
         let mut targets = Vec::with_capacity(items.len());
         for (seq, to) in &items {
             if !source.index.contains(seq.0) || source.place(seq.0) != Place::Ready {
-                return Err(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "ready" });
+                return Err(Refusal::MessageNotFound {
+                    queue: from.clone(),
+                    seq: *seq,
+                    what: "ready",
+                });
             }
             let (id, q) = self.core.queue(to)?;
             let session = source.kept.get(&seq.0).cloned();
@@ -138,10 +190,24 @@ impl Turn<'_> {
         for (Seq(from_seq), queue, session) in targets {
             let source = &self.core.queues[&from_id];
             // Named twice: the second time it is gone.
-            let (Some(from), Some((_, size))) = (source.pos(from_seq), source.index.get(from_seq)) else { continue };
+            let (Some(from), Some((_, size))) = (source.pos(from_seq), source.index.get(from_seq))
+            else {
+                continue;
+            };
             let seq = self.core.queues[&queue].next_seq;
             let (at, why, properties) = (self.now, Why::Redriven, Default::default());
-            let moved = Moved { from_queue: from_id, from_seq, from, queue, seq, at, session, size, why, properties };
+            let moved = Moved {
+                from_queue: from_id,
+                from_seq,
+                from,
+                queue,
+                seq,
+                at,
+                session,
+                size,
+                why,
+                properties,
+            };
             self.commit(Event::Moved(Box::new(moved)), false);
             count += 1;
         }
@@ -149,7 +215,13 @@ impl Turn<'_> {
     }
 
     /// Removes one message and sends another in its stead.
-    pub(super) fn replace(&mut self, from: &QueueName, seq: Seq, to: &QueueName, message: Outgoing) -> Decided {
+    pub(super) fn replace(
+        &mut self,
+        from: &QueueName,
+        seq: Seq,
+        to: &QueueName,
+        message: Outgoing,
+    ) -> Decided {
         if !self.publish_allowed {
             return Err(Refusal::DiskFull);
         }
@@ -161,7 +233,10 @@ impl Turn<'_> {
         let (id, durable) = self.check_target(to, &message)?;
         self.begin(message.size() + 2 * FRAME_ROOM)?;
         let seqs = vec![seq.0];
-        self.commit(Event::Removed { queue: from_id, why: Removal::Replaced, session: None, seqs }, false);
+        self.commit(
+            Event::Removed { queue: from_id, why: Removal::Replaced, session: None, seqs },
+            false,
+        );
         let seq = self.enter(id, message);
         Ok(Some((Reply::Sent(vec![seq]), Needs::of(durable || source_durable))))
     }

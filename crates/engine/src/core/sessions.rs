@@ -118,12 +118,6 @@ impl Line {
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         (0..self.len()).filter_map(|i| self.get(i))
     }
-
-    pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        let kept: Vec<u64> = self.iter().filter(|&seq| keep(seq)).collect();
-        *self = Self::default();
-        kept.into_iter().for_each(|seq| self.insert(seq));
-    }
 }
 
 /// The sessions of one queue.
@@ -158,7 +152,9 @@ impl Sessions {
     }
 
     pub(super) fn find(&self, id: &SessionId) -> Option<u32> {
-        let found = self.table.find(self.hash(id.as_str()), |&slot| self.at(slot).is_some_and(|s| s.id == *id));
+        let found = self
+            .table
+            .find(self.hash(id.as_str()), |&slot| self.at(slot).is_some_and(|s| s.id == *id));
         found.copied()
     }
 
@@ -192,7 +188,8 @@ impl Sessions {
 
     /// After slots were named: those without a session are free.
     pub(super) fn rebuild_free(&mut self) {
-        let free = self.slots.iter().enumerate().filter(|(_, s)| s.is_none()).map(|(slot, _)| slot as u32);
+        let free =
+            self.slots.iter().enumerate().filter(|(_, s)| s.is_none()).map(|(slot, _)| slot as u32);
         self.free = free.rev().collect();
     }
 
@@ -235,7 +232,12 @@ impl Sessions {
     /// Forgets a session that has no messages, no hold and no state.
     pub(super) fn forget_if_idle(&mut self, slot: u32) {
         let Some(session) = self.at(slot) else { return };
-        if session.line.len() > 0 || session.out > 0 || session.hold != NONE || session.state.is_some() || session.aside > 0 {
+        if session.line.len() > 0
+            || session.out > 0
+            || session.hold != NONE
+            || session.state.is_some()
+            || session.aside > 0
+        {
             return;
         }
         self.set_ready(slot, false);

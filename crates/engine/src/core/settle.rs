@@ -1,7 +1,10 @@
 //! How leases end by the holder's word, and what each end does to the message and to its session.
 
 use hashbrown::HashSet;
-use malote_model::{Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, SessionId, Settlement, Timestamp, limits};
+use malote_model::{
+    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, SessionId,
+    Settlement, Timestamp, limits,
+};
 
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
@@ -11,9 +14,17 @@ use crate::command::{Reply, StateChange};
 use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
 
 impl Turn<'_> {
-    pub(super) fn settle(&mut self, leases: &[LeaseToken], settlement: Settlement, state: Option<StateChange>) -> Decided {
+    pub(super) fn settle(
+        &mut self,
+        leases: &[LeaseToken],
+        settlement: Settlement,
+        state: Option<StateChange>,
+    ) -> Decided {
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany { what: "leases in one settle", limit: limits::SETTLE_BATCH_MAX as u64 });
+            return Err(Refusal::TooMany {
+                what: "leases in one settle",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
         }
         let each = check_settlement(&settlement)? + FRAME_ROOM;
         let mut room = each * leases.len() + FRAME_ROOM;
@@ -21,11 +32,15 @@ impl Turn<'_> {
             self.check_state(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
             // With a state all of it happens or none.
-            if let Some(&lease) = leases.iter().find(|&&lease| self.leased_message(lease).is_none()) {
+            if let Some(&lease) = leases.iter().find(|&&lease| self.leased_message(lease).is_none())
+            {
                 return Err(Refusal::LeaseLost { lease });
             }
         }
-        let durable = leases.iter().filter_map(|&lease| self.leased_message(lease)).any(|(_, queue, _)| self.durable(queue));
+        let durable = leases
+            .iter()
+            .filter_map(|&lease| self.leased_message(lease))
+            .any(|(_, queue, _)| self.durable(queue));
         let durable = durable || state.is_some();
         self.begin(room)?;
         let outcomes = match settlement {
@@ -67,7 +82,10 @@ impl Turn<'_> {
         let mut by_queue: Vec<(QueueId, Vec<u64>)> = Vec::new();
         let mut outcomes = Vec::with_capacity(leases.len());
         for &lease in leases {
-            match self.leased_message(lease).filter(|(slot, ..)| leases.len() == 1 || seen.insert(*slot)) {
+            match self
+                .leased_message(lease)
+                .filter(|(slot, ..)| leases.len() == 1 || seen.insert(*slot))
+            {
                 None => outcomes.push(Err(Refusal::LeaseLost { lease })),
                 Some((_, queue, seq)) => {
                     match by_queue.iter_mut().find(|(have, _)| *have == queue) {
@@ -80,17 +98,29 @@ impl Turn<'_> {
         }
         for (queue, seqs) in by_queue {
             let lazy = !self.durable(queue);
-            self.commit(Event::Removed { queue, why: Removal::Completed, session: None, seqs }, lazy);
+            self.commit(
+                Event::Removed { queue, why: Removal::Completed, session: None, seqs },
+                lazy,
+            );
         }
         outcomes
     }
 
     fn settle_one(&mut self, token: LeaseToken, settlement: &Settlement) -> Result<(), Refusal> {
-        let (slot, queue, seq) = self.leased_message(token).ok_or(Refusal::LeaseLost { lease: token })?;
+        let (slot, queue, seq) =
+            self.leased_message(token).ok_or(Refusal::LeaseLost { lease: token })?;
         match settlement {
             Settlement::Complete => {
                 let lazy = !self.durable(queue);
-                self.commit(Event::Removed { queue, why: Removal::Completed, session: None, seqs: vec![seq] }, lazy);
+                self.commit(
+                    Event::Removed {
+                        queue,
+                        why: Removal::Completed,
+                        session: None,
+                        seqs: vec![seq],
+                    },
+                    lazy,
+                );
             }
             Settlement::Abandon { delay_ms, changes } => {
                 self.return_message(slot, Cause::Abandoned, *delay_ms, changes);
@@ -121,8 +151,16 @@ impl Turn<'_> {
 
     /// A lease ends and its message comes back, or goes to the dead letters if that was once too often. The group
     /// must be open.
-    pub(super) fn return_message(&mut self, slot: u32, cause: Cause, delay_ms: u64, changes: &Changes) {
-        let Some(&Lease { queue, what: Kind::Message { seq, session, hold, .. }, .. }) = self.core.leases.at(slot) else {
+    pub(super) fn return_message(
+        &mut self,
+        slot: u32,
+        cause: Cause,
+        delay_ms: u64,
+        changes: &Changes,
+    ) {
+        let Some(&Lease { queue, what: Kind::Message { seq, session, hold, .. }, .. }) =
+            self.core.leases.at(slot)
+        else {
             return;
         };
         let Some(q) = self.core.queues.get(&queue) else { return };
@@ -161,7 +199,13 @@ impl Turn<'_> {
     }
 
     /// Moves a message to where its queue's dead letters go.
-    fn dead_letter(&mut self, from_queue: QueueId, from_seq: u64, reason: DeadReason, changes: &Changes) {
+    fn dead_letter(
+        &mut self,
+        from_queue: QueueId,
+        from_seq: u64,
+        reason: DeadReason,
+        changes: &Changes,
+    ) {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
         let asked = matches!(reason, DeadReason::Asked { .. });
@@ -174,17 +218,26 @@ impl Turn<'_> {
                 return;
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
-            DeadLetterTarget::Queue(name) => self.dead_target(name, session.as_ref()).unwrap_or(q.dead),
+            DeadLetterTarget::Queue(name) => {
+                self.dead_target(name, session.as_ref()).unwrap_or(q.dead)
+            }
         };
-        let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else { return };
+        let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
+            return;
+        };
         let Some(target) = self.core.queues.get(&queue) else { return };
         let touched = q.touched.get(&from_seq);
-        let (receives, failed) = touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(!asked)));
-        let source = q.owner.and_then(|owner| self.core.queues.get(&owner)).map_or(&q.name, |owner| &owner.name);
+        let (receives, failed) =
+            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(!asked)));
+        let source = q
+            .owner
+            .and_then(|owner| self.core.queues.get(&owner))
+            .map_or(&q.name, |owner| &owner.name);
         let why = Why::Dead { reason, source: source.clone(), receives, failed };
         let lazy = !(q.durable() || target.durable());
         let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
-        let moved = Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties };
+        let moved =
+            Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties };
         self.commit(Event::Moved(Box::new(moved)), lazy);
     }
 
@@ -213,7 +266,10 @@ impl Turn<'_> {
     pub(super) fn renew(&mut self, leases: &[LeaseToken], lock_ms: Option<u64>) -> Decided {
         check_lock(lock_ms)?;
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany { what: "leases in one renew", limit: limits::SETTLE_BATCH_MAX as u64 });
+            return Err(Refusal::TooMany {
+                what: "leases in one renew",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
         }
         self.begin(FRAME_ROOM + leases.len() * (FRAME_ROOM + 16))?;
         let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
@@ -226,13 +282,16 @@ impl Turn<'_> {
         let lease = self.core.leases.find(token).ok_or(lost.clone())?;
         // Inside an explicit hold there is one lock: the hold's.
         let lease = match lease.what {
-            Kind::Message { hold: Some(hold), .. } => self.core.leases.at(hold).ok_or(lost.clone())?,
+            Kind::Message { hold: Some(hold), .. } => {
+                self.core.leases.at(hold).ok_or(lost.clone())?
+            }
             _ => lease,
         };
         if lease.until <= self.now.0 {
             return Err(lost);
         }
-        let lock_ms = lock_ms.or_else(|| self.core.queues.get(&lease.queue).map(|q| q.spec.lock_ms));
+        let lock_ms =
+            lock_ms.or_else(|| self.core.queues.get(&lease.queue).map(|q| q.spec.lock_ms));
         let until = self.now.plus_ms(lock_ms.unwrap_or_default());
         let leases = vec![lease.token];
         self.commit(Event::Renewed { leases, until }, true);
@@ -247,10 +306,15 @@ fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
         Settlement::Release { delay_ms } => (*delay_ms, None, 0),
         Settlement::Abandon { delay_ms, changes } => (*delay_ms, Some(changes), 0),
         Settlement::Defer { changes } => (0, Some(changes), 0),
-        Settlement::DeadLetter { reason, text, changes } => (0, Some(changes), reason.len().max(text.len())),
+        Settlement::DeadLetter { reason, text, changes } => {
+            (0, Some(changes), reason.len().max(text.len()))
+        }
     };
     if delay_ms > limits::DELAY_MS_MAX {
-        return Err(Refusal::OutOfRange { what: "delay_ms", rule: format!("at most {}", limits::DELAY_MS_MAX) });
+        return Err(Refusal::OutOfRange {
+            what: "delay_ms",
+            rule: format!("at most {}", limits::DELAY_MS_MAX),
+        });
     }
     if texts > limits::DEAD_LETTER_TEXT_BYTES_MAX {
         let rule = format!("at most {} bytes long", limits::DEAD_LETTER_TEXT_BYTES_MAX);

@@ -15,7 +15,8 @@ const VERSION: u8 = 1;
 
 impl Replay for Core {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        let restored = Self::read(&mut Reader::new(snapshot), self.hash_seed).map_err(|e| e.to_string())?;
+        let restored =
+            Self::read(&mut Reader::new(snapshot), self.hash_seed).map_err(|e| e.to_string())?;
         *self = restored;
         Ok(())
     }
@@ -24,7 +25,9 @@ impl Replay for Core {
         match decode_event(kind, body) {
             Ok(event) => Core::apply(self, pos, &event),
             // The frame's checksum held, so this is a record of a newer version or a bug: never skipped in silence.
-            Err(error) => tracing::error!(%pos, kind, %error, "a journal record cannot be understood and is skipped"),
+            Err(error) => {
+                tracing::error!(%pos, kind, %error, "a journal record cannot be understood and is skipped")
+            }
         }
     }
 
@@ -98,7 +101,12 @@ impl Core {
             core.under.insert(over, from);
         }
         core.queues.values_mut().for_each(|q| {
-            let mut slots: Vec<_> = q.sessions.iter().flat_map(|s| s.iter()).map(|(slot, s)| (s.line.first(), slot)).collect();
+            let mut slots: Vec<_> = q
+                .sessions
+                .iter()
+                .flat_map(|s| s.iter())
+                .map(|(slot, s)| (s.line.first(), slot))
+                .collect();
             slots.sort_unstable();
             slots.into_iter().for_each(|(_, slot)| q.refresh_session(slot));
         });
@@ -295,10 +303,43 @@ fn read_lease(r: &mut Reader<'_>, slot: u32, grant: u32) -> Result<Lease, Trunca
 }
 
 fn totals_of(t: &Totals) -> [u64; 10] {
-    [t.sent, t.delivered, t.redelivered, t.completed, t.abandoned, t.dead_lettered, t.deferred, t.expired, t.lost, t.sessions_lost]
+    [
+        t.sent,
+        t.delivered,
+        t.redelivered,
+        t.completed,
+        t.abandoned,
+        t.dead_lettered,
+        t.deferred,
+        t.expired,
+        t.lost,
+        t.sessions_lost,
+    ]
 }
 
 fn of_totals(n: [u64; 10]) -> Totals {
-    let [sent, delivered, redelivered, completed, abandoned, dead_lettered, deferred, expired, lost, sessions_lost] = n;
-    Totals { sent, delivered, redelivered, completed, abandoned, dead_lettered, deferred, expired, lost, sessions_lost }
+    let [
+        sent,
+        delivered,
+        redelivered,
+        completed,
+        abandoned,
+        dead_lettered,
+        deferred,
+        expired,
+        lost,
+        sessions_lost,
+    ] = n;
+    Totals {
+        sent,
+        delivered,
+        redelivered,
+        completed,
+        abandoned,
+        dead_lettered,
+        deferred,
+        expired,
+        lost,
+        sessions_lost,
+    }
 }

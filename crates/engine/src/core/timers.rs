@@ -33,7 +33,13 @@ pub(super) struct Wheel<K> {
 
 impl<K: Copy> Wheel<K> {
     pub(super) fn new(now: u64) -> Self {
-        Self { now, nodes: Vec::new(), free: NONE, heads: [NONE; LEVELS * SLOTS], used: [0; LEVELS] }
+        Self {
+            now,
+            nodes: Vec::new(),
+            free: NONE,
+            heads: [NONE; LEVELS * SLOTS],
+            used: [0; LEVELS],
+        }
     }
 
     /// Sets a timer. One in the past fires at the next advance.
@@ -111,7 +117,8 @@ impl<K: Copy> Wheel<K> {
             let in_round = (tick % SLOTS as u64) as u32;
             if in_round != 0 {
                 let ahead = self.used[0] >> in_round;
-                let skip = if ahead == 0 { SLOTS as u32 - in_round } else { ahead.trailing_zeros() };
+                let skip =
+                    if ahead == 0 { SLOTS as u32 - in_round } else { ahead.trailing_zeros() };
                 let to = tick + u64::from(skip);
                 if skip > 0 {
                     self.now = (to - 1).min(now);
