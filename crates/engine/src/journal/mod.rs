@@ -95,6 +95,8 @@ impl Options {
         let segment_bytes = self.segment_bytes.clamp(2 * HEADER_BYTES as u64, SEGMENT_BYTES_MAX);
         let first_segment_bytes =
             self.first_segment_bytes.clamp(2 * HEADER_BYTES as u64, segment_bytes);
-        Options { segment_bytes, first_segment_bytes, ..self.clone() }
+        // Reserved spares are not for everyday use: there must be one more.
+        let spares = self.spares.max(self.spares_reserved + 1);
+        Options { segment_bytes, first_segment_bytes, spares, ..self.clone() }
     }
 }
