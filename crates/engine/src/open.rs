@@ -187,6 +187,11 @@ impl Running {
         self.segments.bytes()
     }
 
+    /// Spare journal segments that are ready.
+    pub fn spares(&self) -> usize {
+        self.pool.spares()
+    }
+
     /// Takes nothing new, answers what is under way, syncs and ends the threads.
     pub async fn stop(mut self) {
         let ended = tokio::task::spawn_blocking(move || self.end());
