@@ -198,6 +198,11 @@ impl ResultOut {
         Self { lease, ok: problem.is_none(), until: None, problem }
     }
 
+    /// Of a lease whose whole request was refused.
+    pub fn failed(lease: String, problem: Problem) -> Self {
+        Self { lease, ok: false, until: None, problem: Some(problem) }
+    }
+
     /// Of a renewal.
     pub fn renewed(lease: String, result: Result<Timestamp, Refusal>) -> Self {
         match result {
