@@ -1,2 +1,118 @@
-//! xtask.
-fn main() {}
+//! The project's own commands. Each is a list of named steps; every step runs, even after one has
+//! failed, and the last line says how many passed and failed.
+//!
+//! Nothing here is green by absence: a step whose command does not exist fails, and a tool that
+//! is not installed is reported as skipped and counted as neither.
+
+mod cargo;
+mod mutate;
+mod steps;
+mod tidy;
+
+use anyhow::{Result, bail};
+use std::process::ExitCode;
+use steps::Step;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
+  test            what CI runs: check, then short runs of sim, fuzz and crash
+  tidy            dependency directions, leftovers, file sizes, dead files, commands in README
+  sim [args]      simulation on a faulty disk: --seeds N, --seed S
+  crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
+  fuzz [args]     decoders against random input: --seconds N [target]
+  mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
+";
+
+/// Short runs inside `test`; `cargo xtask test` stays within about 15 minutes on two cores.
+const SIM_SHORT: &[&str] = &["--seeds", "200"];
+const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
+const CRASH_SHORT: &[(&str, &[&str])] = &[
+    ("crash http", &["--protocol", "http", "--cycles", "20"]),
+    ("crash native", &["--protocol", "native", "--cycles", "20"]),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether everything passed.
+fn run(args: &[String]) -> Result<bool> {
+    let Some((command, rest)) = args.split_first() else { bail!("{USAGE}") };
+    let steps = match (command.as_str(), rest) {
+        ("help" | "--help" | "-h", _) => {
+            print!("{USAGE}");
+            return Ok(true);
+        }
+        ("check", []) => check(),
+        ("test", []) => test(),
+        ("tidy", []) => vec![tidy_step()],
+        ("sim" | "crash" | "fuzz", _) => return passed_through(command, rest),
+        ("mutate", _) => mutate::steps(rest),
+        ("check" | "test" | "tidy", _) => bail!("`{command}` takes no arguments\n\n{USAGE}"),
+        (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
+    };
+    Ok(steps::run(steps))
+}
+
+/// Fast ones first: what fails, fails early.
+fn check() -> Vec<Step> {
+    vec![
+        tidy_step(),
+        Step::command("fmt", &["fmt", "--all", "--check"]),
+        Step::new("foreign libraries", cargo::no_foreign_libraries),
+        Step::tool("typos", "typos", &[]),
+        Step::tool("deny", "cargo-deny", &["check"]),
+        Step::command(
+            "clippy",
+            &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        ),
+        Step::new("tests", || cargo::tests(&["test", "--workspace", "--no-fail-fast"])),
+    ]
+}
+
+fn test() -> Vec<Step> {
+    let mut steps = check();
+    steps.push(Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"]));
+    steps.push(Step::sim("sim", "sim", SIM_SHORT));
+    steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
+    steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
+    steps
+}
+
+fn tidy_step() -> Step {
+    Step::new("tidy", tidy::run)
+}
+
+/// `sim`, `crash` and `fuzz` speak for themselves: their output and their exit code are the
+/// answer.
+fn passed_through(command: &str, args: &[String]) -> Result<bool> {
+    if command == "crash" {
+        // The loop kills the real binary; an old one would prove nothing.
+        cargo::run(&["build", "--release", "-p", "malote"])?;
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Ok(cargo::sim_status(command, &args, &[])?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_shows_the_usage_and_passes_nothing() {
+        for args in [vec![], vec!["chekc".to_owned()], vec!["check".to_owned(), "x".to_owned()]] {
+            assert!(run(&args).unwrap_err().to_string().contains("usage: cargo xtask"));
+        }
+        assert!(run(&["--help".to_owned()]).unwrap());
+    }
+}

@@ -1,5 +1,7 @@
 //! What can be asked of the engine, and what it answers. Plain data: the core turns a command into events.
 
+#![allow(missing_docs)] // the fields of a command are named for what they are
+
 use bytes::Bytes;
 use malote_model::{
     LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
@@ -35,7 +37,14 @@ pub enum Command {
     /// `clean` tells a close from a loss: only a loss counts as a failed delivery.
     Disconnect { connection: ConnectionId, clean: bool },
     /// Deferred messages by their sequences.
-    ReceiveDeferred { queue: QueueName, seqs: Vec<Seq>, hold: Option<LeaseToken>, lock_ms: Option<u64>, take: bool, connection: Option<ConnectionId> },
+    ReceiveDeferred {
+        queue: QueueName,
+        seqs: Vec<Seq>,
+        hold: Option<LeaseToken>,
+        lock_ms: Option<u64>,
+        take: bool,
+        connection: Option<ConnectionId>,
+    },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
     /// Prolong leases or holds from now.

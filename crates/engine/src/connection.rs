@@ -3,7 +3,7 @@
 use malote_model::{LeaseToken, QueueName, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
-use crate::command::{Accept, Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
+use crate::command::{Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
 use crate::handle::{Delivery, Engine, EngineError};
 
 /// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
@@ -63,7 +63,8 @@ impl Connection {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
         let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
         let connection = (!free_standing).then_some(self.id);
-        let attach = Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until: None };
+        let attach =
+            Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until: None };
         match self.engine.ask(Command::Attach(attach)).await {
             Ok(_) => Ok(consumer),
             Err(error) => {
@@ -74,13 +75,20 @@ impl Connection {
     }
 
     /// Adds to a consumer's credit, or replaces it.
-    pub async fn credit(&self, consumer: ConsumerId, credit: u32, replace: bool) -> Result<(), EngineError> {
+    pub async fn credit(
+        &self,
+        consumer: ConsumerId,
+        credit: u32,
+        replace: bool,
+    ) -> Result<(), EngineError> {
         self.engine.ask(Command::Credit { consumer, credit, replace }).await.map(drop)
     }
 
     /// Ends a consumer. What is out to it stays out.
     pub async fn detach(&self, consumer: ConsumerId) -> Result<(), EngineError> {
-        self.engine.ask(Command::Detach { consumer }).await.map(drop)
+        let detached = self.engine.ask(Command::Detach { consumer }).await.map(drop);
+        self.engine.shared.mailbox.forget_consumer(consumer);
+        detached
     }
 
     /// Holds a session, bound to this connection, by name or the next that is ready.
@@ -103,8 +111,14 @@ impl Connection {
         take: bool,
     ) -> Result<Vec<Delivery>, EngineError> {
         let connection = Some(self.id);
-        let command =
-            Command::ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms: None, take, connection };
+        let command = Command::ReceiveDeferred {
+            queue: queue.clone(),
+            seqs,
+            hold,
+            lock_ms: None,
+            take,
+            connection,
+        };
         match self.engine.ask(command).await? {
             Reply::Delivered(grants) => self.engine.deliveries(&queue, grants).await,
             other => unreachable!("the core answered {other:?}"),
@@ -115,6 +129,7 @@ impl Connection {
     pub async fn close(mut self) {
         self.closed = true;
         let _ = self.engine.ask(Command::Disconnect { connection: self.id, clean: true }).await;
+        self.engine.shared.mailbox.forget_connection(self.id);
     }
 }
 
@@ -131,9 +146,10 @@ impl Outbox {
     pub async fn next(&mut self) -> Option<Outbound> {
         let (consumer, queue, notice) = self.from_core.recv().await?;
         Some(match notice {
-            Notice::Deliver(grants) => {
-                Outbound::Deliver(consumer, self.engine.deliveries(&queue, grants).await.unwrap_or_default())
-            }
+            Notice::Deliver(grants) => Outbound::Deliver(
+                consumer,
+                self.engine.deliveries(&queue, grants).await.unwrap_or_default(),
+            ),
             Notice::Ended(why) => Outbound::Ended(consumer, why),
         })
     }

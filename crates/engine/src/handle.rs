@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp, limits,
+    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
+    limits,
 };
 
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::codec::{Outgoing, Stored};
 use crate::command::{
-    Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek, QueueFacts, Reply, SessionFacts,
-    StateChange, Wants,
+    Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
+    QueueFacts, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::journal::Segments;
 use crate::mailbox::Mailbox;
-use crate::store::Payload;
 
 /// The engine as its callers see it.
 #[derive(Clone)]
@@ -42,7 +42,9 @@ pub enum EngineError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The disk failed: the outcome is unknown and the engine accepts nothing more.
-    #[error("the disk failed and the broker stopped writing: the outcome is unknown; restart it and try again")]
+    #[error(
+        "the disk failed and the broker stopped writing: the outcome is unknown; restart it and try again"
+    )]
     Poisoned,
     /// The broker is stopping and takes nothing new.
     #[error("the broker is stopping")]
@@ -132,9 +134,10 @@ type Answer<T> = Result<T, EngineError>;
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
-        match $reply? {
-            $pattern => Ok($value),
-            other => unreachable!("the core answered {other:?}"),
+        match $reply {
+            Ok($pattern) => Ok::<_, EngineError>($value),
+            Ok(other) => unreachable!("the core answered {other:?}"),
+            Err(error) => Err(error),
         }
     };
 }
@@ -178,15 +181,25 @@ impl Engine {
         Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
     }
 
-    pub(crate) fn outgoing(&self, messages: Vec<(QueueName, Message)>) -> Answer<(Vec<(QueueName, Outgoing)>, Vec<String>)> {
+    pub(crate) fn outgoing(
+        &self,
+        messages: Vec<(QueueName, Message)>,
+    ) -> Answer<(Vec<(QueueName, Outgoing)>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
-            return Err(Refusal::TooMany { what: "messages in one send", limit: limits::SEND_BATCH_MAX as u64 }.into());
+            return Err(Refusal::TooMany {
+                what: "messages in one send",
+                limit: limits::SEND_BATCH_MAX as u64,
+            }
+            .into());
         }
         let mut ids = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
         for (queue, mut message) in messages {
-            let id = message.message_id.get_or_insert_with(|| self.shared.chance.uuid_v7(self.now())).clone();
+            let id = message
+                .message_id
+                .get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()))
+                .clone();
             if message.origin_id.is_none() {
                 message.origin_id = Some(id.clone());
             }
@@ -194,7 +207,11 @@ impl Engine {
             let outgoing = Outgoing::new(&message)?;
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
-                return Err(Refusal::TooMany { what: "bytes in one send", limit: limits::SEND_BYTES_MAX }.into());
+                return Err(Refusal::TooMany {
+                    what: "bytes in one send",
+                    limit: limits::SEND_BYTES_MAX,
+                }
+                .into());
             }
             items.push((queue, outgoing));
         }
@@ -220,7 +237,8 @@ impl Engine {
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
         };
-        let waiting = Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
+        let waiting =
+            Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
         let reply = self.ask(Command::Attach(attach)).await;
         waiting.over();
         let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
@@ -236,7 +254,14 @@ impl Engine {
         lock_ms: Option<u64>,
         take: bool,
     ) -> Answer<Vec<Delivery>> {
-        let command = Command::ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms, take, connection: None };
+        let command = Command::ReceiveDeferred {
+            queue: queue.clone(),
+            seqs,
+            hold,
+            lock_ms,
+            take,
+            connection: None,
+        };
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
         self.deliveries(&queue, grants).await
     }
@@ -252,7 +277,11 @@ impl Engine {
     }
 
     /// Prolongs leases or session holds, counted from now.
-    pub async fn renew(&self, leases: Vec<LeaseToken>, lock_ms: Option<u64>) -> Answer<Vec<Result<Timestamp, Refusal>>> {
+    pub async fn renew(
+        &self,
+        leases: Vec<LeaseToken>,
+        lock_ms: Option<u64>,
+    ) -> Answer<Vec<Result<Timestamp, Refusal>>> {
         answer!(self.ask(Command::Renew { leases, lock_ms }).await, Reply::Renewed(each) => each)
     }
 
@@ -296,14 +325,18 @@ impl Engine {
     }
 
     /// The state of a session. With a hold it must be valid; without one an operator looks.
-    pub async fn get_state(&self, queue: QueueName, session: SessionId, hold: Option<LeaseToken>) -> Answer<Option<Bytes>> {
+    pub async fn get_state(
+        &self,
+        queue: QueueName,
+        session: SessionId,
+        hold: Option<LeaseToken>,
+    ) -> Answer<Option<Bytes>> {
         let command = Command::GetState { queue: queue.clone(), session, hold };
         let pos = answer!(self.ask(command).await, Reply::State(pos) => pos)?;
         let Some(pos) = pos else { return Ok(None) };
-        let payload = Payload::Stored(self.shared.segments.pin(pos));
         let damaged = EngineError::Damaged { queue, seq: Seq(0) };
-        let bytes = payload.load().await.map_err(|_| damaged.clone())?;
-        crate::codec::state_of(&bytes).ok_or(damaged).map(Some)
+        let (kind, bytes) = self.shared.segments.read(pos).map_err(|_| damaged.clone())?;
+        crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some)
     }
 
     /// Takes a session from its holder.
@@ -312,7 +345,12 @@ impl Engine {
     }
 
     /// Moves dead letters of `queue` to `to`, or to where they came from. Tells how many.
-    pub async fn redrive(&self, queue: QueueName, which: Which, to: Option<QueueName>) -> Answer<u64> {
+    pub async fn redrive(
+        &self,
+        queue: QueueName,
+        which: Which,
+        to: Option<QueueName>,
+    ) -> Answer<u64> {
         let from = queue.dead_letters();
         let mut moved = 0;
         let mut next = Seq(0);
@@ -323,13 +361,25 @@ impl Engine {
                     if left == 0 {
                         return Ok(moved);
                     }
-                    let peek = Peek { queue: from.clone(), from: next, max: left, session: None, state: Some(MessageState::Ready) };
+                    let peek = Peek {
+                        queue: from.clone(),
+                        from: next,
+                        max: left,
+                        session: None,
+                        state: Some(MessageState::Ready),
+                    };
                     self.seen(peek).await?
                 }
                 Which::These(seqs) => {
                     let mut all = Vec::with_capacity(seqs.len());
                     for &seq in seqs {
-                        let peek = Peek { queue: from.clone(), from: seq, max: 1, session: None, state: None };
+                        let peek = Peek {
+                            queue: from.clone(),
+                            from: seq,
+                            max: 1,
+                            session: None,
+                            state: None,
+                        };
                         let mut seen = self.seen(peek).await?;
                         if seen.0.first().is_none_or(|first| first.seq != seq) {
                             let what = "dead-lettered";
@@ -342,7 +392,11 @@ impl Engine {
             };
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
-                let home = s.stored.as_ref().and_then(|stored| stored.dead.as_ref()).map(|dead| dead.from.clone());
+                let home = s
+                    .stored
+                    .as_ref()
+                    .and_then(|stored| stored.dead.as_ref())
+                    .map(|dead| dead.from.clone());
                 to.clone().or(home).map(|to| (s.seq, to))
             });
             let items: Vec<_> = items.collect();
@@ -358,7 +412,13 @@ impl Engine {
     }
 
     /// Removes one message of `from` and sends another in its stead to `to`, atomically: edit and resend.
-    pub async fn resend(&self, from: QueueName, seq: Seq, to: QueueName, message: Message) -> Answer<Sent> {
+    pub async fn resend(
+        &self,
+        from: QueueName,
+        seq: Seq,
+        to: QueueName,
+        message: Message,
+    ) -> Answer<Sent> {
         let (mut items, mut ids) = self.outgoing(vec![(to, message)])?;
         let (Some((to, message)), Some(message_id)) = (items.pop(), ids.pop()) else {
             unreachable!("one message in, one out")
@@ -384,7 +444,14 @@ impl Engine {
                 continue;
             }
             let (seq, state, due) = (item.seq, item.state, item.due);
-            all.push(Seen { seq, state, receives: item.receives, failed: item.failed, due, stored });
+            all.push(Seen {
+                seq,
+                state,
+                receives: item.receives,
+                failed: item.failed,
+                due,
+                stored,
+            });
         }
         Ok((all, next))
     }
@@ -403,7 +470,12 @@ impl Engine {
     }
 
     /// Sessions of a queue, by name, from after `after`.
-    pub async fn sessions(&self, queue: QueueName, after: Option<SessionId>, max: usize) -> Answer<Vec<SessionFacts>> {
+    pub async fn sessions(
+        &self,
+        queue: QueueName,
+        after: Option<SessionId>,
+        max: usize,
+    ) -> Answer<Vec<SessionFacts>> {
         answer!(self.ask(Command::Sessions { queue, after, max }).await, Reply::Sessions(facts) => facts)
     }
 
@@ -418,7 +490,11 @@ impl Engine {
     }
 
     /// Fetches what the grants stand for, in the caller's task.
-    pub(crate) async fn deliveries(&self, queue: &QueueName, grants: Vec<Grant>) -> Answer<Vec<Delivery>> {
+    pub(crate) async fn deliveries(
+        &self,
+        queue: &QueueName,
+        grants: Vec<Grant>,
+    ) -> Answer<Vec<Delivery>> {
         let mut all = Vec::with_capacity(grants.len());
         for grant in grants {
             match Stored::load(&self.shared.segments, grant.pos).await {

@@ -1,1 +1,30 @@
-//! Placeholder
+//! The durable engine of Malote: queues with FIFO sessions, leases, dead letters, delays and schedules.
+//!
+//! What it promises: an answered send is on disk (`fsync`, unless the queue is `relaxed`); nothing is delivered before
+//! its send is durable; order within a session never breaks; a message and a session have one holder, fenced by its
+//! token; a restart loses nothing that was answered and forgets no free-standing lease.
+//!
+//! Read in this order: [`handle`] (what callers hold) → `mailbox` → `shard` (the loop) → `core` (decide and apply) →
+//! `codec` (bytes) → [`journal`] → [`disk`]. Time comes in through [`clock`], chance through [`chance`].
+
+pub mod chance;
+pub mod clock;
+mod codec;
+pub mod command;
+pub mod connection;
+pub mod core;
+pub mod disk;
+pub mod event;
+pub mod handle;
+pub mod journal;
+mod mailbox;
+mod open;
+mod shard;
+
+pub use codec::{DeadLetter, Outgoing, Stored};
+pub use command::{
+    ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange, Totals, Wants,
+};
+pub use connection::{Connection, Consume, Outbound, Outbox};
+pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
+pub use open::{OpenError, Running, Settings};

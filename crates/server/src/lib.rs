@@ -1,1 +1,24 @@
-//! Placeholder
+//! The process around the engine: everything between the operating system and a front end.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`settings`] | flags over environment over file over defaults, checked, each with its origin |
+//! | [`credentials`] | users, keys, tokens, grants; implements `malote_model::access::Access` |
+//! | [`guard`] | refuses to be open to other machines by accident |
+//! | [`net`] | listeners, connection limit, first-bytes sniffing, TLS, routing to front ends |
+//! | [`reload`] | SIGHUP and changed files: certificates and credentials without a restart |
+//! | [`shutdown`] | signals, readiness, drain with a deadline |
+//! | [`logs`], [`systemd`] | what people and service managers see |
+//!
+//! Nothing here knows a protocol beyond its first eight bytes, and nothing here knows the engine's
+//! state. `files` is the only module that touches the file system.
+
+pub mod credentials;
+mod files;
+pub mod guard;
+pub mod logs;
+pub mod net;
+pub mod reload;
+pub mod settings;
+pub mod shutdown;
+pub mod systemd;

@@ -1,0 +1,87 @@
+//! The door to time. A seed must replay a whole run, so nothing else in the engine asks what time it is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use malote_model::Timestamp;
+
+/// Tells wall-clock milliseconds that never step back.
+pub trait Clock: Send + Sync {
+    /// Now.
+    fn now(&self) -> Timestamp;
+}
+
+/// Starts at the wall clock, or at the journal's last time if that is later, and follows the monotonic clock.
+///
+/// A wall clock that is set back or forward while the broker runs changes no lease: what it is off by is made up for
+/// slowly, by at most a tenth of the time that passes.
+pub struct SystemClock {
+    started: std::time::Instant,
+    start_ms: u64,
+    /// The last time told.
+    last: AtomicU64,
+    /// When the wall clock was last compared, in milliseconds since the start, and what had been added by then.
+    compared: parking_lot::Mutex<(u64, i64)>,
+}
+
+impl SystemClock {
+    /// A clock that starts no earlier than `floor`.
+    pub fn starting_at(floor: Timestamp) -> Self {
+        let start_ms = wall_ms().max(floor.0);
+        Self {
+            started: monotonic(),
+            start_ms,
+            last: AtomicU64::new(start_ms),
+            compared: parking_lot::Mutex::new((0, 0)),
+        }
+    }
+
+    /// Milliseconds to add to the monotonic clock, brought nearer to the wall clock once a second.
+    fn correction(&self, elapsed: u64) -> i64 {
+        let Some(mut compared) = self.compared.try_lock() else { return 0 };
+        let (at, added) = *compared;
+        let since = elapsed.saturating_sub(at);
+        if since >= 1000 {
+            let told = (self.start_ms + elapsed) as i64 + added;
+            let off = wall_ms() as i64 - told;
+            let most = (since / 10) as i64;
+            *compared = (elapsed, added + off.clamp(-most, most));
+        }
+        compared.1
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = monotonic().duration_since(self.started).as_millis() as u64;
+        let told = (self.start_ms + elapsed).saturating_add_signed(self.correction(elapsed));
+        Timestamp(self.last.fetch_max(told, Ordering::Relaxed).max(told))
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // this is the door
+fn monotonic() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+#[allow(clippy::disallowed_methods)] // this is the door
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_starts_before_the_journal_ends_and_never_steps_back() {
+        let future = Timestamp(wall_ms() + 3_600_000);
+        let clock = SystemClock::starting_at(future);
+        let mut last = future;
+        for _ in 0..10_000 {
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+}

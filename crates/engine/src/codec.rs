@@ -1,0 +1,19 @@
+//! The bytes of events and messages in journal records. Nothing else knows them, so no refactoring can change a format.
+//!
+//! Every record body begins with a version byte. Integers are LEB128 varints, texts and bytes carry their length,
+//! positions and times are varints too. Decoders take bytes that a disk may have changed: they never panic and never
+//! allocate from a length they have not checked.
+
+mod event;
+mod message;
+mod read;
+mod spec;
+mod stored;
+
+pub(crate) use event::{decode_event, encode_event, kind_of};
+pub use message::Outgoing;
+pub(crate) use message::put_properties;
+pub(crate) use read::{Put, Reader, Truncated};
+pub(crate) use spec::{get_spec, put_spec};
+pub(crate) use stored::state_of;
+pub use stored::{DeadLetter, Stored};

@@ -1,0 +1,141 @@
+//! Reading a message back: its newest record and, under it, those that it lies over.
+
+use std::io;
+
+use bytes::Bytes;
+use malote_model::{Message, QueueName, Seq, Timestamp, limits};
+
+use super::event::{
+    KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over,
+    get_sent,
+};
+use super::message::get_message;
+use super::read::{Reader, Truncated, slice_of};
+use crate::event::Why;
+use crate::journal::{Pos, Segments};
+
+/// A message as it is stored now, with all that was laid over it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// As sent, with later changes of its properties.
+    pub message: Message,
+    /// When it entered the queue that it is in.
+    pub enqueued_at: Timestamp,
+    /// Why it is a dead letter, if it is one.
+    pub dead: Option<DeadLetter>,
+}
+
+/// Why, whence and when a message became a dead letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// A stable word.
+    pub reason: String,
+    /// A sentence.
+    pub text: String,
+    /// When.
+    pub at: Timestamp,
+    /// Out of which queue.
+    pub from: QueueName,
+    /// Its place there.
+    pub from_seq: Seq,
+    /// Grants before.
+    pub receives: u32,
+    /// Failed deliveries before.
+    pub failed: u32,
+}
+
+impl Stored {
+    /// Reads the record at `pos` and those under it.
+    pub(crate) fn read(segments: &Segments, pos: Pos) -> io::Result<Self> {
+        let malformed =
+            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
+        let mut over = Vec::new();
+        let mut moved_at = None;
+        let mut dead = None;
+        let mut next = pos;
+        for _ in 0..=limits::CHANGES_CHAIN_MAX {
+            let (kind, bytes) = segments.read(next)?;
+            match Link::of(kind, &bytes).map_err(malformed)? {
+                Link::Over(from, properties) => {
+                    over.push(properties);
+                    next = from;
+                }
+                Link::Moved(moved) => {
+                    // The newest move tells where it is now; older ones are history.
+                    if moved_at.is_none() {
+                        moved_at = Some(moved.at);
+                        if let Why::Dead { reason, source, receives, failed } = moved.why {
+                            let (word, text) = (reason.word().to_owned(), reason.text());
+                            let (at, from_seq) = (moved.at, Seq(moved.from_seq));
+                            dead = Some(DeadLetter {
+                                reason: word,
+                                text,
+                                at,
+                                from: source,
+                                from_seq,
+                                receives,
+                                failed,
+                            });
+                        }
+                    }
+                    over.push(moved.properties);
+                    next = moved.from;
+                }
+                Link::Sent(at, mut message) => {
+                    over.into_iter()
+                        .rev()
+                        .for_each(|properties| message.properties.lay_over(properties));
+                    return Ok(Self {
+                        message: *message,
+                        enqueued_at: moved_at.unwrap_or(at),
+                        dead,
+                    });
+                }
+            }
+        }
+        Err(malformed(Truncated))
+    }
+
+    /// Reads without blocking the caller's thread for long: most messages are in the page cache.
+    pub(crate) async fn load(segments: &Segments, pos: Pos) -> io::Result<Self> {
+        Self::read(segments, pos)
+    }
+}
+
+enum Link {
+    Over(Pos, malote_model::Properties),
+    Moved(crate::event::Moved),
+    Sent(Timestamp, Box<Message>),
+}
+
+impl Link {
+    fn of(kind: u8, bytes: &Bytes) -> Result<Self, Truncated> {
+        let mut r = Reader::new(bytes);
+        if r.u8()? != VERSION {
+            return Err(Truncated);
+        }
+        match kind {
+            KIND_SENT => {
+                let at = get_sent(&mut r)?.at;
+                Ok(Self::Sent(at, Box::new(get_message(bytes, r.rest())?)))
+            }
+            KIND_RETURNED | KIND_DEFERRED => {
+                r.queue()?;
+                r.var()?;
+                let over = get_over(&mut r)?.ok_or(Truncated)?;
+                Ok(Self::Over(over.from, over.properties))
+            }
+            KIND_MOVED => Ok(Self::Moved(get_moved(&mut r)?)),
+            _ => Err(Truncated),
+        }
+    }
+}
+
+/// The state in a `State` record.
+pub(crate) fn state_of(kind: u8, bytes: &Bytes) -> Option<Bytes> {
+    let mut r = Reader::new(bytes);
+    let usable = kind == KIND_STATE && r.u8().ok()? == VERSION;
+    r.queue().ok()?;
+    r.str().ok()?;
+    (usable && r.bool().ok()?).then(|| slice_of(bytes, r.rest()))
+}

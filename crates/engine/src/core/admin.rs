@@ -1,0 +1,240 @@
+//! Declaring, changing and looking at queues.
+
+use std::collections::BTreeSet;
+
+use malote_model::{
+    DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
+};
+
+use super::queue::{Place, Queue};
+use super::sessions::{NONE, Session};
+use super::{Decided, FRAME_ROOM, Needs, Turn};
+use crate::command::{Peek, Peeked, Reply, SessionFacts};
+use crate::event::{Event, QueueId};
+
+/// Messages that one peek looks at before it says where to go on.
+const PEEK_SCAN_MAX: usize = 20_000;
+
+impl Turn<'_> {
+    pub(super) fn declare(&mut self, name: QueueName, spec: Box<QueueSpec>) -> Decided {
+        if name.is_dead_letters() {
+            return Err(Refusal::DeadLetterSet {
+                queue: name,
+                why: "it comes and goes with its queue",
+            });
+        }
+        if let Ok((_, q)) = self.core.queue(&name) {
+            return match q.spec.difference(&spec) {
+                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                Some((field, is, asked)) => {
+                    Err(Refusal::QueueDiffers { queue: name, field, is, asked })
+                }
+            };
+        }
+        self.check_spec(&name, &spec)?;
+        if self.core.queues.len() / 2 >= limits::QUEUES_MAX {
+            return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
+        }
+        let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
+        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.commit(Event::Declared { queue, dead, name, spec, at: self.now }, false);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    fn check_spec(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
+        spec.check()?;
+        if let DeadLetterTarget::Queue(target) = &spec.dead_letter {
+            let bad = |why: String| Err(Refusal::BadSpec { field: "dead_letter", why });
+            if target == name {
+                return bad("must be another queue".into());
+            }
+            if self.core.queue(target).is_err() {
+                return bad(format!("queue `{target}` does not exist: declare it first"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn update(&mut self, name: QueueName, spec: Box<QueueSpec>) -> Decided {
+        let (queue, q) = self.core.queue(&name)?;
+        if q.owner.is_some() {
+            return Err(Refusal::DeadLetterSet { queue: name, why: "update its queue" });
+        }
+        if q.spec.sessions != spec.sessions {
+            return Err(Refusal::QueueFixed { queue: name, field: "sessions" });
+        }
+        self.check_spec(&name, &spec)?;
+        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.commit(Event::Updated { queue, spec }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    pub(super) fn delete(&mut self, name: &QueueName) -> Decided {
+        let (queue, q) = self.core.queue(name)?;
+        if q.owner.is_some() {
+            return Err(Refusal::DeadLetterSet {
+                queue: name.clone(),
+                why: "delete its queue, or purge it",
+            });
+        }
+        let dead = q.dead;
+        let aims_here = |other: &&Box<Queue>| {
+            other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
+        };
+        if let Some(other) =
+            self.core.names.values().filter_map(|id| self.core.queues.get(id)).find(aims_here)
+        {
+            return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
+        }
+        let live = self.core.live();
+        let mut orphans: Vec<_> = live
+            .consumers
+            .iter()
+            .filter(|(_, c)| c.queue == queue || c.queue == dead)
+            .map(|(&id, _)| id)
+            .collect();
+        orphans.sort_unstable();
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::Deleted { queue }, false);
+        self.end();
+        for orphan in orphans {
+            self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
+        }
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    pub(super) fn purge(&mut self, name: &QueueName) -> Decided {
+        let (queue, q) = self.core.queue(name)?;
+        let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::Purged { queue, below }, !durable);
+        let after = self.core.queues.get(&queue).map_or(0, |q| q.index.len());
+        Ok(Some((Reply::Count(before.saturating_sub(after)), Needs::of(durable))))
+    }
+
+    pub(super) fn pause(&mut self, name: &QueueName, paused: bool) -> Decided {
+        let (queue, q) = self.core.queue(name)?;
+        if q.paused == paused {
+            return Ok(Some((Reply::Done, Needs::Settled)));
+        }
+        let held: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| {
+            s.iter().filter(|(_, s)| s.consumer.is_some()).map(|(slot, _)| slot).collect()
+        });
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::Paused { queue, paused }, false);
+        self.core.live().dirty_sessions.extend(held.into_iter().map(|slot| (queue, slot)));
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    pub(super) fn describe(&mut self, name: &QueueName) -> Decided {
+        let (id, _) = self.core.queue(name)?;
+        Ok(Some((Reply::Queues(self.facts(id).into_iter().collect()), Needs::Settled)))
+    }
+
+    fn facts(&self, id: QueueId) -> Option<crate::command::QueueFacts> {
+        let q = self.core.queues.get(&id)?;
+        let dead = if q.owner.is_some() {
+            0
+        } else {
+            self.core.queues.get(&q.dead).map_or(0, |dead| dead.index.len())
+        };
+        Some(q.facts(dead))
+    }
+
+    pub(super) fn list(&self) -> Reply {
+        let queues = self.core.names.iter().filter(|(name, _)| !name.is_dead_letters());
+        Reply::Queues(queues.filter_map(|(_, &id)| self.facts(id)).collect())
+    }
+
+    pub(super) fn list_sessions(
+        &mut self,
+        name: &QueueName,
+        after: Option<&SessionId>,
+        max: usize,
+    ) -> Decided {
+        let (_, q) = self.core.queue(name)?;
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: name.clone() });
+        };
+        let max = max.min(limits::RECEIVE_BATCH_MAX);
+        let mut first: BTreeSet<(&SessionId, u32)> = BTreeSet::new();
+        for (slot, session) in
+            sessions.iter().filter(|(_, s)| after.is_none_or(|after| s.id > *after))
+        {
+            first.insert((&session.id, slot));
+            if first.len() > max {
+                first.pop_last();
+            }
+        }
+        let facts = first
+            .into_iter()
+            .filter_map(|(_, slot)| Some(self.session_facts(q, sessions.at(slot)?)));
+        let facts = facts.collect();
+        Ok(Some((Reply::Sessions(facts), Needs::Settled)))
+    }
+
+    fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {
+        let hold = (s.hold != NONE).then(|| self.core.leases.at(s.hold)).flatten();
+        let head = s.line.first();
+        let waits = head.and_then(|seq| q.touched.get(&seq)).filter(|t| t.place == Place::Delayed);
+        SessionFacts {
+            session: s.id.clone(),
+            messages: s.line.len() as u64,
+            locked: u64::from(s.out),
+            held_until: hold.map(|hold| Timestamp(hold.until)),
+            state_bytes: s.state.map_or(0, |(_, bytes)| u64::from(bytes)),
+            first: head.map(Seq),
+            delayed_until: waits.map(|t| Timestamp(t.due)),
+        }
+    }
+
+    pub(super) fn peek(&mut self, peek: &Peek) -> Decided {
+        let (_, q) = self.core.queue(&peek.queue)?;
+        let max = peek.max.min(limits::RECEIVE_BATCH_MAX);
+        let line = peek.session.as_ref().and_then(|session| Some((q.sessions.as_ref()?, session)));
+        let line = line
+            .map(|(sessions, session)| sessions.find(session).and_then(|slot| sessions.at(slot)));
+        let mut items = Vec::new();
+        let mut next = Some(peek.from);
+        for _ in 0..PEEK_SCAN_MAX {
+            if items.len() == max {
+                break;
+            }
+            let from = next.map_or(0, |seq| seq.0);
+            // In a queue with sessions the session's own line is followed; elsewhere the reader looks at each.
+            let seq = match line {
+                None => q.index.next(from),
+                Some(session) => session.and_then(|s| s.line.get(s.line.place(from))),
+            };
+            let Some(seq) = seq else {
+                next = None;
+                break;
+            };
+            next = Some(Seq(seq + 1));
+            let Some(pos) = q.pos(seq) else { continue };
+            let touched = q.touched.get(&seq);
+            let place = touched.map_or(Place::Ready, |t| t.place);
+            if peek.state.is_some_and(|state| state != place.state()) {
+                continue;
+            }
+            let due = touched
+                .filter(|t| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled));
+            items.push(Peeked {
+                seq: Seq(seq),
+                pos,
+                state: place.state(),
+                receives: touched.map_or(0, |t| t.receives),
+                failed: touched.map_or(0, |t| t.failed),
+                due: due.map(|t| Timestamp(t.due)),
+            });
+        }
+        Ok(Some((Reply::Peeked { items, next }, Needs::Settled)))
+    }
+}
+
+fn spec_room(spec: &QueueSpec) -> usize {
+    match &spec.sessions {
+        malote_model::Sessions::Fixed(ids) => ids.iter().map(|id| id.as_str().len() + 4).sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,632 @@
+//! What events do to the state. Never refuses, never fails: after damage on disk some events are missing, and what
+//! follows them must still be applied as far as it makes sense.
+
+use malote_model::{QueueSpec, SessionId, Sessions as SessionSpec, Timestamp};
+
+use super::leases::{Lease, Leased as Kind, NONE};
+use super::queue::{Place, Queue, Touched};
+use super::{Core, Timer};
+use crate::event::{Cause, Event, Leased, Moved, Over, QueueId, Removal, Returned, Sent, Why};
+use crate::journal::Pos;
+
+impl Core {
+    /// Applies one event that stands at `pos`.
+    pub fn apply(&mut self, pos: Pos, event: &Event) {
+        match event {
+            Event::Booted { epoch, at } => {
+                self.epoch = *epoch;
+                self.saw(at.0);
+                self.end_bound_leases();
+            }
+            Event::Declared { queue, dead, name, spec, at } => {
+                self.saw(at.0);
+                self.next_queue = self.next_queue.max(queue.0 + 1).max(dead.0 + 1);
+                let made = Queue::new(name.clone(), (**spec).clone(), *dead, *at, self.hash_seed);
+                // Dead letters keep their session ids but not their order: the set has no sessions and no limits.
+                let dead_spec = QueueSpec {
+                    sessions: SessionSpec::None,
+                    failed_max: None,
+                    receives_max: None,
+                    delay_ms: 0,
+                    ..(**spec).clone()
+                };
+                let mut letters =
+                    Queue::new(name.dead_letters(), dead_spec, *dead, *at, self.hash_seed);
+                letters.owner = Some(*queue);
+                self.names.insert(name.clone(), *queue);
+                self.names.insert(name.dead_letters(), *dead);
+                self.queues.insert(*queue, Box::new(made));
+                self.queues.insert(*dead, Box::new(letters));
+            }
+            Event::Updated { queue, spec } => {
+                let Some(q) = self.queues.get_mut(queue) else { return };
+                q.spec = (**spec).clone();
+                let (lock_ms, durability, dead) = (spec.lock_ms, spec.durability, q.dead);
+                if let Some(letters) = self.queues.get_mut(&dead) {
+                    (letters.spec.lock_ms, letters.spec.durability) = (lock_ms, durability);
+                }
+            }
+            Event::Deleted { queue } => self.drop_queue(*queue),
+            Event::Paused { queue, paused } => {
+                if let Some(q) = self.queues.get_mut(queue) {
+                    q.paused = *paused;
+                }
+                self.touch(*queue);
+            }
+            Event::Purged { queue, below } => self.purge_queue(*queue, *below),
+            Event::Sent(sent) => self.sent(pos, sent),
+            Event::Removed { queue, why, session, seqs } => {
+                self.removed(pos, *queue, *why, session.as_ref(), seqs)
+            }
+            Event::Leased(leased) => self.leased(leased),
+            Event::Renewed { leases, until } => {
+                for token in leases {
+                    if self.leases.find(*token).is_some()
+                        && let Some(lease) = self.leases.at_mut(token.slot)
+                    {
+                        lease.until = until.0;
+                        self.arm(token.slot);
+                    }
+                }
+            }
+            Event::Returned(returned) => self.returned(pos, returned),
+            Event::Deferred { queue, seq, over } => self.deferred(pos, *queue, *seq, over.as_ref()),
+            Event::Moved(moved) => self.moved(pos, moved),
+            Event::Held { queue, session, token, until, bound } => {
+                let Some(q) = self.queues.get_mut(queue) else { return };
+                let Some(sessions) = q.sessions.as_mut() else { return };
+                let slot = sessions.find_or_add(session);
+                let Some(s) = sessions.at_mut(slot) else { return };
+                (s.hold, s.cursor) = (token.slot, 0);
+                q.sessions_held += 1;
+                q.refresh_session(slot);
+                let what = Kind::Session { session: slot };
+                self.grant(Lease::new(*token, *queue, until.0, *bound, what));
+            }
+            Event::Unheld { queue, session, lost } => {
+                let Some(q) = self.queues.get_mut(queue) else { return };
+                let Some(slot) = q.sessions.as_ref().and_then(|s| s.find(session)) else { return };
+                let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) else { return };
+                let hold = std::mem::replace(&mut s.hold, NONE);
+                (s.consumer, s.cursor) = (None, 0);
+                q.sessions_held = q.sessions_held.saturating_sub(1);
+                q.totals.sessions_lost += u64::from(*lost);
+                q.refresh_session(slot);
+                self.revoke(hold);
+                self.touch(*queue);
+            }
+            Event::State { queue, session, state } => {
+                let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
+                else {
+                    return;
+                };
+                let slot = sessions.find_or_add(session);
+                if let Some(s) = sessions.at_mut(slot) {
+                    s.state = state.as_ref().map(|state| (pos, state.len() as u32));
+                    s.rests_on = pos;
+                }
+                sessions.forget_if_idle(slot);
+            }
+        }
+    }
+
+    fn saw(&mut self, at: u64) {
+        self.last_at = self.last_at.max(at);
+    }
+
+    /// Deliveries of this queue are looked at again before the turn ends.
+    pub(super) fn touch(&mut self, id: QueueId) {
+        if let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id))
+            && !q.dirty
+        {
+            q.dirty = true;
+            live.dirty.push(id);
+        }
+    }
+
+    fn touch_session(&mut self, id: QueueId, slot: u32) {
+        let held = self
+            .queues
+            .get(&id)
+            .and_then(|q| q.sessions.as_ref()?.at(slot))
+            .is_some_and(|s| s.consumer.is_some());
+        if let Some(live) = self.live.as_mut()
+            && held
+        {
+            live.dirty_sessions.push((id, slot));
+        }
+        self.touch(id);
+    }
+
+    fn sent(&mut self, pos: Pos, sent: &Sent) {
+        self.saw(sent.at.0);
+        let Some(q) = self.queues.get_mut(&sent.queue) else { return };
+        q.totals.sent += 1;
+        self.enter(pos, sent.queue, sent.seq, sent.at.0, sent.size);
+        if sent.due.0 > 0 {
+            let place = if sent.scheduled { Place::Scheduled } else { Place::Delayed };
+            self.wait(sent.queue, sent.seq, place, sent.due.0);
+        }
+        if sent.scheduled {
+            if let (Some(q), Some(session)) = (self.queues.get_mut(&sent.queue), &sent.session) {
+                q.kept.insert(sent.seq, session.clone());
+            }
+            return;
+        }
+        self.join(sent.queue, sent.seq, sent.session.as_ref());
+    }
+
+    /// Puts a message into the index.
+    fn enter(&mut self, pos: Pos, id: QueueId, seq: u64, at: u64, size: u32) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if seq < q.next_seq {
+            return; // never: sequences only grow
+        }
+        q.next_seq = seq + 1;
+        q.index.push(seq, pos, size, at);
+    }
+
+    /// Puts a message into the line of its session, if the queue has sessions.
+    fn join(&mut self, id: QueueId, seq: u64, session: Option<&SessionId>) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if let Some(sessions) = q.sessions.as_mut()
+            && let Some(session) = session
+        {
+            let slot = sessions.find_or_add(session);
+            if let Some(s) = sessions.at_mut(slot) {
+                s.line.insert(seq);
+                s.cursor = s.cursor.min(seq);
+            }
+            if let Some(touched) = q.touched.get_mut(&seq) {
+                touched.session = slot;
+            }
+            q.refresh_session(slot);
+            self.touch_session(id, slot);
+        } else {
+            if let Some(session) = session {
+                q.kept.insert(seq, session.clone());
+            }
+            self.touch(id);
+        }
+    }
+
+    /// A message waits until `due`.
+    fn wait(&mut self, id: QueueId, seq: u64, place: Place, due: u64) {
+        let timer = self.live.as_mut().map(|live| live.timers.set(due, Timer::Due(id, seq)));
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let touched = q.touched.entry(seq).or_default();
+        let from = touched.place;
+        (touched.place, touched.due, touched.timer) = (place, due, timer);
+        q.count(Some(from), Some(place));
+    }
+
+    fn removed(
+        &mut self,
+        pos: Pos,
+        id: QueueId,
+        why: Removal,
+        session: Option<&SessionId>,
+        seqs: &[u64],
+    ) {
+        for &seq in seqs {
+            let Some(q) = self.queues.get_mut(&id) else { return };
+            match why {
+                Removal::Completed | Removal::Taken => q.totals.completed += 1,
+                Removal::Cancelled | Removal::Dropped | Removal::Replaced => {}
+            }
+            if why == Removal::Taken {
+                q.totals.delivered += 1;
+                q.totals.redelivered +=
+                    u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
+            }
+            self.leave(pos, id, seq);
+        }
+        // Taken without a lease: the session must be told what is gone from the front of its line.
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if let Some(slot) = session.and_then(|session| q.sessions.as_ref()?.find(session)) {
+            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+                s.rests_on = pos;
+            }
+            q.refresh_session(slot);
+        }
+    }
+
+    /// Takes a message out of its queue, whatever its place was.
+    fn leave(&mut self, pos: Pos, id: QueueId, seq: u64) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if !q.index.remove(seq) {
+            return;
+        }
+        let newest = if q.newest.is_empty() { None } else { q.newest.remove(&seq) };
+        let touched = if q.touched.is_empty() { None } else { q.touched.remove(&seq) };
+        q.count(touched.as_ref().map(|t| t.place), None);
+        q.returned.remove(&seq);
+        if !q.kept.is_empty() {
+            q.kept.remove(&seq);
+        }
+        if let Some(newest) = newest {
+            self.forget_records(newest);
+        }
+        let Some(touched) = touched else { return };
+        if let (Some(timer), Some(live)) = (touched.timer, self.live.as_mut()) {
+            live.timers.cancel(timer);
+        }
+        match touched.place {
+            Place::Locked(slot) => self.unlock(pos, id, slot),
+            Place::Deferred | Place::Parked => self.unpark(id, touched.session),
+            // A session finds out by itself what is gone from the front of its line.
+            Place::Ready | Place::Delayed | Place::Scheduled => {}
+        }
+    }
+
+    fn unpark(&mut self, id: QueueId, slot: u32) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+            s.aside = s.aside.saturating_sub(1);
+        }
+        q.refresh_session(slot);
+    }
+
+    /// Forgets what lies over what, from the newest record down.
+    fn forget_records(&mut self, newest: Pos) {
+        let mut next = Some(newest);
+        while let Some(pos) = next {
+            next = self.under.remove(&pos);
+        }
+    }
+
+    /// A message's lease is over; its session, if any, may have something for another.
+    fn unlock(&mut self, pos: Pos, id: QueueId, slot: u32) {
+        let Some(lease) = self.revoke(slot) else { return };
+        if let Kind::Message { session: Some(session), .. } = lease.what
+            && let Some(q) = self.queues.get_mut(&id)
+        {
+            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(session)) {
+                s.out = s.out.saturating_sub(1);
+                s.rests_on = s.rests_on.max(pos);
+            }
+            q.refresh_session(session);
+            self.touch_session(id, session);
+        }
+    }
+
+    fn leased(&mut self, leased: &Leased) {
+        let id = leased.queue;
+        let session = leased.session.as_ref();
+        let hold =
+            leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
+        for &(seq, token) in &leased.items {
+            let Some(q) = self.queues.get_mut(&id) else { return };
+            if !q.index.contains(seq) {
+                continue;
+            }
+            let touched = q.touched.entry(seq).or_default();
+            let from = std::mem::replace(&mut touched.place, Place::Locked(token.slot));
+            let again = touched.receives > 0;
+            touched.receives = touched.receives.saturating_add(1);
+            q.totals.delivered += 1;
+            q.totals.redelivered += u64::from(again);
+            q.count(Some(from), Some(Place::Locked(token.slot)));
+            match slot {
+                Some(slot) => {
+                    if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+                        s.out += 1;
+                        if leased.deferred {
+                            s.aside = s.aside.saturating_sub(1);
+                        } else {
+                            s.cursor = seq + 1;
+                        }
+                    }
+                }
+                None if leased.deferred => {}
+                None if seq >= q.cursor => q.cursor = seq + 1,
+                None => drop(q.returned.remove(&seq)),
+            }
+            let what = Kind::Message { seq, session: slot, hold, deferred: leased.deferred };
+            self.grant(Lease::new(token, id, leased.until.0, leased.bound, what));
+        }
+        if let (Some(slot), Some(q)) = (slot, self.queues.get_mut(&id)) {
+            q.refresh_session(slot);
+        }
+    }
+
+    fn returned(&mut self, pos: Pos, returned: &Returned) {
+        let Returned { queue: id, seq, cause, due, parked, over } = returned;
+        let Some(q) = self.queues.get_mut(id) else { return };
+        let Some(touched) = q.touched.get_mut(seq) else { return };
+        let Place::Locked(lease_slot) = touched.place else { return };
+        match cause {
+            Cause::Released => touched.released = touched.released.saturating_add(1),
+            Cause::Abandoned => {
+                touched.failed = touched.failed.saturating_add(1);
+                q.totals.abandoned += 1;
+            }
+            Cause::Lost => {
+                touched.failed = touched.failed.saturating_add(1);
+                touched.lost = touched.lost.saturating_add(1);
+                q.totals.lost += 1;
+            }
+        }
+        self.lay_over(pos, *id, *seq, over.as_ref());
+        let what = self.leases.at(lease_slot).map(|lease| lease.what);
+        let Some(Kind::Message { session, deferred, .. }) = what else { return };
+        let Some(q) = self.queues.get_mut(id) else { return };
+        let to = match (deferred, due.0) {
+            (true, _) => Place::Deferred,
+            (false, 0) => Place::Ready,
+            (false, _) if *parked => Place::Parked,
+            (false, _) => Place::Delayed,
+        };
+        q.count(Some(Place::Locked(lease_slot)), Some(to));
+        if let Some(touched) = q.touched.get_mut(seq) {
+            touched.place = to;
+            touched.session = session.unwrap_or(NONE);
+        }
+        if matches!(to, Place::Delayed | Place::Parked) {
+            // Counted already: the place is set once more, now with its timer.
+            let timer =
+                self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
+            if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.touched.get_mut(seq)) {
+                (touched.due, touched.timer) = (due.0, timer);
+            }
+        }
+        let Some(q) = self.queues.get_mut(id) else { return };
+        match session {
+            Some(slot) => {
+                if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+                    match to {
+                        Place::Deferred | Place::Parked => s.aside += 1,
+                        _ => s.cursor = s.cursor.min(*seq),
+                    }
+                }
+            }
+            None if to == Place::Ready => drop(q.returned.insert(*seq)),
+            None => {}
+        }
+        // A lazy return is nothing to wait for.
+        let rests_on = if over.is_some() || *cause == Cause::Abandoned { pos } else { Pos::ZERO };
+        self.unlock(rests_on, *id, lease_slot);
+        self.touch(*id);
+    }
+
+    fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
+        self.lay_over(pos, id, seq, over);
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let Some(touched) = q.touched.get_mut(&seq) else { return };
+        let Place::Locked(slot) = touched.place else { return };
+        let what = self.leases.at(slot).map(|lease| lease.what);
+        let Some(Kind::Message { session, .. }) = what else { return };
+        (touched.place, touched.session) = (Place::Deferred, session.unwrap_or(NONE));
+        q.count(Some(Place::Locked(slot)), Some(Place::Deferred));
+        q.totals.deferred += 1;
+        if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
+            s.aside += 1;
+        }
+        self.unlock(pos, id, slot);
+    }
+
+    /// The record at `pos` lies over the newest one of the message.
+    fn lay_over(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
+        if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
+            self.under.insert(pos, over.from);
+            q.newest.insert(seq, pos);
+        }
+    }
+
+    fn moved(&mut self, pos: Pos, moved: &Moved) {
+        self.saw(moved.at.0);
+        let Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, .. } = moved;
+        // The records under it stay live, now under the new place: they are taken off the old one first.
+        if let Some(q) = self.queues.get_mut(from_queue) {
+            q.newest.remove(from_seq);
+            if matches!(why, Why::Dead { .. }) {
+                q.totals.dead_lettered += 1;
+            }
+        }
+        self.leave(pos, *from_queue, *from_seq);
+        self.under.insert(pos, *from);
+        if let Some(q) = self.queues.get_mut(queue) {
+            q.totals.sent += 1;
+            self.enter(pos, *queue, *seq, at.0, *size);
+            // `newest` names every place with records under it, so that leaving forgets them.
+            if let Some(q) = self.queues.get_mut(queue) {
+                q.newest.insert(*seq, pos);
+            }
+            self.join(*queue, *seq, session.as_ref());
+        } else {
+            self.forget_records(pos);
+        }
+    }
+
+    /// A delay is over. Not an event: it follows from the clock.
+    pub(super) fn delay_over(&mut self, id: QueueId, seq: u64) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let Some(touched) = q.touched.get_mut(&seq) else { return };
+        let from = std::mem::replace(&mut touched.place, Place::Ready);
+        let slot = touched.session;
+        if touched.receives == 0 {
+            q.touched.remove(&seq);
+        }
+        q.count(Some(from), None);
+        if q.sessions.is_none() {
+            if seq < q.cursor {
+                q.returned.insert(seq);
+            }
+            return self.touch(id);
+        }
+        if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+            if from == Place::Parked {
+                s.aside = s.aside.saturating_sub(1);
+            }
+            s.line.insert(seq);
+            s.cursor = s.cursor.min(seq);
+        }
+        q.refresh_session(slot);
+        self.touch_session(id, slot);
+    }
+
+    fn grant(&mut self, lease: Lease) {
+        let what = lease.what;
+        let slot = self.leases.insert(lease);
+        if let Kind::Message { hold: Some(hold), .. } = what
+            && let Some(hold) = self.leases.at_mut(hold)
+        {
+            let first = std::mem::replace(&mut hold.first, slot);
+            if let Some(after) = self.leases.at_mut(first) {
+                after.prev = slot;
+            }
+            if let Some(lease) = self.leases.at_mut(slot) {
+                lease.next = first;
+            }
+        }
+        self.arm(slot);
+    }
+
+    /// Sets the timer of a lease, unless one is set that fires in time to look again. A message under an explicit
+    /// hold needs none.
+    pub(super) fn arm(&mut self, slot: u32) {
+        let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else {
+            return;
+        };
+        if matches!(lease.what, Kind::Message { hold: Some(_), .. }) {
+            return;
+        }
+        if let Some(timer) = lease.timer {
+            if lease.until >= lease.armed_for {
+                return;
+            }
+            live.timers.cancel(timer);
+        }
+        lease.armed_for = lease.until;
+        lease.timer = Some(live.timers.set(lease.until, Timer::Lease(slot)));
+    }
+
+    fn revoke(&mut self, slot: u32) -> Option<Lease> {
+        let lease = self.leases.remove(slot)?;
+        if let (Some(live), Some(timer)) = (self.live.as_mut(), lease.timer) {
+            live.timers.cancel(timer);
+        }
+        if let Some(before) = self.leases.at_mut(lease.prev) {
+            before.next = lease.next;
+        } else if let Kind::Message { hold: Some(hold), .. } = lease.what {
+            if let Some(hold) = self.leases.at_mut(hold) {
+                hold.first = lease.next;
+            }
+        } else if let (Some(live), Some(connection)) = (self.live.as_mut(), lease.connection) {
+            live.set_first(connection, lease.next);
+        }
+        if let Some(after) = self.leases.at_mut(lease.next) {
+            after.prev = lease.prev;
+        }
+        Some(lease)
+    }
+
+    /// A restart of the broker is a release: nothing failed, nothing lost.
+    fn end_bound_leases(&mut self) {
+        let bound: Vec<_> = self
+            .leases
+            .iter()
+            .filter(|lease| lease.bound)
+            .map(|l| (l.token.slot, l.queue, l.what))
+            .collect();
+        for &(_, queue, what) in &bound {
+            if let Kind::Message { seq, .. } = what {
+                let (cause, due) = (Cause::Released, Timestamp(0));
+                self.returned(
+                    Pos::ZERO,
+                    &Returned { queue, seq, cause, due, parked: false, over: None },
+                );
+            }
+        }
+        for (_, queue, what) in bound {
+            if let Kind::Session { session } = what
+                && let Some(id) = self
+                    .queues
+                    .get(&queue)
+                    .and_then(|q| q.sessions.as_ref()?.at(session))
+                    .map(|s| s.id.clone())
+            {
+                self.apply(Pos::ZERO, &Event::Unheld { queue, session: id, lost: false });
+            }
+        }
+    }
+
+    /// Timers are not part of the journal: they follow from the state.
+    pub(super) fn set_timers(&mut self) {
+        let Some(live) = self.live.as_mut() else { return };
+        let mut ids: Vec<_> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let Some(q) = self.queues.get_mut(&id) else { continue };
+            let waits =
+                |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
+            let mut due: Vec<_> =
+                q.touched.iter().filter(|(_, t)| waits(t)).map(|(&seq, t)| (t.due, seq)).collect();
+            due.sort_unstable();
+            for (at, seq) in due {
+                let timer = live.timers.set(at, Timer::Due(id, seq));
+                if let Some(touched) = q.touched.get_mut(&seq) {
+                    touched.timer = Some(timer);
+                }
+            }
+        }
+        let slots: Vec<_> = self.leases.iter().map(|lease| lease.token.slot).collect();
+        slots.into_iter().for_each(|slot| self.arm(slot));
+    }
+
+    fn purge_queue(&mut self, id: QueueId, below: u64) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        if q.locked > 0 || below < q.next_seq {
+            let stays = |seq: u64| seq >= below || matches!(q.place(seq), Place::Locked(_));
+            let gone: Vec<_> =
+                q.index.iter().map(|(seq, _)| seq).filter(|&seq| !stays(seq)).collect();
+            gone.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
+        } else {
+            // Nothing is out: all goes at once.
+            q.index.clear();
+            q.returned.clear();
+            q.kept.clear();
+            (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
+            let timers: Vec<_> =
+                q.touched.drain().filter_map(|(_, touched)| touched.timer).collect();
+            let records: Vec<_> = q.newest.drain().map(|(_, newest)| newest).collect();
+            if let Some(live) = self.live.as_mut() {
+                timers.into_iter().for_each(|timer| live.timers.cancel(timer));
+            }
+            records.into_iter().for_each(|newest| self.forget_records(newest));
+        }
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let slots: Vec<u32> =
+            q.sessions.as_ref().map_or_else(Vec::new, |s| s.iter().map(|(slot, _)| slot).collect());
+        for slot in slots {
+            if q.touched.is_empty()
+                && let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot))
+            {
+                s.aside = 0;
+            }
+            q.refresh_session(slot);
+        }
+    }
+
+    fn drop_queue(&mut self, id: QueueId) {
+        let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
+        for id in [id, dead] {
+            let held: Vec<_> =
+                self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
+            for slot in held {
+                self.revoke(slot);
+            }
+            let Some(q) = self.queues.remove(&id) else { continue };
+            self.names.remove(&q.name);
+            q.newest.values().for_each(|&newest| self.forget_records(newest));
+            if let Some(live) = self.live.as_mut() {
+                q.touched
+                    .values()
+                    .filter_map(|t| t.timer)
+                    .for_each(|timer| live.timers.cancel(timer));
+            }
+        }
+    }
+}

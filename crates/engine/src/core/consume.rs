@@ -1,0 +1,654 @@
+//! Consumers, credit, and handing messages out. Waiting costs no task and no timer per message.
+
+use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
+
+use super::leases::{Leased as Kind, Leases, NONE};
+use super::queue::{Place, Queue};
+use super::timers::TimerId;
+use super::{Decided, FRAME_ROOM, Live, Needs, Output, Timer, To, Turn};
+use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
+use crate::event::{Cause, Event, Leased, QueueId, Removal};
+use crate::journal::Pos;
+
+/// Somebody who wants messages, or a session.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    pub queue: QueueId,
+    pub connection: Option<ConnectionId>,
+    pub wants: Want,
+    pub credit: u32,
+    pub take: bool,
+    pub lock_ms: Option<u64>,
+    /// A long poll or a waiting accept: the request to answer, once.
+    pub request: Option<u64>,
+    pub timer: Option<TimerId>,
+    /// Stands in the queue's line of waiting consumers.
+    pub waiting: bool,
+}
+
+/// What a consumer wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    Messages {
+        per_session: u32,
+    },
+    /// Messages of the session that the hold in this slot holds.
+    Held(LeaseToken),
+    /// A session to hold.
+    Session,
+}
+
+/// What is bound to a connection.
+#[derive(Debug)]
+pub(super) struct Connected {
+    consumers: Vec<ConsumerId>,
+    /// First in the list of its leases and holds.
+    first: u32,
+}
+
+impl Default for Connected {
+    fn default() -> Self {
+        Self { consumers: Vec::new(), first: NONE }
+    }
+}
+
+impl Live {
+    /// Binds a lease to a connection.
+    fn link(&mut self, leases: &mut Leases, connection: ConnectionId, slot: u32) {
+        let connected = self.connections.entry(connection).or_default();
+        let first = std::mem::replace(&mut connected.first, slot);
+        if let Some(lease) = leases.at_mut(slot) {
+            (lease.connection, lease.prev, lease.next) = (Some(connection), NONE, first);
+        }
+        if let Some(after) = leases.at_mut(first) {
+            after.prev = slot;
+        }
+    }
+
+    /// The list of a connection begins with another lease now.
+    pub(super) fn set_first(&mut self, connection: ConnectionId, first: u32) {
+        if let Some(connected) = self.connections.get_mut(&connection) {
+            connected.first = first;
+        }
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
+        let Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until } =
+            attach;
+        check_lock(lock_ms)?;
+        if credit > limits::CREDIT_MAX {
+            return Err(Refusal::OutOfRange {
+                what: "credit",
+                rule: format!("at most {}", limits::CREDIT_MAX),
+            });
+        }
+        let (id, q) = self.core.queue(&queue)?;
+        let sessioned = q.sessions.is_some();
+        let wants = match wants {
+            Wants::Any { .. } if sessioned && take => return Err(Refusal::HoldRequired { queue }),
+            Wants::Any { per_session } => Want::Messages { per_session: per_session.max(1) },
+            Wants::Held(_) if !sessioned => return Err(Refusal::NoSessions { queue }),
+            Wants::Held(token) => {
+                let session = self.held_session(id, token)?;
+                let q = self.core.queues.get_mut(&id);
+                if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
+                    s.consumer = Some(consumer);
+                }
+                self.core.live().dirty_sessions.push((id, session));
+                Want::Held(token)
+            }
+        };
+        self.add_consumer(
+            consumer,
+            Consumer {
+                queue: id,
+                connection,
+                wants,
+                credit,
+                take,
+                lock_ms,
+                request: once_until.map(|_| request),
+                timer: None,
+                waiting: false,
+            },
+        )?;
+        let Some(until) = once_until else {
+            self.want(consumer);
+            return Ok(Some((Reply::Done, Needs::Settled)));
+        };
+        // A long poll looks at once: what is there is the answer, and nothing that came later overtakes it.
+        self.want(consumer);
+        self.end();
+        self.dispatch();
+        if self.core.live().consumers.contains_key(&consumer) {
+            self.wait_until(consumer, until);
+        }
+        Ok(None)
+    }
+
+    /// The session that a valid hold of this queue holds.
+    pub(super) fn held_session(&self, queue: QueueId, token: LeaseToken) -> Result<u32, Refusal> {
+        let lost = Refusal::LeaseLost { lease: token };
+        let lease = self
+            .core
+            .leases
+            .find(token)
+            .filter(|lease| lease.queue == queue && self.now.0 < lease.until);
+        match lease.map(|lease| lease.what) {
+            Some(Kind::Session { session }) => Ok(session),
+            _ => Err(lost),
+        }
+    }
+
+    pub(super) fn add_consumer(
+        &mut self,
+        id: ConsumerId,
+        consumer: Consumer,
+    ) -> Result<(), Refusal> {
+        let (queue, connection) = (consumer.queue, consumer.connection);
+        let live = self.core.live();
+        if live.consumers.len() >= limits::CONSUMERS_MAX {
+            return Err(Refusal::TooMany {
+                what: "consumers",
+                limit: limits::CONSUMERS_MAX as u64,
+            });
+        }
+        if let Some(connection) = connection {
+            live.connections.entry(connection).or_default().consumers.push(id);
+        }
+        live.consumers.insert(id, consumer);
+        if let Some(q) = self.core.queues.get_mut(&queue) {
+            q.consumers += 1;
+        }
+        Ok(())
+    }
+
+    /// Answers a waiting request at `until` at the latest; at once if that is past.
+    pub(super) fn wait_until(&mut self, id: ConsumerId, until: Timestamp) {
+        if until <= self.now {
+            return self.waited_enough(id);
+        }
+        let live = self.core.live();
+        let timer = live.timers.set(until.0, Timer::Wait(id));
+        if let Some(consumer) = live.consumers.get_mut(&id) {
+            consumer.timer = Some(timer);
+        }
+    }
+
+    /// A wait ends with nothing.
+    pub(super) fn waited_enough(&mut self, id: ConsumerId) {
+        if let Some(consumer) = self.remove_consumer(id)
+            && let Some(request) = consumer.request
+        {
+            let nothing = match consumer.wants {
+                Want::Session => Reply::Accepted(None),
+                Want::Messages { .. } | Want::Held(_) => Reply::Delivered(Vec::new()),
+            };
+            self.answer(request, Ok(nothing), Needs::Settled);
+        }
+    }
+
+    pub(super) fn remove_consumer(&mut self, id: ConsumerId) -> Option<Consumer> {
+        let live = self.core.live();
+        let consumer = live.consumers.remove(&id)?;
+        if let Some(timer) = consumer.timer {
+            live.timers.cancel(timer);
+        }
+        if let Some(connected) = consumer.connection.and_then(|c| live.connections.get_mut(&c)) {
+            connected.consumers.retain(|&other| other != id);
+        }
+        let held = match consumer.wants {
+            Want::Held(token) => self.held_session(consumer.queue, token).ok(),
+            Want::Messages { .. } | Want::Session => None,
+        };
+        if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
+            q.consumers = q.consumers.saturating_sub(1);
+            if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot))
+                && s.consumer == Some(id)
+            {
+                s.consumer = None;
+            }
+        }
+        self.tidy_line(consumer.queue);
+        Some(consumer)
+    }
+
+    /// Whoever left stays in the line until its turn comes, or until the line is mostly such.
+    fn tidy_line(&mut self, queue: QueueId) {
+        let Some(live) = self.core.live.as_ref() else { return };
+        if let Some(q) = self.core.queues.get_mut(&queue)
+            && q.waiting.len() as u64 > 2 * q.consumers + 64
+        {
+            q.waiting.retain(|id| live.consumers.contains_key(id));
+        }
+    }
+
+    pub(super) fn credit(&mut self, id: ConsumerId, credit: u32, replace: bool) -> Decided {
+        let live = self.core.live();
+        // A consumer that just ended by itself: its notice is on the way.
+        let Some(consumer) = live.consumers.get_mut(&id) else {
+            return Ok(Some((Reply::Done, Needs::Settled)));
+        };
+        let total = if replace { credit } else { consumer.credit.saturating_add(credit) };
+        if total > limits::CREDIT_MAX {
+            return Err(Refusal::OutOfRange {
+                what: "credit",
+                rule: format!("at most {}", limits::CREDIT_MAX),
+            });
+        }
+        consumer.credit = total;
+        if let Want::Held(token) = consumer.wants {
+            let queue = consumer.queue;
+            if let Ok(session) = self.held_session(queue, token) {
+                self.core.live().dirty_sessions.push((queue, session));
+            }
+        }
+        self.want(id);
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Puts a consumer that wants something into its queue's line.
+    pub(super) fn want(&mut self, id: ConsumerId) {
+        let Some(consumer) = self.core.live().consumers.get_mut(&id) else { return };
+        let wants = match consumer.wants {
+            Want::Messages { .. } => consumer.credit > 0,
+            Want::Session => true,
+            Want::Held(_) => false,
+        };
+        if wants && !consumer.waiting {
+            consumer.waiting = true;
+            let queue = consumer.queue;
+            if let Some(q) = self.core.queues.get_mut(&queue) {
+                q.waiting.push_back(id);
+            }
+            self.core.touch(queue);
+        }
+    }
+
+    /// Ends a consumer; a waiting request is answered with nothing, which nobody may be there to hear.
+    pub(super) fn detach(&mut self, id: ConsumerId) -> Decided {
+        self.waited_enough(id);
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    pub(super) fn disconnect(&mut self, connection: ConnectionId, clean: bool) -> Decided {
+        let Some(connected) = self.core.live().connections.get_mut(&connection) else {
+            return Ok(Some((Reply::Done, Needs::Settled)));
+        };
+        for id in std::mem::take(&mut connected.consumers) {
+            self.remove_consumer(id);
+        }
+        let cause = if clean { Cause::Released } else { Cause::Lost };
+        // The list shrinks from its head; a hold takes its messages with it.
+        while let Some(slot) =
+            self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
+        {
+            let ended = match self.core.leases.at(slot).map(|lease| lease.what) {
+                Some(Kind::Session { .. }) => self.end_hold(slot, cause),
+                Some(Kind::Message { .. }) => self.end_lease(slot, cause),
+                None => break,
+            };
+            self.end();
+            ended?;
+        }
+        self.core.live().connections.remove(&connection);
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Hands out what there is to those who want it, for every queue and session that something happened to.
+    pub fn dispatch(&mut self) {
+        loop {
+            let live = self.core.live();
+            if let Some((queue, session)) = live.dirty_sessions.pop() {
+                self.serve_holder(queue, session);
+            } else if let Some(queue) = live.dirty.pop() {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.dirty = false;
+                    self.serve_queue(queue);
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn serve_queue(&mut self, id: QueueId) {
+        while let Some(q) = self.core.queues.get_mut(&id) {
+            let Some(&consumer_id) = q.waiting.front().filter(|_| !q.paused) else { return };
+            let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
+            if (q.sessions.is_some() && first_session.is_none())
+                || q.next_ready(None).is_none() && q.sessions.is_none()
+            {
+                return;
+            }
+            q.waiting.pop_front();
+            let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { continue };
+            consumer.waiting = false;
+            let served = match consumer.wants {
+                Want::Session => self.grant_session(consumer_id, id),
+                Want::Messages { per_session } => self.grant_messages(consumer_id, id, per_session),
+                Want::Held(_) => Ok(()),
+            };
+            self.end();
+            // Whoever is not satisfied goes to the end of the line.
+            self.want(consumer_id);
+            if served.is_err() {
+                return; // no room for the records: settling will make some
+            }
+        }
+    }
+
+    fn grant_messages(
+        &mut self,
+        consumer_id: ConsumerId,
+        id: QueueId,
+        per_session: u32,
+    ) -> Result<(), Refusal> {
+        let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
+        let (mut wanted, once) = (consumer.credit as usize, consumer.request.is_some());
+        let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
+        if !once {
+            // A fair share now, the rest in the next round.
+            let share = q.ready() as usize / (q.waiting.len() + 1);
+            wanted = wanted.min(share.clamp(1, 256));
+        }
+        wanted =
+            wanted.min(limits::RECEIVE_BATCH_MAX).min(limits::LEASES_MAX - self.core.leases.len());
+        let mut grants = Vec::new();
+        let mut rests_on = Pos::ZERO;
+        if q.sessions.is_none() {
+            let mut seqs = Vec::with_capacity(wanted.min(64));
+            while seqs.len() < wanted
+                && let Some(seq) = q.next_ready(seqs.last().copied())
+            {
+                seqs.push(seq);
+            }
+            self.lease(consumer_id, id, None, seqs, &mut grants, &mut rests_on)?;
+        } else {
+            while grants.len() < wanted
+                && let Some(slot) = self.first_ready_session(id)
+            {
+                let most = (per_session as usize).min(wanted - grants.len());
+                let seqs = self.next_of_session(id, slot, most);
+                self.lease(consumer_id, id, Some((slot, None)), seqs, &mut grants, &mut rests_on)?;
+            }
+        }
+        self.end();
+        self.deliver(consumer_id, grants, rests_on);
+        Ok(())
+    }
+
+    /// The head of the ready ring, after those whose messages are gone have left it.
+    pub(super) fn first_ready_session(&mut self, id: QueueId) -> Option<u32> {
+        loop {
+            let q = self.core.queues.get_mut(&id)?;
+            let slot = q.sessions.as_ref()?.first_ready()?;
+            if q.next_of(slot, None).is_some() {
+                return Some(slot);
+            }
+            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+                s.cursor = 0;
+            }
+            q.refresh_session(slot);
+            if q.next_of(slot, None).is_none() {
+                q.sessions.as_mut()?.set_ready(slot, false);
+            }
+        }
+    }
+
+    fn next_of_session(&self, id: QueueId, slot: u32, most: usize) -> Vec<u64> {
+        let mut seqs = Vec::new();
+        let Some(q) = self.core.queues.get(&id) else { return seqs };
+        while seqs.len() < most
+            && let Some(seq) = q.next_of(slot, seqs.last().copied())
+        {
+            seqs.push(seq);
+        }
+        seqs
+    }
+
+    fn serve_holder(&mut self, id: QueueId, slot: u32) {
+        loop {
+            let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused) else { return };
+            let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
+            let (Some(consumer_id), hold) = (s.consumer, s.hold) else { return };
+            let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return };
+            let most = (consumer.credit as usize).min(limits::RECEIVE_BATCH_MAX);
+            let seqs = self.next_of_session(id, slot, most);
+            if seqs.is_empty() {
+                return;
+            }
+            let (mut grants, mut rests_on) = (Vec::new(), Pos::ZERO);
+            let leased = self.lease(
+                consumer_id,
+                id,
+                Some((slot, Some(hold))),
+                seqs,
+                &mut grants,
+                &mut rests_on,
+            );
+            self.end();
+            if leased.is_err() {
+                return;
+            }
+            self.deliver(consumer_id, grants, rests_on);
+        }
+    }
+
+    /// Leases or takes messages for a consumer. The group stays open.
+    fn lease(
+        &mut self,
+        consumer_id: ConsumerId,
+        id: QueueId,
+        session: Option<(u32, Option<u32>)>,
+        seqs: Vec<u64>,
+        grants: &mut Vec<Grant>,
+        rests_on: &mut Pos,
+    ) -> Result<(), Refusal> {
+        let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
+        let (take, lock_ms, connection) = (consumer.take, consumer.lock_ms, consumer.connection);
+        self.grant(
+            id,
+            seqs,
+            Granting { session, take, lock_ms, connection, deferred: false },
+            grants,
+            rests_on,
+        )
+    }
+
+    pub(super) fn grant(
+        &mut self,
+        id: QueueId,
+        seqs: Vec<u64>,
+        granting: Granting,
+        grants: &mut Vec<Grant>,
+        rests_on: &mut Pos,
+    ) -> Result<(), Refusal> {
+        if seqs.is_empty() {
+            return Ok(());
+        }
+        if !self.open {
+            self.begin(FRAME_ROOM * 4 + 64 * limits::RECEIVE_BATCH_MAX)?;
+        }
+        let Granting { session, take, lock_ms, connection, deferred } = granting;
+        let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
+        let until = self.now.plus_ms(lock_ms.unwrap_or(q.spec.lock_ms));
+        let entry = session.and_then(|(slot, _)| q.sessions.as_ref()?.at(slot));
+        let session_id = entry.map(|s| s.id.clone());
+        if q.durable() {
+            *rests_on = (*rests_on).max(entry.map_or(Pos::ZERO, |s| after(s.rests_on)));
+        }
+        let first = grants.len();
+        for &seq in &seqs {
+            let Some(pos) = q.pos(seq) else { continue };
+            let counts = q.touched.get(&seq);
+            let (receives, failed) = counts.map_or((0, 0), |t| (t.receives, t.failed));
+            if q.durable() {
+                *rests_on = (*rests_on).max(after(pos));
+            }
+            grants.push(Grant {
+                seq: Seq(seq),
+                pos,
+                lease: None,
+                until,
+                receives: receives + 1,
+                failed,
+            });
+        }
+        if take {
+            self.commit(
+                Event::Removed { queue: id, why: Removal::Taken, session: session_id, seqs },
+                false,
+            );
+            // Gone before it is given: the removal itself must be on disk.
+            *rests_on = Pos::from_u64(u64::MAX);
+            return Ok(());
+        }
+        let mut items = Vec::with_capacity(seqs.len());
+        for (nth, grant) in grants[first..].iter_mut().enumerate() {
+            let token = self.token(nth);
+            grant.lease = Some(token);
+            items.push((grant.seq.0, token));
+        }
+        let hold_slot = session.and_then(|(_, hold)| hold);
+        let hold = hold_slot.and_then(|slot| self.core.leases.at(slot));
+        // Under an explicit hold only the hold's own deadline counts.
+        let until = hold.map_or(until, |hold| Timestamp(hold.until));
+        let bound = hold.map_or(connection.is_some(), |hold| hold.bound);
+        let hold = hold.map(|hold| hold.token);
+        grants[first..].iter_mut().for_each(|grant| grant.until = until);
+        let tokens: Vec<u32> = items.iter().map(|(_, token)| token.slot).collect();
+        self.commit(
+            Event::Leased(Leased {
+                queue: id,
+                until,
+                bound,
+                hold,
+                session: session_id,
+                deferred,
+                items,
+            }),
+            true,
+        );
+        // A message under a hold ends with the hold; a list of its own would end it twice.
+        if let (Some(connection), None) = (connection, hold_slot) {
+            tokens.into_iter().for_each(|slot| self.bind(Some(connection), slot));
+        }
+        Ok(())
+    }
+
+    pub(super) fn bind(&mut self, connection: Option<ConnectionId>, slot: u32) {
+        if let (Some(connection), Some(live)) = (connection, self.core.live.as_mut()) {
+            live.link(&mut self.core.leases, connection, slot);
+        }
+    }
+
+    /// Says what was granted, and lowers the credit. The group must have been closed.
+    fn deliver(&mut self, consumer_id: ConsumerId, grants: Vec<Grant>, rests_on: Pos) {
+        if grants.is_empty() {
+            return;
+        }
+        let needs = grant_needs(rests_on);
+        let (durable, written) = self.marks(needs);
+        let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { return };
+        consumer.credit = consumer.credit.saturating_sub(grants.len() as u32);
+        let to = match consumer.request {
+            Some(request) => {
+                self.remove_consumer(consumer_id);
+                To::Request(request, Ok(Reply::Delivered(grants)))
+            }
+            None => To::Consumer(consumer_id, Notice::Deliver(grants)),
+        };
+        self.out.push(Output { to, durable, written });
+    }
+
+    /// A consumer ends by itself.
+    pub(super) fn end_consumer(&mut self, id: ConsumerId, why: Refusal) {
+        let Some(consumer) = self.remove_consumer(id) else { return };
+        match consumer.request {
+            Some(request) => self.answer(request, Err(why), Needs::Settled),
+            None => {
+                let (durable, written) = self.marks(Needs::Settled);
+                self.out.push(Output {
+                    to: To::Consumer(id, Notice::Ended(why)),
+                    durable,
+                    written,
+                });
+            }
+        }
+    }
+
+    pub(super) fn receive_deferred(
+        &mut self,
+        queue: &QueueName,
+        seqs: &[Seq],
+        hold: Option<LeaseToken>,
+        lock_ms: Option<u64>,
+        take: bool,
+        connection: Option<ConnectionId>,
+    ) -> Decided {
+        check_lock(lock_ms)?;
+        if seqs.len() > limits::RECEIVE_BATCH_MAX {
+            return Err(Refusal::TooMany {
+                what: "sequences",
+                limit: limits::RECEIVE_BATCH_MAX as u64,
+            });
+        }
+        let (id, q) = self.core.queue(queue)?;
+        let session = match (q.sessions.is_some(), hold) {
+            (true, Some(token)) => Some((self.held_session(id, token)?, Some(token.slot))),
+            (true, None) => return Err(Refusal::HoldRequired { queue: queue.clone() }),
+            (false, _) => None,
+        };
+        let belongs = |q: &Queue, seq: u64| {
+            let Some(touched) = q.touched.get(&seq) else { return false };
+            touched.place == Place::Deferred
+                && session.is_none_or(|(slot, _)| touched.session == slot)
+        };
+        if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
+            return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "deferred" });
+        }
+        let mut seqs: Vec<u64> = seqs.iter().map(|seq| seq.0).collect();
+        seqs.sort_unstable();
+        seqs.dedup();
+        let (mut grants, mut rests_on) = (Vec::new(), Pos::ZERO);
+        let granting = Granting { session, take, lock_ms, connection, deferred: true };
+        self.grant(id, seqs, granting, &mut grants, &mut rests_on)?;
+        self.end();
+        Ok(Some((Reply::Delivered(grants), grant_needs(rests_on))))
+    }
+}
+
+/// How messages are granted.
+pub(super) struct Granting {
+    /// Slot of their session, and of its explicit hold.
+    pub session: Option<(u32, Option<u32>)>,
+    pub take: bool,
+    pub lock_ms: Option<u64>,
+    pub connection: Option<ConnectionId>,
+    pub deferred: bool,
+}
+
+/// Everything before the end of the record at `pos` must be durable: marks move from group to group.
+fn after(pos: Pos) -> Pos {
+    if pos == Pos::ZERO { pos } else { Pos::from_u64(pos.get() + 1) }
+}
+
+/// Taken messages wait for their removal; leased ones for what they rest on.
+fn grant_needs(rests_on: Pos) -> Needs {
+    if rests_on.get() == u64::MAX { Needs::Durable } else { Needs::Granted(rests_on) }
+}
+
+pub(super) fn check_lock(lock_ms: Option<u64>) -> Result<(), Refusal> {
+    match lock_ms {
+        Some(ms) if !(limits::LOCK_MS_MIN..=limits::LOCK_MS_MAX).contains(&ms) => {
+            Err(Refusal::OutOfRange {
+                what: "lock_ms",
+                rule: format!("from {} to {}", limits::LOCK_MS_MIN, limits::LOCK_MS_MAX),
+            })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,100 @@
+//! What becomes due: lapsed leases, delays, schedules, waits. Decided by the same loop, from the same clock.
+
+use super::leases::Leased as Kind;
+use super::queue::Place;
+use super::timers::TimerId;
+use super::{FRAME_ROOM, Timer, Turn};
+use crate::event::{Cause, QueueId};
+
+/// When a record finds no room, it is tried again after so long.
+const AGAIN_MS: u64 = 1000;
+
+impl Turn<'_> {
+    /// Does everything that is due by now.
+    pub fn expire(&mut self) {
+        let mut due = Vec::new();
+        let now = self.now.0;
+        self.core.live().timers.advance(now, &mut due);
+        // Fired timers are gone from the wheel: nobody may cancel them any more while the others are dealt with.
+        due.iter().for_each(|&timer| self.set_timer(timer, None));
+        for timer in due {
+            let done = match timer {
+                Timer::Lease(slot) => self.lease_due(slot),
+                Timer::Due(queue, seq) => self.message_due(queue, seq),
+                Timer::Wait(consumer) => {
+                    self.waited_enough(consumer);
+                    true
+                }
+            };
+            self.end();
+            if !done {
+                self.try_again(timer);
+            }
+        }
+    }
+
+    fn lease_due(&mut self, slot: u32) -> bool {
+        let now = self.now.0;
+        let Some(lease) = self.core.leases.at(slot).filter(|lease| lease.timer.is_none()) else {
+            return true;
+        };
+        if lease.until > now {
+            // It was renewed since the timer was set.
+            self.core.arm(slot);
+            return true;
+        }
+        match lease.what {
+            Kind::Session { .. } => self.end_hold(slot, Cause::Lost).is_ok(),
+            Kind::Message { .. } => self.end_lease(slot, Cause::Lost).is_ok(),
+        }
+    }
+
+    fn message_due(&mut self, id: QueueId, seq: u64) -> bool {
+        let Some(q) = self.core.queues.get(&id) else { return true };
+        let Some(touched) = q.touched.get(&seq).filter(|touched| touched.timer.is_none()) else {
+            return true;
+        };
+        match touched.place {
+            Place::Scheduled => {
+                let session = q.kept.get(&seq).cloned();
+                if self.begin(2 * FRAME_ROOM).is_err() {
+                    return false;
+                }
+                self.activate(id, seq, session);
+            }
+            // Being ready again follows from the clock and is not journaled: a replay finds the delay over as well.
+            Place::Delayed | Place::Parked => self.core.delay_over(id, seq),
+            Place::Ready | Place::Locked(_) | Place::Deferred => {}
+        }
+        true
+    }
+
+    fn try_again(&mut self, timer: Timer) {
+        let at = self.now.0 + AGAIN_MS;
+        let id = self.core.live().timers.set(at, timer);
+        self.set_timer(timer, Some(id));
+    }
+
+    /// Notes at its owner that a timer is set, or has fired.
+    fn set_timer(&mut self, timer: Timer, id: Option<TimerId>) {
+        match timer {
+            Timer::Lease(slot) => {
+                if let Some(lease) = self.core.leases.at_mut(slot) {
+                    lease.timer = id;
+                }
+            }
+            Timer::Due(queue, seq) => {
+                if let Some(t) =
+                    self.core.queues.get_mut(&queue).and_then(|q| q.touched.get_mut(&seq))
+                {
+                    t.timer = id;
+                }
+            }
+            Timer::Wait(consumer) => {
+                if let Some(consumer) = self.core.live().consumers.get_mut(&consumer) {
+                    consumer.timer = id;
+                }
+            }
+        }
+    }
+}

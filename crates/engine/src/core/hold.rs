@@ -1,0 +1,249 @@
+//! Holding sessions: accept, release, break, and the state that goes with a session.
+
+use malote_model::{Changes, LeaseToken, QueueName, Refusal, SessionId, Timestamp, limits};
+
+use super::consume::{Consumer, Want, check_lock};
+use super::leases::{Lease, Leased as Kind, NONE};
+use super::queue::Place;
+use super::{Decided, FRAME_ROOM, Needs, Output, To, Turn};
+use crate::command::{Accept, ConnectionId, ConsumerId, Held, Reply, StateChange};
+use crate::event::{Cause, Event, QueueId};
+
+impl Turn<'_> {
+    pub(super) fn accept(&mut self, request: u64, accept: Accept) -> Decided {
+        let Accept { consumer, connection, queue, session, lock_ms, until } = accept;
+        check_lock(lock_ms)?;
+        let (id, q) = self.core.queue(&queue)?;
+        let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue }) };
+        let lock = lock_ms.unwrap_or(q.spec.lock_ms);
+        if let Some(session) = session {
+            self.check_session(&queue, &q.spec.sessions, Some(&session))?;
+            if let Some(held) = sessions.find(&session).and_then(|slot| self.busy_until(id, slot)) {
+                return Err(Refusal::SessionHeld { session, until: held });
+            }
+            let held = self.hold(id, session, lock, connection)?;
+            return Ok(Some((Reply::Accepted(Some(held)), Needs::Granted(self.log.last_eager()))));
+        }
+        let wants = Want::Session;
+        let waiting = Consumer {
+            queue: id,
+            connection,
+            wants,
+            credit: 0,
+            take: false,
+            lock_ms,
+            request: Some(request),
+            timer: None,
+            waiting: false,
+        };
+        self.add_consumer(consumer, waiting)?;
+        self.want(consumer);
+        self.dispatch();
+        if self.core.live().consumers.contains_key(&consumer) {
+            self.wait_until(consumer, until);
+        }
+        Ok(None)
+    }
+
+    /// Until when somebody has the session: its explicit hold, or the last of its leases.
+    fn busy_until(&self, id: QueueId, slot: u32) -> Option<Timestamp> {
+        let s = self.core.queues.get(&id)?.sessions.as_ref()?.at(slot)?;
+        if let Some(hold) = self.core.leases.at(s.hold) {
+            return Some(Timestamp(hold.until));
+        }
+        let out = self.out_of_session(id, slot);
+        out.iter()
+            .filter_map(|&slot| self.core.leases.at(slot))
+            .map(|lease| Timestamp(lease.until))
+            .max()
+    }
+
+    /// Holds a session that nobody has. Opens a group and closes it.
+    fn hold(
+        &mut self,
+        queue: QueueId,
+        session: SessionId,
+        lock_ms: u64,
+        connection: Option<ConnectionId>,
+    ) -> Result<Held, Refusal> {
+        if self.core.leases.len() >= limits::LEASES_MAX {
+            return Err(Refusal::TooMany { what: "leases", limit: limits::LEASES_MAX as u64 });
+        }
+        self.begin(2 * FRAME_ROOM)?;
+        let until = self.now.plus_ms(lock_ms);
+        let token = self.token(0);
+        let bound = connection.is_some();
+        self.commit(Event::Held { queue, session: session.clone(), token, until, bound }, true);
+        self.end();
+        self.bind(connection, token.slot);
+        Ok(Held { session, hold: token, until })
+    }
+
+    /// Gives the head of the ready ring to a waiting accept.
+    pub(super) fn grant_session(
+        &mut self,
+        consumer_id: ConsumerId,
+        id: QueueId,
+    ) -> Result<(), Refusal> {
+        let Some(slot) = self.first_ready_session(id) else { return Ok(()) };
+        let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
+        let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
+        let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
+        let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
+        let (session, rests_on) = (s.id.clone(), s.rests_on);
+        let held = self.hold(id, session, lock_ms.unwrap_or(q.spec.lock_ms), connection)?;
+        if let Some(request) =
+            self.remove_consumer(consumer_id).and_then(|consumer| consumer.request)
+        {
+            let (durable, written) = self.marks(Needs::Granted(rests_on));
+            let to = To::Request(request, Ok(Reply::Accepted(Some(held))));
+            self.out.push(Output { to, durable, written });
+        }
+        Ok(())
+    }
+
+    /// Slots of the leases of a session's messages.
+    pub(super) fn out_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
+        let Some(q) = self.core.queues.get(&id) else { return Vec::new() };
+        let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Vec::new() };
+        if let Some(hold) = self.core.leases.at(s.hold) {
+            let mut all = Vec::with_capacity(s.out as usize);
+            let mut next = hold.first;
+            while let Some(lease) = self.core.leases.at(next) {
+                all.push(next);
+                next = lease.next;
+            }
+            return all;
+        }
+        // What is out stands before the cursor, at the front of the line.
+        let mut all = Vec::new();
+        for seq in s.line.iter() {
+            if all.len() == s.out as usize {
+                break;
+            }
+            if let Place::Locked(lease) = q.place(seq) {
+                all.push(lease);
+            }
+        }
+        all
+    }
+
+    pub(super) fn release_session(&mut self, hold: LeaseToken) -> Decided {
+        let lease =
+            self.core.leases.find(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
+        let slot = lease.map(|lease| lease.token.slot).ok_or(Refusal::LeaseLost { lease: hold })?;
+        self.end_hold(slot, Cause::Released)?;
+        self.end();
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Ends a hold and returns what is out under it. Opens a group.
+    pub(super) fn end_hold(&mut self, hold: u32, cause: Cause) -> Result<(), Refusal> {
+        let Some(&Lease { queue, what: Kind::Session { session }, .. }) = self.core.leases.at(hold)
+        else {
+            return Ok(());
+        };
+        let out = self.out_of_session(queue, session);
+        self.begin(FRAME_ROOM * (out.len() + 2))?;
+        for lease in out {
+            self.return_message(lease, cause, 0, &Changes::default());
+        }
+        self.unhold(hold, cause == Cause::Lost);
+        Ok(())
+    }
+
+    /// The hold itself is over. A consumer of the session hears of it unless its holder let go.
+    pub(super) fn unhold(&mut self, hold: u32, lost: bool) {
+        let Some(&Lease { token, queue, what: Kind::Session { session: slot }, .. }) =
+            self.core.leases.at(hold)
+        else {
+            return;
+        };
+        let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot));
+        let Some((session, consumer)) = session.map(|s| (s.id.clone(), s.consumer)) else { return };
+        self.commit(Event::Unheld { queue, session, lost }, true);
+        if let Some(consumer) = consumer {
+            self.end_consumer(consumer, Refusal::LeaseLost { lease: token });
+        }
+    }
+
+    /// Ends the lease of one message that is under no explicit hold. Opens a group.
+    pub(super) fn end_lease(&mut self, slot: u32, cause: Cause) -> Result<(), Refusal> {
+        self.begin(2 * FRAME_ROOM)?;
+        self.return_message(slot, cause, 0, &Changes::default());
+        Ok(())
+    }
+
+    pub(super) fn break_session(&mut self, queue: &QueueName, session: &SessionId) -> Decided {
+        let (id, q) = self.core.queue(queue)?;
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: queue.clone() });
+        };
+        let done = Ok(Some((Reply::Done, Needs::Durable)));
+        let Some(slot) = sessions.find(session) else { return done };
+        let hold = sessions.at(slot).map_or(NONE, |s| s.hold);
+        if hold != NONE {
+            self.end_hold(hold, Cause::Released)?;
+            return done;
+        }
+        let out = self.out_of_session(id, slot);
+        self.begin(FRAME_ROOM * (out.len() + 1))?;
+        for lease in out {
+            self.return_message(lease, Cause::Released, 0, &Changes::default());
+        }
+        done
+    }
+
+    /// The session and queue that a state change is about.
+    pub(super) fn check_state(&self, change: &StateChange) -> Result<(QueueId, u32), Refusal> {
+        let lost = Refusal::LeaseLost { lease: change.hold };
+        if change.state.as_ref().is_some_and(|state| state.len() > limits::SESSION_STATE_BYTES_MAX)
+        {
+            let rule = format!("at most {} bytes", limits::SESSION_STATE_BYTES_MAX);
+            return Err(Refusal::OutOfRange { what: "a session state", rule });
+        }
+        let queue = self.core.leases.find(change.hold).map(|lease| lease.queue).ok_or(lost)?;
+        Ok((queue, self.held_session(queue, change.hold)?))
+    }
+
+    /// Journals a state change that was checked; nothing if the hold ended with what was settled beside it.
+    pub(super) fn commit_state(&mut self, change: StateChange) {
+        let Ok((queue, slot)) = self.check_state(&change) else { return };
+        let session = self
+            .core
+            .queues
+            .get(&queue)
+            .and_then(|q| q.sessions.as_ref()?.at(slot))
+            .map(|s| s.id.clone());
+        if let Some(session) = session {
+            self.commit(Event::State { queue, session, state: change.state }, false);
+        }
+    }
+
+    pub(super) fn set_state(&mut self, change: StateChange) -> Decided {
+        self.check_state(&change)?;
+        self.begin(FRAME_ROOM + change.state.as_ref().map_or(0, |state| state.len()))?;
+        self.commit_state(change);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    pub(super) fn get_state(
+        &mut self,
+        queue: &QueueName,
+        session: &SessionId,
+        hold: Option<LeaseToken>,
+    ) -> Decided {
+        let (id, q) = self.core.queue(queue)?;
+        let Some(sessions) = q.sessions.as_ref() else {
+            return Err(Refusal::NoSessions { queue: queue.clone() });
+        };
+        let slot = sessions.find(session);
+        if let Some(token) = hold
+            && slot != Some(self.held_session(id, token)?)
+        {
+            return Err(Refusal::LeaseLost { lease: token });
+        }
+        let state = slot.and_then(|slot| sessions.at(slot)?.state).map(|(pos, _)| pos);
+        Ok(Some((Reply::State(state), Needs::Settled)))
+    }
+}

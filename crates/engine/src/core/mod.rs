@@ -1,0 +1,335 @@
+//! The deterministic core: all queue semantics, no I/O, no clock, no chance of its own.
+//!
+//! A [`Turn`] *decides* (`admin`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
+//! journaled and then *applied* (`apply`). Only `apply` changes durable state, and it cannot fail; a replay is `apply`
+//! alone. What must be said to callers is an [`Output`] with the journal position it rests on.
+
+mod admin;
+mod apply;
+mod consume;
+mod expire;
+mod hold;
+mod index;
+mod leases;
+mod queue;
+mod send;
+mod sessions;
+mod settle;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+
+use hashbrown::HashMap;
+use malote_model::{LeaseToken, QueueName, Refusal, Timestamp};
+
+use self::leases::Leases;
+use self::queue::Queue;
+use self::timers::Wheel;
+use crate::codec::{encode_event, kind_of};
+use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply};
+use crate::event::{Event, QueueId};
+use crate::journal::{Appender, Pos};
+
+/// All state of the engine.
+pub struct Core {
+    queues: HashMap<QueueId, Box<Queue>, FixedState>,
+    names: BTreeMap<QueueName, QueueId>,
+    next_queue: u32,
+    leases: Leases,
+    /// Records that lie over others, and over which: all of them are live.
+    under: HashMap<Pos, Pos, FixedState>,
+    epoch: u32,
+    /// The latest time in any event: the clock starts no earlier.
+    last_at: u64,
+    hash_seed: u64,
+    /// Everything below is not durable: it begins anew with every start.
+    live: Option<Live>,
+}
+
+struct Live {
+    timers: Wheel<Timer>,
+    consumers: HashMap<ConsumerId, consume::Consumer, FixedState>,
+    connections: HashMap<ConnectionId, consume::Connected, FixedState>,
+    /// Queues that may have something to deliver, and sessions whose holder may.
+    dirty: Vec<QueueId>,
+    dirty_sessions: Vec<(QueueId, u32)>,
+    random: u64,
+}
+
+/// What a timer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Timer {
+    Lease(u32),
+    Due(QueueId, u64),
+    Wait(ConsumerId),
+}
+
+/// Something to say, once the journal is far enough.
+#[derive(Debug)]
+pub struct Output {
+    /// To whom.
+    pub to: To,
+    /// Not before this much is durable.
+    pub durable: Pos,
+    /// Not before this much is written.
+    pub written: Pos,
+}
+
+/// Whom an output is for, and what it says.
+#[derive(Debug)]
+pub enum To {
+    /// The answer to the request with this number.
+    Request(u64, Result<Reply, Refusal>),
+    /// A notice to a consumer of a connection.
+    Consumer(ConsumerId, Notice),
+}
+
+/// One batch of work at one moment: commands, then what became due, then deliveries.
+pub struct Turn<'a> {
+    pub(super) core: &'a mut Core,
+    pub(super) log: &'a mut Appender,
+    pub(super) now: Timestamp,
+    pub(super) out: &'a mut Vec<Output>,
+    /// False while the last journal segments are kept for settling.
+    pub(super) publish_allowed: bool,
+    eager: bool,
+    open: bool,
+}
+
+/// A group frame costs at most this beside what is counted.
+const FRAME_ROOM: usize = 512;
+
+impl Core {
+    /// An empty core. The seed only spreads hashes: nothing visible depends on it.
+    pub fn new(hash_seed: u64) -> Self {
+        Self {
+            queues: fixed(),
+            names: BTreeMap::new(),
+            next_queue: 1,
+            leases: Leases::default(),
+            under: fixed(),
+            epoch: 0,
+            last_at: 0,
+            hash_seed,
+            live: None,
+        }
+    }
+
+    /// The latest time that the journal knows: the clock starts no earlier.
+    pub fn last_at(&self) -> Timestamp {
+        Timestamp(self.last_at)
+    }
+
+    /// Ends the replay: a new epoch begins. Its record must be durable before anything is served.
+    pub fn go_live(
+        &mut self,
+        log: &mut Appender,
+        now: Timestamp,
+        random: u64,
+    ) -> Result<(), Refusal> {
+        self.live = Some(Live {
+            timers: Wheel::new(now.0),
+            consumers: fixed(),
+            connections: fixed(),
+            dirty: Vec::new(),
+            dirty_sessions: Vec::new(),
+            random,
+        });
+        let mut out = Vec::new();
+        let mut turn = Turn::new(self, log, now, &mut out, true);
+        turn.begin(FRAME_ROOM)?;
+        let epoch = turn.core.epoch + 1;
+        turn.commit(Event::Booted { epoch, at: now }, false);
+        turn.end();
+        self.set_timers();
+        Ok(())
+    }
+
+    /// When the next timer may fire.
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        self.live.as_ref()?.timers.next_wake().map(Timestamp)
+    }
+
+    fn queue(&self, name: &QueueName) -> Result<(QueueId, &Queue), Refusal> {
+        let missing = || Refusal::QueueNotFound { queue: name.clone() };
+        let id = *self.names.get(name).ok_or_else(missing)?;
+        Ok((id, self.queues.get(&id).ok_or_else(missing)?))
+    }
+
+    fn live(&mut self) -> &mut Live {
+        self.live.as_mut().expect("a turn is taken only after the replay")
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// A turn at `now`.
+    pub fn new(
+        core: &'a mut Core,
+        log: &'a mut Appender,
+        now: Timestamp,
+        out: &'a mut Vec<Output>,
+        publish_allowed: bool,
+    ) -> Self {
+        Self { core, log, now, out, publish_allowed, eager: false, open: false }
+    }
+
+    /// Decides one command and queues its answer.
+    pub fn command(&mut self, request: u64, command: Command) {
+        let decided = self.decide(request, command);
+        self.end();
+        match decided {
+            Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
+            Ok(None) => {}
+            // A refusal rests on all that was decided before it.
+            Err(refusal) => self.answer(request, Err(refusal), Needs::Settled),
+        }
+    }
+
+    fn decide(&mut self, request: u64, command: Command) -> Decided {
+        match command {
+            Command::Declare { name, spec } => self.declare(name, spec),
+            Command::Update { name, spec } => self.update(name, spec),
+            Command::Delete { name } => self.delete(&name),
+            Command::Purge { queue } => self.purge(&queue),
+            Command::Pause { queue, paused } => self.pause(&queue, paused),
+            Command::Send { items } => self.send(items),
+            Command::Cancel { queue, seqs } => self.cancel(&queue, &seqs),
+            Command::Attach(attach) => self.attach(request, attach),
+            Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
+            Command::Detach { consumer } => self.detach(consumer),
+            Command::Disconnect { connection, clean } => self.disconnect(connection, clean),
+            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
+                self.receive_deferred(&queue, &seqs, hold, lock_ms, take, connection)
+            }
+            Command::Settle { leases, settlement, state } => {
+                self.settle(&leases, settlement, state)
+            }
+            Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
+            Command::Accept(accept) => self.accept(request, accept),
+            Command::ReleaseSession { hold } => self.release_session(hold),
+            Command::SetState { change } => self.set_state(change),
+            Command::GetState { queue, session, hold } => self.get_state(&queue, &session, hold),
+            Command::BreakSession { queue, session } => self.break_session(&queue, &session),
+            Command::Move { from, items, why } => self.move_messages(&from, items, why),
+            Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
+            Command::Peek(peek) => self.peek(&peek),
+            Command::Describe { queue } => self.describe(&queue),
+            Command::List => Ok(Some((self.list(), Needs::Settled))),
+            Command::Sessions { queue, after, max } => {
+                self.list_sessions(&queue, after.as_ref(), max)
+            }
+        }
+    }
+
+    /// Opens a journal group with room for `bytes`: from here on positions are known as frames are added.
+    fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
+        assert!(!self.open, "groups do not nest");
+        self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
+        (self.open, self.eager) = (true, false);
+        Ok(())
+    }
+
+    /// Journals an event and applies it. `lazy` events ride with the next commit; nobody waits for them.
+    fn commit(&mut self, event: Event, lazy: bool) -> Pos {
+        assert!(self.open, "events belong to a group");
+        self.eager |= !lazy;
+        let pos = self.log.frame_at(kind_of(&event), |out| encode_event(out, &event));
+        self.core.apply(pos, &event);
+        pos
+    }
+
+    /// Closes the group, if one is open.
+    fn end(&mut self) {
+        if self.open {
+            self.open = false;
+            self.log.end_group(!self.eager);
+        }
+    }
+
+    fn answer(&mut self, request: u64, answer: Result<Reply, Refusal>, needs: Needs) {
+        let (durable, written) = self.marks(needs);
+        self.out.push(Output { to: To::Request(request, answer), durable, written });
+    }
+
+    /// What an output must wait for. The group it rests on must have been closed.
+    fn marks(&self, needs: Needs) -> (Pos, Pos) {
+        match needs {
+            Needs::Settled => (self.log.last_eager(), Pos::ZERO),
+            Needs::Durable => (self.log.end_pos(), Pos::ZERO),
+            Needs::Written => (Pos::ZERO, self.log.end_pos()),
+            Needs::Granted(durable) => (durable, self.log.end_pos()),
+        }
+    }
+
+    /// A token for the `nth` lease that this event grants.
+    fn token(&mut self, nth: usize) -> LeaseToken {
+        let (slot, grant) = self.core.leases.upcoming(nth);
+        let epoch = self.core.epoch;
+        let live = self.core.live();
+        live.random = live.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = live.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        LeaseToken { epoch, slot, grant, random: (mixed ^ (mixed >> 31)) as u32 }
+    }
+}
+
+/// What an answer waits for.
+#[derive(Debug, Clone, Copy)]
+enum Needs {
+    /// All that was decided so far, lazy records apart.
+    Settled,
+    /// The group just closed, on disk.
+    Durable,
+    /// The group just closed, with the operating system.
+    Written,
+    /// The group just closed written, and this much on disk.
+    Granted(Pos),
+}
+
+impl Needs {
+    fn of(durable: bool) -> Self {
+        if durable { Self::Durable } else { Self::Written }
+    }
+}
+
+/// An answer now, an answer later (`None`), or a refusal.
+type Decided = Result<Option<(Reply, Needs)>, Refusal>;
+
+/// A hasher without a seed of its own: the same run twice is the same run. Keys are numbers that the engine chose.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FixedState;
+
+impl BuildHasher for FixedState {
+    type Hasher = FixedHasher;
+    fn build_hasher(&self) -> FixedHasher {
+        FixedHasher(0)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FixedHasher(u64);
+
+impl std::hash::Hasher for FixedHasher {
+    fn finish(&self) -> u64 {
+        // The table takes its bits from both ends.
+        self.0 ^ (self.0 >> 32)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u64(u64::from(b)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+fn fixed<K, V>() -> HashMap<K, V, FixedState> {
+    HashMap::with_hasher(FixedState)
+}

@@ -1,0 +1,332 @@
+//! How leases end by the holder's word, and what each end does to the message and to its session.
+
+use hashbrown::HashSet;
+use malote_model::{
+    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, SessionId,
+    Settlement, Timestamp, limits,
+};
+
+use super::consume::check_lock;
+use super::leases::{Lease, Leased as Kind};
+use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
+use crate::codec::put_properties;
+use crate::command::{Reply, StateChange};
+use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
+
+impl Turn<'_> {
+    pub(super) fn settle(
+        &mut self,
+        leases: &[LeaseToken],
+        settlement: Settlement,
+        state: Option<StateChange>,
+    ) -> Decided {
+        if leases.len() > limits::SETTLE_BATCH_MAX {
+            return Err(Refusal::TooMany {
+                what: "leases in one settle",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
+        }
+        let each = check_settlement(&settlement)? + FRAME_ROOM;
+        let mut room = each * leases.len() + FRAME_ROOM;
+        if let Some(change) = &state {
+            self.check_state(change)?;
+            room += change.state.as_ref().map_or(0, |state| state.len());
+            // With a state all of it happens or none.
+            if let Some(&lease) = leases.iter().find(|&&lease| self.leased_message(lease).is_none())
+            {
+                return Err(Refusal::LeaseLost { lease });
+            }
+        }
+        let durable = leases
+            .iter()
+            .filter_map(|&lease| self.leased_message(lease))
+            .any(|(_, queue, _)| self.durable(queue));
+        let durable = durable || state.is_some();
+        self.begin(room)?;
+        let outcomes = match settlement {
+            Settlement::Complete => self.complete(leases),
+            other => leases.iter().map(|&lease| self.settle_one(lease, &other)).collect(),
+        };
+        if let Some(change) = state {
+            self.commit_state(change);
+        }
+        self.end_or_abandon();
+        let any = outcomes.iter().any(Result::is_ok);
+        let needs = if any { Needs::of(durable) } else { Needs::Settled };
+        Ok(Some((Reply::Settled(outcomes), needs)))
+    }
+
+    /// Closes the group; one in which nothing happened leaves no trace.
+    fn end_or_abandon(&mut self) {
+        self.end();
+    }
+
+    fn durable(&self, queue: QueueId) -> bool {
+        self.core.queues.get(&queue).is_none_or(|q| q.durable())
+    }
+
+    /// Slot, queue and sequence of a message whose lease is good now.
+    fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
+        let lease = self.core.leases.find(token)?;
+        let Kind::Message { seq, hold, .. } = lease.what else { return None };
+        let until = match hold {
+            Some(hold) => self.core.leases.at(hold)?.until,
+            None => lease.until,
+        };
+        (self.now.0 < until).then_some((lease.token.slot, lease.queue, seq))
+    }
+
+    /// One event for all that a queue's leases complete.
+    fn complete(&mut self, leases: &[LeaseToken]) -> Vec<Result<(), Refusal>> {
+        let mut seen: HashSet<u32, FixedState> = HashSet::with_hasher(FixedState);
+        let mut by_queue: Vec<(QueueId, Vec<u64>)> = Vec::new();
+        let mut outcomes = Vec::with_capacity(leases.len());
+        for &lease in leases {
+            match self
+                .leased_message(lease)
+                .filter(|(slot, ..)| leases.len() == 1 || seen.insert(*slot))
+            {
+                None => outcomes.push(Err(Refusal::LeaseLost { lease })),
+                Some((_, queue, seq)) => {
+                    match by_queue.iter_mut().find(|(have, _)| *have == queue) {
+                        Some((_, seqs)) => seqs.push(seq),
+                        None => by_queue.push((queue, vec![seq])),
+                    }
+                    outcomes.push(Ok(()));
+                }
+            }
+        }
+        for (queue, seqs) in by_queue {
+            let lazy = !self.durable(queue);
+            self.commit(
+                Event::Removed { queue, why: Removal::Completed, session: None, seqs },
+                lazy,
+            );
+        }
+        outcomes
+    }
+
+    fn settle_one(&mut self, token: LeaseToken, settlement: &Settlement) -> Result<(), Refusal> {
+        let (slot, queue, seq) =
+            self.leased_message(token).ok_or(Refusal::LeaseLost { lease: token })?;
+        match settlement {
+            Settlement::Complete => {
+                let lazy = !self.durable(queue);
+                self.commit(
+                    Event::Removed {
+                        queue,
+                        why: Removal::Completed,
+                        session: None,
+                        seqs: vec![seq],
+                    },
+                    lazy,
+                );
+            }
+            Settlement::Abandon { delay_ms, changes } => {
+                self.return_message(slot, Cause::Abandoned, *delay_ms, changes);
+            }
+            Settlement::Release { delay_ms } => {
+                self.return_message(slot, Cause::Released, *delay_ms, &Changes::default());
+            }
+            Settlement::Defer { changes } => {
+                let over = self.over(queue, seq, changes);
+                let lazy = !self.durable(queue);
+                self.commit(Event::Deferred { queue, seq, over }, lazy);
+            }
+            Settlement::DeadLetter { reason, text, changes } => {
+                let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
+                self.dead_letter(queue, seq, reason, changes);
+            }
+        }
+        Ok(())
+    }
+
+    fn over(&self, queue: QueueId, seq: u64, changes: &Changes) -> Option<Over> {
+        if changes.is_empty() {
+            return None;
+        }
+        let from = self.core.queues.get(&queue)?.pos(seq)?;
+        Some(Over { from, properties: changes.properties.clone() })
+    }
+
+    /// A lease ends and its message comes back, or goes to the dead letters if that was once too often. The group
+    /// must be open.
+    pub(super) fn return_message(
+        &mut self,
+        slot: u32,
+        cause: Cause,
+        delay_ms: u64,
+        changes: &Changes,
+    ) {
+        let Some(&Lease { queue, what: Kind::Message { seq, session, hold, .. }, .. }) =
+            self.core.leases.at(slot)
+        else {
+            return;
+        };
+        let Some(q) = self.core.queues.get(&queue) else { return };
+        if cause != Cause::Released
+            && let Some(reason) = self.once_too_often(queue, seq)
+        {
+            return self.dead_letter(queue, seq, reason, changes);
+        }
+        let due = if delay_ms == 0 { Timestamp(0) } else { self.now.plus_ms(delay_ms) };
+        let parked = session.is_some() && q.spec.retry == RetryOrder::Skip;
+        let holds_back = session.filter(|_| delay_ms > 0 && !parked);
+        let over = self.over(queue, seq, changes);
+        let lazy = cause == Cause::Lost && over.is_none() || !q.durable();
+        self.commit(Event::Returned(Returned { queue, seq, cause, due, parked, over }), lazy);
+        // The whole session waits for its delayed message: others that are out come back, and nobody holds it.
+        if let Some(session) = holds_back {
+            for other in self.out_of_session(queue, session) {
+                self.return_message(other, Cause::Released, 0, &Changes::default());
+            }
+            if let Some(hold) = hold {
+                self.unhold(hold, false);
+            }
+        }
+    }
+
+    fn once_too_often(&self, queue: QueueId, seq: u64) -> Option<DeadReason> {
+        let q = self.core.queues.get(&queue)?;
+        let touched = q.touched.get(&seq)?;
+        let failed = touched.failed.saturating_add(1);
+        let receives = touched.receives.saturating_sub(touched.released);
+        if let Some(failed_max) = q.spec.failed_max.filter(|&max| failed >= max) {
+            return Some(DeadReason::MaxFailed { failed, failed_max });
+        }
+        let receives_max = q.spec.receives_max.filter(|&max| receives >= max)?;
+        Some(DeadReason::MaxReceives { receives, receives_max })
+    }
+
+    /// Moves a message to where its queue's dead letters go.
+    fn dead_letter(
+        &mut self,
+        from_queue: QueueId,
+        from_seq: u64,
+        reason: DeadReason,
+        changes: &Changes,
+    ) {
+        let Some(q) = self.core.queues.get(&from_queue) else { return };
+        let session = self.session_of(from_queue, from_seq);
+        let asked = matches!(reason, DeadReason::Asked { .. });
+        let queue = match &q.spec.dead_letter {
+            _ if q.owner.is_some() => q.dead,
+            DeadLetterTarget::Drop if !asked => {
+                let (why, seqs) = (Removal::Dropped, vec![from_seq]);
+                let lazy = !q.durable();
+                self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
+                return;
+            }
+            DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
+            DeadLetterTarget::Queue(name) => {
+                self.dead_target(name, session.as_ref()).unwrap_or(q.dead)
+            }
+        };
+        let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
+            return;
+        };
+        let Some(target) = self.core.queues.get(&queue) else { return };
+        let touched = q.touched.get(&from_seq);
+        let (receives, failed) =
+            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(!asked)));
+        let source = q
+            .owner
+            .and_then(|owner| self.core.queues.get(&owner))
+            .map_or(&q.name, |owner| &owner.name);
+        let why = Why::Dead { reason, source: source.clone(), receives, failed };
+        let lazy = !(q.durable() || target.durable());
+        let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
+        let moved =
+            Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties };
+        self.commit(Event::Moved(Box::new(moved)), lazy);
+    }
+
+    /// Another queue as a target, if it can take the message; else the own set does.
+    fn dead_target(&self, name: &QueueName, session: Option<&SessionId>) -> Option<QueueId> {
+        let (id, q) = self.core.queue(name).ok()?;
+        self.check_session(name, &q.spec.sessions, session).ok()?;
+        Some(id)
+    }
+
+    fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
+        let q = self.core.queues.get(&queue)?;
+        if let Some(kept) = q.kept.get(&seq) {
+            return Some(kept.clone());
+        }
+        let slot = match q.touched.get(&seq)?.place {
+            super::queue::Place::Locked(lease) => match self.core.leases.at(lease)?.what {
+                Kind::Message { session, .. } => session?,
+                Kind::Session { .. } => return None,
+            },
+            _ => q.touched.get(&seq)?.session,
+        };
+        Some(q.sessions.as_ref()?.at(slot)?.id.clone())
+    }
+
+    pub(super) fn renew(&mut self, leases: &[LeaseToken], lock_ms: Option<u64>) -> Decided {
+        check_lock(lock_ms)?;
+        if leases.len() > limits::SETTLE_BATCH_MAX {
+            return Err(Refusal::TooMany {
+                what: "leases in one renew",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
+        }
+        self.begin(FRAME_ROOM + leases.len() * (FRAME_ROOM + 16))?;
+        let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
+        self.end();
+        Ok(Some((Reply::Renewed(outcomes), Needs::Granted(self.log.last_eager()))))
+    }
+
+    fn renew_one(&mut self, token: LeaseToken, lock_ms: Option<u64>) -> Result<Timestamp, Refusal> {
+        let lost = Refusal::LeaseLost { lease: token };
+        let lease = self.core.leases.find(token).ok_or(lost.clone())?;
+        // Inside an explicit hold there is one lock: the hold's.
+        let lease = match lease.what {
+            Kind::Message { hold: Some(hold), .. } => {
+                self.core.leases.at(hold).ok_or(lost.clone())?
+            }
+            _ => lease,
+        };
+        if lease.until <= self.now.0 {
+            return Err(lost);
+        }
+        let lock_ms =
+            lock_ms.or_else(|| self.core.queues.get(&lease.queue).map(|q| q.spec.lock_ms));
+        let until = self.now.plus_ms(lock_ms.unwrap_or_default());
+        let leases = vec![lease.token];
+        self.commit(Event::Renewed { leases, until }, true);
+        Ok(until)
+    }
+}
+
+/// Checks a settlement's own values; tells how many bytes it may add to a record.
+fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
+    let (delay_ms, changes, texts) = match settlement {
+        Settlement::Complete => return Ok(16),
+        Settlement::Release { delay_ms } => (*delay_ms, None, 0),
+        Settlement::Abandon { delay_ms, changes } => (*delay_ms, Some(changes), 0),
+        Settlement::Defer { changes } => (0, Some(changes), 0),
+        Settlement::DeadLetter { reason, text, changes } => {
+            (0, Some(changes), reason.len().max(text.len()))
+        }
+    };
+    if delay_ms > limits::DELAY_MS_MAX {
+        return Err(Refusal::OutOfRange {
+            what: "delay_ms",
+            rule: format!("at most {}", limits::DELAY_MS_MAX),
+        });
+    }
+    if texts > limits::DEAD_LETTER_TEXT_BYTES_MAX {
+        let rule = format!("at most {} bytes long", limits::DEAD_LETTER_TEXT_BYTES_MAX);
+        return Err(Refusal::OutOfRange { what: "a dead-letter reason or text", rule });
+    }
+    let mut encoded = Vec::new();
+    if let Some(changes) = changes {
+        put_properties(&mut encoded, &changes.properties)?;
+    }
+    if encoded.len() > limits::CHANGES_BYTES_MAX {
+        let rule = format!("at most {} bytes together", limits::CHANGES_BYTES_MAX);
+        return Err(Refusal::OutOfRange { what: "changed properties", rule });
+    }
+    Ok(encoded.len() + 2 * texts + 64)
+}

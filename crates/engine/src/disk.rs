@@ -1,0 +1,263 @@
+//! The only door to files. The journal sees one flat directory through
+//! [`Disk`] and [`DiskFile`]; the simulator brings its own.
+//!
+//! Nothing here retries, caches or interprets: an error is handed up as it is,
+//! because only the journal knows what a failed write or sync means.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+/// A name in the directory and the length of the file behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// File name, without any directory.
+    pub name: String,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// One flat directory of files.
+pub trait Disk: Send + Sync {
+    /// Every regular file, sorted by name.
+    fn list(&self) -> io::Result<Vec<Entry>>;
+    /// Opens an existing file for reading and, where allowed, writing.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Creates a file that must not exist yet. Durable only after [`Disk::sync_dir`].
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Removes a file. Durable only after [`Disk::sync_dir`].
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Renames a file over whatever has the new name. Durable only after [`Disk::sync_dir`].
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes creations, removals and renames durable.
+    fn sync_dir(&self) -> io::Result<()>;
+    /// Bytes that could still be written.
+    fn free_bytes(&self) -> io::Result<u64>;
+    /// Takes the directory for this process; `false` if another one has it.
+    /// Held until the disk is dropped.
+    fn try_lock(&self) -> io::Result<bool>;
+    /// How to name this directory to a user.
+    fn place(&self) -> String;
+}
+
+/// An open file. All calls may come from any thread.
+pub trait DiskFile: Send + Sync {
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes the whole buffer or fails.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes the data durable, and what metadata is needed to read it.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Makes data and all metadata durable.
+    fn sync_all(&self) -> io::Result<()>;
+    /// Changes the length. Growing reserves the space where the file system can.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether there is nothing in the file.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Why a directory cannot be used. Each message is one sentence for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// Something else has that name.
+    #[error("data directory `{0}` is not a directory")]
+    NotADirectory(PathBuf),
+    /// It exists, but this user may not write there.
+    #[error("data directory `{0}` is not writable for this user")]
+    NotWritable(PathBuf),
+    /// Anything else.
+    #[error("data directory `{path}` cannot be opened: {source}")]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A directory of the operating system.
+#[derive(Debug)]
+pub struct OsDisk {
+    path: PathBuf,
+    dir: File,
+    writable: bool,
+    lock: Mutex<Option<File>>,
+}
+
+const LOCK_FILE: &str = "lock";
+
+impl OsDisk {
+    /// Opens a directory for use, creating it if it is missing.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DirError> {
+        let path = path.as_ref();
+        if !path.exists() {
+            fs::create_dir_all(path).map_err(|source| dir_error(path, source))?;
+            // The directory's own name must last as well.
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = Self::look(parent.unwrap_or(Path::new(".")), false)?;
+            parent.sync_dir().map_err(|source| dir_error(path, source))?;
+        }
+        let disk = Self::look(path, true)?;
+        rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+            .map_err(|errno| dir_error(path, errno.into()))?;
+        Ok(disk)
+    }
+
+    /// Opens a directory to look at it only: files cannot be written.
+    pub fn read_only(path: impl AsRef<Path>) -> Result<Self, DirError> {
+        Self::look(path.as_ref(), false)
+    }
+
+    #[allow(clippy::disallowed_methods)] // this is the door
+    fn look(path: &Path, writable: bool) -> Result<Self, DirError> {
+        let dir = File::open(path).map_err(|source| dir_error(path, source))?;
+        let is_dir = dir.metadata().map_err(|source| dir_error(path, source))?.is_dir();
+        if !is_dir {
+            return Err(DirError::NotADirectory(path.to_owned()));
+        }
+        Ok(Self { path: path.to_owned(), dir, writable, lock: Mutex::new(None) })
+    }
+}
+
+fn dir_error(path: &Path, source: io::Error) -> DirError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            DirError::NotADirectory(path)
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            DirError::NotWritable(path)
+        }
+        _ => DirError::Io { path, source },
+    }
+}
+
+impl Disk for OsDisk {
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            if meta.is_file() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                entries.push(Entry { name, len: meta.len() });
+            }
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(self.writable).open(self.path.join(name))?;
+        Ok(Arc::new(OsFile(file)))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(self.path.join(name))?;
+        Ok(Arc::new(OsFile(file)))
+    }
+
+    #[allow(clippy::disallowed_methods)] // this is the door
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    #[allow(clippy::disallowed_methods)] // this is the door
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let mut held = self.lock.lock();
+        if held.is_some() {
+            return Ok(false);
+        }
+        let path = self.path.join(LOCK_FILE);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                *held = Some(file);
+                Ok(true)
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+struct OsFile(File);
+
+impl DiskFile for OsFile {
+    fn read_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while !buf.is_empty() {
+            match self.0.read_at(buf, offset) {
+                Ok(0) => break,
+                Ok(n) => {
+                    done += n;
+                    offset += n as u64;
+                    buf = &mut buf[n..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(buf, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let now = self.0.metadata()?.len();
+        if len > now {
+            // Reserve: running out of space must show here and not in a later write.
+            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), now, len - now) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.0.set_len(len)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}

@@ -1,0 +1,329 @@
+//! Encodes groups of frames and decides where they stand. Does no file I/O
+//! except, once per segment, asking the pool for the next file.
+//!
+//! Frames are encoded straight into the buffer that will be written. Their
+//! headers are filled in when the group ends, because only then is it known
+//! whether it fits into the current segment: a group never spans two.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::frame::{self, FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, KIND_MARK, MARK_BYTES};
+use super::header::{HEADER_BYTES, Header, push_header};
+use super::segment::{Segment, Segments};
+use super::writer::Marks;
+use super::{Pool, Pos};
+
+/// Bytes to be written to one segment at one place. Clones share the bytes.
+#[derive(Clone)]
+pub struct Chunk {
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: u32,
+    bytes: Bytes,
+}
+
+impl Chunk {
+    /// Where its first byte will stand.
+    pub fn start(&self) -> Pos {
+        Pos::new(self.segment.generation, self.offset)
+    }
+
+    /// One past its last byte.
+    pub fn end(&self) -> Pos {
+        self.start().plus(self.bytes.len() as u32)
+    }
+
+    /// What will be written.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The frame at `pos` if it is in here, without copying: recent chunks are a cache of bodies.
+    pub fn frame(&self, pos: Pos) -> Option<(u8, Bytes)> {
+        if pos < self.start() || pos >= self.end() {
+            return None;
+        }
+        let at = (pos.offset() - self.offset) as usize;
+        let rest = &self.bytes[at..];
+        let len = frame::announced_len(rest, pos).filter(|&len| len <= rest.len())?;
+        Some((rest[16], self.bytes.slice(at + FRAME_HEADER_BYTES..at + len)))
+    }
+}
+
+/// What one [`Appender::take`] gives: rarely more than one chunk.
+pub type Chunks = SmallVec<[Chunk; 1]>;
+
+/// A frame of the group being built; [`GroupPlace::pos`] tells where it came to stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRef(u32);
+
+/// Where a group stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPlace {
+    /// The first frame.
+    pub start: Pos,
+    /// One past the last frame: the group is durable once the durable mark reaches this.
+    pub end: Pos,
+}
+
+impl GroupPlace {
+    /// Where a frame of this group stands.
+    pub fn pos(&self, frame: FrameRef) -> Pos {
+        self.start.plus(frame.0)
+    }
+}
+
+/// Why a group was not appended. The journal is as if it had never been begun.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// See [`Appender::group_bytes_max`].
+    #[error("the group has {bytes} bytes, the journal takes {bytes_max}")]
+    TooLarge {
+        /// Frames with their headers.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// No next segment: the disk is full or failing.
+    #[error("there is no room for the next journal segment: {0}")]
+    NoSegment(#[source] io::Error),
+}
+
+/// Appends groups; owned by the one thread that decides.
+pub struct Appender {
+    segments: Segments,
+    pool: Pool,
+    marks: Arc<Marks>,
+    current: Arc<Segment>,
+    group_bytes_max: usize,
+
+    /// What is not yet taken of the current segment; empty or begins with a mark.
+    buf: Vec<u8>,
+    /// Where `buf[0]` will stand in the current segment.
+    base: u32,
+    /// Earlier segments' chunks that are not yet taken.
+    full: Chunks,
+    /// There is something to take.
+    dirty: bool,
+
+    group_at: usize,
+    /// Start in `buf` and kind of each frame of the group being built.
+    frames: Vec<(u32, u8)>,
+    end: Pos,
+    last_eager: Pos,
+}
+
+impl Appender {
+    /// Continues at the start of `current`, whose header is on disk.
+    pub(super) fn new(
+        segments: Segments,
+        pool: Pool,
+        marks: Arc<Marks>,
+        current: Arc<Segment>,
+        segment_bytes: u64,
+    ) -> Self {
+        let end = Pos::new(current.generation, HEADER_BYTES as u32);
+        Appender {
+            segments,
+            pool,
+            marks,
+            current,
+            group_bytes_max: segment_bytes as usize - 1 - HEADER_BYTES - MARK_BYTES,
+            buf: Vec::new(),
+            base: HEADER_BYTES as u32,
+            full: Chunks::new(),
+            dirty: false,
+            group_at: 0,
+            frames: Vec::new(),
+            end,
+            last_eager: end,
+        }
+    }
+
+    /// The largest group, frame headers (18 bytes each) included.
+    pub fn group_bytes_max(&self) -> usize {
+        self.group_bytes_max
+    }
+
+    /// Where the journal ends, written or not.
+    pub fn end_pos(&self) -> Pos {
+        self.end
+    }
+
+    /// End of the last group that was not lazy.
+    pub fn last_eager(&self) -> Pos {
+        self.last_eager
+    }
+
+    /// Starts a group; whatever was begun and not ended is forgotten.
+    pub fn begin(&mut self) {
+        self.abandon();
+        if self.buf.is_empty() {
+            let pos = Pos::new(self.current.generation, self.base);
+            frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
+        }
+        self.group_at = self.buf.len();
+    }
+
+    /// Starts a group that will have at most `bytes`, frame headers included, and rolls to the next segment now if
+    /// this one has no room for it: places are then known as frames are added.
+    pub fn begin_with_room(&mut self, bytes: usize) -> Result<(), AppendError> {
+        self.begin();
+        if bytes > self.group_bytes_max {
+            return Err(AppendError::TooLarge { bytes, bytes_max: self.group_bytes_max });
+        }
+        if self.base as usize + self.buf.len() + bytes > self.current.file.limit() as usize {
+            self.roll().map_err(AppendError::NoSegment)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a frame to a group begun with room, and tells where it stands.
+    #[inline]
+    pub fn frame_at(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Pos {
+        let frame = self.frame(kind, body);
+        Pos::new(self.current.generation, self.base + self.group_at as u32 + frame.0)
+    }
+
+    /// Closes a group begun with room; one without frames leaves no trace.
+    pub fn end_group(&mut self, lazy: bool) {
+        if !self.frames.is_empty() {
+            let start = self.current.generation;
+            let placed = self.end(lazy).expect("room was made when the group was begun");
+            assert!(placed.start.generation() == start, "a group outgrew the room it asked for");
+        }
+    }
+
+    /// Adds a frame to the group. `body` appends its bytes to what is there.
+    #[inline]
+    pub fn frame(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> FrameRef {
+        assert!(kind != KIND_MARK, "kind 0 is the journal's own");
+        let at = self.buf.len();
+        self.buf.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+        body(&mut self.buf);
+        assert!(self.buf.len() >= at + FRAME_HEADER_BYTES, "a body is only ever appended");
+        self.frames.push((at as u32, kind));
+        FrameRef((at - self.group_at) as u32)
+    }
+
+    /// Bytes of the group so far, frame headers included.
+    pub fn group_bytes(&self) -> usize {
+        if self.frames.is_empty() { 0 } else { self.buf.len() - self.group_at }
+    }
+
+    /// Forgets the group being built.
+    pub fn abandon(&mut self) {
+        if !self.frames.is_empty() {
+            self.buf.truncate(self.group_at);
+            self.frames.clear();
+        }
+    }
+
+    /// Places the group. Nobody waits for a `lazy` group: it is written and
+    /// synced with others.
+    pub fn end(&mut self, lazy: bool) -> Result<GroupPlace, AppendError> {
+        assert!(!self.frames.is_empty(), "a group has frames");
+        let bytes = self.buf.len() - self.group_at;
+        if bytes > self.group_bytes_max {
+            self.abandon();
+            return Err(AppendError::TooLarge { bytes, bytes_max: self.group_bytes_max });
+        }
+        if self.base as usize + self.buf.len() > self.current.file.limit() as usize
+            && let Err(error) = self.roll()
+        {
+            self.abandon();
+            return Err(AppendError::NoSegment(error));
+        }
+        let (generation, salt) = (self.current.generation, self.current.salt);
+        let last = self.frames.len() - 1;
+        let mut stop = self.buf.len();
+        for (index, &(at, kind)) in self.frames.iter().enumerate().rev() {
+            let flags =
+                if index < last { FLAG_MORE } else { 0 } | if index > 0 { FLAG_CONT } else { 0 };
+            let pos = Pos::new(generation, self.base + at);
+            frame::seal_frame(&mut self.buf[at as usize..stop], pos, salt, kind, flags);
+            stop = at as usize;
+        }
+        self.frames.clear();
+        let start = Pos::new(generation, self.base + self.group_at as u32);
+        self.group_at = self.buf.len();
+        self.end = Pos::new(generation, self.base + self.buf.len() as u32);
+        self.dirty = true;
+        if !lazy {
+            self.last_eager = self.end;
+        }
+        Ok(GroupPlace { start, end: self.end })
+    }
+
+    /// Records what is durable now, without any group. Worth doing (lazily) when
+    /// idle and before a shutdown: it lets a later recovery tell damage
+    /// in the last commits from a torn tail.
+    pub fn mark(&mut self) {
+        self.abandon();
+        let pos = Pos::new(self.current.generation, self.base + self.buf.len() as u32);
+        if pos.offset() as usize + MARK_BYTES <= self.current.file.limit() as usize {
+            frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
+            self.group_at = self.buf.len();
+            self.end = pos.plus(MARK_BYTES as u32);
+            self.dirty = true;
+        }
+    }
+
+    /// Everything to be written now, in order.
+    pub fn take(&mut self) -> Option<Chunks> {
+        self.abandon();
+        if !self.dirty {
+            return None;
+        }
+        self.dirty = false;
+        let mut chunks = std::mem::take(&mut self.full);
+        let capacity = (self.buf.len() + self.buf.len() / 4).clamp(4 << 10, 1 << 20);
+        chunks.push(self.cut_chunk(Vec::with_capacity(capacity)));
+        Some(chunks)
+    }
+
+    fn cut_chunk(&mut self, next: Vec<u8>) -> Chunk {
+        let bytes = Bytes::from(std::mem::replace(&mut self.buf, next));
+        let chunk = Chunk { segment: self.current.clone(), offset: self.base, bytes };
+        self.base += chunk.bytes.len() as u32;
+        self.group_at = 0;
+        chunk
+    }
+
+    /// Begins the next segment and moves the unfinished group there.
+    fn roll(&mut self) -> io::Result<()> {
+        let group_bytes = self.buf.len() - self.group_at;
+        let file = self.pool.take((HEADER_BYTES + MARK_BYTES + group_bytes + 1) as u64)?;
+        let header = Header {
+            generation: self.current.generation + 1,
+            previous_end: self.end,
+            durable: self.marks.durable(),
+            salt: self.current.salt,
+        };
+        let mut next = Vec::with_capacity(HEADER_BYTES + MARK_BYTES + group_bytes);
+        push_header(&mut next, &header);
+        let first = Pos::new(header.generation, HEADER_BYTES as u32);
+        frame::push_mark(&mut next, first, header.salt, header.durable);
+        let group_at = next.len();
+        next.extend_from_slice(&self.buf[self.group_at..]);
+        for (at, _) in &mut self.frames {
+            *at = *at - self.group_at as u32 + group_at as u32;
+        }
+        self.buf.truncate(self.group_at);
+        if self.base as usize + self.buf.len() == self.end.offset() as usize {
+            let chunk = self.cut_chunk(next);
+            self.full.push(chunk);
+        } else {
+            self.buf = next; // there was only a mark: not worth writing
+        }
+        self.current.seal(self.end.offset());
+        self.current = Arc::new(Segment::new(file, &header));
+        self.segments.insert(self.current.clone());
+        self.base = 0;
+        self.group_at = group_at;
+        Ok(())
+    }
+}

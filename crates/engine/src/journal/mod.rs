@@ -1,0 +1,100 @@
+//! The journal: one append-only log in segments, made durable by group commit,
+//! read back at the start, kept short by snapshots.
+//!
+//! Read in this order: `pos` and `frame` (what is on disk), `appender` →
+//! `writer` (the way in: append, write, sync), `pipeline` (threads around
+//! those), `recovery` (the way back), `snapshot`, `pool`.
+//!
+//! Every part is a synchronous step, so that the simulator can drive
+//! them in one thread and crash between any two. What frames mean is not known
+//! here: the core's [`Replay`] is.
+
+mod appender;
+mod frame;
+mod header;
+mod pipeline;
+mod pool;
+mod pos;
+mod recovery;
+mod replay;
+mod report;
+mod scan;
+mod segment;
+mod snapshot;
+mod survey;
+mod verify;
+mod writer;
+
+pub use appender::{AppendError, Appender, Chunk, Chunks, FrameRef, GroupPlace};
+pub use frame::{
+    FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, Frame, FrameError, KIND_MARK, decode_frame,
+};
+pub use header::{HEADER_BYTES, Header, HeaderBlock, decode_header};
+pub use pipeline::{Callbacks, Commit, Pipeline, Stopped};
+pub use pool::{Keeper, Kept, Pool};
+pub use pos::{Pos, SEGMENT_BYTES_MAX};
+pub use recovery::{OpenError, Recovered, recover};
+pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
+pub use segment::{Pin, Segments};
+pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
+pub use verify::verify;
+pub use writer::{Marks, Syncer, Writer};
+
+/// The state that the journal keeps: the core implements it.
+pub trait Replay {
+    /// Replaces all state by what [`Replay::save`] once wrote. After an error the state must be
+    /// that of an empty core: the journal may be replayed from its beginning instead.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String>;
+    /// Takes in one frame. Called in order, for whole groups only.
+    fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]);
+    /// Writes all state.
+    fn save(&self, out: &mut Vec<u8>);
+    /// Names every position that may still be read. Their segments are kept.
+    fn live(&self, mark: &mut dyn FnMut(Pos));
+}
+
+/// Sizes and limits of a journal.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Length of a segment file, at most [`SEGMENT_BYTES_MAX`].
+    pub segment_bytes: u64,
+    /// Length of the first one in a new directory: small, so that starting is instant.
+    pub first_segment_bytes: u64,
+    /// Spare segments to keep ready.
+    pub spares: usize,
+    /// The last spares, kept for settlements when the disk is full.
+    pub spares_reserved: usize,
+    /// No new spare is made when less than this would stay free on the disk.
+    pub free_bytes_min: u64,
+    /// For a new directory: a random number that outsiders cannot guess (see `frame`).
+    pub salt: u32,
+    /// A snapshot is due no sooner than after this much journal …
+    pub snapshot_after_bytes: u64,
+    /// … and after this many times the last snapshot's size.
+    pub snapshot_after_ratio: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segment_bytes: SEGMENT_BYTES_MAX,
+            first_segment_bytes: 1 << 20,
+            spares: 3,
+            spares_reserved: 2,
+            free_bytes_min: 64 << 20,
+            salt: 0,
+            snapshot_after_bytes: 256 << 20,
+            snapshot_after_ratio: 4,
+        }
+    }
+}
+
+impl Options {
+    /// Brings sizes into the range that the format allows.
+    fn checked(&self) -> Options {
+        let segment_bytes = self.segment_bytes.clamp(2 * HEADER_BYTES as u64, SEGMENT_BYTES_MAX);
+        let first_segment_bytes =
+            self.first_segment_bytes.clamp(2 * HEADER_BYTES as u64, segment_bytes);
+        Options { segment_bytes, first_segment_bytes, ..self.clone() }
+    }
+}

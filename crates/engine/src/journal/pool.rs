@@ -1,0 +1,295 @@
+//! Spare segment files: made ahead of time, zero-filled, synced, so that
+//! beginning a segment costs the appender nothing and an fdatasync in it
+//! touches no metadata. Recycled files come first.
+//!
+//! The pool is also who knows about running out of space: the last
+//! spares are kept for settlements, and publishing stops before they are used.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Options;
+use super::segment::{SegmentFile, file_name};
+use crate::disk::{Disk, DiskFile};
+
+/// Zeros are written in pieces of this size, so that stopping is prompt.
+const FILL_BYTES: u64 = 1 << 20;
+
+/// Spare segment files. Cheap to clone.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    files: Mutex<Files>,
+    wanted: Condvar,
+    full: AtomicBool,
+    /// Bytes on the disk that spares must leave alone.
+    free_bytes_min: AtomicU64,
+}
+
+#[derive(Default)]
+struct Files {
+    ready: Vec<SegmentFile>,
+    /// Shorter than a segment should be; the keeper grows them.
+    short: Vec<SegmentFile>,
+    next_number: u32,
+    stopped: bool,
+}
+
+impl Pool {
+    pub(super) fn new(disk: Arc<dyn Disk>, options: Options, next_number: u32) -> Self {
+        let files = Mutex::new(Files { next_number, ..Files::default() });
+        let (wanted, full) = (Condvar::new(), AtomicBool::new(false));
+        let free_bytes_min = AtomicU64::new(options.free_bytes_min);
+        Pool { inner: Arc::new(Inner { disk, options, files, wanted, full, free_bytes_min }) }
+    }
+
+    /// Leaves at least this much free: a full disk on which no snapshot can be written
+    /// would never become empty again.
+    pub(super) fn keep_free(&self, bytes: u64) {
+        let bytes = bytes.max(self.inner.options.free_bytes_min);
+        self.inner.free_bytes_min.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Spares that are ready.
+    pub fn spares(&self) -> usize {
+        self.inner.files.lock().ready.len()
+    }
+
+    /// False while the last spares are needed for settlements and no new one can be made.
+    pub fn publish_allowed(&self) -> bool {
+        !self.inner.full.load(Ordering::Relaxed)
+            || self.spares() > self.inner.options.spares_reserved
+    }
+
+    pub(super) fn give_back(&self, file: SegmentFile) {
+        let mut files = self.inner.files.lock();
+        if file.len < self.inner.options.segment_bytes {
+            files.short.push(file);
+        } else {
+            files.ready.push(file);
+        }
+        self.inner.wanted.notify_all();
+    }
+
+    /// A file for the next segment with room for `bytes_min`: a spare, or a fresh file
+    /// while there is room on the disk, or one of the reserved spares.
+    pub(super) fn take(&self, bytes_min: u64) -> io::Result<SegmentFile> {
+        let inner = &*self.inner;
+        let mut files = inner.files.lock();
+        inner.wanted.notify_all();
+        if files.ready.len() > inner.options.spares_reserved {
+            return files.take_ready(bytes_min).ok_or_else(no_space);
+        }
+        match inner.fresh(&mut files, bytes_min.max(inner.options.segment_bytes)) {
+            Ok(file) => Ok(file),
+            Err(error) => {
+                inner.full.store(true, Ordering::Relaxed);
+                files.take_ready(bytes_min).ok_or(error)
+            }
+        }
+    }
+
+    /// A file for the first segment of this run: whatever is at hand, else a small one, so
+    /// that starting is instant and works on a full disk.
+    pub(super) fn take_first(&self) -> io::Result<SegmentFile> {
+        let inner = &*self.inner;
+        let mut files = inner.files.lock();
+        let usable = |file: &SegmentFile| file.len >= inner.options.first_segment_bytes;
+        if let Some(at) = files.short.iter().position(usable) {
+            return Ok(files.short.swap_remove(at));
+        }
+        if let Some(file) = files.take_ready(0) {
+            return Ok(file);
+        }
+        let number = files.number();
+        make(&*inner.disk, number, inner.options.first_segment_bytes)
+    }
+}
+
+fn no_space() -> io::Error {
+    io::Error::new(io::ErrorKind::StorageFull, "no spare segment and no room for a new one")
+}
+
+fn make(disk: &dyn Disk, number: u32, len: u64) -> io::Result<SegmentFile> {
+    let file = disk.create(&file_name(number))?;
+    if let Err(error) = file.set_len(len) {
+        let _ = disk.remove(&file_name(number)); // empty, and ours
+        return Err(error);
+    }
+    Ok(SegmentFile { file, number, len, fresh: true })
+}
+
+impl Files {
+    fn number(&mut self) -> u32 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    fn take_ready(&mut self, bytes_min: u64) -> Option<SegmentFile> {
+        let at = self.ready.iter().position(|file| file.len >= bytes_min)?;
+        Some(self.ready.remove(at))
+    }
+}
+
+impl Inner {
+    fn has_room(&self, bytes: u64) -> io::Result<bool> {
+        let keep = self.free_bytes_min.load(Ordering::Relaxed);
+        Ok(self.disk.free_bytes()? >= bytes.saturating_add(keep))
+    }
+
+    /// A file that is not zero-filled: slower to sync into, better than waiting.
+    fn fresh(&self, files: &mut Files, len: u64) -> io::Result<SegmentFile> {
+        if !self.has_room(len)? {
+            return Err(no_space());
+        }
+        if let Some(mut file) = files.short.pop() {
+            file.file.set_len(len)?;
+            (file.len, file.fresh) = (len, true);
+            return Ok(file);
+        }
+        let number = files.number();
+        make(&*self.disk, number, len)
+    }
+}
+
+/// Keeps enough spares ready. One [`Keeper::step`] writes a bounded amount.
+pub struct Keeper {
+    pool: Pool,
+    filling: Option<Filling>,
+    zeros: Vec<u8>,
+}
+
+struct Filling {
+    file: Arc<dyn DiskFile>,
+    number: u32,
+    done: u64,
+    created: bool,
+}
+
+/// What a [`Keeper::step`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// There are enough spares.
+    Enough,
+    /// Wrote a piece; step again.
+    Worked,
+    /// There is no room for another spare now.
+    Full,
+}
+
+impl Keeper {
+    pub(super) fn new(pool: Pool) -> Self {
+        Keeper { pool, filling: None, zeros: Vec::new() }
+    }
+
+    /// Makes at most one piece of one spare.
+    pub fn step(&mut self) -> io::Result<Kept> {
+        let result = self.try_step();
+        let full = match &result {
+            Ok(kept) => *kept == Kept::Full,
+            Err(_) => true,
+        };
+        self.pool.inner.full.store(full, Ordering::Relaxed);
+        if result.is_err() {
+            self.drop_unfinished();
+        }
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(Kept::Full),
+            other => other,
+        }
+    }
+
+    fn try_step(&mut self) -> io::Result<Kept> {
+        let inner = self.pool.inner.clone();
+        let len = inner.options.segment_bytes;
+        let filling = match &mut self.filling {
+            Some(filling) => filling,
+            none => {
+                let mut files = inner.files.lock();
+                if files.ready.len() >= inner.options.spares {
+                    return Ok(Kept::Enough);
+                }
+                if !inner.has_room(len)? {
+                    return Ok(Kept::Full);
+                }
+                let filling = if let Some(short) = files.short.pop() {
+                    Filling {
+                        file: short.file,
+                        number: short.number,
+                        done: short.len,
+                        created: false,
+                    }
+                } else {
+                    let number = files.number();
+                    let file = inner.disk.create(&file_name(number))?;
+                    Filling { file, number, done: 0, created: true }
+                };
+                none.insert(filling)
+            }
+        };
+        if filling.done < len {
+            let piece = FILL_BYTES.min(len - filling.done);
+            self.zeros.resize(FILL_BYTES as usize, 0);
+            filling.file.write_at(&self.zeros[..piece as usize], filling.done)?;
+            filling.done += piece;
+            // Synced piece by piece, so that no later fdatasync has to carry it all.
+            filling.file.sync_data()?;
+        }
+        if filling.done >= len {
+            filling.file.sync_all()?;
+            inner.disk.sync_dir()?;
+            if let Some(Filling { file, number, done, .. }) = self.filling.take() {
+                self.pool.give_back(SegmentFile { file, number, len: done, fresh: false });
+            }
+        }
+        Ok(Kept::Worked)
+    }
+
+    fn drop_unfinished(&mut self) {
+        let Some(Filling { file, number, done, created }) = self.filling.take() else { return };
+        if created {
+            let _ = self.pool.inner.disk.remove(&file_name(number)); // zeros only, and ours
+        } else {
+            let short = SegmentFile { file, number, len: done, fresh: true };
+            self.pool.inner.files.lock().short.push(short);
+        }
+    }
+
+    /// Keeps spares until [`Pool::stop`]; pauses between pieces to leave the disk to commits.
+    pub fn run(mut self) {
+        loop {
+            let pause = match self.step() {
+                Ok(Kept::Worked) => Duration::from_millis(2),
+                Ok(Kept::Enough | Kept::Full) => Duration::from_secs(1),
+                Err(error) => {
+                    tracing::warn!(%error, "a spare journal segment could not be made; trying again");
+                    Duration::from_secs(1)
+                }
+            };
+            let mut files = self.pool.inner.files.lock();
+            if !files.stopped {
+                self.pool.inner.wanted.wait_for(&mut files, pause);
+            }
+            if files.stopped {
+                return;
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Ends [`Keeper::run`].
+    pub fn stop(&self) {
+        self.inner.files.lock().stopped = true;
+        self.inner.wanted.notify_all();
+    }
+}

@@ -1,0 +1,162 @@
+//! Reads the journal back and decides where it ends.
+//!
+//! A group that is not whole is a torn tail if nothing says that it was durable: the
+//! journal is cut there. If anything says so (a snapshot, a later segment's header,
+//! a mark in any intact frame further on) it is damage: it is reported, its
+//! segment is quarantined, and reading goes on behind it.
+
+use std::io;
+use std::sync::Arc;
+
+use super::report::Damage;
+use super::scan::{Ahead, Found, Scanner};
+use super::segment::Segment;
+use super::{HEADER_BYTES, OpenError, Pos, Replay};
+
+/// What came of reading the journal back.
+#[derive(Default)]
+pub(super) struct Replayed {
+    /// Segments of the chain that hold something before the cut.
+    pub(super) segments: usize,
+    pub(super) cut: Pos,
+    pub(super) durable: Pos,
+    pub(super) frames: u64,
+    pub(super) groups: u64,
+    pub(super) discarded_frames: u64,
+    pub(super) damaged: Vec<Damage>,
+}
+
+/// Applies everything behind `covered` to `core`.
+pub(super) fn replay(
+    chain: &[Arc<Segment>],
+    covered: Pos,
+    durable: Pos,
+    core: &mut dyn Replay,
+) -> Result<Replayed, OpenError> {
+    let behind = |segment: &Arc<Segment>| {
+        segment.generation > covered.generation()
+            || segment.generation == covered.generation()
+                && segment.end().is_none_or(|end| end > covered)
+    };
+    let first = chain.iter().position(behind).unwrap_or(chain.len());
+    let durable = durable.max(covered);
+    let mut run = Run {
+        chain,
+        core,
+        bytes: Vec::new(),
+        out: Replayed { segments: first, cut: covered, durable, ..Replayed::default() },
+    };
+    for (index, segment) in chain.iter().enumerate().skip(first) {
+        let same = segment.generation == covered.generation();
+        if !same && segment.previous_end != run.out.cut {
+            // Something is missing in between. That is only a tail if none of it was durable.
+            run.look_ahead(index)?;
+            if run.out.durable > run.out.cut || covered == Pos::ZERO && index == first {
+                return Err(OpenError::Gap {
+                    from: run.out.cut,
+                    to: Pos::new(segment.generation, 0),
+                });
+            }
+            break;
+        }
+        let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
+        let whole = run.segment(index, from)?;
+        let start = Pos::new(segment.generation, HEADER_BYTES as u32);
+        if !whole && run.out.cut == start && start > covered {
+            run.out.cut = segment.previous_end; // nothing in it: as if it had not been begun
+        } else {
+            run.out.segments = index + 1;
+        }
+        if !whole {
+            break;
+        }
+    }
+    Ok(run.out)
+}
+
+struct Run<'a> {
+    chain: &'a [Arc<Segment>],
+    core: &'a mut dyn Replay,
+    bytes: Vec<u8>,
+    out: Replayed,
+}
+
+impl Run<'_> {
+    /// Reads one segment; `false` if the journal ends in it.
+    fn segment(&mut self, index: usize, from: u32) -> io::Result<bool> {
+        let segment = &self.chain[index];
+        let known_end = segment.end();
+        let end = known_end.map_or(segment.file.limit(), Pos::offset);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        segment.read_all(end, &mut bytes)?;
+        let mut scan = Scanner::new(&bytes, segment, from, end);
+        let whole = loop {
+            match scan.next() {
+                Found::Group => {
+                    self.apply(&scan);
+                    continue;
+                }
+                Found::End => break true,
+                Found::Broken => {}
+            }
+            let at = scan.pos();
+            if at >= self.out.durable {
+                let mut ahead = Ahead::default();
+                ahead.look(&bytes, segment, at.offset(), end);
+                self.note(ahead);
+                self.look_ahead(index + 1)?;
+            }
+            if at >= self.out.durable {
+                break false;
+            }
+            self.out.discarded_frames = 0;
+            scan.skip_damage();
+            let mut to = scan.pos();
+            // Behind what was durable, a bad frame is again only a torn tail.
+            let tail = known_end.is_none() && to > self.out.durable;
+            if tail && self.out.durable.generation() == segment.generation {
+                to = self.out.durable;
+            }
+            segment.quarantine();
+            self.out.damaged.push(Damage { file: segment.file.name(), from: at, to });
+            if tail {
+                self.out.cut = to;
+                self.bytes = bytes;
+                return Ok(false);
+            }
+        };
+        self.out.cut = scan.pos();
+        self.bytes = bytes;
+        Ok(whole)
+    }
+
+    fn apply(&mut self, scan: &Scanner<'_>) {
+        if let Some(mark) = scan.mark() {
+            self.out.durable = self.out.durable.max(mark);
+            return;
+        }
+        for (pos, kind, body) in scan.group() {
+            self.core.apply(pos, kind, body);
+            self.out.frames += 1;
+        }
+        self.out.groups += 1;
+    }
+
+    /// Takes in what later segments know.
+    fn look_ahead(&mut self, index: usize) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for segment in self.chain.iter().skip(index) {
+            let end = segment.end().map_or(segment.file.limit(), Pos::offset);
+            segment.read_all(end, &mut bytes)?;
+            let mut ahead = Ahead::default();
+            ahead.look(&bytes, segment, HEADER_BYTES as u32, end);
+            self.note(ahead);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, ahead: Ahead) {
+        self.out.durable = self.out.durable.max(ahead.durable);
+        self.out.discarded_frames += ahead.frames;
+    }
+}

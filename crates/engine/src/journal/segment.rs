@@ -1,0 +1,232 @@
+//! Segments in use, shared by everybody who reads the journal.
+//!
+//! A [`SegmentFile`] is a file with a fixed name; a [`Segment`] is a file that
+//! currently holds one generation. Holding an `Arc<Segment>` keeps the file
+//! from being recycled, which is all that pinning is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::frame::{self, FRAME_HEADER_BYTES};
+use super::{Header, Pos, SEGMENT_BYTES_MAX};
+use crate::disk::{Disk, DiskFile};
+
+/// A segment file, whatever it holds.
+pub(super) struct SegmentFile {
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) number: u32,
+    pub(super) len: u64,
+    /// Its length or its directory entry may not be durable yet.
+    pub(super) fresh: bool,
+}
+
+impl SegmentFile {
+    pub(super) fn name(&self) -> String {
+        file_name(self.number)
+    }
+
+    /// One past the last byte that frames may use. A place must fit a [`Pos`],
+    /// also when it is the end of the last frame.
+    pub(super) fn limit(&self) -> u32 {
+        self.len.min(SEGMENT_BYTES_MAX - 1) as u32
+    }
+}
+
+pub(super) fn file_name(number: u32) -> String {
+    format!("segment-{number:06}.log")
+}
+
+/// The number in a segment file's name.
+pub(super) fn file_number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("segment-")?.strip_suffix(".log")?;
+    let number = digits.parse().ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+/// The file that marks a segment file as quarantined, also for later runs.
+pub(super) fn quarantine_name(number: u32) -> String {
+    format!("segment-{number:06}.damaged")
+}
+
+/// The number in a quarantine mark's name.
+pub(super) fn quarantine_number(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("segment-")?.strip_suffix(".damaged")?.parse().ok()?;
+    (quarantine_name(number) == name).then_some(number)
+}
+
+/// A file that holds a generation.
+pub(super) struct Segment {
+    pub(super) file: SegmentFile,
+    pub(super) generation: u64,
+    pub(super) previous_end: Pos,
+    pub(super) salt: u32,
+    /// Where its frames end; 0 while it is appended to.
+    end: AtomicU32,
+    quarantined: AtomicBool,
+}
+
+impl Segment {
+    pub(super) fn new(file: SegmentFile, header: &Header) -> Self {
+        let Header { generation, previous_end, salt, .. } = *header;
+        let (end, quarantined) = (AtomicU32::new(0), AtomicBool::new(false));
+        Segment { file, generation, previous_end, salt, end, quarantined }
+    }
+
+    pub(super) fn seal(&self, end: u32) {
+        self.end.store(end, Ordering::Release);
+    }
+
+    /// Where a sealed segment ends.
+    pub(super) fn end(&self) -> Option<Pos> {
+        match self.end.load(Ordering::Acquire) {
+            0 => None,
+            end => Some(Pos::new(self.generation, end)),
+        }
+    }
+
+    /// From now on the file is evidence: never recycled, never deleted.
+    pub(super) fn quarantine(&self) {
+        self.quarantined.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the quarantine last: once a snapshot covers the damage, no later run would find it.
+    pub(super) fn mark_quarantine(&self, disk: &dyn Disk) -> io::Result<()> {
+        match disk.create(&quarantine_name(self.file.number)) {
+            Ok(_) => disk.sync_dir(),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn is_quarantined(&self) -> bool {
+        self.quarantined.load(Ordering::Relaxed)
+    }
+
+    /// The bytes from the start of the file to `end`, fewer if the file is shorter.
+    pub(super) fn read_all(&self, end: u32, buf: &mut Vec<u8>) -> io::Result<()> {
+        buf.resize(end as usize, 0);
+        let got = self.file.file.read_at(buf, 0)?;
+        buf.truncate(got);
+        Ok(())
+    }
+
+    fn read_frame(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
+        // Most frames are smaller than a page: guess, and read the rest only if there is more.
+        const GUESS_BYTES: usize = 4096;
+        let room = (self.file.limit() as usize).saturating_sub(pos.offset() as usize);
+        let mut buf = vec![0; GUESS_BYTES.min(room)];
+        let got = self.file.file.read_at(&mut buf, pos.offset().into())?;
+        buf.truncate(got);
+        let whole = frame::announced_len(&buf, pos).unwrap_or(0).min(room);
+        if whole > buf.len() {
+            let had = buf.len();
+            buf.resize(whole, 0);
+            let got = self.file.file.read_at(&mut buf[had..], pos.offset() as u64 + had as u64)?;
+            buf.truncate(had + got);
+        }
+        let (kind, len) = match frame::decode_frame(&buf, pos, self.salt) {
+            Ok(frame) => (frame.kind, frame.body.len()),
+            Err(error) => return Err(unreadable(pos, &self.file.name(), &error)),
+        };
+        let body = Bytes::from(buf).slice(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + len);
+        Ok((kind, body))
+    }
+}
+
+fn unreadable(pos: Pos, name: &str, error: &dyn std::error::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("journal position {pos} in {name}: {error}"))
+}
+
+/// Every segment in use. Cheap to clone; all clones see the same segments.
+#[derive(Clone, Default)]
+pub struct Segments {
+    by_generation: Arc<Mutex<BTreeMap<u64, Arc<Segment>>>>,
+}
+
+impl Segments {
+    /// Reads and verifies the frame at `pos`: its kind and body.
+    pub fn read(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
+        self.find(pos)?.read_frame(pos)
+    }
+
+    /// Keeps the segment of `pos` from being recycled until the pin is dropped.
+    pub fn pin(&self, pos: Pos) -> io::Result<Pin> {
+        Ok(Pin { segment: self.find(pos)?, pos })
+    }
+
+    fn find(&self, pos: Pos) -> io::Result<Arc<Segment>> {
+        self.by_generation.lock().get(&pos.generation()).cloned().ok_or_else(|| {
+            let text = format!("journal position {pos}: its segment is no longer there");
+            io::Error::new(io::ErrorKind::NotFound, text)
+        })
+    }
+
+    /// How many segments are in use, the one appended to included.
+    pub fn count(&self) -> usize {
+        self.by_generation.lock().len()
+    }
+
+    /// Bytes of the files in use.
+    pub fn bytes(&self) -> u64 {
+        self.by_generation.lock().values().map(|segment| segment.file.len).sum()
+    }
+
+    pub(super) fn insert(&self, segment: Arc<Segment>) {
+        self.by_generation.lock().insert(segment.generation, segment);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Segment>> {
+        self.by_generation.lock().values().cloned().collect()
+    }
+
+    /// Takes out every segment that `free` allows and nobody else holds.
+    pub(super) fn release(&self, free: impl Fn(&Segment) -> bool) -> Vec<SegmentFile> {
+        let mut map = self.by_generation.lock();
+        let candidates: Vec<u64> = map
+            .values()
+            .filter(|segment| free(segment))
+            .map(|segment| segment.generation)
+            .collect();
+        let mut released = Vec::new();
+        for generation in candidates {
+            let Some(segment) = map.remove(&generation) else { continue };
+            // New references are made only under this lock, or from an existing one.
+            match Arc::try_unwrap(segment) {
+                // Whatever is released was durable, its length and name included.
+                Ok(segment) => released.push(SegmentFile { fresh: false, ..segment.file }),
+                Err(pinned) => drop(map.insert(generation, pinned)),
+            }
+        }
+        released
+    }
+}
+
+/// A place that can be read later, from any thread, as long as this is held.
+#[derive(Clone)]
+pub struct Pin {
+    segment: Arc<Segment>,
+    pos: Pos,
+}
+
+impl Pin {
+    /// The pinned place.
+    pub fn pos(&self) -> Pos {
+        self.pos
+    }
+
+    /// Reads and verifies the frame: its kind and body.
+    pub fn read(&self) -> io::Result<(u8, Bytes)> {
+        self.segment.read_frame(self.pos)
+    }
+
+    /// Reads another frame of the same segment under the same pin.
+    pub fn read_other(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
+        debug_assert_eq!(pos.generation(), self.segment.generation);
+        self.segment.read_frame(pos)
+    }
+}

@@ -1,0 +1,361 @@
+//! Snapshots: the whole state at one position, so that recovery need not read the journal from
+//! its beginning and old segments can be used again.
+//!
+//! ```text
+//! 0       8         12         16        24         32
+//! | magic | version | reserved | covered | body len | body … | crc |
+//! ```
+//! Little endian; the CRC32C covers everything before it. The name holds the
+//! covered position; the content decides.
+//!
+//! The state is not taken from the serving core but built again from the last
+//! snapshot and the journal, on a thread of its own: serving never waits,
+//! and every snapshot proves that the journal can be replayed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use super::report::Damage;
+use super::scan::{Found, Scanner};
+use super::segment::{Segment, Segments};
+use super::{HEADER_BYTES, Marks, Options, Pool, Pos, Replay};
+use crate::disk::Disk;
+
+const MAGIC: &[u8; 8] = b"maloteS1";
+const VERSION: u32 = 1;
+const PREFIX_BYTES: usize = 32;
+/// Snapshots are written and checksummed in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+/// Two: if the newer one cannot be read, the older one and the journal behind it can.
+const KEPT: usize = 2;
+
+/// A snapshot in a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot<'a> {
+    /// Everything before this position is in the body.
+    pub covered: Pos,
+    /// What [`Replay::save`] wrote.
+    pub body: &'a [u8],
+}
+
+/// Reads a snapshot file's bytes. The message says what is wrong with them.
+pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
+    let body_at = bytes.get(..PREFIX_BYTES).ok_or("it is too short")?;
+    let u64_at = |at: usize| body_at[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
+    if &body_at[..8] != MAGIC {
+        return Err("it is not a snapshot");
+    }
+    if u64_at(8) as u32 != VERSION {
+        return Err("it has another format version");
+    }
+    let covered_bytes = bytes.len().checked_sub(4).ok_or("it is too short")?;
+    if u64_at(24).checked_add(PREFIX_BYTES as u64) != Some(covered_bytes as u64) {
+        return Err("its length is not what it says");
+    }
+    let (content, crc) = bytes.split_at(covered_bytes);
+    if crc != crc32c::crc32c(content).to_le_bytes() {
+        return Err("the checksum does not hold");
+    }
+    Ok(Snapshot { covered: Pos::from_u64(u64_at(16)), body: &content[PREFIX_BYTES..] })
+}
+
+/// Bytes around the body.
+fn prefix(covered: Pos, body_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PREFIX_BYTES);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&covered.get().to_le_bytes());
+    out.extend_from_slice(&(body_bytes as u64).to_le_bytes());
+    out
+}
+
+fn file_name(covered: Pos) -> String {
+    format!("snapshot-{:016x}.snap", covered.get())
+}
+
+fn temporary_name(covered: Pos) -> String {
+    format!("snapshot-{:016x}.tmp", covered.get())
+}
+
+/// The position in a snapshot's file name.
+pub(super) fn named(name: &str, suffix: &str) -> Option<Pos> {
+    let hex = name.strip_prefix("snapshot-")?.strip_suffix(suffix)?;
+    (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok().map(Pos::from_u64))?
+}
+
+pub(super) const SUFFIX: &str = ".snap";
+pub(super) const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// All snapshots in the directory, newest first, by name.
+pub(super) fn list(disk: &dyn Disk) -> io::Result<Vec<(Pos, String)>> {
+    let entries = disk.list()?.into_iter();
+    let mut found: Vec<_> =
+        entries.filter_map(|entry| Some((named(&entry.name, SUFFIX)?, entry.name))).collect();
+    found.sort_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// The bytes of a snapshot file.
+pub(super) fn load(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(name)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    let got = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+/// Snapshots that can be relied on.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Covered positions of readable snapshots, newest first.
+    pub(super) covered: Vec<Pos>,
+    pub(super) body_bytes: u64,
+    pub(super) invalid: Vec<String>,
+}
+
+/// Restores the newest snapshot that can be read into `core`.
+pub(super) fn restore_newest(disk: &dyn Disk, core: &mut dyn Replay) -> io::Result<Kept> {
+    let mut kept = Kept::default();
+    for (covered, name) in list(disk)? {
+        // Unreadable is unreadable, whoever says so: the older snapshot may still do.
+        let bytes = load(disk, &name).unwrap_or_default();
+        let usable = decode_snapshot(&bytes).ok().filter(|snapshot| snapshot.covered == covered);
+        let restored = match usable {
+            Some(snapshot) if kept.covered.is_empty() => {
+                kept.body_bytes = snapshot.body.len() as u64;
+                core.restore(snapshot.body).is_ok()
+            }
+            other => other.is_some(),
+        };
+        if restored {
+            kept.covered.push(covered);
+        } else {
+            kept.invalid.push(name);
+        }
+    }
+    Ok(kept)
+}
+
+/// Why no snapshot was made. The journal is not affected.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Reading or writing failed.
+    #[error("the snapshot could not be made: {0}")]
+    Io(#[from] io::Error),
+    /// A sealed segment was damaged while serving. Its segment is quarantined; a snapshot
+    /// without it would differ from what is being served.
+    #[error("the snapshot could not be made: {} is damaged at {}", .0.file, .0.from)]
+    Damaged(Damage),
+    /// No snapshot is readable, and the journal does not reach back to its beginning.
+    #[error("the snapshot could not be made: the state it builds on cannot be read")]
+    NoBase,
+}
+
+/// What a [`Snapshotter::run`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshotted {
+    /// Everything before this is in the new snapshot.
+    pub covered: Pos,
+    /// Size of the saved state.
+    pub bytes: u64,
+    /// Segments that became spares.
+    pub recycled: usize,
+}
+
+/// Makes snapshots and frees what they make superfluous; runs beside the engine.
+pub struct Snapshotter {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) options: Options,
+    pub(super) marks: Arc<Marks>,
+    pub(super) segments: Segments,
+    pub(super) pool: Pool,
+    pub(super) kept: Kept,
+    pub(super) known_damage: Vec<Damage>,
+}
+
+impl Snapshotter {
+    /// Whether enough journal has been written since the last snapshot, or the disk is full and
+    /// a snapshot may free something. Ask no oftener than once a second.
+    pub fn due(&self) -> bool {
+        let pending = self.pending(self.covered());
+        if !pending.is_empty() && !self.pool.publish_allowed() {
+            return true;
+        }
+        // A short segment in a large file counts as large: it is the disk that fills up.
+        let since: u64 = pending.iter().map(|(segment, _)| segment.file.len).sum();
+        let ratio = self.kept.body_bytes.saturating_mul(self.options.snapshot_after_ratio);
+        since >= self.options.snapshot_after_bytes.max(ratio)
+    }
+
+    fn covered(&self) -> Pos {
+        self.kept.covered.first().copied().unwrap_or(Pos::ZERO)
+    }
+
+    /// Segments that hold something durable behind a position, in order, and up to where they do.
+    /// The last one may still be appended to: what is durable in it no longer changes.
+    fn pending(&self, covered: Pos) -> Vec<(Arc<Segment>, Pos)> {
+        let durable = self.marks.durable();
+        let durable_end = |segment: &Segment| match segment.end() {
+            Some(end) => Some(end.min(durable)),
+            None => (segment.generation == durable.generation()).then_some(durable),
+        };
+        let segments = self.segments.all().into_iter();
+        segments
+            .filter_map(|segment| Some((durable_end(&segment)?, segment)))
+            .filter(|(end, segment)| {
+                let first = Pos::new(segment.generation, HEADER_BYTES as u32);
+                *end > covered && (*end > first || segment.end() == Some(first))
+            })
+            .map(|(end, segment)| (segment, end))
+            .collect()
+    }
+
+    /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty
+    /// core; what is in it afterwards is of no use to anybody.
+    pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
+        if self.pending(self.covered()).is_empty() {
+            return Ok(None);
+        }
+        let base = restore_newest(&*self.disk, fresh)?;
+        self.kept.covered = base.covered;
+        let covered = self.replay(fresh)?;
+        let mut body = Vec::new();
+        fresh.save(&mut body);
+        self.write(covered, &body)?;
+        // After a failed directory sync the same snapshot is made once more; it still counts once.
+        if self.covered() != covered {
+            self.kept.covered.insert(0, covered);
+        }
+        self.kept.body_bytes = body.len() as u64;
+        self.pool.keep_free(2 * self.kept.body_bytes);
+        self.remove_old()?;
+        let recycled = self.recycle(fresh);
+        Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
+    }
+
+    fn replay(&self, fresh: &mut dyn Replay) -> Result<Pos, SnapshotError> {
+        let mut covered = self.covered();
+        let mut bytes = Vec::new();
+        for (segment, end) in self.pending(covered) {
+            let same = segment.generation == covered.generation();
+            if !same && segment.previous_end != covered {
+                return Err(SnapshotError::NoBase);
+            }
+            segment.read_all(end.offset(), &mut bytes)?;
+            let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
+            let mut scan = Scanner::new(&bytes, &segment, from, end.offset());
+            loop {
+                match scan.next() {
+                    Found::End => break,
+                    Found::Group => {
+                        scan.group().for_each(|(pos, kind, body)| fresh.apply(pos, kind, body))
+                    }
+                    Found::Broken => {
+                        let from = scan.pos();
+                        scan.skip_damage();
+                        let damage = Damage { file: segment.file.name(), from, to: scan.pos() };
+                        // What recovery skipped as well is missing on both sides alike.
+                        if !self.known_damage.contains(&damage) {
+                            segment.quarantine();
+                            segment.mark_quarantine(&*self.disk)?;
+                            return Err(SnapshotError::Damaged(damage));
+                        }
+                    }
+                }
+            }
+            covered = end;
+        }
+        Ok(covered)
+    }
+
+    fn write(&self, covered: Pos, body: &[u8]) -> io::Result<()> {
+        let temporary = temporary_name(covered);
+        let written = self.write_file(&temporary, covered, body);
+        if let Err(error) = written {
+            let _ = self.disk.remove(&temporary); // unfinished, and ours
+            return Err(error);
+        }
+        self.disk.rename(&temporary, &file_name(covered))?;
+        self.disk.sync_dir()
+    }
+
+    fn write_file(&self, name: &str, covered: Pos, body: &[u8]) -> io::Result<()> {
+        let file = self.disk.create(name)?;
+        let prefix = prefix(covered, body.len());
+        file.write_at(&prefix, 0)?;
+        let mut crc = crc32c::crc32c(&prefix);
+        let mut at = prefix.len() as u64;
+        for piece in body.chunks(PIECE_BYTES) {
+            file.write_at(piece, at)?;
+            crc = crc32c::crc32c_append(crc, piece);
+            at += piece.len() as u64;
+        }
+        file.write_at(&crc.to_le_bytes(), at)?;
+        file.sync_all()
+    }
+
+    fn remove_old(&mut self) -> io::Result<()> {
+        self.kept.covered.truncate(KEPT);
+        let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() == KEPT)
+        else {
+            return Ok(());
+        };
+        for (covered, name) in list(&*self.disk)? {
+            if covered < oldest {
+                self.disk.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every segment back that neither a kept snapshot's replay, nor a live
+    /// position, nor a reader needs.
+    pub(super) fn recycle(&self, core: &dyn Replay) -> usize {
+        // With a single snapshot, the whole journal is what replaces it.
+        let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() >= KEPT)
+        else {
+            return 0;
+        };
+        let mut live = BTreeSet::new();
+        let mut last = 0;
+        core.live(&mut |pos| {
+            if pos.generation() != last {
+                last = pos.generation();
+                live.insert(last);
+            }
+        });
+        let free = |segment: &Segment| {
+            segment.end().is_some_and(|end| end <= oldest)
+                && !segment.is_quarantined()
+                && !live.contains(&segment.generation)
+        };
+        let released = self.segments.release(free);
+        let count = released.len();
+        released.into_iter().for_each(|file| self.pool.give_back(file));
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_noticed() {
+        let mut bytes = prefix(Pos::new(3, 5000), 4);
+        bytes.extend_from_slice(b"body");
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        let snapshot = Snapshot { covered: Pos::new(3, 5000), body: b"body" };
+        assert_eq!(decode_snapshot(&bytes), Ok(snapshot));
+        for cut in 0..bytes.len() {
+            assert!(decode_snapshot(&bytes[..cut]).is_err());
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_snapshot(&bytes).is_err());
+        }
+    }
+}

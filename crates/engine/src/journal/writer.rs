@@ -1,0 +1,132 @@
+//! Writing and syncing, as steps. Writing never waits for syncing; what is
+//! durable is what was written before a sync began.
+//!
+//! After any error the journal is poisoned: a failed fsync leaves pages marked
+//! clean that never reached the disk, so trying again would lie.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::segment::Segment;
+use super::{Chunk, Pos};
+use crate::disk::Disk;
+
+/// How far the journal has got; shared by everybody.
+#[derive(Default)]
+pub struct Marks {
+    written: AtomicU64,
+    durable: AtomicU64,
+    poisoned: AtomicBool,
+    /// Segments written to since they were last synced.
+    touched: Mutex<Vec<Arc<Segment>>>,
+}
+
+impl Marks {
+    pub(super) fn new(at: Pos) -> Arc<Self> {
+        let marks = Marks::default();
+        marks.written.store(at.get(), Ordering::Relaxed);
+        marks.durable.store(at.get(), Ordering::Relaxed);
+        Arc::new(marks)
+    }
+
+    /// Everything before this was given to the operating system.
+    pub fn written(&self) -> Pos {
+        Pos::from_u64(self.written.load(Ordering::Acquire))
+    }
+
+    /// Everything before this survives a power loss.
+    pub fn durable(&self) -> Pos {
+        Pos::from_u64(self.durable.load(Ordering::Acquire))
+    }
+
+    /// A write or sync failed; nothing more will be accepted.
+    pub fn poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.poisoned() {
+            return Err(io::Error::other("the journal stopped after a failed write or sync"));
+        }
+        Ok(())
+    }
+
+    fn poison<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        result
+    }
+}
+
+/// Hands chunks to the operating system, in order.
+pub struct Writer {
+    marks: Arc<Marks>,
+}
+
+impl Writer {
+    pub(super) fn new(marks: Arc<Marks>) -> Self {
+        Writer { marks }
+    }
+
+    /// Writes a chunk and moves the written mark to its end.
+    pub fn write(&mut self, chunk: &Chunk) -> io::Result<()> {
+        self.marks.check()?;
+        assert!(self.marks.written() < chunk.end(), "chunks are written in order");
+        let result = chunk.segment.file.file.write_at(chunk.bytes(), chunk.offset.into());
+        self.marks.poison(result)?;
+        // After the write and before the mark: a sync that sees the mark then
+        // finds the segment here, or the sync that took it from here began after the write.
+        let mut touched = self.marks.touched.lock();
+        if !touched.iter().any(|segment| Arc::ptr_eq(segment, &chunk.segment)) {
+            touched.push(chunk.segment.clone());
+        }
+        drop(touched);
+        self.marks.written.store(chunk.end().get(), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Makes what was written durable.
+pub struct Syncer {
+    marks: Arc<Marks>,
+    disk: Arc<dyn Disk>,
+    /// Generations up to here have had their file's metadata synced.
+    settled: u64,
+}
+
+impl Syncer {
+    pub(super) fn new(marks: Arc<Marks>, disk: Arc<dyn Disk>, settled: u64) -> Self {
+        Syncer { marks, disk, settled }
+    }
+
+    /// Syncs every file written to since the last sync and returns the new durable mark.
+    pub fn sync(&mut self) -> io::Result<Pos> {
+        self.marks.check()?;
+        let sample = self.marks.written();
+        let touched = std::mem::take(&mut *self.marks.touched.lock());
+        for segment in &touched {
+            let result = self.sync_segment(segment);
+            self.marks.poison(result)?;
+        }
+        self.marks.durable.store(sample.get(), Ordering::Release);
+        Ok(sample)
+    }
+
+    fn sync_segment(&mut self, segment: &Segment) -> io::Result<()> {
+        if cfg!(feature = "mutate-no-fsync") {
+            return Ok(());
+        }
+        let file = &segment.file;
+        if file.fresh && segment.generation > self.settled {
+            file.file.sync_all()?;
+            self.disk.sync_dir()?;
+            self.settled = segment.generation;
+            return Ok(());
+        }
+        file.file.sync_data()
+    }
+}

@@ -1,0 +1,211 @@
+//! Opening a data directory and starting the engine's threads; stopping them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::chance::Chance;
+use crate::clock::{Clock, SystemClock};
+use crate::core::Core;
+use crate::disk::{DirError, Disk, OsDisk};
+use crate::handle::{Engine, Shared};
+use crate::journal::{
+    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
+};
+use crate::mailbox::{Mailbox, Pending};
+use crate::shard::Shard;
+
+/// How an engine is opened.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The data directory; made if it is not there.
+    pub data: PathBuf,
+    /// Sizes of the journal.
+    pub journal: Options,
+}
+
+impl Settings {
+    /// The defaults, in this directory.
+    pub fn at(data: impl Into<PathBuf>) -> Self {
+        Self { data: data.into(), journal: Options::default() }
+    }
+}
+
+/// Why an engine does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory itself.
+    #[error(transparent)]
+    Directory(#[from] DirError),
+    /// What is in it.
+    #[error(transparent)]
+    Journal(#[from] journal::OpenError),
+    /// No room for the first record.
+    #[error("the disk is full: the broker needs room for one journal segment to start")]
+    NoRoom,
+    /// A thread could not be started, or the first sync failed.
+    #[error("the engine cannot start: {0}")]
+    Start(#[source] std::io::Error),
+}
+
+/// A running engine's threads. Dropping it stops them, as [`Running::stop`] does.
+pub struct Running {
+    mailbox: Arc<Mailbox>,
+    pool: Pool,
+    stopping: Arc<(Mutex<bool>, Condvar)>,
+    threads: Vec<JoinHandle<()>>,
+    report: Report,
+    marks: Arc<Marks>,
+    segments: Segments,
+}
+
+impl Engine {
+    /// Opens a data directory, recovers what is in it, and serves.
+    pub fn open(settings: Settings) -> Result<(Engine, Running), OpenError> {
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&settings.data)?);
+        Self::open_on(disk, &settings.journal, Chance::of_system())
+    }
+
+    /// Opens on any disk, with any chance.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        chance: Chance,
+    ) -> Result<(Engine, Running), OpenError> {
+        let hash_seed = chance.draw();
+        let mut core = Core::new(hash_seed);
+        let mut options = options.clone();
+        options.salt = chance.draw() as u32;
+        let recovered = journal::recover(disk, &options, &mut core)?;
+        let Recovered {
+            mut appender,
+            mut writer,
+            mut syncer,
+            segments,
+            pool,
+            keeper,
+            snapshotter,
+            marks,
+            report,
+        } = recovered;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::starting_at(core.last_at()));
+        // The new epoch is on disk before anything is served: no token is ever issued twice.
+        core.go_live(&mut appender, clock.now(), chance.draw()).map_err(|_| OpenError::NoRoom)?;
+        for chunk in appender.take().unwrap_or_default() {
+            writer.write(&chunk).map_err(OpenError::Start)?;
+        }
+        syncer.sync().map_err(OpenError::Start)?;
+
+        let mailbox = Arc::new(Mailbox::new());
+        let (on_written, on_durable, on_poison) =
+            (mailbox.clone(), mailbox.clone(), mailbox.clone());
+        let callbacks = Callbacks {
+            written: Box::new(move |words: Vec<_>| {
+                words.into_iter().for_each(|word| on_written.say(word))
+            }),
+            durable: Box::new(move |words: Vec<_>| {
+                words.into_iter().for_each(|word| on_durable.say(word))
+            }),
+            poison: Box::new(move |error| {
+                tracing::error!(%error, "the disk failed: nothing more is accepted, and outcomes of requests under way are unknown");
+                on_poison.close(true);
+            }),
+        };
+        let pipeline = Pipeline::start(writer, syncer, callbacks).map_err(OpenError::Start)?;
+        let shared = Shared {
+            mailbox: mailbox.clone(),
+            segments: segments.clone(),
+            clock: clock.clone(),
+            chance,
+        };
+        let shard = Shard {
+            core,
+            appender,
+            marks: marks.clone(),
+            pool: pool.clone(),
+            pipeline,
+            mailbox: mailbox.clone(),
+            clock,
+            pending: Pending::default(),
+        };
+        let stopping = Arc::new((Mutex::new(false), Condvar::new()));
+        let threads = vec![
+            spawn("core", move || shard.run())?,
+            spawn("spares", move || keeper.run())?,
+            spawn("snapshots", {
+                let stopping = stopping.clone();
+                move || keep_snapshots(snapshotter, hash_seed, &stopping)
+            })?,
+        ];
+        let running = Running { mailbox, pool, stopping, threads, report, marks, segments };
+        Ok((Engine { shared: Arc::new(shared) }, running))
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
+}
+
+/// How often it is asked whether a snapshot is due.
+const SNAPSHOT_CHECK: Duration = Duration::from_millis(500);
+
+fn keep_snapshots(mut snapshotter: Snapshotter, hash_seed: u64, stopping: &(Mutex<bool>, Condvar)) {
+    let (stop, changed) = stopping;
+    let mut stopped = stop.lock();
+    while !*stopped {
+        changed.wait_for(&mut stopped, SNAPSHOT_CHECK);
+        if *stopped || !snapshotter.due() {
+            continue;
+        }
+        drop(stopped);
+        match snapshotter.run(&mut Core::new(hash_seed)) {
+            Ok(done) => tracing::debug!(?done, "snapshot"),
+            Err(error) => {
+                tracing::warn!(%error, "no snapshot could be made; the journal grows until one can")
+            }
+        }
+        stopped = stop.lock();
+    }
+}
+
+impl Running {
+    /// What recovery found and did.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Whether the disk failed. The process should end: a restart goes through recovery.
+    pub fn is_poisoned(&self) -> bool {
+        self.mailbox.is_poisoned() || self.marks.poisoned()
+    }
+
+    /// Bytes of journal in use.
+    pub fn journal_bytes(&self) -> u64 {
+        self.segments.bytes()
+    }
+
+    /// Takes nothing new, answers what is under way, syncs and ends the threads.
+    pub async fn stop(mut self) {
+        let ended = tokio::task::spawn_blocking(move || self.end());
+        let _ = ended.await;
+    }
+
+    fn end(&mut self) {
+        self.mailbox.close(false);
+        self.pool.stop();
+        *self.stopping.0.lock() = true;
+        self.stopping.1.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // its panic was reported where it happened
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

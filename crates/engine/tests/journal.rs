@@ -1,0 +1,217 @@
+//! The journal on a real disk, with its threads.
+#![allow(clippy::unwrap_used)] // a test
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use malote_engine::disk::{DirError, Disk, OsDisk};
+use malote_engine::journal::{
+    AppendError, Appender, Callbacks, Commit, GroupPlace, OpenError, Options, Pipeline, Pos,
+    Recovered, Replay, SegmentState, recover, verify,
+};
+
+/// Remembers every body.
+#[derive(Default, Debug, PartialEq)]
+struct Log(Vec<Vec<u8>>);
+
+impl Replay for Log {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        self.0 = snapshot.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+        self.0.pop();
+        Ok(())
+    }
+    fn apply(&mut self, _: Pos, _: u8, body: &[u8]) {
+        self.0.push(body.to_vec());
+    }
+    fn save(&self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|body| out.extend(body.iter().chain(b"\n")));
+    }
+    fn live(&self, _: &mut dyn FnMut(Pos)) {}
+}
+
+fn small() -> Options {
+    Options {
+        segment_bytes: 256 << 10,
+        first_segment_bytes: 64 << 10,
+        free_bytes_min: 0,
+        ..Options::default()
+    }
+}
+
+fn open(path: &std::path::Path, options: &Options) -> (Recovered, Log) {
+    let mut log = Log::default();
+    let disk = Arc::new(OsDisk::open(path).unwrap());
+    (recover(disk, options, &mut log).unwrap(), log)
+}
+
+fn append(appender: &mut Appender, body: &[u8]) -> GroupPlace {
+    appender.begin();
+    appender.frame(1, |out| out.extend_from_slice(body));
+    appender.end(false).unwrap()
+}
+
+#[test]
+fn commits_are_durable_in_order_and_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (
+        Recovered {
+            mut appender,
+            writer,
+            syncer,
+            keeper,
+            pool,
+            segments,
+            marks,
+            mut snapshotter,
+            ..
+        },
+        log,
+    ) = open(dir.path(), &small());
+    assert_eq!(log, Log::default());
+    let keeper = std::thread::spawn(move || keeper.run());
+
+    let (sender, durable) = channel();
+    let on_written = sender.clone();
+    let (at_write, at_sync) = (marks.clone(), marks.clone());
+    let callbacks = Callbacks {
+        written: Box::new(move |batch: Vec<(bool, Pos)>| {
+            assert!(batch.iter().all(|(_, end)| *end <= at_write.written()));
+            batch.into_iter().for_each(|end| on_written.send(end).unwrap());
+        }),
+        durable: Box::new(move |batch| {
+            let early = |&&(sync, end): &&(bool, Pos)| sync && end > at_sync.durable();
+            assert_eq!(batch.iter().find(early), None, "released too early");
+            batch.into_iter().for_each(|(_, end)| sender.send((true, end)).unwrap());
+        }),
+        poison: Box::new(|error| panic!("{error}")),
+    };
+    let pipeline = Pipeline::start(writer, syncer, callbacks).unwrap();
+    let mut expected = Vec::new();
+    let mut last = None;
+    for n in 0..3000 {
+        let body = format!("message {n} {}", "x".repeat(n % 700)).into_bytes();
+        let place = append(&mut appender, &body);
+        expected.push(body);
+        if n % 7 == 0 || n == 2999 {
+            let chunks = appender.take().unwrap();
+            assert_eq!(
+                chunks.iter().find_map(|chunk| chunk.frame(place.start)).unwrap().1,
+                expected[n]
+            );
+            let end = place.end;
+            let sync = n % 3 == 0;
+            let (on_written, on_durable) = (vec![(false, end)], vec![(sync, end)]);
+            pipeline.submit(Commit { chunks, sync, on_written, on_durable }).unwrap();
+        }
+        last = Some(place);
+    }
+    pipeline.close();
+    let released: Vec<_> = durable.try_iter().collect();
+    for durable in [false, true] {
+        let ends: Vec<Pos> =
+            released.iter().filter(|(is, _)| *is == durable).map(|(_, end)| *end).collect();
+        assert_eq!(ends.len(), 430);
+        assert!(ends.is_sorted());
+    }
+    let last = last.unwrap();
+    assert_eq!(marks.durable(), last.end);
+    assert_eq!(segments.read(last.start).unwrap().1, expected[2999]);
+    assert!(segments.count() > 3);
+
+    // Snapshots do not change what comes back.
+    assert!(snapshotter.run(&mut Log::default()).unwrap().is_some());
+    assert!(snapshotter.run(&mut Log::default()).unwrap().is_none());
+    pool.stop();
+    keeper.join().unwrap();
+    drop((appender, segments, snapshotter, pool));
+    let (recovered, log) = open(dir.path(), &small());
+    assert_eq!(log.0, expected);
+    assert_eq!(recovered.report.snapshot, Some(last.end));
+    drop(recovered);
+
+    let verified = verify(&OsDisk::read_only(dir.path()).unwrap()).unwrap();
+    assert_eq!(verified.refused, None);
+    let used =
+        verified.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used(_)));
+    assert_eq!(used.filter_map(|segment| segment.frames.get(&1)).sum::<u64>(), 3000);
+    assert!(verified.snapshots.iter().all(|(_, covered)| covered.is_some()));
+}
+
+#[test]
+fn lazy_commits_are_synced_after_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let (Recovered { mut appender, writer, syncer, marks, .. }, _) = open(dir.path(), &small());
+    let (sender, done) = channel();
+    let callbacks = Callbacks {
+        written: Box::new(move |batch: Vec<u8>| sender.send(batch).unwrap()),
+        durable: Box::new(|_| {}),
+        poison: Box::new(|error| panic!("{error}")),
+    };
+    let pipeline = Pipeline::start(writer, syncer, callbacks).unwrap();
+    let before = marks.durable();
+    let end = append(&mut appender, b"lazy").end;
+    let chunks = appender.take().unwrap();
+    pipeline
+        .submit(Commit { chunks, sync: false, on_written: vec![1], on_durable: vec![] })
+        .unwrap();
+    assert_eq!(done.recv().unwrap(), [1]);
+    assert_eq!(marks.durable(), before);
+    let mut waited = 0;
+    while marks.durable() < end {
+        std::thread::sleep(Duration::from_millis(50));
+        waited += 1;
+        assert!(waited < 200, "lazy data is never synced");
+    }
+}
+
+#[test]
+fn a_directory_has_one_owner_and_must_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path(), &small());
+    let second = Arc::new(OsDisk::open(dir.path()).unwrap());
+    let refused = recover(second.clone(), &small(), &mut Log::default()).err().unwrap();
+    assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
+    drop(first);
+    assert!(recover(second, &small(), &mut Log::default()).is_ok());
+
+    let file = dir.path().join("lock");
+    assert!(matches!(OsDisk::open(&file), Err(DirError::NotADirectory(_))));
+    assert!(matches!(OsDisk::open(file.join("below")), Err(DirError::NotADirectory(_))));
+}
+
+#[test]
+fn a_group_is_placed_whole_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(dir.path(), &small());
+    let max = journal.appender.group_bytes_max();
+    journal.appender.begin();
+    journal.appender.frame(1, |out| out.resize(out.len() + max, 0));
+    assert!(matches!(journal.appender.end(false), Err(AppendError::TooLarge { .. })));
+    // The largest one does not fit the small first segment.
+    let first = append(&mut journal.appender, b"small");
+    journal.appender.begin();
+    let frame = journal.appender.frame(9, |out| out.resize(out.len() + max - 18, 7));
+    let place = journal.appender.end(false).unwrap();
+    assert!(place.pos(frame).generation() > first.start.generation());
+    for chunk in journal.appender.take().unwrap() {
+        journal.writer.write(&chunk).unwrap();
+    }
+    assert_eq!(journal.syncer.sync().unwrap(), place.end);
+    assert_eq!(journal.segments.read(place.start).unwrap().1.len(), max - 18);
+    drop(journal);
+    let (_, log) = open(dir.path(), &small());
+    assert_eq!(log.0.iter().map(Vec::len).collect::<Vec<_>>(), [5, max - 18]);
+}
+
+#[test]
+fn strange_files_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = OsDisk::open(dir.path()).unwrap();
+    for name in ["notes.txt", "segment-1.log", "snapshot-now.snap"] {
+        disk.create(name).unwrap().write_at(b"mine", 0).unwrap();
+    }
+    let (journal, _) = open(dir.path(), &small());
+    assert_eq!(journal.report.unknown_files, ["notes.txt", "segment-1.log", "snapshot-now.snap"]);
+    assert_eq!(disk.open("notes.txt").unwrap().len().unwrap(), 4);
+}

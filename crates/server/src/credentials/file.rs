@@ -1,0 +1,202 @@
+//! `credentials.toml`: what is in it, and what must hold before it is used.
+
+use super::grant::Grant;
+use crate::files;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+/// The only version there is. A later one must be refused, not misread.
+const VERSION: u32 = 1;
+
+const HEADER: &str = "# Users, keys and tokens of Malote. Written by `malote user` and `malote key`;\n\
+                      # a running server takes changes up within a second. Keys hold plain secrets.\n\n";
+
+/// Which protocol a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyKind {
+    /// Access key id and secret access key, for SQS.
+    Aws,
+    /// Shared access key name and key, for Service Bus.
+    ServiceBus,
+}
+
+impl KeyKind {
+    /// The word used in the file and in commands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KeyKind::Aws => "aws",
+            KeyKind::ServiceBus => "servicebus",
+        }
+    }
+}
+
+impl fmt::Display for KeyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for KeyKind {
+    type Err = UnknownKeyKind;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [KeyKind::Aws, KeyKind::ServiceBus]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownKeyKind { text: text.to_owned() })
+    }
+}
+
+/// A word that names no [`KeyKind`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a kind of key: use aws or servicebus")]
+pub struct UnknownKeyKind {
+    /// The word as written.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CredentialsFile {
+    pub version: u32,
+    #[serde(default, rename = "user", skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<UserRecord>,
+    #[serde(default, rename = "key", skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<KeyRecord>,
+    #[serde(default, rename = "token", skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenRecord>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UserRecord {
+    pub name: String,
+    /// argon2id in PHC form; a user without one acts by keys and tokens only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    #[serde(default)]
+    pub grants: Vec<Grant>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyRecord {
+    pub kind: KeyKind,
+    pub id: String,
+    pub secret: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<Grant>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenRecord {
+    pub label: String,
+    /// In hexadecimal.
+    pub sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<Grant>,
+}
+
+impl Default for CredentialsFile {
+    fn default() -> Self {
+        CredentialsFile {
+            version: VERSION,
+            users: Vec::new(),
+            keys: Vec::new(),
+            tokens: Vec::new(),
+        }
+    }
+}
+
+/// Why the file cannot be used.
+pub(super) enum ReadError {
+    Missing,
+    Unreadable(io::Error),
+    Malformed(String),
+}
+
+impl CredentialsFile {
+    pub(super) fn read(path: &Path) -> Result<CredentialsFile, ReadError> {
+        let text = files::read_text(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ReadError::Missing,
+            _ => ReadError::Unreadable(error),
+        })?;
+        let file: CredentialsFile = toml::from_str(&text).map_err(|error| {
+            // Not the parser's own text: it quotes the line, and the line may hold a secret.
+            let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
+            ReadError::Malformed(format!("line {line}: {}", error.message()))
+        })?;
+        file.check().map_err(ReadError::Malformed)?;
+        Ok(file)
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).map_err(io::Error::other)?;
+        files::write_private(path, format!("{HEADER}{text}").as_bytes())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.users.is_empty() && self.keys.is_empty() && self.tokens.is_empty()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("version {} is not {VERSION}", self.version));
+        }
+        let mut seen = HashSet::new();
+        for name in self.users.iter().map(|user| &user.name) {
+            if !is_name(name) || !seen.insert(("user", name)) {
+                return Err(format!("the user `{name}` is there twice or is not a name"));
+            }
+        }
+        for (id, user, grants) in self.keys.iter().map(|key| (&key.id, &key.user, &key.grants)) {
+            if !is_name(id) || !seen.insert(("key", id)) {
+                return Err(format!("the key `{id}` is there twice or is not a name"));
+            }
+            self.check_holder("key", id, user, grants)?;
+        }
+        for token in &self.tokens {
+            let label = &token.label;
+            if !is_name(label) || !seen.insert(("token", label)) {
+                return Err(format!("the token `{label}` is there twice or is not a name"));
+            }
+            self.check_holder("token", label, &token.user, &token.grants)?;
+        }
+        Ok(())
+    }
+
+    fn check_holder(
+        &self,
+        what: &str,
+        id: &str,
+        user: &Option<String>,
+        grants: &[Grant],
+    ) -> Result<(), String> {
+        match user {
+            Some(_) if !grants.is_empty() => {
+                Err(format!("the {what} `{id}` has a user and grants of its own: choose one"))
+            }
+            Some(user) if !self.users.iter().any(|known| known.name == *user) => {
+                Err(format!("the {what} `{id}` acts for `{user}`, who does not exist"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What users, keys and tokens may be called. No colon: HTTP Basic ends a name there, and we
+/// build `key:…` and `token:…` from it.
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=128).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@+-/=$".contains(&b))
+}

@@ -1,0 +1,192 @@
+//! The server's only door to the file system: settings, certificates and credentials.
+//!
+//! These files are small, read at start and on reload, and never on the path of a message; the
+//! engine's data goes through `engine::disk` and not through here.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "settings, certificates and credentials are not the engine's data"
+)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// No file read here may be larger: they are written by people, or by us for people.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Reads a small file whole.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let size = fs::metadata(path)?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("has {size} bytes, the limit is {FILE_BYTES_MAX}")));
+    }
+    fs::read(path)
+}
+
+/// Reads a small file of text.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "is not UTF-8 text"))
+}
+
+/// The line of a byte offset, counted from one: where a parser stumbled.
+pub(crate) fn line_at(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+/// Whether something is there, also when it cannot be read.
+pub(crate) fn exists(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Creates a directory for the owner alone, with its parents.
+pub(crate) fn create_private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Replaces `path` so that a reader, or a restart after power loss, sees the old content or the
+/// new and nothing between: temporary file, fsync, rename, fsync of the directory. Mode 0600.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let dir = parent(path);
+    let temporary = sibling(path, &format!("tmp-{}", std::process::id()));
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        adopt_owner(&file, dir)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        // The first error is the one to tell; the leftover is overwritten next time.
+        let _ = fs::remove_file(&temporary);
+        return written;
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Gives a file that root writes to the owner of its directory: after `sudo malote user add` the
+/// server, which is not root, must still be able to read its credentials.
+fn adopt_owner(file: &File, dir: &Path) -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let dir = fs::metadata(dir)?;
+    std::os::unix::fs::fchown(file, Some(dir.uid()), Some(dir.gid()))
+}
+
+/// Holds an exclusive lock on `<path>.lock` for as long as the value lives; waits for it.
+///
+/// Serialises the read-change-write of two processes (`malote user …` and a running server).
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    pub(crate) fn exclusive(path: &Path) -> io::Result<Lock> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(sibling(path, "lock"))?;
+        adopt_owner(&file, parent(path))?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+        Ok(Lock { _file: file })
+    }
+}
+
+/// What tells one state of a file from another without reading it. A rename changes the inode,
+/// so two replacements within one tick of the clock still differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    inode: u64,
+    size_bytes: u64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+/// The file's fingerprint, `None` when it does not exist or cannot be reached.
+pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
+    let meta = fs::metadata(path).ok()?;
+    Some(Fingerprint {
+        inode: meta.ino(),
+        size_bytes: meta.len(),
+        modified_s: meta.mtime(),
+        modified_ns: meta.mtime_nsec(),
+    })
+}
+
+/// Whether somebody besides the owner may read the file.
+pub(crate) fn readable_by_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0)
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+fn sibling(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_is_private_whole_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write_private(&path, b"one").unwrap();
+        let before = fingerprint(&path).unwrap();
+        write_private(&path, b"two").unwrap();
+        assert_eq!(read(&path).unwrap(), b"two");
+        assert_ne!(fingerprint(&path).unwrap(), before);
+        assert!(!readable_by_others(&path));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_root_writes_belongs_to_the_owner_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        // Only root may give files away; anyone else keeps them.
+        let owner = match rustix::process::geteuid().is_root() {
+            true => 12_345,
+            false => rustix::process::geteuid().as_raw(),
+        };
+        std::os::unix::fs::chown(dir.path(), Some(owner), None).unwrap();
+        drop(Lock::exclusive(&path).unwrap());
+        write_private(&path, b"x").unwrap();
+        for file in [&path, &sibling(&path, "lock")] {
+            assert_eq!(fs::metadata(file).unwrap().uid(), owner);
+        }
+    }
+
+    #[test]
+    fn an_oversized_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("big");
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap()
+            .set_len(FILE_BYTES_MAX + 1)
+            .unwrap();
+        assert!(read(&path).is_err());
+    }
+}

@@ -1,0 +1,247 @@
+//! Settings as somebody wrote them: all optional, all text, not yet checked.
+//!
+//! One table lists every setting with its name in the file, in the environment and on the command
+//! line; the file reader, the environment reader, `config print` and the messages all follow it.
+
+use super::suggest::nearest;
+use super::{Environment, Problem};
+use crate::files;
+use std::path::Path;
+
+/// One setting and its names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Dotted name in `malote.toml` and in `malote config print`.
+    pub name: &'static str,
+    /// Environment variable.
+    pub variable: &'static str,
+    /// Command line flag; tuning that nobody types has none.
+    pub flag: Option<&'static str>,
+    /// Never printed; the variable has a `…_FILE` twin that names a file to read it from.
+    pub secret: bool,
+    /// One line for people.
+    pub help: &'static str,
+}
+
+macro_rules! settings {
+    ($($field:ident = $name:literal, $variable:literal, $flag:expr, $secret:literal, $help:literal;)*) => {
+        /// One layer of settings as written: what a flag parser, the environment or the file said.
+        #[derive(Clone, Default, PartialEq, Eq)]
+        pub struct RawSettings {
+            $(#[doc = $help] pub $field: Option<String>,)*
+        }
+
+        /// Every setting there is.
+        pub const KEYS: &[Key] = &[
+            $(Key { name: $name, variable: $variable, flag: $flag, secret: $secret, help: $help },)*
+        ];
+
+        impl RawSettings {
+            /// The field of the setting with this dotted name.
+            pub(super) fn field(&mut self, name: &str) -> &mut Option<String> {
+                match name {
+                    $($name => &mut self.$field,)*
+                    _ => unreachable!("only names from KEYS are looked up, `{name}` is not one"),
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    http = "http", "MALOTE_HTTP", Some("--http"), false,
+        "HTTP API, health and metrics: host:port, :port, port or off";
+    sqs = "sqs", "MALOTE_SQS", Some("--sqs"), false, "Amazon SQS protocol: host:port, :port, port or off";
+    amqp = "amqp", "MALOTE_AMQP", Some("--amqp"), false,
+        "AMQP 0-9-1 and 1.0 (Service Bus): host:port, :port, port or off";
+    kafka = "kafka", "MALOTE_KAFKA", Some("--kafka"), false, "Kafka protocol: host:port, :port, port or off";
+    data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
+    allow_open = "allow_open", "MALOTE_ALLOW_OPEN", Some("--allow-open"), false,
+        "Listen beyond this machine without any credential";
+    drain_timeout = "drain_timeout", "MALOTE_DRAIN_TIMEOUT", Some("--drain-timeout"), false,
+        "How long connections may finish their work after SIGTERM";
+    admin_password = "admin_password", "MALOTE_ADMIN_PASSWORD", None, true,
+        "Makes the user `admin` with every grant if there are no credentials yet";
+    log_filter = "log.filter", "MALOTE_LOG", Some("--log"), false,
+        "What is logged: a level, or target=level pairs such as info,malote_engine=debug";
+    log_format = "log.format", "MALOTE_LOG_FORMAT", Some("--log-format"), false,
+        "auto (human on a terminal, else JSON), human or json";
+    tls_cert = "tls.cert", "MALOTE_TLS_CERT", Some("--tls-cert"), false, "Certificate chain, a PEM file";
+    tls_key = "tls.key", "MALOTE_TLS_KEY", Some("--tls-key"), false, "Private key of the certificate, a PEM file";
+    tls_self_signed = "tls.self_signed", "MALOTE_TLS_SELF_SIGNED", Some("--tls-self-signed"), false,
+        "Make a certificate once and keep it in the data directory";
+    tls_required = "tls.required", "MALOTE_TLS_REQUIRED", Some("--tls-required"), false,
+        "Refuse connections that do not speak TLS";
+    limits_connections = "limits.connections", "MALOTE_LIMITS_CONNECTIONS", None, false,
+        "Connections open at once, over all ports";
+    limits_message_size = "limits.message_size", "MALOTE_LIMITS_MESSAGE_SIZE", None, false,
+        "Largest message, body and properties";
+    limits_payload_cache = "limits.payload_cache", "MALOTE_LIMITS_PAYLOAD_CACHE", None, false,
+        "Memory for bodies of waiting messages; the rest is read back from disk";
+    limits_handshake_timeout = "limits.handshake_timeout", "MALOTE_LIMITS_HANDSHAKE_TIMEOUT", None, false,
+        "How long a new connection may take for its first bytes, and again for its TLS handshake";
+    limits_header_timeout = "limits.header_timeout", "MALOTE_LIMITS_HEADER_TIMEOUT", None, false,
+        "How long a peer may take to send the header of one request";
+    limits_idle_timeout = "limits.idle_timeout", "MALOTE_LIMITS_IDLE_TIMEOUT", None, false,
+        "How long a connection may stay silent between requests";
+}
+
+/// Secrets in a layer must not reach a log by way of `{:?}`.
+impl std::fmt::Debug for RawSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut all = self.clone();
+        let mut shown = f.debug_map();
+        for key in KEYS {
+            if let Some(value) = all.field(key.name).take() {
+                shown.entry(&key.name, &if key.secret { "…".to_owned() } else { value });
+            }
+        }
+        shown.finish()
+    }
+}
+
+impl RawSettings {
+    /// Reads a `malote.toml`. Problems are collected, so that one run shows them all.
+    pub(super) fn from_file(path: &Path, problems: &mut Vec<Problem>) -> RawSettings {
+        let mut raw = RawSettings::default();
+        let text = match files::read_text(path) {
+            Ok(text) => text,
+            Err(error) => {
+                problems
+                    .push(Problem::Unreadable { path: path.to_owned(), why: error.to_string() });
+                return raw;
+            }
+        };
+        let table = match text.parse::<toml::Table>() {
+            Ok(table) => table,
+            Err(error) => {
+                let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
+                problems.push(Problem::NotToml {
+                    path: path.to_owned(),
+                    line,
+                    why: error.message().to_owned(),
+                });
+                return raw;
+            }
+        };
+        raw.take_table("", table, path, problems);
+        raw
+    }
+
+    fn take_table(
+        &mut self,
+        prefix: &str,
+        table: toml::Table,
+        path: &Path,
+        problems: &mut Vec<Problem>,
+    ) {
+        for (name, value) in table {
+            let full = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+            let known = KEYS.iter().find(|key| key.name == full);
+            let section = KEYS.iter().any(|key| {
+                key.name.strip_prefix(full.as_str()).is_some_and(|rest| rest.starts_with('.'))
+            });
+            match (value, known) {
+                (toml::Value::Table(inner), None) if section => {
+                    self.take_table(&full, inner, path, problems);
+                }
+                (_, None) => {
+                    let nearest = nearest(&full, KEYS.iter().map(|key| key.name));
+                    problems.push(Problem::UnknownKey {
+                        path: path.to_owned(),
+                        key: full,
+                        nearest,
+                    });
+                }
+                (value, Some(key)) => match scalar(value) {
+                    Some(text) => *self.field(key.name) = Some(text),
+                    None => {
+                        problems.push(Problem::NotScalar { path: path.to_owned(), key: key.name })
+                    }
+                },
+            }
+        }
+    }
+
+    /// Reads the `MALOTE_*` variables.
+    pub(super) fn from_environment(env: &Environment, problems: &mut Vec<Problem>) -> RawSettings {
+        let mut raw = RawSettings::default();
+        for (name, value) in env.iter().filter(|(name, _)| name.starts_with("MALOTE_")) {
+            if let Some(key) = KEYS.iter().find(|key| key.variable == name) {
+                let field = raw.field(key.name);
+                if field.is_some() {
+                    problems.push(Problem::SaidTwice { variable: key.variable });
+                }
+                *field = Some(value.to_owned());
+            } else if let Some(key) = KEYS
+                .iter()
+                .find(|key| key.secret && name.strip_suffix("_FILE") == Some(key.variable))
+            {
+                match files::read_text(Path::new(value)) {
+                    // Editors and `echo` end a file with a newline that is not part of the secret.
+                    Ok(secret) => {
+                        let field = raw.field(key.name);
+                        if field.is_some() {
+                            problems.push(Problem::SaidTwice { variable: key.variable });
+                        }
+                        *field = Some(secret.trim_end_matches(['\r', '\n']).to_owned());
+                    }
+                    Err(error) => problems
+                        .push(Problem::Unreadable { path: value.into(), why: error.to_string() }),
+                }
+            } else if !is_foreign(name, value) {
+                problems.push(Problem::UnknownVariable {
+                    name: name.to_owned(),
+                    nearest: nearest_variable(name),
+                });
+            }
+        }
+        raw
+    }
+}
+
+/// Variables of the command line tool; they share the prefix and mean nothing to the server.
+const CLIENT_VARIABLES: &[&str] = &[
+    "MALOTE_CONFIG",
+    "MALOTE_CONTEXT",
+    "MALOTE_PASSWORD",
+    "MALOTE_PASSWORD_FILE",
+    "MALOTE_TOKEN",
+    "MALOTE_TOKEN_FILE",
+    "MALOTE_URL",
+    "MALOTE_USER",
+];
+
+/// Compares what follows the prefix, which is always right and would make all names look alike.
+fn nearest_variable(name: &str) -> Option<&'static str> {
+    let known = || KEYS.iter().map(|key| key.variable).chain(CLIENT_VARIABLES.iter().copied());
+    let own = |variable: &'static str| variable.trim_start_matches("MALOTE_");
+    let found = nearest(name.trim_start_matches("MALOTE_"), known().map(own))?;
+    known().find(|variable| own(variable) == found)
+}
+
+/// Kubernetes puts `MALOTE_SERVICE_HOST`, `MALOTE_PORT=tcp://…`, `MALOTE_PORT_8080_TCP_ADDR` and
+/// the like into every pod beside a Service called `malote` or `malote-…`. Nobody wrote those.
+fn is_foreign(name: &str, value: &str) -> bool {
+    CLIENT_VARIABLES.contains(&name)
+        || name.contains("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || value.starts_with("tcp://")
+        || value.starts_with("udp://")
+        || name.split_once("_PORT_").is_some_and(|(_, rest)| {
+            rest.starts_with(|c: char| c.is_ascii_digit())
+                && (rest.contains("_TCP") || rest.contains("_UDP"))
+        })
+}
+
+fn scalar(value: toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Boolean(flag) => Some(flag.to_string()),
+        toml::Value::Float(_)
+        | toml::Value::Datetime(_)
+        | toml::Value::Array(_)
+        | toml::Value::Table(_) => None,
+    }
+}

@@ -1,0 +1,226 @@
+//! From layers of text to checked settings: the defaults, the types, and what must hold together.
+
+use super::value::{parse_bool, parse_duration, parse_size};
+use super::{
+    Certificate, Entry, Environment, KEYS, Key, Limits, Listen, Listeners, LogFormat, LogSettings,
+    Origin, Problem, RawSettings, Secret, Settings, TlsSettings, paths,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who said something.
+pub(super) enum Layer {
+    Flags,
+    Environment,
+    File(PathBuf),
+}
+
+/// Takes one value after the other out of the layers, notes where it came from, and collects
+/// what is wrong.
+pub(super) struct Reader {
+    /// Strongest first.
+    layers: Vec<(Layer, RawSettings)>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Reader {
+    pub(super) fn new(layers: Vec<(Layer, RawSettings)>, problems: Vec<Problem>) -> Reader {
+        Reader { layers, problems, entries: Vec::new() }
+    }
+
+    /// In the order of [`KEYS`]: `config print` shows the entries as they are read.
+    pub(super) fn settings(&mut self, env: &Environment) -> Option<Settings> {
+        let http = self.listen("http", "127.0.0.1:8080");
+        let sqs = self.listen("sqs", "127.0.0.1:9324");
+        let amqp = self.listen("amqp", "127.0.0.1:5672");
+        let kafka = self.listen("kafka", "127.0.0.1:9092");
+        let data = self.data(env);
+        let allow_open = self.yes_or_no("allow_open");
+        // Below the 30 s that Kubernetes and most service managers wait before they kill.
+        let drain_timeout = self.duration("drain_timeout", "25s");
+        let admin_password = self.admin_password();
+        let filter = self.parsed("log.filter", "info", |text| {
+            match text.parse::<tracing_subscriber::filter::Targets>() {
+                Ok(_) => Ok(text.to_owned()),
+                Err(_) => {
+                    Err("a level (error, warn, info, debug, trace, off) or target=level pairs")
+                }
+            }
+        });
+        let format = self.parsed("log.format", "auto", |text| match text {
+            "auto" => Ok(LogFormat::Auto),
+            "human" => Ok(LogFormat::Human),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("auto, human or json"),
+        });
+        let tls = self.tls();
+        let limits = self.limits();
+        Some(Settings {
+            listeners: Listeners { http: http?, sqs: sqs?, amqp: amqp?, kafka: kafka? },
+            data: data?,
+            log: LogSettings { filter: filter?, format: format? },
+            tls: tls?,
+            limits: limits?,
+            drain_timeout: drain_timeout?,
+            allow_open: allow_open?,
+            admin_password,
+            entries: Vec::new(),
+        })
+    }
+
+    fn tls(&mut self) -> Option<TlsSettings> {
+        let cert = self.optional("tls.cert").map(PathBuf::from);
+        let key = self.optional("tls.key").map(PathBuf::from);
+        let self_signed = self.yes_or_no("tls.self_signed")?;
+        let required = self.yes_or_no("tls.required")?;
+        let certificate = match (cert, key, self_signed) {
+            (None, None, false) if required => {
+                self.problems.push(Problem::Conflict(
+                    "`tls.required` is set and there is no certificate: set `tls.cert` and \
+                     `tls.key`, or `tls.self_signed`",
+                ));
+                return None;
+            }
+            (None, None, false) => Certificate::None,
+            (None, None, true) => Certificate::SelfSigned,
+            (Some(cert), Some(key), false) => Certificate::Files { cert, key },
+            (_, _, true) => {
+                self.problems.push(Problem::Conflict(
+                    "`tls.self_signed` and an own certificate are both set: remove one",
+                ));
+                return None;
+            }
+            (_, _, false) => {
+                self.problems.push(Problem::Conflict(
+                    "a certificate needs its key: set both `tls.cert` and `tls.key`",
+                ));
+                return None;
+            }
+        };
+        Some(TlsSettings { certificate, required })
+    }
+
+    fn limits(&mut self) -> Option<Limits> {
+        let connections_max = self.parsed("limits.connections", "16384", |text| {
+            text.parse().ok().filter(|count| *count > 0).ok_or("a number above 0")
+        });
+        let message_bytes_max = self.size("limits.message_size", "16MiB");
+        let payload_cache_bytes = self.size("limits.payload_cache", "256MiB");
+        let handshake_timeout = self.duration("limits.handshake_timeout", "10s");
+        let header_timeout = self.duration("limits.header_timeout", "15s");
+        let idle_timeout = self.duration("limits.idle_timeout", "5m");
+        Some(Limits {
+            connections_max: connections_max?,
+            message_bytes_max: message_bytes_max?,
+            payload_cache_bytes: payload_cache_bytes?,
+            handshake_timeout: handshake_timeout?,
+            header_timeout: header_timeout?,
+            idle_timeout: idle_timeout?,
+        })
+    }
+
+    fn listen(&mut self, name: &'static str, default: &str) -> Option<Listen> {
+        let listen: Listen = self.parsed(name, default, str::parse)?;
+        // `8080` and `:8080` are short for an address; the whole of it is what counts.
+        let entry = self.entries.last_mut().expect("a value that was read has its entry");
+        entry.value = Some(listen.to_string());
+        Some(listen)
+    }
+
+    fn yes_or_no(&mut self, name: &'static str) -> Option<bool> {
+        self.parsed(name, "false", parse_bool)
+    }
+
+    /// A duration above zero: every wait has an end, and a wait of nothing serves nobody.
+    fn duration(&mut self, name: &'static str, default: &str) -> Option<Duration> {
+        self.parsed(name, default, |text| match parse_duration(text) {
+            Ok(duration) if duration.is_zero() => Err("a duration above 0"),
+            duration => duration,
+        })
+    }
+
+    fn size(&mut self, name: &'static str, default: &str) -> Option<u64> {
+        self.parsed(name, default, |text| match parse_size(text) {
+            Ok(0) => Err("a size above 0"),
+            size => size,
+        })
+    }
+
+    fn data(&mut self, env: &Environment) -> Option<PathBuf> {
+        if let Some(default) = paths::data_directory(env) {
+            return self.parsed("data", &default, |text| match text {
+                "" => Err("a directory"),
+                text => Ok(PathBuf::from(text)),
+            });
+        }
+        let data = self.optional("data").map(PathBuf::from);
+        if data.is_none() {
+            self.problems.push(Problem::NoDataDirectory);
+        }
+        data
+    }
+
+    fn admin_password(&mut self) -> Option<Secret> {
+        self.optional("admin_password").map(Secret)
+    }
+
+    fn optional(&mut self, name: &'static str) -> Option<String> {
+        let (value, origin) = self.take(name);
+        let key = key(name);
+        if value.as_deref() == Some("") {
+            let expected = "something, or leave it out".to_owned();
+            self.problems.push(Problem::Invalid {
+                key: name,
+                value: String::new(),
+                origin,
+                expected,
+            });
+            return None;
+        }
+        let shown =
+            if key.secret { value.as_ref().map(|_| "…".to_owned()) } else { value.clone() };
+        self.entries.push(Entry { key, value: shown, origin });
+        value
+    }
+
+    fn parsed<T>(
+        &mut self,
+        name: &'static str,
+        default: &str,
+        parse: impl FnOnce(&str) -> Result<T, &'static str>,
+    ) -> Option<T> {
+        let (value, origin) = self.take(name);
+        let value = value.unwrap_or_else(|| default.to_owned());
+        match parse(&value) {
+            Ok(parsed) => {
+                self.entries.push(Entry { key: key(name), value: Some(value), origin });
+                Some(parsed)
+            }
+            Err(expected) => {
+                let expected = expected.to_owned();
+                self.problems.push(Problem::Invalid { key: name, value, origin, expected });
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, name: &'static str) -> (Option<String>, Origin) {
+        let key = key(name);
+        for (layer, raw) in &mut self.layers {
+            if let Some(value) = raw.field(name).take() {
+                let origin = match layer {
+                    Layer::Flags => Origin::Flag(key.flag.unwrap_or(key.name)),
+                    Layer::Environment => Origin::Variable(key.variable),
+                    Layer::File(path) => Origin::File(path.clone()),
+                };
+                return (Some(value), origin);
+            }
+        }
+        (None, Origin::Default)
+    }
+}
+
+fn key(name: &'static str) -> Key {
+    *KEYS.iter().find(|key| key.name == name).expect("the reader asks for listed settings only")
+}

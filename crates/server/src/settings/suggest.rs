@@ -1,0 +1,53 @@
+//! «Did you mean»: the nearest known word to a misspelt one.
+
+/// The candidate with the smallest edit distance, if it is near enough to be what was meant.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    // A third of the letters wrong is a typing mistake; more is another word.
+    let distance_max = (word.chars().count() / 3).max(1);
+    candidates
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= distance_max)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Edit distance that counts a swap of neighbours as one (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut before_last = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before_last[j - 2] + 1);
+            }
+        }
+        before_last = last;
+        last = row;
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant_and_stays_silent_otherwise() {
+        let words = ["http", "tls.cert", "limits.connections"];
+        let near = |word| nearest(word, words.into_iter());
+        assert_eq!(near("htpt"), Some("http"));
+        assert_eq!(near("tls.crt"), Some("tls.cert"));
+        assert_eq!(near("limits.conections"), Some("limits.connections"));
+        assert_eq!(near("HTTP"), Some("http"));
+        assert_eq!(near("colour"), None);
+        assert_eq!(near(""), None);
+    }
+}

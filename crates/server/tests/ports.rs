@@ -1,0 +1,302 @@
+//! A toy front end behind real sockets: plain, TLS and sniffed on one port, the limit, silence,
+//! and the end.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, in all its functions")]
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use malote_server::net::{
+    Admission, Gate, Handler, PeerInfo, Port, Router, Sniffed, Stream, Tls, handler,
+};
+use malote_server::reload::Reload;
+use malote_server::settings::Certificate;
+use malote_server::shutdown::{Drained, Shutdown, ShutdownToken, Signals};
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Answers every request with what it knows about the connection.
+fn toy_http() -> Handler {
+    handler(async |stream: Stream, peer: PeerInfo, shutdown: ShutdownToken| {
+        let told = format!("{} tls={}", peer.front, peer.tls.is_some());
+        let service = service_fn(move |_| {
+            let told = told.clone();
+            async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(body(told))) }
+        });
+        let serving = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service);
+        let mut serving = std::pin::pin!(serving);
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = shutdown.draining() => serving.as_mut().graceful_shutdown(),
+        }
+        let _ = serving.await;
+    })
+}
+
+fn body(text: String) -> Full<Bytes> {
+    Full::new(Bytes::from(text))
+}
+
+/// Reads the header again, to show that no byte was lost, and says which handler it is.
+fn toy_amqp(name: &'static str) -> Handler {
+    handler(async move |mut stream: Stream, _: PeerInfo, _: ShutdownToken| {
+        let mut header = [0; 8];
+        if stream.read_exact(&mut header).await.is_ok() && header.starts_with(b"AMQP") {
+            let _ = stream.write_all(name.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    })
+}
+
+struct Server {
+    addr: SocketAddr,
+    gate: Arc<Gate>,
+    tls: Arc<Tls>,
+    shutdown: Shutdown,
+    _data: tempfile::TempDir,
+}
+
+struct Options {
+    connections_max: usize,
+    handshake_timeout: Duration,
+    tls_required: bool,
+    router: Router,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            connections_max: 100,
+            handshake_timeout: Duration::from_secs(10),
+            tls_required: false,
+            router: Router {
+                http: Some(toy_http()),
+                amqp10: Some(toy_amqp("amqp10")),
+                amqp091: Some(toy_amqp("amqp091")),
+                other: None,
+            },
+        }
+    }
+}
+
+async fn serve(options: Options) -> Server {
+    let data = tempfile::tempdir().unwrap();
+    let tls = Tls::open(&Certificate::SelfSigned, data.path(), &[]).unwrap().unwrap();
+    let gate = Gate::new(options.connections_max);
+    let admission = Admission {
+        tls: Some(Arc::clone(&tls)),
+        tls_required: options.tls_required,
+        gate: Arc::clone(&gate),
+        handshake_timeout: options.handshake_timeout,
+    };
+    let any = "0".parse().unwrap();
+    let port = Port::open("http", &any, options.router, admission).await.unwrap().unwrap();
+    let addr = port.local_addr();
+    let shutdown = Shutdown::new();
+    shutdown.spawn(port.serve(shutdown.clone()));
+    shutdown.set_ready();
+    Server { addr, gate, tls, shutdown, _data: data }
+}
+
+impl Server {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// Trusts the certificate that the server keeps in its data directory, and nothing else.
+    async fn connect_tls(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let mut roots = rustls::RootCertStore::empty();
+        let cert = CertificateDer::from_pem_file(self.tls.certificate_path()).unwrap();
+        roots.add(cert).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        connector.connect(name, self.connect().await).await.unwrap()
+    }
+}
+
+async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, header: &[u8]) -> String {
+    stream.write_all(header).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test]
+async fn one_port_speaks_plain_tls_and_every_protocol() {
+    let server = serve(Options::default()).await;
+    assert!(get(server.connect().await).await.ends_with("http tls=false"));
+    assert!(get(server.connect_tls().await).await.ends_with("http tls=true"));
+    let (v091, v10) = (b"AMQP\x00\x00\x09\x01", b"AMQP\x03\x01\x00\x00");
+    assert_eq!(said(server.connect().await, v091).await, "amqp091");
+    assert_eq!(said(server.connect().await, v10).await, "amqp10");
+    assert_eq!(said(server.connect_tls().await, v10).await, "amqp10");
+    assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp091");
+    assert_eq!(said(server.connect().await, b"\0\0\0\x05nobody").await, "");
+}
+
+#[tokio::test]
+async fn a_reloaded_certificate_serves_the_next_connection() {
+    let server = serve(Options::default()).await;
+    let mut old = server.connect_tls().await;
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let cert = server.tls.certificate_path();
+    std::fs::write(cert.with_extension("key"), other.signing_key.serialize_pem()).unwrap();
+    std::fs::write(cert, other.cert.pem()).unwrap();
+    assert_eq!(server.tls.reload(false), Ok(true));
+    assert!(get(server.connect_tls().await).await.ends_with("tls=true"));
+    assert!(get(&mut old).await.ends_with("tls=true"));
+}
+
+#[tokio::test]
+async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
+    let server = serve(Options { connections_max: 2, ..Options::default() }).await;
+    let first = server.connect().await;
+    let second = server.connect().await;
+    let mut third = server.connect().await;
+    // Closed without a word; whether that arrives as an end or a reset is the system's choice.
+    assert!(!matches!(third.read(&mut [0; 1]).await, Ok(1..)));
+    assert_eq!((server.gate.counts().refused, server.gate.counts().open), (1, 2));
+    assert!(get(second).await.ends_with("http tls=false"));
+    drop(first);
+    while server.gate.counts().open > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(get(server.connect().await).await.ends_with("http tls=false"));
+}
+
+#[tokio::test]
+async fn silent_and_slow_peers_lose_their_place() {
+    let handshake_timeout = Duration::from_millis(100);
+    let server = serve(Options { handshake_timeout, ..Options::default() }).await;
+    assert_eq!(said(server.connect().await, b"").await, "");
+    assert_eq!(said(server.connect().await, b"GE").await, "");
+    // A client hello that never continues.
+    assert_eq!(said(server.connect().await, b"\x16\x03\x01\x02\x00").await, "");
+    while server.gate.counts().open > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn plain_http_is_told_to_use_tls_where_that_is_required() {
+    let server = serve(Options { tls_required: true, ..Options::default() }).await;
+    let answer = get(server.connect().await).await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
+    assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
+    assert!(get(server.connect_tls().await).await.ends_with("tls=true"));
+}
+
+#[tokio::test]
+async fn a_lone_front_end_refuses_strangers_itself() {
+    let router = Router { http: Some(toy_http()), ..Router::default() };
+    let server = serve(Options { router, ..Options::default() }).await;
+    let answer = said(server.connect().await, b"nonsense\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_costs_one_connection() {
+    let broken = handler(async |_: Stream, _: PeerInfo, _: ShutdownToken| panic!("a bug"));
+    let router = Router { amqp091: Some(broken), ..Options::default().router };
+    let server = serve(Options { router, ..Options::default() }).await;
+    assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
+    assert!(get(server.connect().await).await.ends_with("http tls=false"));
+    while server.gate.counts().open > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn draining_finishes_requests_and_takes_no_more() {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+    // Answers once it is told to, as a long poll does.
+    let (answer, waiting) = tokio::sync::watch::channel(false);
+    let slow = handler(move |mut stream: Stream, peer: PeerInfo, _: ShutdownToken| {
+        let mut waiting = waiting.clone();
+        async move {
+            assert_eq!(peer.sniffed, Sniffed::Http);
+            stream.read_exact(&mut [0; REQUEST.len()]).await.unwrap();
+            waiting.wait_for(|now| *now).await.unwrap();
+            stream.write_all(b"done").await.unwrap();
+        }
+    });
+    let router = Router { http: Some(slow), ..Router::default() };
+    let server = serve(Options { router, ..Options::default() }).await;
+    let busy = server.connect().await;
+    let busy = tokio::spawn(async move { said(busy, REQUEST).await });
+    while server.gate.counts().open == 0 {
+        tokio::task::yield_now().await;
+    }
+
+    let (signal, signals) = Signals::manual();
+    let shutdown = server.shutdown.clone();
+    assert!(shutdown.is_ready());
+    // The handler must have the connection: one that has not spoken yet may be dropped.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let run = tokio::spawn(async move { shutdown.run(signals, Duration::from_secs(30)).await });
+    signal.send(()).await.unwrap();
+    server.shutdown.token().draining().await;
+    assert!(!server.shutdown.is_ready());
+    // The listener goes as soon as its task has seen the token.
+    while TcpStream::connect(server.addr).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    answer.send(true).unwrap();
+    assert_eq!(busy.await.unwrap(), "done");
+    assert_eq!(run.await.unwrap(), Drained::All);
+}
+
+#[tokio::test]
+async fn a_second_signal_drops_connections_at_once() {
+    let stuck = handler(async |_stream: Stream, _: PeerInfo, _: ShutdownToken| {
+        std::future::pending::<()>().await;
+    });
+    let router = Router { http: Some(stuck), ..Router::default() };
+    let server = serve(Options { router, ..Options::default() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let (signal, signals) = Signals::manual();
+    signal.send(()).await.unwrap();
+    signal.send(()).await.unwrap();
+    let drained = server.shutdown.run(signals, Duration::from_secs(30)).await;
+    assert!(matches!(drained, Drained::Forced { left: 1.. }), "{drained:?}");
+    assert!(!matches!(stream.read(&mut [0; 1]).await, Ok(1..)));
+}
+
+#[tokio::test]
+async fn a_port_that_nobody_speaks_on_is_not_opened() {
+    let admission = Admission {
+        tls: None,
+        tls_required: false,
+        gate: Gate::new(1),
+        handshake_timeout: Duration::from_secs(1),
+    };
+    let any = "0".parse().unwrap();
+    let port = Port::open("sqs", &any, Router::default(), admission.clone()).await.unwrap();
+    assert!(port.is_none());
+    let off = "off".parse().unwrap();
+    let router = Options::default().router;
+    assert!(Port::open("sqs", &off, router, admission).await.unwrap().is_none());
+}

@@ -1,0 +1,117 @@
+//! The journal under crashes, faults and flipped bits. A failure prints its seed;
+//! `MALOTE_SEED=n cargo test -p malote-sim --test journal` runs that one alone,
+//! `MALOTE_SEEDS_TIMES=40 cargo test --release …` that many times as many.
+#![allow(clippy::unwrap_used)] // a test
+
+mod damage;
+mod space;
+mod stale;
+mod threads;
+mod toy;
+mod world;
+
+use std::cell::Cell;
+
+use malote_sim::disk::{Faults, SimDisk};
+use malote_sim::rng::Rng;
+use world::World;
+
+/// Runs `check` for each seed and names the one that failed.
+fn for_seeds(count: u64, check: impl Fn(u64)) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("MALOTE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..count * number("MALOTE_SEEDS_TIMES").unwrap_or(1),
+    };
+    for seed in seeds {
+        let run = std::panic::AssertUnwindSafe(|| check(seed));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            eprintln!("failed with seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Opens the disk, with crashes and failing syncs during the opening itself.
+fn reopen(world: &World, disk: SimDisk, rng: &mut Rng) -> World {
+    let mut disk = disk;
+    while rng.chance(30) {
+        let mut faults = Faults::default();
+        match rng.below(4) {
+            0 => faults.read_fails_in = Some(rng.below(20)),
+            1 => faults.write_fails_in = Some(rng.below(6)),
+            _ => faults.sync_fails_in = Some(rng.below(6)),
+        }
+        disk.set_faults(faults);
+        let opened = world.reopen(disk.clone());
+        disk.set_faults(Faults::default());
+        disk = if rng.chance(50) { disk.crashed(rng) } else { disk.killed() };
+        if let Ok(next) = opened {
+            // Whoever got this far has promised to keep what it found.
+            world.check_next(&next);
+            let again = next.reopen(disk.clone()).unwrap();
+            next.check_next(&again);
+            return again;
+        }
+    }
+    disk.set_faults(Faults::default());
+    world.reopen(disk).unwrap()
+}
+
+/// What a test went through; a test that meets nothing proves nothing.
+#[derive(Default, Debug)]
+struct Met {
+    crashes: Cell<u64>,
+    discarded: Cell<u64>,
+    snapshots: Cell<u64>,
+    recycled: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get() + more);
+}
+
+/// Several lives of one journal; the hash of all the disks that were left behind.
+fn lives(seed: u64, met: &Met) -> u64 {
+    let mut rng = Rng::new(seed);
+    let mut world = World::open(SimDisk::new()).unwrap();
+    let mut hash = 0u64;
+    for _ in 0..1 + rng.below(6) {
+        if rng.chance(30) {
+            let (sync_fails_in, write_fails_in) = match rng.below(3) {
+                0 => (None, Some(rng.below(90))),
+                _ => (Some(rng.below(60)), None),
+            };
+            world.disk.set_faults(Faults { sync_fails_in, write_fails_in, ..Faults::default() });
+        }
+        for _ in 0..rng.below(400) {
+            world.step(&mut rng);
+        }
+        let disk = if rng.chance(75) { world.disk.crashed(&mut rng) } else { world.disk.killed() };
+        hash = hash.rotate_left(7) ^ disk.state_hash();
+        let next = reopen(&world, disk, &mut rng);
+        world.check_next(&next);
+        add(&met.crashes, 1);
+        add(&met.discarded, next.report().discarded_frames.min(1));
+        world = next;
+    }
+    add(&met.snapshots, world.snapshots);
+    add(&met.recycled, world.recycled);
+    hash
+}
+
+#[test]
+fn what_was_durable_survives_and_nothing_else_appears() {
+    let met = Met::default();
+    for_seeds(700, |seed| _ = lives(seed, &met));
+    println!("{met:?}");
+    if std::env::var("MALOTE_SEED").is_err() {
+        assert!(met.crashes.get() > 2000 && met.discarded.get() > 100, "{met:?}");
+        assert!(met.snapshots.get() > 1000 && met.recycled.get() > 1000, "{met:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    for_seeds(20, |seed| assert_eq!(lives(seed, &Met::default()), lives(seed, &Met::default())));
+}

@@ -1,0 +1,66 @@
+//! A full disk: publishing stops in time, settling goes on, and it heals by itself.
+
+use malote_engine::journal::Kept;
+use malote_sim::disk::{Faults, SimDisk};
+
+use crate::world::{World, options};
+
+fn with_capacity(capacity: u64) -> Faults {
+    Faults { capacity_bytes: Some(capacity), ..Faults::default() }
+}
+
+/// Publishes until that is no longer allowed.
+fn fill(world: &mut World) -> u64 {
+    let mut published = 0;
+    while world.journal.pool.publish_allowed() {
+        world.append_group(2, None, false).expect("publishing is allowed");
+        world.flush().unwrap();
+        world.journal.keeper.step().unwrap();
+        if world.journal.snapshotter.due() {
+            world.snapshot();
+        }
+        published += 1;
+        assert!(published < 100_000, "the disk never fills");
+    }
+    published
+}
+
+#[test]
+fn a_full_disk_stops_publishing_and_never_settling() {
+    let segment = options().segment_bytes;
+    let disk = SimDisk::new();
+    disk.set_faults(with_capacity(16 * segment));
+    let mut world = World::open(disk).unwrap();
+    let published = fill(&mut world);
+    assert!(published > 100);
+    assert_eq!(world.journal.pool.spares(), options().spares_reserved);
+
+    // Everything can be settled with what was kept back, and that is what makes room again.
+    while let Some(&oldest) = world.core.live.keys().next() {
+        world.append_group(1, Some(oldest), false).expect("settling is always possible");
+        world.flush().unwrap();
+        world.journal.keeper.step().unwrap();
+        if world.journal.snapshotter.due() {
+            world.snapshot();
+        }
+    }
+    assert!(world.recycled > 0 && world.journal.pool.publish_allowed());
+    assert!(fill(&mut world) > 100);
+
+    let next = world.reopen(world.disk.killed()).unwrap();
+    world.check_next(&next);
+}
+
+#[test]
+fn room_that_comes_back_is_noticed() {
+    let segment = options().segment_bytes;
+    let disk = SimDisk::new();
+    disk.set_faults(with_capacity(8 * segment));
+    let mut world = World::open(disk.clone()).unwrap();
+    fill(&mut world);
+    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Full);
+    disk.set_faults(with_capacity(20 * segment));
+    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Worked);
+    assert!(world.journal.pool.publish_allowed());
+    assert!(fill(&mut world) > 50);
+}
