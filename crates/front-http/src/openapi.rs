@@ -1,0 +1,2 @@
+//! stub
+pub fn document() -> serde_json::Value { serde_json::json!({}) }
