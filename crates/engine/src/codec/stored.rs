@@ -46,7 +46,7 @@ pub struct DeadLetter {
 
 impl Stored {
     /// Reads the record at `pos` and those under it.
-    pub(crate) fn read(segments: &Segments, pos: Pos) -> io::Result<Self> {
+    pub fn read(segments: &Segments, pos: Pos) -> io::Result<Self> {
         let malformed =
             |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
         let mut over = Vec::new();
@@ -129,6 +129,12 @@ impl Link {
             _ => Err(Truncated),
         }
     }
+}
+
+/// The session state stored at `pos`; none if that is not one.
+pub fn read_state(segments: &Segments, pos: Pos) -> io::Result<Option<Bytes>> {
+    let (kind, bytes) = segments.read(pos)?;
+    Ok(state_of(kind, &bytes))
 }
 
 /// The state in a `State` record.
