@@ -327,7 +327,7 @@ impl World {
         };
         let command = command_of(&ask);
         let (lo, hi, out) = self.call(|turn| turn.command(request, command));
-        self.say(|| format!("{now} #{request} client {client} {ask:?}"));
+        self.say(|| format!("{now} #{request} client {client} {}", short(&ask)));
         self.model.begin(now, lo, hi, matches!(ask, Ask::Disconnect { .. }));
         if several && lo != hi {
             self.see_places();
@@ -799,6 +799,23 @@ impl World {
                 assert_eq!(read, Some(state), "the state of {session} in {name}");
             }
         }
+    }
+}
+
+/// A question without its payloads.
+fn short(ask: &Ask) -> String {
+    let message = |m: &Message| {
+        let id = m.message_id.as_deref().unwrap_or_default();
+        let session = m.session.as_ref().map_or("-", |session| session.as_str());
+        format!("{id} {session} {:?}", m.when)
+    };
+    match ask {
+        Ask::Send { items } => {
+            let items: Vec<_> = items.iter().map(|(queue, m)| format!("{queue}: {}", message(m))).collect();
+            format!("Send {items:?}")
+        }
+        Ask::Replace { from, seq, to, message: m } => format!("Replace {from} {seq} {to}: {}", message(m)),
+        other => format!("{other:?}"),
     }
 }
 
