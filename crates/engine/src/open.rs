@@ -130,6 +130,7 @@ impl Engine {
             mailbox: mailbox.clone(),
             clock,
             pending: Pending::default(),
+            segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let threads = vec![

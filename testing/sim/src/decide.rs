@@ -97,6 +97,7 @@ pub struct Model {
     /// Where the engine was seen to put messages, by their ids, when several moved in one step.
     pub placed: BTreeMap<(QueueName, String), u64>,
     now: u64,
+    pub verbose: bool,
 }
 
 /// Something that is due.
@@ -123,6 +124,9 @@ impl Model {
 
     fn note(&mut self, ev: Ev) {
         let (lo, hi) = self.span;
+        if self.verbose {
+            eprintln!("    model: {ev:?}");
+        }
         self.state.apply(&ev, hi);
         self.log.push_back(Entry { lo, hi, many: self.many, group: self.group, ev });
     }

@@ -154,7 +154,7 @@ impl World {
             disk,
             journal,
             core,
-            model: Model::default(),
+            model: Model { verbose, ..Model::default() },
             now: 1_700_000_000_000,
             rng,
             options,
@@ -351,7 +351,7 @@ impl World {
                 if self.model.state.queue(&name).msgs.contains_key(&peeked.seq.0) {
                     continue;
                 }
-                let Ok(stored) = Stored::read(&self.journal.segments, peeked.pos) else {
+                let Ok(stored) = Stored::read_now(&self.journal.segments, peeked.pos) else {
                     self.broken = true;
                     return;
                 };
@@ -552,7 +552,7 @@ impl World {
     fn check_bodies(&mut self, grants: &[Grant], expected: &[Expected]) {
         assert_eq!(grants.len(), expected.len(), "something is known of every message");
         for (grant, expected) in grants.iter().zip(expected) {
-            match Stored::read(&self.journal.segments, grant.pos) {
+            match Stored::read_now(&self.journal.segments, grant.pos) {
                 Ok(stored) => check_stored(&stored, expected),
                 Err(error) => panic!("what was delivered cannot be read: {error}"),
             }
@@ -730,7 +730,7 @@ impl World {
                     at: msg.at,
                     dead: msg.dead.clone(),
                 };
-                match Stored::read(&self.journal.segments, p.pos) {
+                match Stored::read_now(&self.journal.segments, p.pos) {
                     Ok(stored) => check_stored(&stored, &expected),
                     Err(error) => panic!("message {seq} of {name} cannot be read: {error}"),
                 }
