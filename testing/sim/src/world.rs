@@ -154,7 +154,7 @@ impl World {
             disk,
             journal,
             core,
-            model: Model { verbose, ..Model::default() },
+            model: Model::default(),
             now: 1_700_000_000_000,
             rng,
             options,
@@ -170,6 +170,7 @@ impl World {
             tight: false,
             broken: false,
         };
+        world.model.verbose = verbose;
         world.boot().unwrap_or_else(|error| panic!("no first boot: {error}"));
         for (name, spec) in world.clients.queues.clone() {
             world.turn(vec![(0, Ask::Declare { name, spec })]);
