@@ -64,7 +64,8 @@ impl Credential {
             let bytes = base64::engine::general_purpose::STANDARD.decode(rest.trim());
             let pair = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let pair = pair.as_deref().and_then(|pair| pair.split_once(':'));
-            let (user, password) = pair.ok_or_else(|| wrong("Basic needs base64 of user:password"))?;
+            let (user, password) =
+                pair.ok_or_else(|| wrong("Basic needs base64 of user:password"))?;
             return Ok(Self::Basic { user: user.into(), password: password.into() });
         }
         Err(wrong("Authorization must be `Basic …` or `Bearer …`"))

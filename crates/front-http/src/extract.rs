@@ -74,7 +74,8 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Query<T> {
             Ok(axum::extract::Query(query)) => Ok(Self(query)),
             Err(rejection) => {
                 let text = rejection.body_text();
-                let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+                let text =
+                    text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
                 Err(Problem::new(Code::BadQuery, with_suggestion(text)))
             }
         }
@@ -138,7 +139,8 @@ async fn read_json<T: DeserializeOwned>(
 
 fn check_json_type(headers: &HeaderMap) -> Result<(), Problem> {
     // Also what keeps a foreign web page from sending a form: browsers ask first before they send JSON.
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let kind =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let essence = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     if essence == "application/json" || essence.ends_with("+json") {
         return Ok(());
@@ -154,9 +156,8 @@ async fn read_body(
     mut body: Body,
     max: usize,
 ) -> Result<Raw, Problem> {
-    let too_large = || {
-        Problem::new(Code::BodyTooLarge, format!("the body may have at most {max} bytes"))
-    };
+    let too_large =
+        || Problem::new(Code::BodyTooLarge, format!("the body may have at most {max} bytes"));
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if declared.and_then(|text| text.parse::<u64>().ok()).is_some_and(|len| len > max as u64) {
         return Err(too_large());
@@ -171,7 +172,8 @@ async fn read_body(
             Problem::new(Code::BodyTooSlow, format!("no byte of the body came for {pause} s"))
         })?;
         let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| Problem::new(Code::BodyCut, format!("the body broke off: {error}")))?;
+        let frame = frame
+            .map_err(|error| Problem::new(Code::BodyCut, format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         let total = first.len() + rest.len() + data.len();
         if total > max {
@@ -229,8 +231,7 @@ pub fn json_problem(error: &serde_json::Error) -> Problem {
     if !error.is_data() {
         return Problem::new(Code::MalformedJson, text);
     }
-    let code =
-        if text.starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
+    let code = if text.starts_with("unknown field") { Code::UnknownField } else { Code::BadField };
     Problem::new(code, with_suggestion(&text))
 }
 

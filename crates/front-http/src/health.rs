@@ -52,10 +52,16 @@ pub async fn readyz(State(api): State<Api>, RawQuery(query): RawQuery) -> Respon
     ];
     let ready = checks.iter().all(|(_, ok)| *ok);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let verbose = query.is_some_and(|q| q.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")));
+    let verbose = query.is_some_and(|q| {
+        q.split('&').any(|part| part == "verbose" || part.starts_with("verbose="))
+    });
     let mut text = String::new();
     for (name, ok) in checks.iter().filter(|(_, ok)| verbose || !ok) {
-        text.push_str(&format!("[{}]{name} {}\n", if *ok { '+' } else { '-' }, if *ok { "ok" } else { "failed" }));
+        text.push_str(&format!(
+            "[{}]{name} {}\n",
+            if *ok { '+' } else { '-' },
+            if *ok { "ok" } else { "failed" }
+        ));
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });
     (status, text).into_response()
@@ -124,8 +130,7 @@ pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Response {
         let warns = |f: &QueueFacts| health_of(f).status != "OK";
         warns(a).cmp(&warns(b)).then(fill(a).total_cmp(&fill(b)))
     });
-    respond(worst.map_or(
-        HealthOut { status: "OK", message: None, message_count: Some(0) },
-        health_of,
-    ))
+    respond(
+        worst.map_or(HealthOut { status: "OK", message: None, message_count: Some(0) }, health_of),
+    )
 }

@@ -49,7 +49,9 @@ type Duration = Family<RequestLabels, Histogram, fn() -> Histogram>;
 
 /// From 0.5 ms, about what one sync takes, to the longest poll.
 fn buckets() -> Histogram {
-    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0])
+    Histogram::new([
+        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
+    ])
 }
 
 /// What this front end counts.
@@ -113,12 +115,18 @@ impl Drop for Open {
 }
 
 /// Sums over all queues.
-pub async fn aggregated(State(api): State<Api>, Caller(caller): Caller) -> Result<Response, Problem> {
+pub async fn aggregated(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Response, Problem> {
     scrape(&api, &caller, false).await
 }
 
 /// Every queue by itself.
-pub async fn per_object(State(api): State<Api>, Caller(caller): Caller) -> Result<Response, Problem> {
+pub async fn per_object(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Response, Problem> {
     scrape(&api, &caller, true).await
 }
 
@@ -126,7 +134,11 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
     let facts = visible(api, caller).await?;
     let mut registry = Registry::with_prefix("malote");
     register_queues(&mut registry, &facts, api.engine.now(), per_queue);
-    registry.register("request_duration_seconds", "Time from a request's head to its answer", api.metrics.durations.clone());
+    registry.register(
+        "request_duration_seconds",
+        "Time from a request's head to its answer",
+        api.metrics.durations.clone(),
+    );
     registry.register("requests", "Requests answered", api.metrics.answers.clone());
     registry.register("connections", "Connections open", api.metrics.connections.clone());
     let version = vec![("version", env!("CARGO_PKG_VERSION"))];
@@ -174,7 +186,9 @@ fn register_queues(registry: &mut Registry, facts: &[QueueFacts], now: Timestamp
             messages.get_or_create(&labels(f, &[("state", state)])).inc_by(count as i64);
         }
         let idle = f.sessions.saturating_sub(f.sessions_held + f.sessions_ready);
-        for (state, count) in [("active", f.sessions_ready), ("locked", f.sessions_held), ("idle", idle)] {
+        for (state, count) in
+            [("active", f.sessions_ready), ("locked", f.sessions_held), ("idle", idle)]
+        {
             sessions.get_or_create(&labels(f, &[("state", state)])).inc_by(count as i64);
         }
         let plain = labels(f, &[]);
@@ -201,15 +215,35 @@ fn register_queues(registry: &mut Registry, facts: &[QueueFacts], now: Timestamp
         }
     }
     registry.register("queue_messages", "Messages by state", messages);
-    registry.register("queue_sessions", "Sessions by state: active have work and no holder", sessions);
+    registry.register(
+        "queue_sessions",
+        "Sessions by state: active have work and no holder",
+        sessions,
+    );
     registry.register("queue_bytes", "Bytes of all messages, as sent", bytes);
     registry.register("queue_consumers", "Consumers attached or waiting", consumers);
-    registry.register("queue_oldest_message_age_seconds", "Age of the oldest ready message", oldest);
+    registry.register(
+        "queue_oldest_message_age_seconds",
+        "Age of the oldest ready message",
+        oldest,
+    );
     registry.register("messages_published", "Messages put in", published);
     registry.register("messages_delivered", "Messages handed to receivers", delivered);
-    registry.register("messages_redelivered", "Messages handed out that had been before", redelivered);
-    registry.register("messages_settled", "Leases ended, and messages expired, by outcome", settled);
-    registry.register("lock_lost", "Leases and session holds that ran out or whose holder vanished", lost);
+    registry.register(
+        "messages_redelivered",
+        "Messages handed out that had been before",
+        redelivered,
+    );
+    registry.register(
+        "messages_settled",
+        "Leases ended, and messages expired, by outcome",
+        settled,
+    );
+    registry.register(
+        "lock_lost",
+        "Leases and session holds that ran out or whose holder vanished",
+        lost,
+    );
 }
 
 /// A queue as dashboards of job queues know it.

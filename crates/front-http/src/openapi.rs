@@ -138,19 +138,33 @@ fn describe(name: &str) -> Operation {
             "queues",
             "Make a queue, or find it just as asked; a different one is refused with 409, naming the field",
             Json("Spec"),
-            vec![(201, "It is new", Json("Queue")), (200, "It was there, just as asked", Json("Queue"))],
+            vec![
+                (201, "It is new", Json("Queue")),
+                (200, "It was there, just as asked", Json("Queue")),
+            ],
         ),
         "update_queue" => op("queues", "Change only what is given", Json("Spec"), ok("Queue")),
         "get_queue" => op("queues", "What a queue is and holds", None, ok("Queue")),
-        "delete_queue" => op("queues", "Remove a queue, its dead letters and all they hold", None, done()),
-        "purge_queue" => op("queues", "Drop every message that is not out to a receiver", None, ok("Removed")),
+        "delete_queue" => {
+            op("queues", "Remove a queue, its dead letters and all they hold", None, done())
+        }
+        "purge_queue" => {
+            op("queues", "Drop every message that is not out to a receiver", None, ok("Removed"))
+        }
         "pause_queue" => op("queues", "Stop delivery; sending and settling go on", None, done()),
         "resume_queue" => op("queues", "Resume delivery", None, done()),
         "send" => Operation {
-            query: NAMES.iter().map(|name| (*name, metadata_type(name), metadata_text(name))).collect(),
+            query: NAMES
+                .iter()
+                .map(|name| (*name, metadata_type(name), metadata_text(name)))
+                .collect(),
             headers: vec![
                 ("malote-property-{name}", "string", "A property of that name, as text"),
-                ("malote-{parameter}", "string", "Any query parameter, with dashes, as a header instead"),
+                (
+                    "malote-{parameter}",
+                    "string",
+                    "Any query parameter, with dashes, as a header instead",
+                ),
                 ("traceparent", "string", "Kept as a property"),
                 ("tracestate", "string", "Kept as a property"),
             ],
@@ -161,23 +175,46 @@ fn describe(name: &str) -> Operation {
                 vec![(201, "Durable", Json("Sent"))],
             )
         },
-        "send_batch" => {
-            op("messages", "Send all or none to one queue", Json("Batch"), vec![(201, "Durable", Json("SentAll"))])
-        }
+        "send_batch" => op(
+            "messages",
+            "Send all or none to one queue",
+            Json("Batch"),
+            vec![(201, "Durable", Json("SentAll"))],
+        ),
         "send_many" => op(
             "messages",
             "Send all or none to several queues; each message names its `queue`",
             Json("Batch"),
             vec![(201, "Durable", Json("SentAll"))],
         ),
-        "receive" => op("messages", "Wait for messages and lease or take them", Json("Receive"), ok("Received")),
-        "receive_deferred" => {
-            op("messages", "Deferred messages by their sequences", Json("ReceiveDeferred"), ok("Received"))
+        "receive" => op(
+            "messages",
+            "Wait for messages and lease or take them",
+            Json("Receive"),
+            ok("Received"),
+        ),
+        "receive_deferred" => op(
+            "messages",
+            "Deferred messages by their sequences",
+            Json("ReceiveDeferred"),
+            ok("Received"),
+        ),
+        "cancel_scheduled" => {
+            op("messages", "Take back scheduled messages", Json("Cancel"), ok("Cancelled"))
         }
-        "cancel_scheduled" => op("messages", "Take back scheduled messages", Json("Cancel"), ok("Cancelled")),
-        "settle" => op("messages", "End leases, each on its own outcome", Json("Settle"), ok("Results")),
-        "renew" => op("messages", "Prolong leases or session tokens from now", Json("Renew"), ok("Results")),
-        "peek" => Operation { query: page(), ..op("messages", "Look without touching", None, ok("Peeked")) },
+        "settle" => {
+            op("messages", "End leases, each on its own outcome", Json("Settle"), ok("Results"))
+        }
+        "renew" => op(
+            "messages",
+            "Prolong leases or session tokens from now",
+            Json("Renew"),
+            ok("Results"),
+        ),
+        "peek" => Operation {
+            query: page(),
+            ..op("messages", "Look without touching", None, ok("Peeked"))
+        },
         "list_sessions" => Operation {
             query: vec![
                 ("after", "string", "From after this id; `next` of the page before"),
@@ -196,25 +233,38 @@ fn describe(name: &str) -> Operation {
         "renew_session" => op("sessions", "Prolong a hold from now", Json("Token"), ok("Until")),
         "break_session" => op("sessions", "Take a session from its holder", None, done()),
         "get_session_state" => Operation {
-            headers: vec![(TOKEN_HEADER, "string", "Proof of the hold; without it the grant `manage` is needed")],
+            headers: vec![(
+                TOKEN_HEADER,
+                "string",
+                "Proof of the hold; without it the grant `manage` is needed",
+            )],
             ..op(
                 "sessions",
                 "The state of a session",
                 None,
-                vec![(200, "As it was set", Text("application/octet-stream")), (204, "It has none", None)],
+                vec![
+                    (200, "As it was set", Text("application/octet-stream")),
+                    (204, "It has none", None),
+                ],
             )
         },
         "set_session_state" => Operation {
             headers: vec![(TOKEN_HEADER, "string", "Proof of the hold, required")],
-            ..op("sessions", "Set the state of a held session: the body, at most 256 KiB", Raw, done())
+            ..op(
+                "sessions",
+                "Set the state of a held session: the body, at most 256 KiB",
+                Raw,
+                done(),
+            )
         },
         "clear_session_state" => Operation {
             headers: vec![(TOKEN_HEADER, "string", "Proof of the hold, required")],
             ..op("sessions", "Clear the state of a held session", None, done())
         },
-        "list_dead_letters" => {
-            Operation { query: page(), ..op("dead letters", "Look at dead letters", None, ok("Peeked")) }
-        }
+        "list_dead_letters" => Operation {
+            query: page(),
+            ..op("dead letters", "Look at dead letters", None, ok("Peeked"))
+        },
         "purge_dead_letters" => op("dead letters", "Drop all dead letters", None, ok("Removed")),
         "redrive" => op(
             "dead letters",
@@ -230,9 +280,16 @@ fn describe(name: &str) -> Operation {
         ),
         "partition" => Operation {
             query: vec![("key", "string", "Any text")],
-            ..op("queues", "Where a key belongs on the fixed list of sessions", None, ok("Partition"))
+            ..op(
+                "queues",
+                "Where a key belongs on the fixed list of sessions",
+                None,
+                ok("Partition"),
+            )
         },
-        "history" => op("observe", "One hour of a queue, a point every ten seconds", None, ok("History")),
+        "history" => {
+            op("observe", "One hour of a queue, a point every ten seconds", None, ok("History"))
+        }
         "scale" => op("observe", "What a scaler looks at", None, ok("Scale")),
         "openapi" => op("about", "This document", None, ok("Any")),
         "version" => op("about", "Who answers", None, ok("Version")),
@@ -243,7 +300,9 @@ fn describe(name: &str) -> Operation {
             None,
             vec![(101, "Frames follow", None)],
         ),
-        "livez" => op("observe", "The process lives", None, vec![(200, "It does", Text("text/plain"))]),
+        "livez" => {
+            op("observe", "The process lives", None, vec![(200, "It does", Text("text/plain"))])
+        }
         "readyz" => Operation {
             query: vec![("verbose", "string", "List the checks")],
             ..op(
@@ -255,13 +314,21 @@ fn describe(name: &str) -> Operation {
         },
         "health_all" | "health_queue" => op(
             "observe",
-            if name == "health_all" { "The worst of all queues" } else { "Whether a queue piles up" },
+            if name == "health_all" {
+                "The worst of all queues"
+            } else {
+                "Whether a queue piles up"
+            },
             None,
             vec![(200, "OK", Json("Health")), (503, "Warning or error", Json("Health"))],
         ),
         "metrics" | "metrics_per_object" => op(
             "observe",
-            if name == "metrics" { "Prometheus, summed over queues" } else { "Prometheus, by queue" },
+            if name == "metrics" {
+                "Prometheus, summed over queues"
+            } else {
+                "Prometheus, by queue"
+            },
             None,
             vec![(200, "OpenMetrics", Text("application/openmetrics-text"))],
         ),
@@ -296,6 +363,8 @@ fn metadata_text(name: &str) -> &'static str {
         "at" => "Sent at that time: milliseconds since 1970 or RFC 3339",
         "ttl_ms" => "Expires so long after it was enqueued",
         "priority" => "0 to 255, higher first",
-        _ => "true: make a missing queue, with sessions if the message has one; sessions: always with sessions",
+        _ => {
+            "true: make a missing queue, with sessions if the message has one; sessions: always with sessions"
+        }
     }
 }

@@ -276,8 +276,7 @@ impl From<EngineError> for Problem {
 
 impl From<Denied> for Problem {
     fn from(denied: Denied) -> Self {
-        let code =
-            if denied.who.is_anonymous() { Code::Unauthenticated } else { Code::Forbidden };
+        let code = if denied.who.is_anonymous() { Code::Unauthenticated } else { Code::Forbidden };
         Self::new(code, denied.to_string())
     }
 }
@@ -307,7 +306,10 @@ mod tests {
         let json = serde_json::to_value(&problem).unwrap();
         assert_eq!(json["status"], 409);
         assert_eq!(json["type"], "/problems/queue_differs");
-        assert_eq!((&json["field"], &json["is"], &json["asked"]), (&"lock_ms".into(), &"30000".into(), &"5".into()));
+        assert_eq!(
+            (&json["field"], &json["is"], &json["asked"]),
+            (&"lock_ms".into(), &"30000".into(), &"5".into())
+        );
     }
 
     #[test]

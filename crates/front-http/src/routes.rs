@@ -183,9 +183,9 @@ fn allowed(path: &str) -> Vec<&'static str> {
     let fits = |route: &str| {
         let (route, path) = (route.split('/'), path.split('/'));
         route.clone().count() == path.clone().count()
-            && route.zip(path).all(|(want, have)| {
-                want == have || (want.starts_with('{') && !have.is_empty())
-            })
+            && route
+                .zip(path)
+                .all(|(want, have)| want == have || (want.starts_with('{') && !have.is_empty()))
     };
     let fitting: Vec<&Route> = ROUTES.iter().filter(|route| fits(route.path)).collect();
     // A literal segment wins over a place-holder, as in the router.
@@ -217,7 +217,10 @@ mod tests {
     #[test]
     fn the_nearest_route_is_named() {
         assert_eq!(nearest_route("/api/v1/queue"), Some("/api/v1/queues"));
-        assert_eq!(nearest_route("/api/v1/queues/orders/recieve"), Some("/api/v1/queues/{queue}/receive"));
+        assert_eq!(
+            nearest_route("/api/v1/queues/orders/recieve"),
+            Some("/api/v1/queues/{queue}/receive")
+        );
         assert_eq!(nearest_route("/helthz/everything/else"), None);
     }
 

@@ -66,11 +66,7 @@ impl<S> Impatient<S> {
     }
 
     /// Starts, stops or checks the clock by what the stream said.
-    fn judge<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        said: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+    fn judge<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if said.is_ready() {
             self.waiting = None;
             return said;

@@ -1,5 +1,7 @@
 //! The native connection over a real socket, spoken to by another WebSocket implementation.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::net::SocketAddr;
@@ -38,7 +40,9 @@ async fn listening(limits: Limits) -> Listening {
                 () = stopped.cancelled() => return,
             };
             let (router, limits, shutdown) = (router.clone(), limits.clone(), shutdown.clone());
-            tokio::spawn(async move { serve_connection(stream, router, peer, &limits, shutdown).await });
+            tokio::spawn(
+                async move { serve_connection(stream, router, peer, &limits, shutdown).await },
+            );
         }
     });
     Listening { broker, at, _stop: stop.drop_guard() }
@@ -73,7 +77,8 @@ impl Client {
         assert_eq!(response.headers()["sec-websocket-protocol"], protocol);
         let packed = protocol.ends_with("msgpack");
         let document = to.broker.document.clone();
-        let mut client = Self { socket, packed, welcome: Value::Null, heard: Vec::new(), document, next: 1 };
+        let mut client =
+            Self { socket, packed, welcome: Value::Null, heard: Vec::new(), document, next: 1 };
         client.welcome = client.wait_for("welcome").await;
         client
     }
@@ -96,7 +101,11 @@ impl Client {
     }
 
     async fn listen(&mut self) {
-        let message = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("silence").unwrap().unwrap();
+        let message = tokio::time::timeout(PATIENCE, self.socket.next())
+            .await
+            .expect("silence")
+            .unwrap()
+            .unwrap();
         let value: Value = match message {
             Message::Text(text) => serde_json::from_str(&text).unwrap(),
             Message::Binary(bytes) => rmp_serde::from_slice(&bytes).unwrap(),
@@ -143,7 +152,8 @@ impl Client {
     }
 
     async fn send(&mut self, bodies: &[&str]) {
-        let messages: Vec<Value> = bodies.iter().map(|b| json!({"queue": "q", "body": b})).collect();
+        let messages: Vec<Value> =
+            bodies.iter().map(|b| json!({"queue": "q", "body": b})).collect();
         Self::ok(self.ask("send", json!({"messages": messages})).await);
     }
 
@@ -194,7 +204,8 @@ async fn send_attach_deliver_settle() {
             {"leases": [leases[2], "junk"], "outcome": "dead_letter", "reason": "Bad"},
         ]);
         let settled = Client::ok(client.ask("settle", json!({"queue": "q", "items": items})).await);
-        let fine: Vec<bool> = settled["results"].as_array().unwrap().iter().map(|r| r["ok"] == true).collect();
+        let fine: Vec<bool> =
+            settled["results"].as_array().unwrap().iter().map(|r| r["ok"] == true).collect();
         assert_eq!(fine, [true, true, true, false]);
         Client::ok(client.ask("ping", json!({})).await);
         Client::ok(client.ask("detach", json!({"consumer": 7})).await);
@@ -285,7 +296,8 @@ async fn what_a_resumed_client_never_saw_is_delivered_again() {
     drop(socket);
     let mut client = Client::connect(&to).await;
     let known = json!([got[0]["lease"]]);
-    let resume = json!({"connection": welcome["connection"], "secret": welcome["secret"], "leases": known});
+    let resume =
+        json!({"connection": welcome["connection"], "secret": welcome["secret"], "leases": known});
     Client::ok(client.ask("resume", resume).await);
     Client::ok(client.ask("credit", json!({"consumer": 1, "credit": 1})).await);
     let again = client.messages(1).await;
@@ -329,10 +341,14 @@ async fn a_loss_without_resume_gives_leases_back_and_a_close_does_so_uncounted()
         }
         let welcome = client.welcome.clone();
         drop(client);
-        let back = to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 5000})).await.expect(200);
+        let back =
+            to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 5000})).await.expect(200);
         assert_eq!(back["messages"][0]["failed"], failed);
         let lease = &back["messages"][0]["lease"];
-        to.broker.post("/api/v1/queues/q/settle", json!({"leases": [lease], "outcome": "release"})).await.expect(200);
+        to.broker
+            .post("/api/v1/queues/q/settle", json!({"leases": [lease], "outcome": "release"}))
+            .await
+            .expect(200);
         let mut late = Client::connect(&to).await;
         let resume = json!({"connection": welcome["connection"], "secret": welcome["secret"]});
         assert_eq!(late.ask("resume", resume).await["problem"]["code"], "resume_refused");
@@ -350,16 +366,33 @@ async fn sessions_are_accepted_worked_and_released() {
     assert_eq!(none, json!({"held": null}));
     let messages = json!([{"queue": "s", "session": "x", "body": "1"}, {"queue": "s", "session": "x", "body": "2"}]);
     Client::ok(client.ask("send", json!({"messages": messages})).await);
-    let held = Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"].clone();
+    let held =
+        Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"]
+            .clone();
     assert_eq!(held["session"], "x");
-    Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "s", "credit": 10, "session_token": held["token"]})).await);
+    Client::ok(
+        client
+            .ask(
+                "attach",
+                json!({"consumer": 1, "queue": "s", "credit": 10, "session_token": held["token"]}),
+            )
+            .await,
+    );
     let got = client.messages(2).await;
     assert_eq!(bodies(&got), ["1", "2"]);
     let change = json!({"token": held["token"], "state_base64": "AQI="});
     Client::ok(client.ask("set_state", json!({"queue": "s", "change": change})).await);
-    let state = Client::ok(client.ask("get_state", json!({"queue": "s", "session": "x", "token": held["token"]})).await);
+    let state = Client::ok(
+        client
+            .ask("get_state", json!({"queue": "s", "session": "x", "token": held["token"]}))
+            .await,
+    );
     assert_eq!(state, json!({"state_base64": "AQI="}));
-    let renewed = Client::ok(client.ask("renew", json!({"queue": "s", "leases": [held["token"], got[0]["lease"]]})).await);
+    let renewed = Client::ok(
+        client
+            .ask("renew", json!({"queue": "s", "leases": [held["token"], got[0]["lease"]]}))
+            .await,
+    );
     assert!(renewed["results"].as_array().unwrap().iter().all(|r| r["ok"] == true), "{renewed}");
     let items = json!([
         {"leases": [got[0]["lease"]], "outcome": "complete"},
@@ -389,7 +422,11 @@ async fn bad_frames_are_answered_and_not_fatal() {
         let reply = client.wait_until(|f| f["reply"]["problem"].is_object()).await;
         assert_eq!(reply["reply"]["problem"]["code"], code, "{bytes}");
     }
-    client.socket.send(Message::Text("[{\"ping\":{\"id\":8,\"x\":1}},{\"ping\":{\"id\":9}}]".into())).await.unwrap();
+    client
+        .socket
+        .send(Message::Text("[{\"ping\":{\"id\":8,\"x\":1}},{\"ping\":{\"id\":9}}]".into()))
+        .await
+        .unwrap();
     assert_eq!(client.reply(8).await["problem"]["code"], "unknown_field");
     Client::ok(client.reply(9).await);
     for (kind, inner, code) in [
@@ -449,7 +486,8 @@ async fn a_silent_client_is_lost_and_a_stopping_broker_says_goodbye() {
     silent.send(&["a"]).await;
     Client::ok(silent.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 1})).await);
     // It does not read, and so does not answer pings either.
-    let back = to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 5000})).await.expect(200);
+    let back =
+        to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 5000})).await.expect(200);
     assert_eq!(back["messages"][0]["failed"], 1);
     let mut polite = Client::connect(&to).await;
     to.broker.api.shutdown.cancel();
@@ -468,7 +506,9 @@ async fn a_silent_client_is_lost_and_a_stopping_broker_says_goodbye() {
 #[tokio::test]
 async fn a_foreign_page_cannot_open_a_connection() {
     let to = start().await;
-    for (name, value, status) in [("origin", "https://evil.example", 403), ("sec-websocket-protocol", "other", 400)] {
+    for (name, value, status) in
+        [("origin", "https://evil.example", 403), ("sec-websocket-protocol", "other", 400)]
+    {
         let mut request = format!("ws://{}/api/v1/connect", to.at).into_client_request().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
         let stream = TcpStream::connect(to.at).await.unwrap();
@@ -503,16 +543,24 @@ async fn a_caller_that_hangs_up_during_its_wait_takes_nothing() {
 #[tokio::test]
 async fn heads_and_slow_peers_are_bounded() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let limits = Limits { head_time_max: Duration::from_millis(100), head_bytes_max: 8192, ..Limits::default() };
+    let limits = Limits {
+        head_time_max: Duration::from_millis(100),
+        head_bytes_max: 8192,
+        ..Limits::default()
+    };
     let to = listening(limits).await;
     let mut silent = TcpStream::connect(to.at).await.unwrap();
     let mut rest = Vec::new();
     silent.write_all(b"GET /livez HTTP/1.1\r\nhost").await.unwrap();
-    tokio::time::timeout(PATIENCE, silent.read_to_end(&mut rest)).await.expect("a silent peer is cut off").unwrap();
+    tokio::time::timeout(PATIENCE, silent.read_to_end(&mut rest))
+        .await
+        .expect("a silent peer is cut off")
+        .unwrap();
     let mut loud = TcpStream::connect(to.at).await.unwrap();
     let head = format!("GET /livez HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(100_000));
     let _ = loud.write_all(head.as_bytes()).await;
     let mut answer = String::new();
-    let _ = tokio::time::timeout(PATIENCE, loud.read_to_string(&mut answer)).await.expect("an answer");
+    let _ =
+        tokio::time::timeout(PATIENCE, loud.read_to_string(&mut answer)).await.expect("an answer");
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
 }

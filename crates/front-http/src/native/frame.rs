@@ -128,13 +128,17 @@ pub struct Rejected {
 }
 
 /// The frames of one WebSocket message. Any bytes will do: nothing panics, nothing grows beyond what is given.
-pub fn decode_frame(bytes: &[u8], encoding: Encoding) -> Result<Vec<Result<Frame, Rejected>>, Problem> {
+pub fn decode_frame(
+    bytes: &[u8],
+    encoding: Encoding,
+) -> Result<Vec<Result<Frame, Rejected>>, Problem> {
     match encoding {
         Encoding::Json => {
             if bytes.trim_ascii_start().first() != Some(&b'[') {
                 return Ok(vec![from_json(bytes)]);
             }
-            let all: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(|e| json_problem(&e))?;
+            let all: Vec<&RawValue> =
+                serde_json::from_slice(bytes).map_err(|e| json_problem(&e))?;
             check_count(all.len())?;
             Ok(all.into_iter().map(|raw| from_json(raw.get().as_bytes())).collect())
         }
@@ -350,7 +354,9 @@ mod tests {
         }
         let send = json!({"send": {"id": 8, "messages": [{"queue": "q", "body": "x"}]}});
         for frames in both(&json!([frame, send])) {
-            assert!(matches!(&frames[..], [Ok(Frame::Ping(_)), Ok(Frame::Send(s))] if s.messages.len() == 1));
+            assert!(
+                matches!(&frames[..], [Ok(Frame::Ping(_)), Ok(Frame::Send(s))] if s.messages.len() == 1)
+            );
         }
         for frames in both(&json!([])) {
             assert!(frames.is_empty());
@@ -413,7 +419,10 @@ mod tests {
                 Encoding::Json => serde_json::from_slice(&all).unwrap(),
                 Encoding::MessagePack => rmp_serde::from_slice(&all).unwrap(),
             };
-            assert_eq!(value, json!([{"reply": {"id": 1, "ok": {}}}, {"reply": {"id": 2, "ok": {}}}]));
+            assert_eq!(
+                value,
+                json!([{"reply": {"id": 1, "ok": {}}}, {"reply": {"id": 2, "ok": {}}}])
+            );
         }
     }
 }

@@ -48,7 +48,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub fn new(api: Api, caller: Principal, encoding: Encoding) -> (Arc<Self>, mpsc::Receiver<Outgoing>, Outbox) {
+    pub fn new(
+        api: Api,
+        caller: Principal,
+        encoding: Encoding,
+    ) -> (Arc<Self>, mpsc::Receiver<Outgoing>, Outbox) {
         let (connection, outbox) = api.engine.connect();
         let (out, written) = mpsc::channel(OUTGOING_FRAMES_MAX);
         let out_bytes = Arc::new(Semaphore::new(api.limits.outgoing_bytes_max));
@@ -87,7 +91,9 @@ impl Link {
     pub async fn pump(self: Arc<Self>, mut outbox: Outbox) {
         while let Some(outbound) = outbox.next().await {
             match outbound {
-                Outbound::Deliver(engine_id, deliveries) => self.deliver(engine_id, deliveries).await,
+                Outbound::Deliver(engine_id, deliveries) => {
+                    self.deliver(engine_id, deliveries).await
+                }
                 Outbound::Ended(engine_id, refusal) => {
                     let _attached = self.attaching.lock().await;
                     let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
@@ -104,7 +110,9 @@ impl Link {
             name = self.consumers.lock().name_of(engine_id);
         }
         let detached = self.consumers.lock().is_ended(engine_id);
-        let Some(consumer) = name.filter(|_| !detached || deliveries.iter().any(|d| d.lease.is_none())) else {
+        let Some(consumer) =
+            name.filter(|_| !detached || deliveries.iter().any(|d| d.lease.is_none()))
+        else {
             // Detached meanwhile: nobody looks at these. They were not tried.
             let leases: Vec<_> = deliveries.iter().filter_map(|d| d.lease).collect();
             let _ = self.api.engine.settle(leases, Settlement::Release { delay_ms: 0 }, None).await;
@@ -143,7 +151,10 @@ impl Link {
     pub async fn keep_only(&self, known: &[LeaseToken]) -> Result<(), EngineError> {
         let unknown = self.leases.lock().unknown(known);
         for chunk in unknown.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
-            self.api.engine.settle(chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None).await?;
+            self.api
+                .engine
+                .settle(chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None)
+                .await?;
         }
         Ok(())
     }
@@ -174,7 +185,8 @@ impl Leases {
 
     fn unknown(&mut self, known: &[LeaseToken]) -> Vec<LeaseToken> {
         let known: std::collections::HashSet<_> = known.iter().collect();
-        let unknown: Vec<_> = self.out.keys().filter(|lease| !known.contains(lease)).copied().collect();
+        let unknown: Vec<_> =
+            self.out.keys().filter(|lease| !known.contains(lease)).copied().collect();
         self.out.retain(|lease, _| known.contains(lease));
         unknown
     }
@@ -225,7 +237,12 @@ impl Consumers {
     }
 
     /// New credit from the client: what the engine is told, and whether it replaces what it has.
-    pub fn credit(&mut self, name: u64, credit: u32, replace: bool) -> Result<Option<(ConsumerId, u32)>, Problem> {
+    pub fn credit(
+        &mut self,
+        name: u64,
+        credit: u32,
+        replace: bool,
+    ) -> Result<Option<(ConsumerId, u32)>, Problem> {
         let consumer = self.by_name.get_mut(&name).ok_or_else(|| no_consumer(name))?;
         if replace {
             consumer.given = credit.min(consumer.window);
@@ -246,7 +263,8 @@ impl Consumers {
     }
 
     pub fn detach(&mut self, name: u64) -> Result<ConsumerId, Problem> {
-        let engine_id = self.by_name.get(&name).map(|c| c.engine_id).ok_or_else(|| no_consumer(name))?;
+        let engine_id =
+            self.by_name.get(&name).map(|c| c.engine_id).ok_or_else(|| no_consumer(name))?;
         self.end(engine_id);
         Ok(engine_id)
     }

@@ -153,13 +153,19 @@ impl Connections {
         loop {
             let let_go = {
                 let mut all = self.all.lock();
-                let unknown = || refused("there is no such connection, or it is over, or the secret is wrong");
+                let unknown = || {
+                    refused("there is no such connection, or it is over, or the secret is wrong")
+                };
                 let entry = all.get_mut(&id).ok_or_else(unknown)?;
-                if !bool::from(entry.secret.as_bytes().ct_eq(secret.as_bytes())) || entry.caller != *caller {
+                if !bool::from(entry.secret.as_bytes().ct_eq(secret.as_bytes()))
+                    || entry.caller != *caller
+                {
                     return Err(unknown());
                 }
                 if entry.encoding != encoding {
-                    return Err(refused("it speaks the other sub-protocol: resume it with the same"));
+                    return Err(refused(
+                        "it speaks the other sub-protocol: resume it with the same",
+                    ));
                 }
                 entry.kick.cancel();
                 if let Some(session) = entry.parked.take() {

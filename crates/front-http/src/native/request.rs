@@ -110,7 +110,9 @@ async fn detach(link: &Link, frame: DetachFrame) -> Result<(), Problem> {
 pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
     let link = &*link;
     match frame {
-        Frame::ReceiveDeferred(frame) => link.reply(Some(frame.id), deferred(link, frame).await).await,
+        Frame::ReceiveDeferred(frame) => {
+            link.reply(Some(frame.id), deferred(link, frame).await).await
+        }
         Frame::Settle(frame) => link.reply(Some(frame.id), settle(link, frame).await).await,
         Frame::Renew(frame) => link.reply(Some(frame.id), renew(link, frame).await).await,
         Frame::Accept(frame) => link.reply(Some(frame.id), accept(link, frame).await).await,
@@ -120,7 +122,8 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
         Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
         Frame::Resume(frame) => {
             let why = "resume must be the first frame of a new connection";
-            link.reply::<Nothing>(Some(frame.id), Err(Problem::new(Code::ResumeRefused, why))).await;
+            link.reply::<Nothing>(Some(frame.id), Err(Problem::new(Code::ResumeRefused, why)))
+                .await;
         }
         // These have lanes of their own.
         Frame::Send(_) | Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_) => {}
@@ -151,13 +154,17 @@ async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> 
     link.leases.lock().settled(frame.items.iter().flat_map(|item| &item.leases));
     let texts: Vec<Vec<String>> = frame.items.iter().map(|item| item.leases.clone()).collect();
     // All are handed over at once and stand in one commit.
-    let each = futures_util::future::join_all(frame.items.into_iter().map(|item| settle_leases(&link.api, item)));
+    let each = futures_util::future::join_all(
+        frame.items.into_iter().map(|item| settle_leases(&link.api, item)),
+    );
     let mut results = Vec::new();
     for (outcome, leases) in each.await.into_iter().zip(texts) {
         match outcome {
             Ok(mut item) => results.append(&mut item.results),
             Err(problem) => {
-                results.extend(leases.into_iter().map(|lease| ResultOut::failed(lease, problem.clone())));
+                results.extend(
+                    leases.into_iter().map(|lease| ResultOut::failed(lease, problem.clone())),
+                );
             }
         }
     }
@@ -206,7 +213,9 @@ async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize +
     let session = SessionId::new(&frame.session)?;
     let state = link.api.engine.get_state(queue, session, hold).await?;
     Ok(match link.encoding {
-        Encoding::Json => StateOut { state: None, state_base64: state.map(|state| to_base64(&state)) },
+        Encoding::Json => {
+            StateOut { state: None, state_base64: state.map(|state| to_base64(&state)) }
+        }
         Encoding::MessagePack => StateOut { state: state.map(BodyOut::Bytes), state_base64: None },
     })
 }

@@ -13,7 +13,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{Frame, FRAMES_MAX, ResumeFrame, Says, SendFrame, Welcome, WelcomeLimits, decode_frame, encode, join};
+use super::frame::{
+    FRAMES_MAX, Frame, ResumeFrame, Says, SendFrame, Welcome, WelcomeLimits, decode_frame, encode,
+    join,
+};
 use super::link::{Link, Outgoing};
 use super::request::{Permit, consumer_lane, handle, known, send_lane};
 use crate::Api;
@@ -110,14 +113,24 @@ pub(super) async fn run(api: Api, caller: Principal, encoding: Encoding, mut soc
                         kick = signal;
                         api.native.remove(fresh.id);
                         fresh.close().await;
-                        let ok = Resumed { connection: session.id, consumers: session.link.consumers.lock().names() };
+                        let ok = Resumed {
+                            connection: session.id,
+                            consumers: session.link.consumers.lock().names(),
+                        };
                         let reply = reply(Some(wanted), Ok(ok));
                         if send_now(&mut socket, &reply, encoding).await.is_err() {
                             break;
                         }
                     }
                     Err(problem) => {
-                        if send_now(&mut socket, &reply::<Resumed>(Some(wanted), Err(problem)), encoding).await.is_err() {
+                        if send_now(
+                            &mut socket,
+                            &reply::<Resumed>(Some(wanted), Err(problem)),
+                            encoding,
+                        )
+                        .await
+                        .is_err()
+                        {
                             break;
                         }
                     }
@@ -159,7 +172,8 @@ async fn resume(
     frame: ResumeFrame,
 ) -> Result<(Session, CancellationToken), Problem> {
     let leases = frame.leases.map(known).transpose()?;
-    let (session, kick) = api.native.claim(frame.connection, &frame.secret, caller, encoding).await?;
+    let (session, kick) =
+        api.native.claim(frame.connection, &frame.secret, caller, encoding).await?;
     if let Some(leases) = leases {
         session.link.keep_only(&leases).await?;
     }
@@ -192,7 +206,11 @@ fn reply<T>(id: Option<u64>, result: Result<T, Problem>) -> Says<T> {
     Says::Reply(super::frame::Reply { id, ok, problem })
 }
 
-async fn send_now<T: Serialize>(socket: &mut WebSocket, says: &Says<T>, encoding: Encoding) -> Result<(), axum::Error> {
+async fn send_now<T: Serialize>(
+    socket: &mut WebSocket,
+    says: &Says<T>,
+    encoding: Encoding,
+) -> Result<(), axum::Error> {
     socket.send(message(encode(says, encoding), encoding)).await
 }
 
@@ -208,10 +226,16 @@ fn message(bytes: Vec<u8>, encoding: Encoding) -> Message {
 }
 
 /// Reads and writes side by side until one of them is done: neither may wait for the other.
-async fn serve(api: &Api, session: &mut Session, socket: &mut WebSocket, kick: &CancellationToken) -> End {
+async fn serve(
+    api: &Api,
+    session: &mut Session,
+    socket: &mut WebSocket,
+    kick: &CancellationToken,
+) -> End {
     let encoding = session.link.encoding;
     let heard = Mutex::new(Instant::now());
-    let Session { link, outgoing, unwritten, requests, sends, consumers, tasks, used, .. } = session;
+    let Session { link, outgoing, unwritten, requests, sends, consumers, tasks, used, .. } =
+        session;
     let (mut sink, mut stream) = socket.split();
 
     let read = async {

@@ -69,13 +69,31 @@ fn queues() -> Value {
         "message_bytes_max": {"type": "integer", "minimum": 1},
         "backlog_warning": whole(),
     });
-    let names: Vec<&str> = spec.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
+    let names: Vec<&str> =
+        spec.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
     let counts = [
-        "ready", "locked", "delayed", "scheduled", "deferred", "dead_lettered", "bytes", "consumers", "sessions",
-        "sessions_held", "sessions_ready",
+        "ready",
+        "locked",
+        "delayed",
+        "scheduled",
+        "deferred",
+        "dead_lettered",
+        "bytes",
+        "consumers",
+        "sessions",
+        "sessions_held",
+        "sessions_ready",
     ];
     let totals = [
-        "sent", "delivered", "redelivered", "completed", "abandoned", "dead_lettered", "deferred", "expired", "lost",
+        "sent",
+        "delivered",
+        "redelivered",
+        "completed",
+        "abandoned",
+        "dead_lettered",
+        "deferred",
+        "expired",
+        "lost",
         "sessions_lost",
     ];
     let numbers = |names: &[&str]| -> Value {
@@ -205,7 +223,15 @@ fn sessions() -> Value {
 fn about() -> Value {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let point = [
-        "at", "ready", "locked", "delayed", "scheduled", "deferred", "dead_lettered", "oldest_age_ms", "in_per_s",
+        "at",
+        "ready",
+        "locked",
+        "delayed",
+        "scheduled",
+        "deferred",
+        "dead_lettered",
+        "oldest_age_ms",
+        "in_per_s",
         "out_per_s",
     ];
     json!({
@@ -246,44 +272,109 @@ fn frames() -> Value {
     let mode = || words(&["lock", "delete"]);
     let client = [
         frame("send", &["messages"], json!({"messages": list(schema("NewMessage"))})),
-        frame("attach", &["consumer", "queue", "credit"], json!({
-            "consumer": whole(), "queue": text(), "credit": whole(), "mode": mode(), "lock_ms": maybe_whole(),
-            "session_token": maybe_text(), "per_session": whole(),
-        })),
-        frame("credit", &["consumer", "credit"], json!({
-            "consumer": whole(), "credit": whole(), "replace": {"type": "boolean"},
-        })),
+        frame(
+            "attach",
+            &["consumer", "queue", "credit"],
+            json!({
+                "consumer": whole(), "queue": text(), "credit": whole(), "mode": mode(), "lock_ms": maybe_whole(),
+                "session_token": maybe_text(), "per_session": whole(),
+            }),
+        ),
+        frame(
+            "credit",
+            &["consumer", "credit"],
+            json!({
+                "consumer": whole(), "credit": whole(), "replace": {"type": "boolean"},
+            }),
+        ),
         frame("detach", &["consumer"], json!({"consumer": whole()})),
-        frame("receive_deferred", &["queue", "seqs"], json!({
-            "queue": text(), "seqs": list(whole()), "session_token": maybe_text(), "mode": mode(),
-        })),
-        frame("settle", &["queue", "items"], json!({"queue": text(), "items": list(schema("Settle"))})),
-        frame("renew", &["queue", "leases"], json!({
-            "queue": text(), "leases": list(text()), "lock_ms": maybe_whole(),
-        })),
-        frame("accept", &["queue"], json!({
-            "queue": text(), "session": maybe_text(), "wait_ms": whole(), "lock_ms": maybe_whole(),
-        })),
+        frame(
+            "receive_deferred",
+            &["queue", "seqs"],
+            json!({
+                "queue": text(), "seqs": list(whole()), "session_token": maybe_text(), "mode": mode(),
+            }),
+        ),
+        frame(
+            "settle",
+            &["queue", "items"],
+            json!({"queue": text(), "items": list(schema("Settle"))}),
+        ),
+        frame(
+            "renew",
+            &["queue", "leases"],
+            json!({
+                "queue": text(), "leases": list(text()), "lock_ms": maybe_whole(),
+            }),
+        ),
+        frame(
+            "accept",
+            &["queue"],
+            json!({
+                "queue": text(), "session": maybe_text(), "wait_ms": whole(), "lock_ms": maybe_whole(),
+            }),
+        ),
         frame("release", &["queue", "token"], json!({"queue": text(), "token": text()})),
-        frame("get_state", &["queue", "session"], json!({"queue": text(), "session": text(), "token": maybe_text()})),
-        frame("set_state", &["queue", "change"], json!({"queue": text(), "change": schema("StateChange")})),
-        frame("resume", &["connection", "secret"], json!({
-            "connection": whole(), "secret": text(), "leases": {"type": ["array", "null"], "items": text()},
-        })),
+        frame(
+            "get_state",
+            &["queue", "session"],
+            json!({"queue": text(), "session": text(), "token": maybe_text()}),
+        ),
+        frame(
+            "set_state",
+            &["queue", "change"],
+            json!({"queue": text(), "change": schema("StateChange")}),
+        ),
+        frame(
+            "resume",
+            &["connection", "secret"],
+            json!({
+                "connection": whole(), "secret": text(), "leases": {"type": ["array", "null"], "items": text()},
+            }),
+        ),
         frame("ping", &[], json!({})),
     ];
-    let limits = ["frame_bytes_max", "frames_max", "requests_max", "consumers_max", "ping_every_ms", "silence_max_ms"];
-    let numbers: Value = Value::Object(limits.iter().map(|name| ((*name).to_owned(), whole())).collect());
+    let limits = [
+        "frame_bytes_max",
+        "frames_max",
+        "requests_max",
+        "consumers_max",
+        "ping_every_ms",
+        "silence_max_ms",
+    ];
+    let numbers: Value =
+        Value::Object(limits.iter().map(|name| ((*name).to_owned(), whole())).collect());
     let one = |name: &str, inner: Value| object(&[name], json!({name: inner}));
     let server = [
-        one("welcome", object(&["connection", "secret", "reconnect_grace_ms", "limits"], json!({
-            "connection": whole(), "secret": text(), "reconnect_grace_ms": whole(), "limits": object(&limits, numbers),
-        }))),
-        one("reply", object(&["id"], json!({"id": maybe_whole(), "ok": {}, "problem": schema("Problem")}))),
-        one("deliver", object(&["consumer", "messages"], json!({
-            "consumer": whole(), "messages": list(schema("Message")),
-        }))),
-        one("ended", object(&["consumer", "problem"], json!({"consumer": whole(), "problem": schema("Problem")}))),
+        one(
+            "welcome",
+            object(
+                &["connection", "secret", "reconnect_grace_ms", "limits"],
+                json!({
+                    "connection": whole(), "secret": text(), "reconnect_grace_ms": whole(), "limits": object(&limits, numbers),
+                }),
+            ),
+        ),
+        one(
+            "reply",
+            object(&["id"], json!({"id": maybe_whole(), "ok": {}, "problem": schema("Problem")})),
+        ),
+        one(
+            "deliver",
+            object(
+                &["consumer", "messages"],
+                json!({
+                    "consumer": whole(), "messages": list(schema("Message")),
+                }),
+            ),
+        ),
+        one(
+            "ended",
+            object(
+                &["consumer", "problem"],
+                json!({"consumer": whole(), "problem": schema("Problem")}),
+            ),
+        ),
     ];
     json!({"ClientFrame": {"oneOf": client}, "ServerFrame": {"oneOf": server}})
 }

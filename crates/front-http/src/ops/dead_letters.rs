@@ -112,7 +112,10 @@ pub async fn resend(
     };
     api.allow(&caller, Action::Send, &to)?;
     if asked.message.queue.is_some() {
-        return Err(Problem::new(Code::BadField, "`queue` means nothing here: `to` says where it goes"));
+        return Err(Problem::new(
+            Code::BadField,
+            "`queue` means nothing here: `to` says where it goes",
+        ));
     }
     let message = prepare(&api, &to, asked.message).await?;
     let sent = api.engine.resend(queue.dead_letters(), seq, to, message).await?;

@@ -24,7 +24,11 @@ pub async fn peek(
     look(&api, queue, query).await
 }
 
-pub(super) async fn look(api: &Api, queue: QueueName, query: PeekQuery) -> Result<Answer<PeekOut>, Problem> {
+pub(super) async fn look(
+    api: &Api,
+    queue: QueueName,
+    query: PeekQuery,
+) -> Result<Answer<PeekOut>, Problem> {
     let max = query.max.unwrap_or(PAGE_DEFAULT as u64);
     range("max", max, 1, PAGE_MAX as u64)?;
     let peek = Peek {

@@ -12,7 +12,10 @@ use crate::problem::Problem;
 use crate::wire::queue::{QueueOut, QueuesOut, Removed, SpecIn};
 
 /// Every queue that the caller may see.
-pub async fn list(State(api): State<Api>, Caller(caller): Caller) -> Result<Answer<QueuesOut>, Problem> {
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Answer<QueuesOut>, Problem> {
     let facts = api.engine.list().await?;
     let seen = facts.into_iter().filter(|f| api.allow_look(&caller, &f.name).is_ok());
     Ok(Answer(QueuesOut { queues: seen.map(QueueOut::from).collect() }))

@@ -79,7 +79,8 @@ pub async fn send_batch(
     let mut items = Vec::with_capacity(batch.messages.len());
     for (at, message) in batch.messages.into_iter().enumerate() {
         if message.queue.is_some() {
-            let why = format!("message {at}: the path names the queue; POST /api/v1/send takes several");
+            let why =
+                format!("message {at}: the path names the queue; POST /api/v1/send takes several");
             return Err(Problem::new(Code::BadField, why));
         }
         items.push((queue.clone(), message));
@@ -130,7 +131,8 @@ pub(crate) async fn prepare_all(
         return Err(Problem::new(Code::BadField, "`messages` is empty: send at least one"));
     }
     if items.len() > limits::SEND_BATCH_MAX {
-        let why = format!("{} messages in one request; at most {}", items.len(), limits::SEND_BATCH_MAX);
+        let why =
+            format!("{} messages in one request; at most {}", items.len(), limits::SEND_BATCH_MAX);
         return Err(Problem::new(Code::BatchTooLarge, why));
     }
     let mut ready = Vec::with_capacity(items.len());
@@ -217,7 +219,11 @@ fn body_of(content_type: Option<&str>, bytes: Bytes) -> Body {
             let rest = essence.strip_suffix(end);
             rest.is_some_and(|rest| rest == "application/" || rest.ends_with('+'))
         });
-    let kind = if textual && std::str::from_utf8(&bytes).is_ok() { BodyKind::Text } else { BodyKind::Bytes };
+    let kind = if textual && std::str::from_utf8(&bytes).is_ok() {
+        BodyKind::Text
+    } else {
+        BodyKind::Bytes
+    };
     Body { bytes, kind }
 }
 
@@ -232,7 +238,8 @@ fn read_metadata(query: &str, headers: &HeaderMap) -> Result<(NewMessage, Create
         given.push(name.to_owned());
         set(new, &mut create, name, value, code)
     };
-    let pairs: Vec<(String, String)> = match axum::extract::Query::try_from_uri(&query_uri(query)?) {
+    let pairs: Vec<(String, String)> = match axum::extract::Query::try_from_uri(&query_uri(query)?)
+    {
         Ok(axum::extract::Query(pairs)) => pairs,
         Err(rejection) => return Err(Problem::new(Code::BadQuery, rejection.body_text())),
     };
@@ -250,12 +257,16 @@ fn read_metadata(query: &str, headers: &HeaderMap) -> Result<(NewMessage, Create
             let value = text_of(header, value)?;
             match name.strip_prefix(PROPERTY_PREFIX) {
                 Some(property) if properties.get(property).is_some() => {
-                    return Err(Problem::new(Code::BadHeader, format!("header {header} stands twice")));
+                    return Err(Problem::new(
+                        Code::BadHeader,
+                        format!("header {header} stands twice"),
+                    ));
                 }
                 Some(property) => properties.set(property, Value::String(value)),
                 None => give(&name.replace('-', "_"), value, &mut new, Code::BadHeader)?,
             }
-        } else if matches!(header, "traceparent" | "tracestate") && properties.get(header).is_none() {
+        } else if matches!(header, "traceparent" | "tracestate") && properties.get(header).is_none()
+        {
             properties.set(header, Value::String(text_of(header, value)?));
         }
     }
@@ -281,11 +292,16 @@ fn set(
     value: String,
     code: Code,
 ) -> Result<(), Problem> {
-    fn number<T: std::str::FromStr>(name: &str, value: &str, code: Code) -> Result<Option<T>, Problem> {
+    fn number<T: std::str::FromStr>(
+        name: &str,
+        value: &str,
+        code: Code,
+    ) -> Result<Option<T>, Problem> {
         let why = || format!("`{name}` must be a whole number in its range, not `{value}`");
         value.parse().map(Some).map_err(|_| Problem::new(code, why()))
     }
-    let wrong = |rule: &str| Err(Problem::new(code, format!("`{name}` must be {rule}, not `{value}`")));
+    let wrong =
+        |rule: &str| Err(Problem::new(code, format!("`{name}` must be {rule}, not `{value}`")));
     match name {
         "session" => new.session = Some(value),
         "id" => new.id = Some(value),
@@ -317,8 +333,11 @@ fn set(
             _ => return wrong("true, sessions or false"),
         },
         unknown => {
-            let hint = nearest(unknown, NAMES).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
-            let why = format!("there is no `{unknown}` here: use one of {}{hint}", NAMES.join(", "));
+            let hint = nearest(unknown, NAMES)
+                .map(|n| format!("; did you mean `{n}`?"))
+                .unwrap_or_default();
+            let why =
+                format!("there is no `{unknown}` here: use one of {}{hint}", NAMES.join(", "));
             return Err(Problem::new(code, why));
         }
     }
@@ -338,7 +357,8 @@ mod tests {
 
     #[test]
     fn metadata_comes_by_query_or_header() {
-        let pairs = [("malote-session", "a b"), ("malote-property-x-y", "1"), ("traceparent", "00-1")];
+        let pairs =
+            [("malote-session", "a b"), ("malote-property-x-y", "1"), ("traceparent", "00-1")];
         let (new, create) =
             read_metadata("id=1%2F2&delay-ms=5&priority=3&create=true", &headers(&pairs)).unwrap();
         assert_eq!(create, Create::Yes);
@@ -374,11 +394,17 @@ mod tests {
         let kind = |content_type: Option<&str>, bytes: &'static [u8]| {
             body_of(content_type, Bytes::from_static(bytes)).kind
         };
-        for text in ["text/plain", "Application/JSON; charset=utf-8", "application/x-www-form-urlencoded", "image/svg+xml"] {
+        for text in [
+            "text/plain",
+            "Application/JSON; charset=utf-8",
+            "application/x-www-form-urlencoded",
+            "image/svg+xml",
+        ] {
             assert_eq!(kind(Some(text), b"x"), BodyKind::Text, "{text}");
             assert_eq!(kind(Some(text), b"\xff"), BodyKind::Bytes, "{text}");
         }
-        for bytes in [None, Some("application/octet-stream"), Some("image/png"), Some("bogusjson")] {
+        for bytes in [None, Some("application/octet-stream"), Some("image/png"), Some("bogusjson")]
+        {
             assert_eq!(kind(bytes, b"x"), BodyKind::Bytes, "{bytes:?}");
         }
     }

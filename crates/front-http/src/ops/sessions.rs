@@ -44,13 +44,19 @@ pub async fn describe(
     api.allow_look(&caller, &queue)?;
     let facts = find(&api, &queue, &session).await?;
     facts.map(Answer).ok_or_else(|| {
-        let why = format!("queue `{queue}` has nothing of session `{session}`: no message, hold or state");
+        let why = format!(
+            "queue `{queue}` has nothing of session `{session}`: no message, hold or state"
+        );
         Problem::new(Code::MessageNotFound, why)
     })
 }
 
 /// The engine lists sessions from after an id: begin just below the one that is wanted.
-async fn find(api: &Api, queue: &QueueName, session: &SessionId) -> Result<Option<SessionOut>, Problem> {
+async fn find(
+    api: &Api,
+    queue: &QueueName,
+    session: &SessionId,
+) -> Result<Option<SessionOut>, Problem> {
     let mut after = before(session);
     loop {
         let page = api.engine.sessions(queue.clone(), after, limits::RECEIVE_BATCH_MAX).await?;
@@ -113,7 +119,10 @@ pub async fn release(
 ) -> Result<StatusCode, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     if asked.lock_ms.is_some() {
-        return Err(Problem::new(Code::BadField, "`lock_ms` means nothing when a session is released"));
+        return Err(Problem::new(
+            Code::BadField,
+            "`lock_ms` means nothing when a session is released",
+        ));
     }
     api.engine.release_session(asked.token.parse()?).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -142,7 +151,9 @@ fn token_of(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
 
 fn token_needed(headers: &HeaderMap) -> Result<LeaseToken, Problem> {
     let missing = || {
-        let why = format!("header {TOKEN_HEADER} is missing: only the holder of a session changes its state");
+        let why = format!(
+            "header {TOKEN_HEADER} is missing: only the holder of a session changes its state"
+        );
         Problem::new(Code::BadHeader, why)
     };
     token_of(headers)?.ok_or_else(missing)
@@ -160,7 +171,9 @@ pub async fn get_state(
     let action = if hold.is_some() { Action::Receive } else { Action::Manage };
     api.allow(&caller, action, &queue)?;
     Ok(match api.engine.get_state(queue, session, hold).await? {
-        Some(state) => ([(header::CONTENT_TYPE, "application/octet-stream")], state).into_response(),
+        Some(state) => {
+            ([(header::CONTENT_TYPE, "application/octet-stream")], state).into_response()
+        }
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }

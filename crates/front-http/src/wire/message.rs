@@ -10,9 +10,9 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::Encoding;
 use super::text;
 use super::value::PropertyMap;
-use super::Encoding;
 use crate::problem::{Code, Problem};
 
 /// A message to send. In JSON `body` is text, or any other JSON value, which is sent as its own JSON text.
@@ -76,7 +76,9 @@ impl<'de> Deserialize<'de> for Moment {
         impl Visitor<'_> for Either {
             type Value = Moment;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("milliseconds since 1970 or an RFC 3339 time such as 2030-01-31T08:00:00Z")
+                f.write_str(
+                    "milliseconds since 1970 or an RFC 3339 time such as 2030-01-31T08:00:00Z",
+                )
             }
             fn visit_u64<E>(self, ms: u64) -> Result<Moment, E> {
                 Ok(Moment(Timestamp(ms)))
@@ -394,7 +396,8 @@ impl Received {
 
 /// The queue that one item of a send over several queues names.
 pub fn queue_of(message: &mut NewMessage) -> Result<QueueName, Problem> {
-    let missing = || Problem::new(Code::BadField, "missing field `queue`: each message names its own");
+    let missing =
+        || Problem::new(Code::BadField, "missing field `queue`: each message names its own");
     Ok(QueueName::new(&message.queue.take().ok_or_else(missing)?)?)
 }
 
@@ -433,7 +436,13 @@ mod tests {
         ] {
             new(bad).unwrap_err();
         }
-        for bad in [r#"{"delay_ms":-1}"#, r#"{"priority":256}"#, r#"{"at":"soon"}"#, r#"{"at":-1}"#, r#"{"bod":1}"#] {
+        for bad in [
+            r#"{"delay_ms":-1}"#,
+            r#"{"priority":256}"#,
+            r#"{"at":"soon"}"#,
+            r#"{"at":-1}"#,
+            r#"{"bod":1}"#,
+        ] {
             serde_json::from_str::<NewMessage>(bad).unwrap_err();
         }
     }
@@ -446,7 +455,14 @@ mod tests {
         let message = new(json).unwrap();
         assert_eq!(message.properties.get("n"), Some(&Value::I32(1)));
         let stored = Stored { message: message.clone(), enqueued_at: Timestamp(5), dead: None };
-        let delivery = Delivery { seq: Seq(1), lease: None, until: Timestamp(0), receives: 1, failed: 0, stored };
+        let delivery = Delivery {
+            seq: Seq(1),
+            lease: None,
+            until: Timestamp(0),
+            receives: 1,
+            failed: 0,
+            stored,
+        };
         for encoding in [Encoding::Json, Encoding::MessagePack] {
             let out = Received::delivered(delivery.clone(), encoding);
             let mut value = match encoding {

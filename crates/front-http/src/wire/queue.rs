@@ -1,7 +1,9 @@
 //! Queues: what they are asked to be, and what they are.
 
 use malote_engine::{QueueFacts, Totals};
-use malote_model::{DeadLetterTarget, Durability, QueueName, QueueSpec, RetryOrder, SessionId, Sessions};
+use malote_model::{
+    DeadLetterTarget, Durability, QueueName, QueueSpec, RetryOrder, SessionId, Sessions,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::problem::Problem;
@@ -84,9 +86,9 @@ impl SpecIn {
             base.sessions = match sessions {
                 SessionsIn::Word(SessionsWord::None) => Sessions::None,
                 SessionsIn::Word(SessionsWord::Dynamic) => Sessions::Dynamic,
-                SessionsIn::Fixed(ids) => {
-                    Sessions::Fixed(ids.iter().map(|id| SessionId::new(id)).collect::<Result<_, _>>()?)
-                }
+                SessionsIn::Fixed(ids) => Sessions::Fixed(
+                    ids.iter().map(|id| SessionId::new(id)).collect::<Result<_, _>>()?,
+                ),
             };
         }
         if let Some(target) = self.dead_letter {
@@ -108,8 +110,15 @@ impl SpecIn {
                 RetryWord::Skip => RetryOrder::Skip,
             };
         }
-        let QueueSpec { lock_ms, failed_max, receives_max, delay_ms, message_bytes_max, backlog_warning, .. } =
-            &mut base;
+        let QueueSpec {
+            lock_ms,
+            failed_max,
+            receives_max,
+            delay_ms,
+            message_bytes_max,
+            backlog_warning,
+            ..
+        } = &mut base;
         *lock_ms = self.lock_ms.unwrap_or(*lock_ms);
         *failed_max = self.failed_max.unwrap_or(*failed_max);
         *receives_max = self.receives_max.unwrap_or(*receives_max);

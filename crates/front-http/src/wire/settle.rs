@@ -76,7 +76,10 @@ impl StateIn {
     pub fn change(self) -> Result<StateChange, Problem> {
         let state = match (self.state, self.state_base64) {
             (Some(_), Some(_)) => {
-                return Err(Problem::new(Code::BadField, "give `state` or `state_base64`, not both"));
+                return Err(Problem::new(
+                    Code::BadField,
+                    "give `state` or `state_base64`, not both",
+                ));
             }
             (Some(Raw(bytes)), None) => Some(bytes),
             (None, Some(text)) => Some(text::from_base64("state_base64", &text)?),
@@ -101,8 +104,10 @@ impl SettleIn {
     #[allow(clippy::type_complexity)]
     pub fn read(
         self,
-    ) -> Result<(Vec<(String, Result<LeaseToken, Refusal>)>, Settlement, Option<StateChange>), Problem>
-    {
+    ) -> Result<
+        (Vec<(String, Result<LeaseToken, Refusal>)>, Settlement, Option<StateChange>),
+        Problem,
+    > {
         check_list("leases", self.leases.len(), limits::SETTLE_BATCH_MAX)?;
         let outcome = self.outcome;
         let stray = |field: &str| {

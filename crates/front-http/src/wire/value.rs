@@ -219,7 +219,9 @@ impl<'de> Visitor<'de> for In {
                 return typed(deeper, map);
             }
             if name == TYPE {
-                return Err(de::Error::custom("$type must come first; a map that holds such a name is {\"$type\": \"map\", \"value\": {…}}"));
+                return Err(de::Error::custom(
+                    "$type must come first; a map that holds such a name is {\"$type\": \"map\", \"value\": {…}}",
+                ));
             }
             all.push((name, map.next_value_seed(deeper)?));
         }
@@ -305,15 +307,16 @@ fn cast(kind: &str, plain: Value) -> Result<Value, String> {
         "f64" => Value::F64(float()?),
         "bytes" => match &plain {
             Value::Bytes(bytes) => Value::Bytes(bytes.clone()),
-            Value::String(text) => {
-                Value::Bytes(text::from_base64("a bytes value", text).map_err(|p| p.detail().to_owned())?)
-            }
+            Value::String(text) => Value::Bytes(
+                text::from_base64("a bytes value", text).map_err(|p| p.detail().to_owned())?,
+            ),
             _ => return Err(wrong("base64")),
         },
         "timestamp" => match &plain {
             Value::I64(ms) => Value::Time(*ms),
             Value::String(text) => Value::Time(
-                text::time_of(text).ok_or_else(|| wrong("milliseconds since 1970 or an RFC 3339 time"))?,
+                text::time_of(text)
+                    .ok_or_else(|| wrong("milliseconds since 1970 or an RFC 3339 time"))?,
             ),
             _ => return Err(wrong("milliseconds since 1970 or an RFC 3339 time")),
         },
@@ -368,7 +371,10 @@ mod tests {
             Value::Uuid([7; 16]),
             Value::List(vec![Value::I32(1), Value::List(vec![])]),
             Value::Map(vec![("z".into(), Value::Null), ("a".into(), Value::U8(1))]),
-            Value::Map(vec![("$type".into(), Value::String("i32".into())), ("value".into(), Value::I64(1))]),
+            Value::Map(vec![
+                ("$type".into(), Value::String("i32".into())),
+                ("value".into(), Value::I64(1)),
+            ]),
         ];
         values.into_iter().enumerate().map(|(i, v)| (format!("p{i}"), v)).collect()
     }

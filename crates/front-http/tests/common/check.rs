@@ -14,8 +14,17 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
     }
     for key in schema.as_object().into_iter().flat_map(|schema| schema.keys()) {
         let known = [
-            "type", "properties", "required", "additionalProperties", "items", "enum", "oneOf", "anyOf", "minimum",
-            "maximum", "description",
+            "type",
+            "properties",
+            "required",
+            "additionalProperties",
+            "items",
+            "enum",
+            "oneOf",
+            "anyOf",
+            "minimum",
+            "maximum",
+            "description",
         ];
         assert!(known.contains(&key.as_str()), "the checker does not know `{key}`");
     }
@@ -52,7 +61,8 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
     }
     for (key, exactly_one) in [("oneOf", true), ("anyOf", false)] {
         let Some(choices) = schema[key].as_array() else { continue };
-        let results: Vec<_> = choices.iter().map(|choice| validate(document, choice, value, at)).collect();
+        let results: Vec<_> =
+            choices.iter().map(|choice| validate(document, choice, value, at)).collect();
         let fitting = results.iter().filter(|result| result.is_ok()).count();
         if fitting == 0 || (exactly_one && fitting != 1) {
             return fail(format!("fits {fitting} of {key}: {results:?}"));
@@ -85,12 +95,16 @@ pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Re
 /// The operation of a path: literal segments win over place-holders.
 pub fn operation<'a>(document: &'a Value, method: &str, path: &str) -> Option<&'a Value> {
     let fits = |route: &str| {
-        let (route, path): (Vec<_>, Vec<_>) = (route.split('/').collect(), path.split('/').collect());
+        let (route, path): (Vec<_>, Vec<_>) =
+            (route.split('/').collect(), path.split('/').collect());
         route.len() == path.len()
             && route.iter().zip(&path).all(|(want, have)| want == have || want.starts_with('{'))
     };
     let paths = document["paths"].as_object()?;
-    let best = paths.iter().filter(|(route, _)| fits(route)).min_by_key(|(route, _)| route.matches('{').count());
+    let best = paths
+        .iter()
+        .filter(|(route, _)| fits(route))
+        .min_by_key(|(route, _)| route.matches('{').count());
     best?.1.get(method.to_ascii_lowercase())
 }
 
@@ -98,17 +112,22 @@ pub fn operation<'a>(document: &'a Value, method: &str, path: &str) -> Option<&'
 #[track_caller]
 pub fn exchange(document: &Value, method: &str, path: &str, sent: &[u8], answer: &Answer) {
     let what = format!("{method} {path} → {}", answer.status);
-    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let kind = answer.headers.get("content-type").map(|kind| kind.to_str().unwrap().split(';').next().unwrap());
+    let json = |bytes: &[u8]| {
+        serde_json::from_slice::<Value>(bytes).unwrap_or_else(|e| panic!("{what}: {e}"))
+    };
+    let kind = answer
+        .headers
+        .get("content-type")
+        .map(|kind| kind.to_str().unwrap().split(';').next().unwrap());
     let Some(operation) = operation(document, method, path) else {
         assert!(matches!(answer.status.as_u16(), 404 | 405), "{what}: not in the document");
         return;
     };
     let request = &operation["requestBody"]["content"]["application/json"]["schema"];
     if request.is_object() && !sent.is_empty() {
-        let fits = serde_json::from_slice(sent).map_err(|e| e.to_string()).and_then(|sent: Value| {
-            validate(document, request, &sent, "request")
-        });
+        let fits = serde_json::from_slice(sent)
+            .map_err(|e| e.to_string())
+            .and_then(|sent: Value| validate(document, request, &sent, "request"));
         if answer.status.is_success() {
             fits.unwrap_or_else(|why| panic!("{what}: was taken although {why}"));
         } else if fits.is_err() {
@@ -117,7 +136,8 @@ pub fn exchange(document: &Value, method: &str, path: &str, sent: &[u8], answer:
     }
     let status = answer.status.as_u16().to_string();
     let responses = &operation["responses"];
-    let response = if responses[&status].is_object() { &responses[&status] } else { &responses["default"] };
+    let response =
+        if responses[&status].is_object() { &responses[&status] } else { &responses["default"] };
     match response["content"].as_object().and_then(|content| content.iter().next()) {
         None => assert!(answer.bytes.is_empty(), "{what}: a body that the document does not know"),
         Some((want, content)) if kind == Some(want) || want == "text/plain" => {
@@ -129,7 +149,8 @@ pub fn exchange(document: &Value, method: &str, path: &str, sent: &[u8], answer:
         // A declared status may also be a problem: 503 of health, for one.
         Some(_) if kind == Some("application/problem+json") => {
             let problem = serde_json::json!({"$ref": "#/components/schemas/Problem"});
-            validate(document, &problem, &json(&answer.bytes), "answer").unwrap_or_else(|why| panic!("{what}: {why}"));
+            validate(document, &problem, &json(&answer.bytes), "answer")
+                .unwrap_or_else(|why| panic!("{what}: {why}"));
         }
         Some((want, _)) => panic!("{what}: content-type {kind:?}, not {want}"),
     }

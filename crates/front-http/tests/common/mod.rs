@@ -71,7 +71,8 @@ impl Broker {
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
         let ready = Arc::new(Readiness::ready());
         let shutdown = CancellationToken::new();
-        let mut api = Api::new(engine, Arc::new(AllowAll), Arc::new(Nobody), limits, ready, shutdown);
+        let mut api =
+            Api::new(engine, Arc::new(AllowAll), Arc::new(Nobody), limits, ready, shutdown);
         change(&mut api);
         let router = router(api.clone());
         let document = malote_front_http::openapi::document();
@@ -120,7 +121,13 @@ impl Broker {
     }
 
     /// A raw body with headers.
-    pub async fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {
+    pub async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
