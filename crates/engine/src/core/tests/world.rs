@@ -14,7 +14,7 @@ use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
 use crate::disk::OsDisk;
-use crate::journal::{Recovered, Replay, recover};
+use crate::journal::{Patience, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -324,8 +324,12 @@ impl World {
             Reply::Delivered(grants) if grants.is_empty() => "nothing".into(),
             Reply::Delivered(grants) => {
                 let each = grants.into_iter().map(|grant| {
-                    let Stored { message, dead, .. } =
-                        Stored::read(&self.journal.segments, grant.pos).unwrap();
+                    let Stored { message, dead, .. } = Stored::read(
+                        &mut self.journal.segments.reading(false),
+                        grant.pos,
+                        Patience::Blocking,
+                    )
+                    .unwrap();
                     let mut text = String::from_utf8(message.body.bytes.to_vec()).unwrap();
                     if let Some(lease) = grant.lease {
                         write!(text, " as {}", self.name(lease)).unwrap();
