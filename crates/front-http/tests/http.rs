@@ -679,6 +679,52 @@ async fn bodies_are_bounded_in_size_and_time() {
     assert_eq!(answer.status(), 408);
 }
 
+#[tokio::test]
+async fn only_own_names_are_answered_where_they_are_known() {
+    let hosts = vec!["localhost".to_owned()];
+    let limits = malote_front_http::Limits { hosts, ..Default::default() };
+    let broker = Broker::limited(limits, |_| {});
+    for (host, fine) in [
+        ("localhost:8080", true),
+        ("localhost", true),
+        ("127.0.0.1:8080", true),
+        ("[::1]:8080", true),
+        ("[::1]", true),
+        ("rebound.example", false),
+        ("localhost.evil.example:8080", false),
+    ] {
+        let answer = broker.raw("GET", "/api/v1/queues", &[("host", host)], "").await;
+        assert_eq!(answer.status, if fine { 200 } else { 421 }, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn answers_are_bounded_in_bytes_and_nothing_is_lost_by_it() {
+    let broker = with_queue(json!({})).await;
+    let body = "x".repeat(300_000);
+    let small: Vec<Value> = (0..200).map(|n| json!({"body": n.to_string()})).collect();
+    send(&broker, Value::Array(small)).await;
+    let got = receive(&broker, json!({"max": 1000})).await;
+    assert_eq!(got.len(), 200);
+    let seen = broker.get(&format!("{Q}/messages?max=150")).await.expect(200);
+    assert_eq!(
+        (seen["messages"].as_array().unwrap().len(), &seen["next"]),
+        (150, &json!(got[150]["seq"]))
+    );
+    for _ in 0..10 {
+        send(&broker, Value::Array(vec![json!({"body": body}); 10])).await;
+    }
+    let got = receive(&broker, json!({"max": 1000})).await;
+    assert!(got.len() >= 50 && got.len() < 70, "{}", got.len());
+    let rest = receive(&broker, json!({"max": 1000})).await;
+    assert_eq!(got.len() + rest.len(), 100);
+    let page =
+        broker.get(&format!("{Q}/messages?max=1000&from={}", got[0]["seq"])).await.expect(200);
+    let (some, next) = (page["messages"].as_array().unwrap().len(), page["next"].as_u64().unwrap());
+    let page = broker.get(&format!("{Q}/messages?max=1000&from={next}")).await.expect(200);
+    assert_eq!(some + page["messages"].as_array().unwrap().len(), 100);
+}
+
 mod access {
     use std::sync::Arc;
 
