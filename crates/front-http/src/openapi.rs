@@ -133,7 +133,14 @@ fn describe(name: &str) -> Operation {
     };
     use Body::{Json, None, Raw, Text};
     match name {
-        "list_queues" => op("queues", "Every queue that the caller may see", None, ok("Queues")),
+        "list_queues" => Operation {
+            query: vec![
+                ("prefix", "string", "Only names that begin so"),
+                ("after", "string", "From after this name; `next` of the page before"),
+                ("max", "integer", "At most so many; all if absent"),
+            ],
+            ..op("queues", "Every queue that the caller may see", None, ok("Queues"))
+        },
         "declare_queue" => op(
             "queues",
             "Make a queue, or find it just as asked; a different one is refused with 409, naming the field",

@@ -105,6 +105,31 @@ async fn queues_are_declared_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn queues_are_listed_in_pages() {
+    let broker = Broker::start();
+    for name in ["a1", "a2", "b1", "a3"] {
+        broker.put(&format!("/api/v1/queues/{name}"), json!({})).await.expect(201);
+    }
+    let names = |page: &Value| -> Vec<String> {
+        let queues = page["queues"].as_array().unwrap();
+        queues.iter().map(|q| q["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = broker.get("/api/v1/queues").await.expect(200);
+    assert_eq!(
+        (names(&all), &all["next"]),
+        (["a1", "a2", "a3", "b1"].map(String::from).into(), &Value::Null)
+    );
+    let page = broker.get("/api/v1/queues?prefix=a&max=2").await.expect(200);
+    assert_eq!(
+        (names(&page), &page["next"]),
+        (["a1", "a2"].map(String::from).into(), &json!("a2"))
+    );
+    let page = broker.get("/api/v1/queues?prefix=a&max=2&after=a2").await.expect(200);
+    assert_eq!((names(&page), &page["next"]), (["a3"].map(String::from).into(), &Value::Null));
+    assert_eq!(broker.get("/api/v1/queues?max=0").await.problem(400), "bad_query");
+}
+
+#[tokio::test]
 async fn a_slash_in_a_name_is_percent_encoded() {
     let broker = Broker::start();
     broker.put("/api/v1/queues/a%2Fb", json!({})).await.expect(201);

@@ -305,6 +305,28 @@ async fn what_a_resumed_client_never_saw_is_delivered_again() {
 }
 
 #[tokio::test]
+async fn a_session_that_a_resumed_client_never_got_is_let_go() {
+    let to = listening(Limits::default()).await;
+    to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
+    let mut client = Client::connect(&to).await;
+    let messages = json!([{"queue": "s", "session": "x", "body": "1"}, {"queue": "s", "session": "y", "body": "2"}]);
+    Client::ok(client.ask("send", json!({"messages": messages})).await);
+    let known = Client::ok(client.ask("accept", json!({"queue": "s", "session": "x"})).await);
+    Client::ok(client.ask("accept", json!({"queue": "s", "session": "y"})).await);
+    let Client { socket, welcome, .. } = client;
+    drop(socket);
+    let mut client = Client::connect(&to).await;
+    let resume = json!({
+        "connection": welcome["connection"], "secret": welcome["secret"], "leases": [known["held"]["token"]],
+    });
+    Client::ok(client.ask("resume", resume).await);
+    let again = Client::ok(client.ask("accept", json!({"queue": "s", "session": "y"})).await);
+    assert_eq!(again["held"]["session"], "y");
+    let held = client.ask("accept", json!({"queue": "s", "session": "x"})).await;
+    assert_eq!(held["problem"]["code"], "session_held");
+}
+
+#[tokio::test]
 async fn a_half_open_socket_loses_its_connection_to_the_resuming_one() {
     let to = start().await;
     let mut old = Client::connect(&to).await;

@@ -40,7 +40,7 @@ const JSON: &str = "malote.v1.json";
 const MESSAGE_PACK: &str = "malote.v1.msgpack";
 
 /// What a socket reads and writes at a time.
-const BUFFER_BYTES: usize = 16 << 10;
+const BUFFER_BYTES: usize = 8 << 10;
 
 /// Opens a native connection.
 pub async fn connect(

@@ -109,7 +109,7 @@ fn queues() -> Value {
             "name": text(), "created_at": whole(), "paused": {"type": "boolean"},
             "spec": schema("FullSpec"), "counts": schema("Counts"), "totals": schema("Totals"),
         })),
-        "Queues": object(&["queues"], json!({"queues": list(schema("Queue"))})),
+        "Queues": object(&["queues", "next"], json!({"queues": list(schema("Queue")), "next": maybe_text()})),
         "Removed": object(&["removed"], json!({"removed": whole()})),
         "Partition": object(&["session", "index", "of"], json!({"session": text(), "index": whole(), "of": whole()})),
     })
