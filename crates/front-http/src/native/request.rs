@@ -144,6 +144,12 @@ async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Prob
     let hold = token(frame.session_token.as_deref())?;
     let take = frame.mode == Mode::Delete;
     let deliveries = link.connection.receive_deferred(queue, seqs, hold, take).await?;
+    let now = link.api.engine.now();
+    for delivery in &deliveries {
+        if let Some(lease) = delivery.lease {
+            link.leases.lock().insert(lease, delivery.until, now);
+        }
+    }
     let out = |delivery| Received::delivered(delivery, link.encoding);
     Ok(ReceivedOut { messages: deliveries.into_iter().map(out).collect() })
 }
@@ -188,12 +194,17 @@ async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<
     check_lock(frame.lock_ms)?;
     let session = frame.session.as_deref().map(SessionId::new).transpose()?;
     let held = link.connection.accept(queue, session, frame.wait_ms, frame.lock_ms).await?;
+    if let Some(held) = &held {
+        link.leases.lock().hold(held.hold, held.until, link.api.engine.now());
+    }
     Ok(Accepted { held: held.map(HeldOut::from) })
 }
 
 async fn release(link: &Link, frame: ReleaseFrame) -> Result<Nothing, Problem> {
     queue_for(link, &frame.queue, Action::Receive)?;
-    link.api.engine.release_session(frame.token.parse()?).await?;
+    let hold = frame.token.parse()?;
+    link.api.engine.release_session(hold).await?;
+    link.leases.lock().released(hold);
     Ok(Nothing {})
 }
 
