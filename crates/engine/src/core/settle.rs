@@ -43,16 +43,22 @@ impl Turn<'_> {
             .any(|(_, queue, _)| self.durable(queue));
         let durable = durable || state.is_some();
         self.begin(room)?;
+        // The state comes first: an abandon with a delay ends the hold that allows it.
+        if let Some(change) = state {
+            self.commit_state(change);
+        }
         let outcomes = match settlement {
             Settlement::Complete => self.complete(leases),
             other => leases.iter().map(|&lease| self.settle_one(lease, &other)).collect(),
         };
-        if let Some(change) = state {
-            self.commit_state(change);
-        }
         self.end_or_abandon();
-        let any = outcomes.iter().any(Result::is_ok);
-        let needs = if any { Needs::of(durable) } else { Needs::Settled };
+        let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        let needs = match accepted {
+            0 => Needs::Settled,
+            // The refusals among them rest on all that was decided before, whatever these leases' queues promise.
+            n if n < outcomes.len() && !durable => Needs::Granted(self.log.last_eager()),
+            _ => Needs::of(durable),
+        };
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
