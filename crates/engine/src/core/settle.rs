@@ -254,10 +254,14 @@ impl Turn<'_> {
         Some(id)
     }
 
-    fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
+    pub(super) fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
         let q = self.core.queues.get(&queue)?;
         if let Some(kept) = q.kept.get(&seq) {
             return Some(kept.clone());
+        }
+        if q.place(seq) == super::queue::Place::Ready {
+            let slot = q.session_with(seq)?;
+            return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
         let slot = match q.touched.get(&seq)?.place {
             super::queue::Place::Locked(lease) => match self.core.leases.at(lease)?.what {
