@@ -127,7 +127,7 @@ impl Model {
         if self.verbose {
             eprintln!("    model: {ev:?}");
         }
-        self.state.apply(&ev, hi);
+        self.state.apply(&ev, if self.many { lo } else { hi });
         self.log.push_back(Entry { lo, hi, many: self.many, group: self.group, ev });
     }
 
@@ -632,6 +632,8 @@ impl Model {
         let (_, until) = c.once.expect("only a wait ends with nothing");
         assert!(until <= self.now, "a wait until {until} ended with nothing at {}", self.now);
         let need = self.eager(&c.queue.clone());
+        // It may have ended in the same moment: one word is enough.
+        self.ended.remove(&id);
         self.forget(id);
         need
     }
@@ -771,10 +773,11 @@ impl Model {
         if let Some((hold, state)) = state {
             self.set_state(*hold, state);
         }
-        let mut need = self.eager_of_tokens(leases);
+        let mut need = Need::default();
         for (&token, outcome) in leases.iter().zip(outcomes) {
             let leased = self.state.leased(token, self.now);
             let Some((queue, seq)) = leased else {
+                need.durable = need.durable.max(self.eager_of_tokens(&[token]).durable);
                 assert!(matches!(outcome, Err(Refusal::LeaseLost { .. })), "a stale token settled: {token} {outcome:?}");
                 continue;
             };

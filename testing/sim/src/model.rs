@@ -451,7 +451,9 @@ impl State {
         let q = self.queue_mut(queue);
         if q.durable()
             && q.sessioned()
-            && let Some(session) = q.msgs.get(&seq).and_then(|msg| msg.session.clone())
+            && let Some(msg) = q.msgs.get(&seq)
+            && !matches!(msg.place, Place::Scheduled { .. })
+            && let Some(session) = msg.session.clone()
         {
             let s = q.sessions.entry(session).or_default();
             s.rests = s.rests.max(pos);
