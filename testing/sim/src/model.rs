@@ -452,7 +452,7 @@ impl State {
         if q.durable()
             && q.sessioned()
             && let Some(msg) = q.msgs.get(&seq)
-            && !matches!(msg.place, Place::Scheduled { .. })
+            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
             && let Some(session) = msg.session.clone()
         {
             let s = q.sessions.entry(session).or_default();

@@ -658,6 +658,9 @@ impl World {
         self.model.expire();
         assert!(out.is_empty(), "nobody is there to be told");
         if unsure {
+            // All of it durable first: the totals are then those of the durable state.
+            self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
+            self.flush();
             let totals = self.facts().into_iter().map(|facts| (facts.name.clone(), facts.totals)).collect();
             self.model.adopt_totals(&totals);
         }
