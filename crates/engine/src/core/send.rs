@@ -180,7 +180,7 @@ impl Turn<'_> {
             let session = self.session_of(from_id, seq.0);
             self.check_session(to, &q.spec.sessions, session.as_ref())?;
             durable |= q.durable();
-            targets.push((*seq, id, session.filter(|_| q.sessions.is_some())));
+            targets.push((*seq, id, session));
         }
         if targets.is_empty() {
             return Ok(Some((Reply::Count(0), Needs::Settled)));

@@ -60,3 +60,14 @@ fn a_message_moved_by_hand_keeps_its_session() {
             y as c"#]],
     );
 }
+
+#[test]
+fn a_session_survives_a_queue_without_sessions() {
+    check(
+        "queue r sessions \n queue q sessions \n queue p \n send q x s=one \n redrive q 1 to=p \n redrive p 1 to=r \n accept r",
+        expect![[r#"
+            1
+            1
+            holds one as a until 30000"#]],
+    );
+}
