@@ -98,6 +98,8 @@ pub struct Model {
     pub placed: BTreeMap<(QueueName, String), u64>,
     now: u64,
     pub verbose: bool,
+    /// What became due may have been done, and noted, before the last crash.
+    pub unsure: bool,
 }
 
 /// Something that is due.
@@ -127,6 +129,7 @@ impl Model {
         if self.verbose {
             eprintln!("    model: {ev:?}");
         }
+        self.state.inexact = self.many;
         self.state.apply(&ev, if self.many { lo } else { hi });
         self.log.push_back(Entry { lo, hi, many: self.many, group: self.group, ev });
     }
@@ -858,7 +861,7 @@ impl Model {
         let from = q.owner.clone().unwrap_or(queue.clone());
         let dead = Dead { reason, from, from_seq: seq, receives: msg.receives, failed: msg.failed + u32::from(!asked) };
         let to_seq = self.next_place(&to, msg);
-        let (at, why) = ((self.now, self.now), Why::Dead(dead));
+        let (at, why) = ((if self.unsure { 0 } else { self.now }, self.now), Why::Dead(dead));
         self.note(Ev::Move { from: queue.clone(), seq, to, to_seq, at, why, changes: changes.clone() });
     }
 

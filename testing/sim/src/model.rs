@@ -110,6 +110,8 @@ pub struct Queue {
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
+    /// Positions are not known exactly: no answer must wait for them.
+    pub inexact: bool,
 }
 
 /// How a lease ended that left the message in its queue.
@@ -440,8 +442,9 @@ impl State {
     }
 
     fn eager(&mut self, queue: &QueueName, pos: Pos) {
+        let inexact = self.inexact;
         let q = self.queue_mut(queue);
-        if q.durable() {
+        if q.durable() && !inexact {
             q.eager = q.eager.max(pos);
         }
     }

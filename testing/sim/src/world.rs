@@ -339,6 +339,14 @@ impl World {
         if several && lo != hi {
             self.see_places();
         }
+        if let Ok(watched) = std::env::var("MALOTE_WATCH") {
+            for queue in watched.split(',') {
+                if let Ok(queue) = QueueName::new(queue) && self.model.state.queues.contains_key(&queue) {
+                    let seqs: Vec<u64> = self.peek(&queue).iter().map(|p| p.seq.0).collect();
+                    eprintln!("    engine: {queue} {seqs:?}");
+                }
+            }
+        }
         self.asked.insert(request, (client, ask.clone()));
         self.take_in(out, Some((request, ask)), lo);
     }
@@ -359,7 +367,9 @@ impl World {
                     continue;
                 }
                 let Ok(stored) = Stored::read_now(&self.journal.segments, peeked.pos) else {
-                    panic!("message {} of {name}, which moved, cannot be read", peeked.seq);
+                    assert!(self.flipped, "{} of {name}, which moved, cannot be read", peeked.seq);
+                    self.broken = true;
+                    return;
                 };
                 let id = stored.message.message_id.unwrap_or_default();
                 self.model.placed.insert((name.clone(), id), peeked.seq.0);
@@ -650,12 +660,19 @@ impl World {
         // Names must agree before anything can be looked at.
         let names: Vec<_> = self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
         assert_eq!(self.engine_queues(), names, "the queues after a crash");
+        self.flipped = flipped.is_some();
         let (lo, hi, out) = self.call(|turn| turn.expire());
         self.model.begin(self.now, lo, hi, true);
         if unsure || lo != hi {
             self.see_places();
         }
+        if self.broken {
+            self.met.damaged += 1;
+            return self.begin_anew();
+        }
+        self.model.unsure = unsure;
         self.model.expire();
+        self.model.unsure = false;
         assert!(out.is_empty(), "nobody is there to be told");
         if unsure {
             // All of it durable first: the totals are then those of the durable state.
@@ -665,7 +682,6 @@ impl World {
             self.model.adopt_totals(&totals);
         }
         self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
-        self.flipped = flipped.is_some();
         self.check_all();
         if self.flipped {
             return self.begin_anew();
