@@ -116,6 +116,8 @@ impl Engine {
         };
         let pipeline = Pipeline::start(writer, syncer, callbacks).map_err(OpenError::Start)?;
         let shared = Shared {
+            marks: marks.clone(),
+            pool: pool.clone(),
             mailbox: mailbox.clone(),
             segments: segments.clone(),
             clock: clock.clone(),
