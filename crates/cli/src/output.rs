@@ -161,7 +161,7 @@ pub(crate) fn note(text: impl Display) {
 /// Columns without borders; on a terminal long cells are wrapped, elsewhere a row is a line.
 fn write_table(out: &mut impl Write, head: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_content_arrangement(match io::stdout().is_terminal() {
         true => ContentArrangement::Dynamic,
         false => ContentArrangement::Disabled,

@@ -1,5 +1,10 @@
 //! `malote serve`: the server. What it says on the terminal is its own.
 
+use std::io::Write;
+
+use malote_server::logs;
+use malote_server::settings::Environment;
+
 use crate::settings::SettingsArgs;
 
 /// Run the server
@@ -14,7 +19,12 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let settings = self.settings.load()?;
+        logs::start(&settings.log, &Environment::of_process())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok(runtime.block_on(malote_server::run(settings))?)
+        let greet = |lines: &str| {
+            // Nobody there to read it is no reason to stop.
+            let _ = writeln!(std::io::stdout(), "{lines}");
+        };
+        Ok(runtime.block_on(malote_server::run(settings, greet))?)
     }
 }

@@ -30,13 +30,12 @@ fn arg(key: &Key) -> Option<Arg> {
     Some(if SWITCHES.contains(&key.name) {
         arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("YES|NO")
     } else {
-        let name = key.name.rsplit(['.', '_']).next().unwrap_or(key.name);
-        arg.value_name(match name {
-            "http" | "sqs" | "amqp" | "kafka" => "ADDRESS".to_owned(),
-            "data" => "DIR".to_owned(),
-            "cert" | "key" => "FILE".to_owned(),
-            "timeout" => "TIME".to_owned(),
-            other => other.to_uppercase(),
+        arg.value_name(match key.name.rsplit(['.', '_']).next() {
+            Some("http" | "sqs" | "amqp" | "kafka") => "ADDRESS",
+            Some("data") => "DIR",
+            Some("cert" | "key") => "FILE",
+            Some("timeout") => "TIME",
+            _ => "VALUE",
         })
     })
 }

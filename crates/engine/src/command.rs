@@ -8,7 +8,7 @@ use malote_model::{
 };
 
 use crate::codec::Outgoing;
-use crate::journal::Pos;
+use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
 #[derive(Debug)]
@@ -218,7 +218,7 @@ pub struct Held {
 }
 
 /// A message granted to a receiver: where it is stored, and under which lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Grant {
     /// Its place in the queue.
     pub seq: Seq,
@@ -232,6 +232,8 @@ pub struct Grant {
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
+    /// Of a message that was removed as it was delivered: its bytes stay until they are read.
+    pub pin: Option<Pin>,
 }
 
 /// A message looked at.

@@ -49,6 +49,10 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Like `read_at`, but only of what memory holds: [`io::ErrorKind::WouldBlock`] when the disk would be asked.
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(buf, offset)
+    }
     /// Writes the whole buffer or fails.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the data durable, and what metadata is needed to read it.
@@ -230,6 +234,17 @@ impl DiskFile for OsFile {
             }
         }
         Ok(done)
+    }
+
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut parts = [io::IoSliceMut::new(buf)];
+        let flags = rustix::io::ReadWriteFlags::NOWAIT;
+        match rustix::io::preadv2(&self.0, &mut parts, offset, flags) {
+            Ok(n) => Ok(n),
+            // Some file systems cannot tell: then every read may wait.
+            Err(rustix::io::Errno::OPNOTSUPP) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {

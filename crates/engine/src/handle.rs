@@ -131,6 +131,7 @@ pub enum Which {
 }
 
 type Answer<T> = Result<T, EngineError>;
+type Item = (QueueName, Outgoing);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
@@ -184,7 +185,7 @@ impl Engine {
     pub(crate) fn outgoing(
         &self,
         messages: Vec<(QueueName, Message)>,
-    ) -> Answer<(Vec<(QueueName, Outgoing)>, Vec<String>)> {
+    ) -> Answer<(Vec<Item>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::TooMany {
                 what: "messages in one send",
@@ -438,8 +439,10 @@ impl Engine {
         let reply = self.ask(Command::Peek(peek)).await;
         let (items, next) = answer!(reply, Reply::Peeked { items, next } => (items, next))?;
         let mut all = Vec::with_capacity(items.len());
-        for item in items {
-            let stored = Stored::load(&self.shared.segments, item.pos).await.ok();
+        let read =
+            Stored::load(&self.shared.segments, items.iter().map(|item| item.pos).collect()).await;
+        for (item, stored) in items.into_iter().zip(read) {
+            let stored = stored.ok();
             if session.is_some() && stored.as_ref().is_some_and(|s| s.message.session != session) {
                 continue;
             }
@@ -495,15 +498,16 @@ impl Engine {
         queue: &QueueName,
         grants: Vec<Grant>,
     ) -> Answer<Vec<Delivery>> {
+        let read =
+            Stored::load(&self.shared.segments, grants.iter().map(|grant| grant.pos).collect())
+                .await;
         let mut all = Vec::with_capacity(grants.len());
-        for grant in grants {
-            match Stored::load(&self.shared.segments, grant.pos).await {
-                Ok(stored) => {
-                    let Grant { seq, lease, until, receives, failed, .. } = grant;
-                    all.push(Delivery { seq, lease, until, receives, failed, stored });
-                }
+        for (grant, stored) in grants.into_iter().zip(read) {
+            let Grant { seq, lease, until, receives, failed, .. } = grant;
+            match stored {
+                Ok(stored) => all.push(Delivery { seq, lease, until, receives, failed, stored }),
                 Err(error) => {
-                    tracing::error!(%queue, seq = grant.seq.0, %error, "a stored message cannot be read; it stays leased and is not delivered");
+                    tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
                 }
             }
         }

@@ -130,6 +130,7 @@ impl Engine {
             mailbox: mailbox.clone(),
             clock,
             pending: Pending::default(),
+            segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let threads = vec![
@@ -185,6 +186,11 @@ impl Running {
     /// Bytes of journal in use.
     pub fn journal_bytes(&self) -> u64 {
         self.segments.bytes()
+    }
+
+    /// Spare journal segments that are ready.
+    pub fn spares(&self) -> usize {
+        self.pool.spares()
     }
 
     /// Takes nothing new, answers what is under way, syncs and ends the threads.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use malote_model::Timestamp;
 
 use crate::clock::Clock;
+use crate::command::{Notice, Reply};
 use crate::core::{Core, Output, Turn};
-use crate::journal::{Appender, Commit, Marks, Pipeline, Pool};
+use crate::journal::{Appender, Commit, Marks, Pipeline, Pool, Segments};
 use crate::mailbox::{Mailbox, Pending, Request, Word};
 
 /// Commands of one turn: a commit is handed over at least so often.
@@ -25,6 +26,7 @@ pub(crate) struct Shard {
     pub mailbox: Arc<Mailbox>,
     pub clock: Arc<dyn Clock>,
     pub pending: Pending,
+    pub segments: Segments,
 }
 
 impl Shard {
@@ -88,7 +90,8 @@ impl Shard {
         let (durable, written) = (self.marks.durable(), self.marks.written());
         let (mut on_written, mut on_durable) = (Vec::new(), Vec::new());
         for Output { to, durable: needs_durable, written: needs_written } in out.drain(..) {
-            let Some(word) = self.pending.word(to) else { continue };
+            let Some(mut word) = self.pending.word(to) else { continue };
+            self.pin_taken(&mut word);
             if needs_durable > durable {
                 on_durable.push(word);
             } else if needs_written > written {
@@ -103,5 +106,18 @@ impl Shard {
         }
         let sync = self.appender.last_eager() != eager_before;
         self.pipeline.submit(Commit { chunks, sync, on_written, on_durable })
+    }
+
+    /// A message that is removed as it is delivered has no place in the index any more: until its receiver has read
+    /// it, its segment must not be recycled.
+    fn pin_taken(&self, word: &mut Word) {
+        let grants = match word {
+            Word::Answer(_, Ok(Reply::Delivered(grants)))
+            | Word::Notice(_, Notice::Deliver(grants)) => grants,
+            _ => return,
+        };
+        for grant in grants.iter_mut().filter(|grant| grant.lease.is_none()) {
+            grant.pin = self.segments.pin(grant.pos).ok();
+        }
     }
 }

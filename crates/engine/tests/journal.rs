@@ -51,6 +51,12 @@ fn append(appender: &mut Appender, body: &[u8]) -> GroupPlace {
     appender.end(false).unwrap()
 }
 
+/// Each part goes to a thread of its own.
+const _: fn() = || {
+    fn sent<T: Send>() {}
+    sent::<Recovered>();
+};
+
 #[test]
 fn commits_are_durable_in_order_and_come_back() {
     let dir = tempfile::tempdir().unwrap();

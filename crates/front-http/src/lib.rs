@@ -1,1 +1,111 @@
-//! Placeholder
+//! The native front end: HTTP API, health, metrics and the native WebSocket connection.
+//!
+//! | what | where |
+//! |---|---|
+//! | which routes exist, and which function answers each | [`routes`] |
+//! | declare, update, delete, purge, pause queues | `ops/queues.rs` |
+//! | send one, a batch, over several queues | `ops/send.rs` |
+//! | receive, receive deferred, cancel scheduled | `ops/receive.rs` |
+//! | settle, renew | `ops/settle.rs` |
+//! | accept, release, renew, break, state of sessions | `ops/sessions.rs` |
+//! | peek | `ops/peek.rs` |
+//! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
+//! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
+//! | `/livez` `/readyz` `/health/…` | `health.rs` |
+//! | `/metrics…`, one hour of history | `metrics.rs`, `history.rs` |
+//! | the native connection: send, attach, settle … | `native/` |
+//!
+//! An operation decodes, asks [`Access`], makes one engine call and encodes. What is wrong with a request is a
+//! [`problem::Problem`]; nothing a caller sends makes this crate panic or hold memory without a bound ([`Limits`]).
+//! Listening, TLS and credentials are the server's: it implements [`Authenticate`] and hands streams to
+//! [`serve_connection`].
+
+pub mod access;
+mod extract;
+pub mod health;
+pub mod history;
+mod limits;
+pub mod metrics;
+pub mod native;
+mod nearest;
+pub mod openapi;
+mod ops;
+pub mod problem;
+mod routes;
+mod serve;
+pub mod wire;
+
+use std::sync::Arc;
+
+use malote_engine::Engine;
+use malote_model::Access;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use access::{Authenticate, Authenticated, Credential, Nobody, Unauthenticated};
+pub use health::Readiness;
+pub use limits::Limits;
+pub use routes::router;
+pub use serve::serve_connection;
+
+/// What every operation holds. Clones are cheap and share everything.
+#[derive(Clone)]
+pub struct Api {
+    /// The broker.
+    pub engine: Engine,
+    /// Who may do what.
+    pub access: Arc<dyn Access>,
+    /// Who calls.
+    pub authenticate: Arc<dyn Authenticate>,
+    /// Bounds.
+    pub limits: Arc<Limits>,
+    /// Whether the process is ready for work.
+    pub readiness: Arc<Readiness>,
+    /// Cancelled when the process begins to stop: waits end, native connections close.
+    pub shutdown: CancellationToken,
+    /// Whether `?create=` is honoured.
+    pub create_on_send: bool,
+    /// Counts and durations of requests.
+    pub metrics: Arc<metrics::Metrics>,
+    /// The last hour of every queue.
+    pub history: Arc<history::History>,
+    bodies: Arc<Semaphore>,
+    native: Arc<native::Connections>,
+    tasks: TaskTracker,
+}
+
+impl Api {
+    /// An API over an engine. [`Api::run`] must be running beside it for the history to fill.
+    pub fn new(
+        engine: Engine,
+        access: Arc<dyn Access>,
+        authenticate: Arc<dyn Authenticate>,
+        limits: Limits,
+        readiness: Arc<Readiness>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let bodies = Arc::new(Semaphore::new(Self::bodies_shares(limits.bodies_bytes_max)));
+        Self {
+            engine,
+            access,
+            authenticate,
+            limits: Arc::new(limits),
+            readiness,
+            shutdown,
+            create_on_send: true,
+            metrics: Arc::default(),
+            history: Arc::default(),
+            bodies,
+            native: Arc::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Samples the history until shutdown, then waits until every native connection has ended.
+    pub async fn run(&self) {
+        self.history.run(&self.engine, &self.shutdown).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

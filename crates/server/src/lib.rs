@@ -8,9 +8,10 @@
 //! | [`net`] | listeners, connection limit, first-bytes sniffing, TLS, routing to front ends |
 //! | [`reload`] | SIGHUP and changed files: certificates and credentials without a restart |
 //! | [`shutdown`] | signals, readiness, drain with a deadline |
+//! | [`run`] | all of it together, with the engine and the front ends |
 //! | [`logs`], [`systemd`] | what people and service managers see |
 //!
-//! Nothing here knows a protocol beyond its first eight bytes, and nothing here knows the engine's
+//! But for `run`, nothing here knows a protocol beyond its first eight bytes or the engine's
 //! state. `files` is the only module that touches the file system.
 
 pub mod credentials;
@@ -19,6 +20,9 @@ pub mod guard;
 pub mod logs;
 pub mod net;
 pub mod reload;
+mod run;
 pub mod settings;
 pub mod shutdown;
 pub mod systemd;
+
+pub use run::{ServeError, run};

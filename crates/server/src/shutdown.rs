@@ -34,6 +34,11 @@ impl ShutdownToken {
         self.draining.cancelled().await;
     }
 
+    /// Cancelled when draining begins.
+    pub fn draining_token(&self) -> CancellationToken {
+        self.draining.clone()
+    }
+
     /// Whether draining has begun.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()

@@ -29,6 +29,9 @@ pub struct Faults {
     pub read_fails_in: Option<u64>,
     /// Bytes that all files together may take.
     pub capacity_bytes: Option<u64>,
+    /// Calls that change or sync something until the power goes: that one and all later ones
+    /// fail and do nothing.
+    pub power_fails_in: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -212,6 +215,19 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 impl State {
+    /// Counts a call that changes or syncs something.
+    fn act(&mut self) -> io::Result<()> {
+        self.calls += 1;
+        match &mut self.faults.power_fails_in {
+            Some(0) => Err(io_error("power")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     fn used(&self) -> u64 {
         self.names.values().map(|&index| self.contents[index].seen.len() as u64).sum()
     }
@@ -248,7 +264,7 @@ impl Disk for SimDisk {
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        state.calls += 1;
+        state.act()?;
         let index = state.contents.len();
         state.contents.push(Content::default());
         state.names.insert(name.to_owned(), index);
@@ -258,16 +274,16 @@ impl Disk for SimDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.act()?;
         state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
-        state.calls += 1;
         state.unsynced.push(DirChange::Remove(name.to_owned()));
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.act()?;
         let index = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        state.calls += 1;
         state.names.insert(to.to_owned(), index);
         state.unsynced.push(DirChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
@@ -275,7 +291,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut state = self.state();
-        state.calls += 1;
+        state.act()?;
         if hit(&mut state.faults.sync_fails_in) {
             return Err(io_error("directory sync"));
         }
@@ -318,7 +334,7 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.calls += 1;
+        state.act()?;
         if hit(&mut state.faults.write_fails_in) {
             return Err(io_error("write"));
         }
@@ -331,7 +347,7 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.calls += 1;
+        state.act()?;
         if hit(&mut state.faults.sync_fails_in) {
             // The pages are clean now, and nothing of them is on the platter.
             state.contents[self.index].unsynced.clear();
@@ -347,7 +363,7 @@ impl DiskFile for SimFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.calls += 1;
+        state.act()?;
         state.grow(self.index, len as usize)?;
         let content = &mut state.contents[self.index];
         content.seen.resize(len as usize, 0);

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 /// Fields that may be absent, and then are not written.
 macro_rules! sparse {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident: $kind:ty,)* }) => {
-        $(#[$meta])*
         #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+        $(#[$meta])*
         pub(crate) struct $name {
             $($(#[$doc])* #[serde(default, skip_serializing_if = "Option::is_none")] pub $field: Option<$kind>,)*
         }

@@ -1,19 +1,292 @@
-//! `malote bench engine`: durable enqueue, lease and complete, one in flight, many publishers, many sessions.
+//! `malote bench engine`: the embedded engine beside the raw disk, in one run.
+//!
+//! Every figure of the engine stands beside that of a bare segmented log which writes the same batch bytes into
+//! zero-filled space with one fdatasync a batch, measured in the same run, before and after: disks and neighbours
+//! change by the minute, ratios much less.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-/// What to measure, and where.
-#[derive(clap::Args)]
+use anyhow::Context as _;
+use bytes::Bytes;
+use malote_engine::{Engine, Receive, Settings};
+use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement};
+
+use super::bare::{Bare, Probe};
+use super::measure::{Cpu, Latency, Watch};
+use super::report::{Report, Row};
+
+/// Measures the embedded engine against the raw disk
+#[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A directory on the disk to measure; made for the run and removed after it
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Print one JSON document instead of a table
+    /// Where to put the data; a temporary directory beside it is made and removed
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Seconds for each measurement
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Messages of one batch in the pipelined measurements
+    #[arg(long, default_value_t = 1000)]
+    batch: usize,
+    /// The largest number of sessions
+    #[arg(long, default_value_t = 1_000_000)]
+    sessions: u64,
+    /// Only measurements whose name contains this
     #[arg(long)]
-    pub json: bool,
+    only: Option<String>,
+    /// For programs
+    #[arg(long)]
+    json: bool,
 }
 
-/// Temporary: the measurements are written elsewhere and take this function's place.
-pub(crate) fn run(_: Args) -> anyhow::Result<()> {
-    anyhow::bail!("`malote bench engine` is not built yet")
+/// Batches in flight when a measurement is pipelined.
+const IN_FLIGHT: usize = 8;
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
+    let dir = tempfile::Builder::new().prefix("malote-bench-").tempdir_in(&args.dir).context("no directory for the data")?;
+    let mut report = Report::new(dir.path());
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let time = Duration::from_secs_f64(args.seconds);
+
+    let probe = Probe::run(dir.path(), time / 2)?;
+    report.disk(&probe);
+    for size in [100, 1024] {
+        let name = format!("enqueue {size} B");
+        if wanted(&name) {
+            enqueue(&runtime, dir.path(), &args, size, time, &mut report)?;
+        }
+        let name = format!("lease + complete {size} B");
+        if wanted(&name) {
+            lease_complete(&runtime, dir.path(), &args, size, time, &mut report)?;
+        }
+    }
+    if wanted("one in flight") {
+        let latency = publishers(&runtime, dir.path(), 1, time)?;
+        let again = Probe::run(dir.path(), time / 2)?;
+        report.one_in_flight(&latency, &probe, &again);
+    }
+    if wanted("64 publishers") {
+        let latency = publishers(&runtime, dir.path(), 64, time)?;
+        report.publishers(64, &latency);
+    }
+    if wanted("sessions") {
+        let mut base = None;
+        for sessions in [1, 1000, args.sessions] {
+            let row = session_cost(&runtime, dir.path(), sessions, args.batch)?;
+            let base = *base.get_or_insert(row.cpu_ns);
+            report.sessions(sessions, &row, base);
+        }
+    }
+    report.print(args.json)
+}
+
+fn queue() -> QueueName {
+    QueueName::new("bench").expect("a good name")
+}
+
+fn body(size: usize) -> Message {
+    Message { body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes }, ..Message::default() }
+}
+
+fn open(dir: &Path, spec: QueueSpec, runtime: &tokio::runtime::Runtime) -> anyhow::Result<(Engine, malote_engine::Running, tempfile::TempDir)> {
+    let data = tempfile::Builder::new().prefix("data-").tempdir_in(dir)?;
+    let (engine, running) = Engine::open(Settings::at(data.path()))?;
+    runtime.block_on(engine.declare(queue(), spec))?;
+    // The spare segments are made in the background; a measurement starts when they are there.
+    let before = Watch::start();
+    while running.spares() < 2 && before.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok((engine, running, data))
+}
+
+fn enqueue(
+    runtime: &tokio::runtime::Runtime,
+    dir: &Path,
+    args: &Args,
+    size: usize,
+    time: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let bare_before = Bare::enqueue(dir, size, args.batch, time / 2)?;
+    let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
+    let sent = Arc::new(AtomicU64::new(0));
+    let (cpu, watch) = (Cpu::start(), Watch::start());
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| {
+                let (engine, sent, batch) = (engine.clone(), sent.clone(), args.batch);
+                tokio::spawn(async move {
+                    let message = body(size);
+                    while watch.elapsed() < time {
+                        let messages = (0..batch).map(|_| (queue(), message.clone())).collect();
+                        engine.send(messages).await?;
+                        sent.fetch_add(batch as u64, Ordering::Relaxed);
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        anyhow::Ok(())
+    })?;
+    let (n, elapsed, cpu) = (sent.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    runtime.block_on(running.stop());
+    let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
+    report.push(Row::rate(format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
+    Ok(())
+}
+
+fn lease_complete(
+    runtime: &tokio::runtime::Runtime,
+    dir: &Path,
+    args: &Args,
+    size: usize,
+    time: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let batch = args.batch.min(1000);
+    let bare_before = Bare::lease_complete(dir, batch, time / 2)?;
+    let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
+    let stock = ((time.as_secs_f64() * 900_000.0) as usize).min(4_000_000 * 100 / size.max(100));
+    runtime.block_on(async {
+        for _ in 0..stock / batch {
+            engine.send((0..batch).map(|_| (queue(), body(size))).collect()).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    let done = Arc::new(AtomicU64::new(0));
+    let (cpu, watch) = (Cpu::start(), Watch::start());
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| {
+                let (engine, done) = (engine.clone(), done.clone());
+                tokio::spawn(async move {
+                    while watch.elapsed() < time {
+                        let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session: 1 };
+                        let got = engine.receive(receive).await?;
+                        if got.is_empty() {
+                            break;
+                        }
+                        let n = got.len() as u64;
+                        let leases = got.into_iter().filter_map(|d| d.lease).collect();
+                        engine.settle(leases, Settlement::Complete, None).await?;
+                        done.fetch_add(n, Ordering::Relaxed);
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await??;
+        }
+        anyhow::Ok(())
+    })?;
+    let (n, elapsed, cpu) = (done.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    runtime.block_on(running.stop());
+    let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
+    report.push(Row::rate(format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
+    Ok(())
+}
+
+/// Publishers that each wait for the answer before they send again.
+fn publishers(runtime: &tokio::runtime::Runtime, dir: &Path, count: usize, time: Duration) -> anyhow::Result<Latency> {
+    let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
+    let cpu = Cpu::start();
+    let watch = Watch::start();
+    let mut all = runtime.block_on(async {
+        let tasks: Vec<_> = (0..count)
+            .map(|_| {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    let mut latency = Latency::new();
+                    let message = body(100);
+                    while watch.elapsed() < time {
+                        let one = Watch::start();
+                        engine.send(vec![(queue(), message.clone())]).await?;
+                        latency.record(one.elapsed());
+                    }
+                    anyhow::Ok(latency)
+                })
+            })
+            .collect();
+        let mut all = Latency::new();
+        for task in tasks {
+            all.add(task.await??);
+        }
+        anyhow::Ok(all)
+    })?;
+    all.finish(watch.elapsed(), cpu.elapsed());
+    runtime.block_on(running.stop());
+    Ok(all)
+}
+
+/// What a message through a session costs.
+pub(crate) struct SessionCost {
+    pub messages: u64,
+    pub send_ns: f64,
+    pub take_ns: f64,
+    pub cpu_ns: f64,
+}
+
+/// The same number of messages over more and more sessions: accept by the ring, receive, complete.
+fn session_cost(runtime: &tokio::runtime::Runtime, dir: &Path, sessions: u64, batch: usize) -> anyhow::Result<SessionCost> {
+    let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
+    let (engine, running, _data) = open(dir, spec, runtime)?;
+    // All the sessions are there and ready; the messages that are measured are as many for one as for a million.
+    const MEASURED: u64 = 200_000;
+    let id = |n: u64| SessionId::new(&format!("session-{n:07}")).expect("a good id");
+    let send = |from: u64, to: u64| {
+        let engine = engine.clone();
+        async move {
+            let mut at = from;
+            while at < to {
+                let end = (at + batch as u64).min(to);
+                let messages = (at..end).map(|n| {
+                    let mut message = body(100);
+                    message.session = Some(id(n % sessions));
+                    (queue(), message)
+                });
+                engine.send(messages.collect()).await?;
+                at = end;
+            }
+            anyhow::Ok(())
+        }
+    };
+    if sessions > MEASURED {
+        runtime.block_on(send(MEASURED, sessions))?;
+    }
+    let (cpu, watch) = (Cpu::start(), Watch::start());
+    runtime.block_on(send(0, MEASURED))?;
+    let send_time = watch.elapsed();
+    let watch = Watch::start();
+    let taken = runtime.block_on(async {
+        let mut taken = 0_u64;
+        while taken < MEASURED {
+            let per_session = if sessions == 1 { batch as u32 } else { 1 };
+            let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session };
+            let got = engine.receive(receive).await?;
+            if got.is_empty() {
+                break;
+            }
+            taken += got.len() as u64;
+            let leases = got.into_iter().filter_map(|d| d.lease).collect();
+            engine.settle(leases, Settlement::Complete, None).await?;
+        }
+        anyhow::Ok(taken)
+    })?;
+    let take_time = watch.elapsed();
+    let cpu_ns = cpu.elapsed().as_nanos() as f64 / (MEASURED + taken) as f64;
+    runtime.block_on(running.stop());
+    Ok(SessionCost {
+        messages: MEASURED,
+        send_ns: send_time.as_nanos() as f64 / MEASURED as f64,
+        take_ns: take_time.as_nanos() as f64 / taken.max(1) as f64,
+        cpu_ns,
+    })
 }

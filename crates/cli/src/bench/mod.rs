@@ -1,10 +1,13 @@
-//! `malote bench …`: figures, each beside the raw disk's own of the same run.
+//! `malote bench …`: each figure beside what the machine itself can do, in the same run.
 
+mod bare;
 mod engine;
+mod measure;
+mod report;
 
 use clap::Subcommand;
 
-/// Measure
+/// Measure, each figure beside the raw disk's own
 #[derive(clap::Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -13,7 +16,6 @@ pub(crate) struct Bench {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Measure the engine on this machine's disk
     Engine(engine::Args),
 }
 
@@ -23,4 +25,11 @@ impl Bench {
             Verb::Engine(args) => engine::run(args),
         }
     }
+}
+
+/// What the machine was doing when the run began.
+#[allow(clippy::disallowed_methods)] // a line for people, read once
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("unknown").to_owned()
 }

@@ -12,7 +12,7 @@ use super::event::{
 use super::message::get_message;
 use super::read::{Reader, Truncated, slice_of};
 use crate::event::Why;
-use crate::journal::{Pos, Segments};
+use crate::journal::{Patience, Pos, Reading, Segments};
 
 /// A message as it is stored now, with all that was laid over it.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ pub struct DeadLetter {
 
 impl Stored {
     /// Reads the record at `pos` and those under it.
-    pub(crate) fn read(segments: &Segments, pos: Pos) -> io::Result<Self> {
+    pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
         let malformed =
             |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
         let mut over = Vec::new();
@@ -54,7 +54,7 @@ impl Stored {
         let mut dead = None;
         let mut next = pos;
         for _ in 0..=limits::CHANGES_CHAIN_MAX {
-            let (kind, bytes) = segments.read(next)?;
+            let (kind, bytes) = reading.frame(next, patience)?;
             match Link::of(kind, &bytes).map_err(malformed)? {
                 Link::Over(from, properties) => {
                     over.push(properties);
@@ -96,9 +96,31 @@ impl Stored {
         Err(malformed(Truncated))
     }
 
-    /// Reads without blocking the caller's thread for long: most messages are in the page cache.
-    pub(crate) async fn load(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        Self::read(segments, pos)
+    /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
+    /// is asked.
+    pub(crate) async fn load(segments: &Segments, positions: Vec<Pos>) -> Vec<io::Result<Self>> {
+        let mut reading = segments.reading(positions.len() > 1);
+        let mut all = Vec::with_capacity(positions.len());
+        for (n, &pos) in positions.iter().enumerate() {
+            match Self::read(&mut reading, pos, Patience::None) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let rest = positions[n..].to_vec();
+                    let waiting = move || {
+                        let each = rest
+                            .into_iter()
+                            .map(|pos| Self::read(&mut reading, pos, Patience::Blocking));
+                        each.collect::<Vec<_>>()
+                    };
+                    match tokio::task::spawn_blocking(waiting).await {
+                        Ok(rest) => all.extend(rest),
+                        Err(stopping) => all.push(Err(io::Error::other(stopping))),
+                    }
+                    return all;
+                }
+                read => all.push(read),
+            }
+        }
+        all
     }
 }
 

@@ -78,11 +78,16 @@ impl Turn<'_> {
             });
         }
         let dead = q.dead;
-        let aims_here = |other: &&Box<Queue>| {
+        let aims_here = |other: &&Queue| {
             other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
         };
-        if let Some(other) =
-            self.core.names.values().filter_map(|id| self.core.queues.get(id)).find(aims_here)
+        if let Some(other) = self
+            .core
+            .names
+            .values()
+            .filter_map(|id| self.core.queues.get(id))
+            .map(|q| &**q)
+            .find(aims_here)
         {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }

@@ -495,6 +495,7 @@ impl Turn<'_> {
                 until,
                 receives: receives + 1,
                 failed,
+                pin: None,
             });
         }
         if take {

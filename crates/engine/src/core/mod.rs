@@ -16,6 +16,8 @@ mod send;
 mod sessions;
 mod settle;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 use std::collections::BTreeMap;

@@ -263,13 +263,16 @@ impl Appender {
     /// in the last commits from a torn tail.
     pub fn mark(&mut self) {
         self.abandon();
-        let pos = Pos::new(self.current.generation, self.base + self.buf.len() as u32);
-        if pos.offset() as usize + MARK_BYTES <= self.current.file.limit() as usize {
+        let at = self.base as usize + self.buf.len();
+        if at + MARK_BYTES <= self.current.file.limit() as usize {
+            let pos = Pos::new(self.current.generation, at as u32);
             frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
             self.group_at = self.buf.len();
-            self.end = pos.plus(MARK_BYTES as u32);
-            self.dirty = true;
+        } else if self.roll().is_err() {
+            return; // a full disk can do without
         }
+        self.end = Pos::new(self.current.generation, self.base + self.buf.len() as u32);
+        self.dirty = true;
     }
 
     /// Everything to be written now, in order.
@@ -313,7 +316,8 @@ impl Appender {
             *at = *at - self.group_at as u32 + group_at as u32;
         }
         self.buf.truncate(self.group_at);
-        if self.base as usize + self.buf.len() == self.end.offset() as usize {
+        let whole = self.base as usize + self.buf.len() == self.end.offset() as usize;
+        if whole && !self.buf.is_empty() {
             let chunk = self.cut_chunk(next);
             self.full.push(chunk);
         } else {

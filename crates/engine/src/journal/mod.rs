@@ -15,6 +15,7 @@ mod header;
 mod pipeline;
 mod pool;
 mod pos;
+mod reading;
 mod recovery;
 mod replay;
 mod report;
@@ -33,6 +34,7 @@ pub use header::{HEADER_BYTES, Header, HeaderBlock, decode_header};
 pub use pipeline::{Callbacks, Commit, Pipeline, Stopped};
 pub use pool::{Keeper, Kept, Pool};
 pub use pos::{Pos, SEGMENT_BYTES_MAX};
+pub use reading::{Patience, Reading};
 pub use recovery::{OpenError, Recovered, recover};
 pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
 pub use segment::{Pin, Segments};
@@ -95,6 +97,8 @@ impl Options {
         let segment_bytes = self.segment_bytes.clamp(2 * HEADER_BYTES as u64, SEGMENT_BYTES_MAX);
         let first_segment_bytes =
             self.first_segment_bytes.clamp(2 * HEADER_BYTES as u64, segment_bytes);
-        Options { segment_bytes, first_segment_bytes, ..self.clone() }
+        // Reserved spares are not for everyday use: there must be one more.
+        let spares = self.spares.max(self.spares_reserved + 1);
+        Options { segment_bytes, first_segment_bytes, spares, ..self.clone() }
     }
 }

@@ -70,6 +70,13 @@ impl Pool {
             || self.spares() > self.inner.options.spares_reserved
     }
 
+    /// Finds out at once whether the disk is full, so that no publish is let in by mistake.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let room = self.inner.has_room(self.inner.options.segment_bytes)?;
+        self.inner.full.store(!room, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(super) fn give_back(&self, file: SegmentFile) {
         let mut files = self.inner.files.lock();
         if file.len < self.inner.options.segment_bytes {

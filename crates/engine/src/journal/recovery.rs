@@ -132,6 +132,7 @@ pub fn recover(
         known_damage: replayed.damaged,
     };
     snapshotter.recycle(core);
+    pool.probe()?;
     report.generation = current.generation;
     report.segments = segments.count();
     report.spares = pool.spares();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::frame::{self, FRAME_HEADER_BYTES};
+use super::reading::{Patience, Reading};
 use super::{Header, Pos, SEGMENT_BYTES_MAX};
 use crate::disk::{Disk, DiskFile};
 
@@ -114,31 +114,9 @@ impl Segment {
         buf.truncate(got);
         Ok(())
     }
-
-    fn read_frame(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
-        // Most frames are smaller than a page: guess, and read the rest only if there is more.
-        const GUESS_BYTES: usize = 4096;
-        let room = (self.file.limit() as usize).saturating_sub(pos.offset() as usize);
-        let mut buf = vec![0; GUESS_BYTES.min(room)];
-        let got = self.file.file.read_at(&mut buf, pos.offset().into())?;
-        buf.truncate(got);
-        let whole = frame::announced_len(&buf, pos).unwrap_or(0).min(room);
-        if whole > buf.len() {
-            let had = buf.len();
-            buf.resize(whole, 0);
-            let got = self.file.file.read_at(&mut buf[had..], pos.offset() as u64 + had as u64)?;
-            buf.truncate(had + got);
-        }
-        let (kind, len) = match frame::decode_frame(&buf, pos, self.salt) {
-            Ok(frame) => (frame.kind, frame.body.len()),
-            Err(error) => return Err(unreadable(pos, &self.file.name(), &error)),
-        };
-        let body = Bytes::from(buf).slice(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + len);
-        Ok((kind, body))
-    }
 }
 
-fn unreadable(pos: Pos, name: &str, error: &dyn std::error::Error) -> io::Error {
+pub(super) fn unreadable(pos: Pos, name: &str, error: &dyn std::error::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("journal position {pos} in {name}: {error}"))
 }
 
@@ -151,15 +129,20 @@ pub struct Segments {
 impl Segments {
     /// Reads and verifies the frame at `pos`: its kind and body.
     pub fn read(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
-        self.find(pos)?.read_frame(pos)
+        self.reading(false).frame(pos, Patience::Blocking)
     }
 
     /// Keeps the segment of `pos` from being recycled until the pin is dropped.
     pub fn pin(&self, pos: Pos) -> io::Result<Pin> {
-        Ok(Pin { segment: self.find(pos)?, pos })
+        Ok(Pin { _segment: self.find(pos)? })
     }
 
-    fn find(&self, pos: Pos) -> io::Result<Arc<Segment>> {
+    /// A reader of one message, or of `many` that stand near one another.
+    pub fn reading(&self, many: bool) -> Reading {
+        Reading::new(self.clone(), many)
+    }
+
+    pub(super) fn find(&self, pos: Pos) -> io::Result<Arc<Segment>> {
         self.by_generation.lock().get(&pos.generation()).cloned().ok_or_else(|| {
             let text = format!("journal position {pos}: its segment is no longer there");
             io::Error::new(io::ErrorKind::NotFound, text)
@@ -206,27 +189,14 @@ impl Segments {
     }
 }
 
-/// A place that can be read later, from any thread, as long as this is held.
+/// Keeps a segment from being recycled: what stands in it can be read as long as this is held.
 #[derive(Clone)]
 pub struct Pin {
-    segment: Arc<Segment>,
-    pos: Pos,
+    _segment: Arc<Segment>,
 }
 
-impl Pin {
-    /// The pinned place.
-    pub fn pos(&self) -> Pos {
-        self.pos
-    }
-
-    /// Reads and verifies the frame: its kind and body.
-    pub fn read(&self) -> io::Result<(u8, Bytes)> {
-        self.segment.read_frame(self.pos)
-    }
-
-    /// Reads another frame of the same segment under the same pin.
-    pub fn read_other(&self, pos: Pos) -> io::Result<(u8, Bytes)> {
-        debug_assert_eq!(pos.generation(), self.segment.generation);
-        self.segment.read_frame(pos)
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pin({})", self._segment.generation)
     }
 }

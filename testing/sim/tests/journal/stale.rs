@@ -56,11 +56,11 @@ fn a_pinned_segment_is_not_recycled() {
     let place = world.append_group(2, None, false).unwrap();
     world.flush().unwrap();
     let pin = world.journal.segments.pin(place.start).unwrap();
-    let before = pin.read().unwrap();
+    let before = world.journal.segments.read(place.start).unwrap();
     world.append_group(1, Some(1), false).unwrap();
     churn(&mut world);
     assert!(world.recycled > 3);
-    assert_eq!(pin.read().unwrap(), before);
+    assert_eq!(world.journal.segments.read(place.start).unwrap(), before);
     drop(pin);
     churn(&mut world);
     assert!(world.journal.segments.read(place.start).is_err());

@@ -1,0 +1,128 @@
+//! The table, with the conditions without which no figure means anything.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::bare::Probe;
+use super::engine::SessionCost;
+use super::measure::Latency;
+
+pub(crate) struct Report {
+    conditions: Vec<(String, String)>,
+    rows: Vec<Row>,
+}
+
+/// One measurement.
+pub(crate) struct Row {
+    what: String,
+    figure: String,
+    beside: String,
+    goal: String,
+    met: bool,
+    json: Value,
+}
+
+impl Row {
+    /// A rate beside the bare log's.
+    pub(crate) fn rate(what: String, n: u64, elapsed: Duration, cpu: Duration, bare: f64) -> Self {
+        let rate = n as f64 / elapsed.as_secs_f64();
+        let ratio = rate / bare;
+        let cpu_ns = cpu.as_nanos() as f64 / n.max(1) as f64;
+        let json = json!({ "what": what, "per_s": rate, "bare_per_s": bare, "ratio": ratio, "cpu_ns": cpu_ns });
+        Self {
+            what,
+            figure: format!("{}/s, {cpu_ns:.0} ns CPU each", thousands(rate)),
+            beside: format!("bare log {}/s: {:.0} %", thousands(bare), ratio * 100.0),
+            goal: "≥ 50 % of the bare log".into(),
+            met: ratio >= 0.5,
+            json,
+        }
+    }
+}
+
+fn thousands(n: f64) -> String {
+    format!("{:.0}k", n / 1000.0)
+}
+
+impl Report {
+    pub(crate) fn new(dir: &Path) -> Self {
+        let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
+        let load = super::load_average();
+        let conditions = vec![
+            ("cores".into(), format!("{cores}, load generator in the same process")),
+            ("load before".into(), load),
+            ("directory".into(), dir.parent().unwrap_or(dir).display().to_string()),
+            ("durability".into(), "fsync before every answer".into()),
+        ];
+        Self { conditions, rows: Vec::new() }
+    }
+
+    pub(crate) fn disk(&mut self, probe: &Probe) {
+        let Probe { latency } = probe;
+        let text = format!("4 KiB into zero-filled space, fdatasync p50 {:.0} µs, p99 {:.0} µs", latency.micros(0.5), latency.micros(0.99));
+        self.conditions.push(("disk".into(), text));
+    }
+
+    pub(crate) fn push(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    pub(crate) fn one_in_flight(&mut self, latency: &Latency, before: &Probe, after: &Probe) {
+        let disk = |q: f64| (before.latency.micros(q) + after.latency.micros(q)) / 2.0;
+        let (p50, p99) = (latency.micros(0.5), latency.micros(0.99));
+        self.push(Row {
+            what: "one in flight, 100 B".into(),
+            figure: format!("p50 {p50:.0} µs, p99 {p99:.0} µs, {:.0}/s", latency.rate()),
+            beside: format!("fdatasync p50 {:.0} µs, p99 {:.0} µs", disk(0.5), disk(0.99)),
+            goal: "p50 ≤ fdatasync p50 + 100 µs".into(),
+            met: p50 <= disk(0.5) + 100.0,
+            json: json!({ "what": "one in flight", "p50_us": p50, "p99_us": p99, "fdatasync_p50_us": disk(0.5), "fdatasync_p99_us": disk(0.99) }),
+        });
+    }
+
+    pub(crate) fn publishers(&mut self, count: usize, latency: &Latency) {
+        let (p50, p99) = (latency.micros(0.5), latency.micros(0.99));
+        self.push(Row {
+            what: format!("{count} synchronous publishers, 100 B"),
+            figure: format!("{}/s, p50 {p50:.0} µs, p99 {p99:.0} µs", thousands(latency.rate())),
+            beside: format!("{:.1} µs CPU each", latency.cpu_micros_each()),
+            goal: "≥ 60k/s, p50 ≤ 1 ms (idle)".into(),
+            met: latency.rate() >= 60_000.0,
+            json: json!({ "what": format!("{count} publishers"), "per_s": latency.rate(), "p50_us": p50, "p99_us": p99 }),
+        });
+    }
+
+    pub(crate) fn sessions(&mut self, sessions: u64, cost: &SessionCost, base: f64) {
+        let ratio = cost.cpu_ns / base;
+        self.push(Row {
+            what: format!("{sessions} sessions, {} messages of 100 B", cost.messages),
+            figure: format!("{:.0} ns CPU an operation", cost.cpu_ns),
+            beside: format!("send {:.0} ns, receive + complete {:.0} ns (wall)", cost.send_ns, cost.take_ns),
+            goal: "within 20 % of one session".into(),
+            met: (0.8..=1.2).contains(&ratio),
+            json: json!({ "what": "sessions", "sessions": sessions, "cpu_ns": cost.cpu_ns, "ratio": ratio, "send_ns": cost.send_ns, "take_ns": cost.take_ns }),
+        });
+    }
+
+    pub(crate) fn print(self, json: bool) -> anyhow::Result<()> {
+        if json {
+            let conditions: serde_json::Map<_, _> = self.conditions.into_iter().map(|(k, v)| (k, Value::String(v))).collect();
+            let rows: Vec<_> = self.rows.into_iter().map(|row| row.json).collect();
+            println!("{}", serde_json::to_string_pretty(&json!({ "conditions": conditions, "results": rows }))?);
+            return Ok(());
+        }
+        for (name, text) in &self.conditions {
+            println!("{name:12} {text}");
+        }
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["measured", "Malote", "beside it", "goal", ""]);
+        for row in self.rows {
+            table.add_row([row.what, row.figure, row.beside, row.goal, if row.met { "met".into() } else { "not met".to_owned() }]);
+        }
+        println!("{table}");
+        Ok(())
+    }
+}

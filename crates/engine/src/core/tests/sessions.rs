@@ -1,0 +1,291 @@
+//! Queues with sessions.
+
+use expect_test::expect;
+
+use super::check;
+
+#[test]
+fn every_message_needs_a_session_and_a_fixed_list_is_closed() {
+    check(
+        "queue q sessions \n send q x \n queue f fixed=one,two \n send f x s=one \n send f x s=three \n accept f s=three",
+        expect![[r#"
+        refused: queue `q` needs a session id on every message
+        refused: session `three` is not on the fixed list of queue `f`: use one of its ids, or map keys onto them
+        refused: session `three` is not on the fixed list of queue `f`: use one of its ids, or map keys onto them"#]],
+    );
+}
+
+#[test]
+fn one_message_of_a_session_at_a_time_in_order() {
+    check(
+        "queue q sessions \n send q a1 a2 s=a \n send q b1 b2 s=b \n receive q max=9 \n receive q max=9 \n complete a \n receive q max=9
+        facts q",
+        expect![[r#"
+            a1 as a, b1 as b
+            nothing
+            a2 as c
+            ready 1 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/2 held 0"#]],
+    );
+}
+
+#[test]
+fn a_call_may_take_several_of_a_group_and_locks_it() {
+    check(
+        "queue q sessions \n send q a1 a2 a3 s=a \n send q b1 s=b \n receive q max=3 per=10 \n complete a b \n facts q \n receive q max=9 per=10
+        complete c \n facts q",
+        expect![[r#"
+            a1 as a, a2 as b, a3 as c
+            ready 1 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/2 held 0
+            b1 as d
+            ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 0"#]],
+    );
+}
+
+#[test]
+fn when_one_of_a_group_comes_back_later_ones_do_not_overtake_it() {
+    check(
+        "queue q sessions lock=1000 \n send q a1 a2 a3 s=a \n receive q max=2 per=10 \n abandon a \n receive q \n wait 1000 \n receive q max=9 per=9",
+        expect![[r#"
+            a1 as a, a2 as b
+            nothing
+            a1 as c (receives 2, failed 1), a2 as d (receives 2, failed 1), a3 as e"#]],
+    );
+}
+
+#[test]
+fn accept_next_takes_the_head_of_the_ring_and_none_is_clean() {
+    check(
+        "queue q sessions \n accept q \n accept q wait=100 \n send q x s=one \n accept q wait=10 \n wait 10 \n send q y s=two
+        accept q \n unhold a \n accept q \n accept q s=two \n accept q s=new \n facts q",
+        expect![[r#"
+            no session
+            holds one as a until 30000
+            no session
+            holds two as b until 30010
+            holds one as c until 30010
+            refused: session `two` is held by another receiver until 30010
+            holds new as d until 30010
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/3 held 3"#]],
+    );
+}
+
+#[test]
+fn a_holder_gets_several_and_an_abandoned_one_comes_first() {
+    check(
+        "queue q sessions \n send q x y z s=one \n accept q \n receive q hold=a max=2 \n abandon b \n receive q hold=a max=9 \n complete c d e
+        receive q hold=a \n send q w s=one \n receive q hold=a",
+        expect![[r#"
+            holds one as a until 30000
+            x as b, y as c
+            x as d (receives 2, failed 1), z as e
+            nothing
+            w as f"#]],
+    );
+}
+
+#[test]
+fn a_push_holder_gets_what_comes_and_hears_of_the_end() {
+    check(
+        "queue q sessions lock=1000 \n accept q s=one conn=1 \n attach c q hold=a credit=2 conn=1 \n send q x y z s=one \n credit c 1
+        wait 1000 \n complete b \n facts q",
+        expect![[r#"
+            holds one as a until 1000
+            to c: x as b, y as c
+            to c: z as d
+            to c: ended: lease … is over: it expired, was released or was already settled
+            1 lost
+            ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0"#]],
+    );
+}
+
+#[test]
+fn a_lost_hold_restarts_at_the_earliest_and_counts() {
+    check(
+        "queue q sessions lock=1000 \n send q x y z s=one \n accept q \n receive q hold=a max=2 \n complete c \n wait 1000 \n complete b
+        accept q \n receive q hold=d max=9",
+        expect![[r#"
+            holds one as a until 1000
+            x as b, y as c
+            1 lost
+            holds one as d until 2000
+            x as e (receives 2, failed 1), z as f"#]],
+    );
+}
+
+#[test]
+fn letting_go_counts_nothing() {
+    check(
+        "queue q sessions \n send q x y s=one \n accept q \n receive q hold=a max=2 \n unhold a \n accept q \n receive q hold=d max=9",
+        expect![[r#"
+        holds one as a until 30000
+        x as b, y as c
+        holds one as d until 30000
+        x as e (receives 2, failed 0), y as f (receives 2, failed 0)"#]],
+    );
+}
+
+#[test]
+fn a_delayed_retry_holds_its_session_back() {
+    check(
+        "queue q sessions \n send q x y z s=one \n accept q \n receive q hold=a max=2 \n abandon b delay=100 \n complete c \n facts q \n accept q
+        wait 100 \n accept q \n receive q hold=d max=9",
+        expect![[r#"
+            holds one as a until 30000
+            x as b, y as c
+            1 lost
+            ready 2 locked 0 delayed 1 scheduled 0 deferred 0 dead 0 sessions 0/1 held 0
+            no session
+            holds one as d until 30100
+            x as e (receives 2, failed 1), y as f (receives 2, failed 0), z as g"#]],
+    );
+}
+
+#[test]
+fn with_skip_the_session_goes_on_without_it() {
+    check(
+        "queue q sessions skip \n send q x y s=one \n accept q \n receive q hold=a \n abandon b delay=100 \n receive q hold=a \n complete c
+        receive q hold=a \n wait 100 \n receive q hold=a",
+        expect![[r#"
+            holds one as a until 30000
+            x as b
+            y as c
+            nothing
+            x as d (receives 2, failed 1)"#]],
+    );
+}
+
+#[test]
+fn deferring_in_a_session_needs_the_hold_to_come_back() {
+    check(
+        "queue q sessions \n send q x y s=one \n accept q \n receive q hold=a \n defer b \n receive q hold=a \n deferred q 1
+        deferred q 1 hold=a \n complete c \n unhold a \n facts q \n accept q s=one \n deferred q 1 hold=e \n complete f \n facts q",
+        expect![[r#"
+            holds one as a until 30000
+            x as b
+            y as c
+            refused: queue `q` has sessions: accept a session first, then receive with its token
+            x as d (receives 2, failed 0)
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 1 dead 0 sessions 0/1 held 0
+            holds one as e until 30000
+            x as f (receives 3, failed 0)
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1"#]],
+    );
+}
+
+#[test]
+fn taking_needs_a_hold() {
+    check(
+        "queue q sessions \n send q x y s=one \n receive q take \n accept q \n receive q take hold=a \n unhold a \n accept q \n receive q take hold=b max=2 \n facts q",
+        expect![[r#"
+        refused: queue `q` has sessions: accept a session first, then receive with its token
+        holds one as a until 30000
+        x
+        holds one as b until 30000
+        y
+        ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1"#]],
+    );
+}
+
+#[test]
+fn state_changes_with_settling_or_not_at_all() {
+    check(
+        "queue q sessions lock=1000 \n send q x s=one \n accept q \n receive q hold=a \n complete b state=a:seen \n facts q \n unhold a \n facts q
+        state a to=late \n accept q s=one \n state c \n unhold c \n facts q",
+        expect![[r#"
+            holds one as a until 1000
+            x as b
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 0
+            refused: lease 00000001000000000000000159320dd7 is over: it expired, was released or was already settled
+            holds one as c until 1000
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn delayed_messages_keep_their_place_in_the_session() {
+    check(
+        "queue q sessions \n send q x s=one delay=100 \n send q y s=one \n accept q \n wait 100 \n accept q \n receive q hold=a max=9",
+        expect![[r#"
+        no session
+        holds one as a until 30100
+        x as b, y as c"#]],
+    );
+}
+
+#[test]
+fn scheduled_messages_have_no_place() {
+    check(
+        "queue q sessions \n send q x s=one at=100 \n send q y s=one \n accept q \n receive q hold=a max=9 \n complete b \n wait 100 \n receive q hold=a",
+        expect![[r#"
+        holds one as a until 30000
+        y as b
+        x as c"#]],
+    );
+}
+
+#[test]
+fn dead_letters_of_a_session_keep_it_and_return_to_it() {
+    check(
+        "queue q sessions failed=1 \n send q x y s=one \n receive q \n abandon a \n receive q/$deadletterqueue \n release b
+        redrive q/$deadletterqueue 1 \n accept q \n receive q hold=c max=9",
+        expect![[r#"
+            x as a
+            x as b [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 1]
+            1
+            holds one as c until 30000
+            y as d, x as e"#]],
+    );
+}
+
+#[test]
+fn an_operator_can_break_a_hold() {
+    check(
+        "queue q sessions \n send q x s=one \n accept q \n receive q hold=a \n break q s=one \n complete b \n accept q \n facts q",
+        expect![[r#"
+        holds one as a until 30000
+        x as b
+        1 lost
+        holds one as c until 30000
+        ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1"#]],
+    );
+}
+
+#[test]
+fn a_restart_keeps_free_standing_holds_and_ends_bound_ones() {
+    check(
+        "queue q sessions \n send q x y s=one \n send q z s=two \n accept q \n receive q hold=a \n accept q conn=1 \n restart \n facts q
+        complete b \n receive q hold=a \n unhold c \n accept q",
+        expect![[r#"
+            holds one as a until 30000
+            x as b
+            holds two as c until 30000
+            ready 2 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/2 held 1
+            y as d
+            refused: lease 000000010000000200000001bab12a02 is over: it expired, was released or was already settled
+            holds two as e until 30000"#]],
+    );
+}
+
+#[test]
+fn losing_the_connection_frees_the_session_and_counts() {
+    check(
+        "queue q sessions \n send q x s=one \n accept q conn=1 \n attach c q hold=a conn=1 credit=1 \n disconnect conn=1 \n accept q \n receive q hold=c",
+        expect![[r#"
+        holds one as a until 30000
+        to c: x as b
+        holds one as c until 30000
+        x as d (receives 2, failed 1)"#]],
+    );
+}
+
+#[test]
+fn hot_and_cold_sessions_take_turns() {
+    check(
+        "queue q sessions \n send q h1 h2 h3 s=hot \n send q c1 s=cold \n receive q \n complete a \n receive q \n complete b \n receive q",
+        expect![[r#"
+            h1 as a
+            c1 as b
+            h2 as c"#]],
+    );
+}

@@ -1,0 +1,197 @@
+//! The engine as its callers hold it: threads, a real disk, restarts.
+#![allow(clippy::unwrap_used)] // a test
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use malote_engine::{Consume, Engine, Outbound, Peek, Receive, Settings, Wants, Which};
+use malote_model::{
+    Body, BodyKind, Message, QueueName, QueueSpec, Seq, SessionId, Sessions, Settlement,
+};
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+fn message(body: &str, session: Option<&str>) -> Message {
+    Message {
+        session: session.map(|s| SessionId::new(s).unwrap()),
+        body: Body { bytes: Bytes::copy_from_slice(body.as_bytes()), kind: BodyKind::Text },
+        ..Message::default()
+    }
+}
+
+fn receive(queue: &str, max: u32, wait_ms: u64) -> Receive {
+    Receive {
+        queue: name(queue),
+        max,
+        wait_ms,
+        lock_ms: None,
+        take: false,
+        hold: None,
+        per_session: 1,
+    }
+}
+
+#[tokio::test]
+async fn what_was_sent_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    assert!(engine.declare(name("q"), QueueSpec::default()).await.unwrap());
+    let sent = engine
+        .send((0..100).map(|n| (name("q"), message(&format!("m{n}"), None))).collect())
+        .await
+        .unwrap();
+    assert_eq!(sent.len(), 100);
+    let got = engine.receive(receive("q", 10, 0)).await.unwrap();
+    let leases: Vec<_> = got.iter().filter_map(|d| d.lease).collect();
+    let settled = engine.settle(leases[..5].to_vec(), Settlement::Complete, None).await.unwrap();
+    assert!(settled.iter().all(Result::is_ok));
+    running.stop().await;
+
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    let facts = engine.describe(name("q")).await.unwrap();
+    assert_eq!((facts.ready, facts.locked, facts.totals.completed), (90, 5, 5));
+    // Free-standing leases live on.
+    let settled = engine.settle(leases[5..].to_vec(), Settlement::Complete, None).await.unwrap();
+    assert!(settled.iter().all(Result::is_ok));
+    let next = engine.receive(receive("q", 1, 0)).await.unwrap();
+    assert_eq!(next[0].stored.message.body.bytes, "m10");
+    assert_eq!(next[0].stored.message.message_id, Some(sent[10].message_id.clone()));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_goes_away_while_it_waits_takes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    for _ in 0..20 {
+        let gone =
+            tokio::time::timeout(Duration::from_millis(1), engine.receive(receive("q", 1, 10_000)))
+                .await;
+        assert!(gone.is_err());
+    }
+    engine.send(vec![(name("q"), message("x", None))]).await.unwrap();
+    let got = engine.receive(receive("q", 1, 5_000)).await.unwrap();
+    assert_eq!((got.len(), got[0].failed), (1, 0));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn pushed_messages_follow_credit_and_come_back_when_the_connection_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
+    engine.declare(name("s"), spec).await.unwrap();
+    let (connection, mut outbox) = engine.connect();
+    let waiting =
+        async { connection.accept(name("s"), None, 10_000, None).await.unwrap().unwrap() };
+    let sending = async {
+        let all = (0..5).map(|n| (name("s"), message(&format!("m{n}"), Some("one"))));
+        engine.send(all.collect()).await.unwrap();
+    };
+    let (held, ()) = tokio::join!(waiting, sending);
+    let (wants, credit) = (Wants::Held(held.hold), 3);
+    let consume = Consume {
+        queue: name("s"),
+        wants,
+        credit,
+        take: false,
+        lock_ms: None,
+        free_standing: false,
+    };
+    connection.attach(consume).await.unwrap();
+    let Some(Outbound::Deliver(_, got)) = outbox.next().await else { panic!("no delivery") };
+    let bodies: Vec<_> = got.iter().map(|d| d.stored.message.body.bytes.clone()).collect();
+    assert_eq!(bodies, ["m0", "m1", "m2"]);
+    drop(connection);
+    let held = engine.accept(name("s"), None, 5_000, None).await.unwrap().unwrap();
+    let mut again = receive("s", 9, 0);
+    again.hold = Some(held.hold);
+    let got = engine.receive(again).await.unwrap();
+    assert_eq!((got.len(), got[0].failed, got[4].failed), (5, 1, 0));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn dead_letters_are_redriven_and_edited() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    engine
+        .send((0..3).map(|n| (name("q"), message(&format!("m{n}"), None))).collect())
+        .await
+        .unwrap();
+    let got = engine.receive(receive("q", 3, 0)).await.unwrap();
+    let leases = got.iter().filter_map(|d| d.lease).collect();
+    let dead = Settlement::DeadLetter {
+        reason: "bad".into(),
+        text: "no".into(),
+        changes: Default::default(),
+    };
+    engine.settle(leases, dead, None).await.unwrap();
+    let peek =
+        Peek { queue: name("q").dead_letters(), from: Seq(0), max: 10, session: None, state: None };
+    let (seen, _) = engine.peek(peek).await.unwrap();
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[0].stored.as_ref().unwrap().dead.as_ref().unwrap().reason, "bad");
+    engine
+        .resend(name("q").dead_letters(), Seq(1), name("q"), message("edited", None))
+        .await
+        .unwrap();
+    assert_eq!(engine.redrive(name("q"), Which::Oldest(10), None).await.unwrap(), 2);
+    let got = engine.receive(receive("q", 9, 0)).await.unwrap();
+    let bodies: Vec<_> = got.iter().map(|d| d.stored.message.body.bytes.clone()).collect();
+    assert_eq!(bodies, ["edited", "m1", "m2"]);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_senders_and_receivers_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    let senders: Vec<_> = (0..8)
+        .map(|s| {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                for n in 0..200 {
+                    engine
+                        .send(vec![(name("q"), message(&format!("{s}-{n}"), None))])
+                        .await
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    let receivers: Vec<_> = (0..4)
+        .map(|_| {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                let mut seen = Vec::new();
+                loop {
+                    let got = engine.receive(receive("q", 32, 1_000)).await.unwrap();
+                    if got.is_empty() {
+                        return seen;
+                    }
+                    seen.extend(got.iter().map(|d| d.stored.message.body.bytes.clone()));
+                    let leases = got.iter().filter_map(|d| d.lease).collect();
+                    let each = engine.settle(leases, Settlement::Complete, None).await.unwrap();
+                    assert!(each.iter().all(Result::is_ok));
+                }
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.await.unwrap();
+    }
+    let mut all = Vec::new();
+    for receiver in receivers {
+        all.extend(receiver.await.unwrap());
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 1600);
+    running.stop().await;
+}

@@ -1,0 +1,136 @@
+//! Whether the process lives, is ready, and whether queues pile up. Shapes: model.md §6.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use malote_engine::{EngineError, QueueFacts};
+use malote_model::QueueName;
+use serde::Serialize;
+
+use crate::Api;
+use crate::extract::{Caller, Queue};
+use crate::problem::Problem;
+
+/// What the server knows about its own readiness.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    /// The journal has been read.
+    pub recovered: AtomicBool,
+    /// Every port is open.
+    pub listening: AtomicBool,
+    /// The process is about to stop.
+    pub draining: AtomicBool,
+}
+
+impl Readiness {
+    /// Recovered and listening: for tests and embedded use.
+    pub fn ready() -> Self {
+        Self { recovered: true.into(), listening: true.into(), draining: false.into() }
+    }
+}
+
+/// The event loop turns; nothing else is checked.
+pub async fn livez() -> &'static str {
+    "ok\n"
+}
+
+/// An engine that does not answer within this is not ready.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Recovery done, ports open, not draining, engine answering. `?verbose` lists the checks.
+pub async fn readyz(State(api): State<Api>, RawQuery(query): RawQuery) -> Response {
+    let on = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+    let checks = [
+        ("recovered", on(&api.readiness.recovered)),
+        ("listening", on(&api.readiness.listening)),
+        ("not-draining", !on(&api.readiness.draining) && !api.shutdown.is_cancelled()),
+        ("engine", engine_answers(&api).await),
+    ];
+    let ready = checks.iter().all(|(_, ok)| *ok);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let verbose = query.is_some_and(|q| {
+        q.split('&').any(|part| part == "verbose" || part.starts_with("verbose="))
+    });
+    let mut text = String::new();
+    for (name, ok) in checks.iter().filter(|(_, ok)| verbose || !ok) {
+        text.push_str(&format!(
+            "[{}]{name} {}\n",
+            if *ok { '+' } else { '-' },
+            if *ok { "ok" } else { "failed" }
+        ));
+    }
+    text.push_str(if ready { "ok\n" } else { "not ready\n" });
+    (status, text).into_response()
+}
+
+/// A question about a queue that need not exist: any answer of a working engine will do.
+async fn engine_answers(api: &Api) -> bool {
+    let Ok(probe) = QueueName::new("malote-readiness-probe") else { return false };
+    match tokio::time::timeout(ENGINE_PATIENCE, api.engine.describe(probe)).await {
+        Ok(Ok(_) | Err(EngineError::Refused(_))) => true,
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+/// The health of a queue.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct HealthOut {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(rename = "messageCount", skip_serializing_if = "Option::is_none")]
+    message_count: Option<u64>,
+}
+
+fn health_of(facts: &QueueFacts) -> HealthOut {
+    let count = facts.ready + facts.locked;
+    if count > facts.spec.backlog_warning {
+        let message = Some("Queue backlog is high".into());
+        return HealthOut { status: "Warning", message, message_count: Some(count) };
+    }
+    HealthOut { status: "OK", message: None, message_count: Some(count) }
+}
+
+fn respond(health: HealthOut) -> Response {
+    let status =
+        if health.status == "OK" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Answer(health)).into_response()
+}
+
+fn failed(error: &EngineError) -> Response {
+    respond(HealthOut { status: "Error", message: Some(error.to_string()), message_count: None })
+}
+
+/// One queue.
+pub async fn one(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+) -> Result<Response, Problem> {
+    api.allow_look(&caller, &queue)?;
+    Ok(match api.engine.describe(queue).await {
+        Ok(facts) => respond(health_of(&facts)),
+        Err(error) => failed(&error),
+    })
+}
+
+/// The worst of all queues that the caller may see: the one that fills most of what it may.
+pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Response {
+    let facts = match api.engine.list().await {
+        Ok(facts) => facts,
+        Err(error) => return failed(&error),
+    };
+    let fill = |f: &QueueFacts| (f.ready + f.locked) as f64 / f.spec.backlog_warning.max(1) as f64;
+    let seen = facts.iter().filter(|f| api.allow_look(&caller, &f.name).is_ok());
+    let worst = seen.max_by(|a, b| {
+        let warns = |f: &QueueFacts| health_of(f).status != "OK";
+        warns(a).cmp(&warns(b)).then(fill(a).total_cmp(&fill(b)))
+    });
+    respond(
+        worst.map_or(HealthOut { status: "OK", message: None, message_count: Some(0) }, health_of),
+    )
+}

@@ -1,0 +1,72 @@
+//! Every bound of this front end, with its reason. The server may change them; nothing here grows without one.
+
+use std::time::Duration;
+
+use malote_model::limits;
+
+/// Bounds on what one caller, and all callers together, may make the process hold.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// A body that carries messages: the largest send, as base64, and its JSON around it.
+    pub message_body_bytes_max: usize,
+    /// A body that carries a request: a fixed list of 10,000 sessions still fits.
+    pub control_body_bytes_max: usize,
+    /// Bodies of all requests being handled, together.
+    pub bodies_bytes_max: usize,
+    /// A body that brings no byte for so long is given up.
+    pub body_pause_max: Duration,
+    /// The head of a request must be complete within this, an idle connection is closed after it.
+    pub head_time_max: Duration,
+    /// The head of a request, all lines together.
+    pub head_bytes_max: usize,
+    /// A peer that takes no byte of its answer for so long is cut off.
+    pub write_pause_max: Duration,
+    /// One WebSocket message.
+    pub frame_bytes_max: usize,
+    /// Requests of one native connection that have no answer yet; at the bound nothing more is read.
+    pub requests_max: usize,
+    /// Bytes on their way out over one native connection; at the bound deliveries stop.
+    pub outgoing_bytes_max: usize,
+    /// Consumers of one native connection.
+    pub consumers_max: usize,
+    /// A silent native connection is asked for a sign of life so often.
+    pub ping_every: Duration,
+    /// A native connection that is silent for so long is lost.
+    pub silence_max: Duration,
+    /// How long the leases of a lost native connection wait for it to come back (model.md §3).
+    pub reconnect_grace: Duration,
+    /// Native connections at once, those that wait to be resumed included.
+    pub connections_max: usize,
+    /// Web origins, besides the broker's own, whose pages may call it: `https://ops.example.com`.
+    pub origins: Vec<String>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_body_bytes_max: (limits::SEND_BYTES_MAX as usize / 3 + 1) * 4 + (2 << 20),
+            control_body_bytes_max: 8 << 20,
+            bodies_bytes_max: 256 << 20,
+            body_pause_max: Duration::from_secs(20),
+            head_time_max: Duration::from_secs(60),
+            head_bytes_max: 64 << 10,
+            write_pause_max: Duration::from_secs(60),
+            frame_bytes_max: limits::SEND_BYTES_MAX as usize,
+            requests_max: 256,
+            outgoing_bytes_max: 8 << 20,
+            consumers_max: 1024,
+            ping_every: Duration::from_secs(15),
+            silence_max: Duration::from_secs(45),
+            reconnect_grace: Duration::from_secs(2),
+            connections_max: 20_000,
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// Properties of one message: more would make setting each of them slow.
+pub const PROPERTIES_MAX: usize = 1024;
+/// How far the peeks of one page reach.
+pub const PAGE_MAX: usize = limits::RECEIVE_BATCH_MAX;
+/// A page unless the caller asks otherwise.
+pub const PAGE_DEFAULT: usize = 100;

@@ -1,0 +1,355 @@
+//! What outlives a socket: the engine's connection, its consumers, and what is on its way out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use malote_engine::{Connection, ConsumerId, Delivery, EngineError, Outbound, Outbox};
+use malote_model::{LeaseToken, Principal, Settlement, Timestamp};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::frame::{Deliver, Ended, Reply, Says, encode};
+use crate::Api;
+use crate::problem::{Code, Problem};
+use crate::wire::Encoding;
+use crate::wire::message::Received;
+
+/// Frames that wait to be written; their bytes are bounded as well.
+const OUTGOING_FRAMES_MAX: usize = 256;
+/// A deliver frame is cut at about this size.
+const DELIVER_BYTES: usize = 1 << 20;
+/// What the engine may deliver to one consumer before it is known how large its messages are.
+const WINDOW_FIRST: u32 = 16;
+/// What the engine may deliver to one consumer at once, however small.
+const WINDOW_MAX: u32 = 1024;
+/// Consumers that ended and whose last messages may still be on their way.
+const ENDED_MAX: usize = 1024;
+
+/// A frame on its way out, with its share of the connection's bytes.
+pub(super) struct Outgoing {
+    pub bytes: Vec<u8>,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+/// One native connection, with or without a socket.
+pub(super) struct Link {
+    pub api: Api,
+    pub caller: Principal,
+    pub encoding: Encoding,
+    pub connection: Connection,
+    pub consumers: Mutex<Consumers>,
+    /// Held while a consumer is attached: its first messages may come before its number is known here.
+    pub attaching: tokio::sync::Mutex<()>,
+    /// Leases out to the client. What a resumed client does not know of is delivered again.
+    pub leases: Mutex<Leases>,
+    out: mpsc::Sender<Outgoing>,
+    out_bytes: Arc<Semaphore>,
+}
+
+impl Link {
+    pub fn new(
+        api: Api,
+        caller: Principal,
+        encoding: Encoding,
+    ) -> (Arc<Self>, mpsc::Receiver<Outgoing>, Outbox) {
+        let (connection, outbox) = api.engine.connect();
+        let (out, written) = mpsc::channel(OUTGOING_FRAMES_MAX);
+        let out_bytes = Arc::new(Semaphore::new(api.limits.outgoing_bytes_max));
+        let link = Self {
+            api,
+            caller,
+            encoding,
+            connection,
+            consumers: Mutex::default(),
+            attaching: tokio::sync::Mutex::default(),
+            leases: Mutex::default(),
+            out,
+            out_bytes,
+        };
+        (Arc::new(link), written, outbox)
+    }
+
+    /// Puts a frame on its way; waits while too much is.
+    pub async fn say<T: Serialize>(&self, says: &Says<T>) {
+        let bytes = encode(says, self.encoding);
+        let share = bytes.len().clamp(1, self.api.limits.outgoing_bytes_max) as u32;
+        let share = self.out_bytes.clone().acquire_many_owned(share).await.ok();
+        // Nobody takes it any more: the connection is over.
+        let _ = self.out.send(Outgoing { bytes, _share: share }).await;
+    }
+
+    pub async fn reply<T: Serialize>(&self, id: Option<u64>, result: Result<T, Problem>) {
+        let (ok, problem) = match result {
+            Ok(ok) => (Some(ok), None),
+            Err(problem) => (None, Some(problem)),
+        };
+        self.say(&Says::Reply(Reply { id, ok, problem })).await;
+    }
+
+    /// Turns what the core says into frames, until the connection ends.
+    pub async fn pump(self: Arc<Self>, mut outbox: Outbox) {
+        while let Some(outbound) = outbox.next().await {
+            match outbound {
+                Outbound::Deliver(engine_id, deliveries) => {
+                    self.deliver(engine_id, deliveries).await
+                }
+                Outbound::Ended(engine_id, refusal) => {
+                    let _attached = self.attaching.lock().await;
+                    let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
+                    self.say(&Says::<()>::Ended(Ended { consumer, problem: refusal.into() })).await;
+                }
+            }
+        }
+    }
+
+    async fn deliver(&self, engine_id: ConsumerId, deliveries: Vec<Delivery>) {
+        let mut name = self.consumers.lock().name_of(engine_id);
+        if name.is_none() {
+            let _attached = self.attaching.lock().await;
+            name = self.consumers.lock().name_of(engine_id);
+        }
+        let detached = self.consumers.lock().is_ended(engine_id);
+        let Some(consumer) =
+            name.filter(|_| !detached || deliveries.iter().any(|d| d.lease.is_none()))
+        else {
+            // Detached meanwhile: nobody looks at these. They were not tried.
+            let leases: Vec<_> = deliveries.iter().filter_map(|d| d.lease).collect();
+            let _ = self.api.engine.settle(leases, Settlement::Release { delay_ms: 0 }, None).await;
+            return;
+        };
+        let count = deliveries.len() as u32;
+        let mut all_bytes = 0;
+        let mut messages = Vec::new();
+        let mut bytes = 0;
+        for delivery in deliveries {
+            if let Some(lease) = delivery.lease {
+                self.leases.lock().insert(lease, delivery.until, self.api.engine.now());
+            }
+            let size = delivery.stored.message.body.bytes.len() + 256;
+            if bytes + size > DELIVER_BYTES && !messages.is_empty() {
+                let messages = std::mem::take(&mut messages);
+                self.say(&Says::<()>::Deliver(Deliver { consumer, messages })).await;
+                bytes = 0;
+            }
+            bytes += size;
+            all_bytes += size;
+            messages.push(Received::delivered(delivery, self.encoding));
+        }
+        if !messages.is_empty() {
+            self.say(&Says::<()>::Deliver(Deliver { consumer, messages })).await;
+        }
+        // Only now, when all of it is on its way, may more come: a slow reader stops deliveries.
+        let budget = self.api.limits.outgoing_bytes_max / 2;
+        let more = self.consumers.lock().delivered(consumer, count, all_bytes, budget);
+        if let Some(more) = more {
+            let _ = self.connection.credit(engine_id, more, false).await;
+        }
+    }
+
+    /// What the client does not know of is given back, uncounted, to be delivered again.
+    pub async fn keep_only(&self, known: &[LeaseToken]) -> Result<(), EngineError> {
+        let unknown = self.leases.lock().unknown(known);
+        for chunk in unknown.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
+            self.api
+                .engine
+                .settle(chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Leases out to a client. Those that ran out are forgotten when the list has doubled.
+#[derive(Default)]
+pub(super) struct Leases {
+    out: HashMap<LeaseToken, Timestamp>,
+    prune_at: usize,
+}
+
+impl Leases {
+    fn insert(&mut self, lease: LeaseToken, until: Timestamp, now: Timestamp) {
+        if self.out.len() >= self.prune_at.max(1024) {
+            // A renewed lease lives longer than is written here; a client that knows it loses nothing by this.
+            self.out.retain(|_, until| *until > now);
+            self.prune_at = self.out.len() * 2;
+        }
+        self.out.insert(lease, until);
+    }
+
+    pub fn settled<'a>(&mut self, leases: impl Iterator<Item = &'a String>) {
+        for lease in leases.filter_map(|text| text.parse().ok()) {
+            self.out.remove(&lease);
+        }
+    }
+
+    fn unknown(&mut self, known: &[LeaseToken]) -> Vec<LeaseToken> {
+        let known: std::collections::HashSet<_> = known.iter().collect();
+        let unknown: Vec<_> =
+            self.out.keys().filter(|lease| !known.contains(lease)).copied().collect();
+        self.out.retain(|lease, _| known.contains(lease));
+        unknown
+    }
+}
+
+/// The consumers of a connection under the client's own numbers.
+#[derive(Default)]
+pub(super) struct Consumers {
+    by_name: HashMap<u64, Consumer>,
+    names: HashMap<ConsumerId, u64>,
+    ended: std::collections::VecDeque<(ConsumerId, u64)>,
+}
+
+struct Consumer {
+    engine_id: ConsumerId,
+    /// Credit that the client gave and the engine was not told of yet.
+    kept: u64,
+    /// Credit that the engine has and has not used.
+    given: u32,
+    /// How much the engine may have at once.
+    window: u32,
+}
+
+impl Consumers {
+    /// Refuses a number that is in use, and one consumer too many.
+    pub fn check_new(&self, name: u64, max: usize) -> Result<(), Problem> {
+        if self.by_name.contains_key(&name) {
+            let why = format!("consumer {name} is attached already");
+            return Err(Problem::new(Code::ConsumerExists, why));
+        }
+        if self.by_name.len() >= max {
+            let why = format!("a connection has at most {max} consumers");
+            return Err(Problem::new(Code::TooMany, why));
+        }
+        Ok(())
+    }
+
+    /// How much of a first credit the engine is told of.
+    pub fn first_credit(credit: u32) -> u32 {
+        credit.min(WINDOW_FIRST)
+    }
+
+    pub fn attached(&mut self, name: u64, engine_id: ConsumerId, credit: u32) {
+        let given = Self::first_credit(credit);
+        let kept = u64::from(credit - given);
+        self.by_name.insert(name, Consumer { engine_id, kept, given, window: WINDOW_FIRST });
+        self.names.insert(engine_id, name);
+    }
+
+    /// New credit from the client: what the engine is told, and whether it replaces what it has.
+    pub fn credit(
+        &mut self,
+        name: u64,
+        credit: u32,
+        replace: bool,
+    ) -> Result<Option<(ConsumerId, u32)>, Problem> {
+        let consumer = self.by_name.get_mut(&name).ok_or_else(|| no_consumer(name))?;
+        if replace {
+            consumer.given = credit.min(consumer.window);
+            consumer.kept = u64::from(credit - consumer.given);
+            return Ok(Some((consumer.engine_id, consumer.given)));
+        }
+        consumer.kept = consumer.kept.saturating_add(credit.into());
+        Ok(consumer.top_up().map(|more| (consumer.engine_id, more)))
+    }
+
+    /// So much was delivered: how much more the engine may be told.
+    fn delivered(&mut self, name: u64, count: u32, bytes: usize, budget: usize) -> Option<u32> {
+        let consumer = self.by_name.get_mut(&name)?;
+        consumer.given = consumer.given.saturating_sub(count);
+        let each = (bytes / count.max(1) as usize).max(1);
+        consumer.window = (budget / each).clamp(1, WINDOW_MAX as usize) as u32;
+        consumer.top_up()
+    }
+
+    pub fn detach(&mut self, name: u64) -> Result<ConsumerId, Problem> {
+        let engine_id =
+            self.by_name.get(&name).map(|c| c.engine_id).ok_or_else(|| no_consumer(name))?;
+        self.end(engine_id);
+        Ok(engine_id)
+    }
+
+    fn end(&mut self, engine_id: ConsumerId) -> Option<u64> {
+        let name = self.names.remove(&engine_id)?;
+        self.by_name.remove(&name);
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((engine_id, name));
+        Some(name)
+    }
+
+    fn name_of(&self, engine_id: ConsumerId) -> Option<u64> {
+        let ended = || self.ended.iter().find(|(id, _)| *id == engine_id).map(|(_, name)| *name);
+        self.names.get(&engine_id).copied().or_else(ended)
+    }
+
+    fn is_ended(&self, engine_id: ConsumerId) -> bool {
+        !self.names.contains_key(&engine_id)
+    }
+
+    pub fn names(&self) -> Vec<u64> {
+        let mut names: Vec<u64> = self.by_name.keys().copied().collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+impl Consumer {
+    /// Tops the engine's credit up to the window, in steps of at least half of it.
+    fn top_up(&mut self) -> Option<u32> {
+        let room = self.window.saturating_sub(self.given);
+        let more = u32::try_from(self.kept).unwrap_or(u32::MAX).min(room);
+        if more == 0 || (self.given > self.window / 2 && u64::from(more) < self.kept) {
+            return None;
+        }
+        self.kept -= u64::from(more);
+        self.given += more;
+        Some(more)
+    }
+}
+
+fn no_consumer(name: u64) -> Problem {
+    Problem::new(Code::ConsumerNotFound, format!("this connection has no consumer {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_reaches_the_engine_in_windows_and_never_exceeds_what_was_given() {
+        let mut all = Consumers::default();
+        let id = ConsumerId(1);
+        all.attached(7, id, 100);
+        let mut at_engine = Consumers::first_credit(100);
+        let mut told = at_engine;
+        assert_eq!(at_engine, WINDOW_FIRST);
+        let mut delivered = 0;
+        while at_engine > 0 {
+            let batch = at_engine.min(10);
+            delivered += batch;
+            at_engine -= batch;
+            // Large messages: the window shrinks to one.
+            let more = all.delivered(7, batch, batch as usize * (8 << 20), 4 << 20).unwrap_or(0);
+            at_engine += more;
+            told += more;
+        }
+        assert_eq!((delivered, told), (100, 100));
+        assert_eq!(all.credit(7, 5, false).unwrap(), Some((id, 1)));
+        assert_eq!(all.credit(7, 0, true).unwrap(), Some((id, 0)));
+        assert!(all.credit(8, 1, false).is_err());
+    }
+
+    #[test]
+    fn an_ended_consumer_is_remembered_for_its_last_messages() {
+        let mut all = Consumers::default();
+        all.attached(7, ConsumerId(1), 1);
+        assert!(all.check_new(7, 10).is_err());
+        assert_eq!(all.detach(7), Ok(ConsumerId(1)));
+        assert_eq!(all.name_of(ConsumerId(1)), Some(7));
+        assert!(all.is_ended(ConsumerId(1)));
+        all.check_new(7, 10).unwrap();
+        assert!(all.detach(7).is_err());
+    }
+}

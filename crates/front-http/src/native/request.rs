@@ -1,0 +1,232 @@
+//! What each frame does.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use malote_engine::{Consume, Wants};
+use malote_model::{Action, LeaseToken, QueueName, Refusal, Seq, SessionId, limits};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::frame::{
+    AcceptFrame, AttachFrame, CreditFrame, DeferredFrame, DetachFrame, Frame, GetStateFrame,
+    Nothing, ReleaseFrame, RenewFrame, SendFrame, SetStateFrame, SettleFrame,
+};
+use super::link::{Consumers, Link};
+use crate::ops::send::{addressed, all, prepare_all};
+use crate::ops::settle::{renew_leases, settle_leases};
+use crate::problem::{Code, Problem};
+use crate::wire::Encoding;
+use crate::wire::message::{BodyOut, Received, SentAll};
+use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
+use crate::wire::session::HeldOut;
+use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
+use crate::wire::text::to_base64;
+
+/// Counted while a request has no answer.
+pub(super) type Permit = OwnedSemaphorePermit;
+
+/// Sends in the order in which they came: each is handed to the engine before the next, and answered when durable.
+pub(super) async fn send_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(SendFrame, Permit)>) {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            // First what is under way: a send that waits for room is handed over before the next is begun.
+            biased;
+            Some(()) = under_way.next(), if !under_way.is_empty() => {}
+            next = frames.recv() => {
+                let Some((frame, permit)) = next else { break };
+                let id = frame.id;
+                let prepared = match addressed(frame.messages) {
+                    Ok(items) => prepare_all(&link.api, &link.caller, items).await,
+                    Err(problem) => Err(problem),
+                };
+                let link = &link;
+                under_way.push(async move {
+                    let sent = match prepared {
+                        Ok(messages) => link.api.engine.send(messages).await.map_err(Problem::from),
+                        Err(problem) => Err(problem),
+                    };
+                    link.reply::<SentAll>(Some(id), sent.map(all)).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+}
+
+/// Frames that change consumers, one after the other: a credit may follow its attach without waiting.
+pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(Frame, Permit)>) {
+    while let Some((frame, permit)) = frames.recv().await {
+        let (id, result) = match frame {
+            Frame::Attach(frame) => (frame.id, attach(&link, frame).await),
+            Frame::Credit(frame) => (frame.id, credit(&link, frame).await),
+            Frame::Detach(frame) => (frame.id, detach(&link, frame).await),
+            _ => continue,
+        };
+        link.reply(Some(id), result.map(|()| Nothing {})).await;
+        drop(permit);
+    }
+}
+
+async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow(&link.caller, Action::Receive, &queue)?;
+    range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
+    range("per_session", frame.per_session.into(), 1, limits::RECEIVE_BATCH_MAX as u64)?;
+    check_lock(frame.lock_ms)?;
+    let hold = token(frame.session_token.as_deref())?;
+    link.consumers.lock().check_new(frame.consumer, link.api.limits.consumers_max)?;
+    let consume = Consume {
+        queue,
+        wants: hold.map_or(Wants::Any { per_session: frame.per_session }, Wants::Held),
+        credit: Consumers::first_credit(frame.credit),
+        take: frame.mode == Mode::Delete,
+        lock_ms: frame.lock_ms,
+        free_standing: false,
+    };
+    let _attaching = link.attaching.lock().await;
+    let engine_id = link.connection.attach(consume).await?;
+    link.consumers.lock().attached(frame.consumer, engine_id, frame.credit);
+    Ok(())
+}
+
+async fn credit(link: &Link, frame: CreditFrame) -> Result<(), Problem> {
+    range("credit", frame.credit.into(), 0, limits::CREDIT_MAX.into())?;
+    let told = link.consumers.lock().credit(frame.consumer, frame.credit, frame.replace)?;
+    if let Some((engine_id, credit)) = told {
+        link.connection.credit(engine_id, credit, frame.replace).await?;
+    }
+    Ok(())
+}
+
+async fn detach(link: &Link, frame: DetachFrame) -> Result<(), Problem> {
+    let engine_id = link.consumers.lock().detach(frame.consumer)?;
+    Ok(link.connection.detach(engine_id).await?)
+}
+
+/// Every other frame, on its own.
+pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
+    let link = &*link;
+    match frame {
+        Frame::ReceiveDeferred(frame) => {
+            link.reply(Some(frame.id), deferred(link, frame).await).await
+        }
+        Frame::Settle(frame) => link.reply(Some(frame.id), settle(link, frame).await).await,
+        Frame::Renew(frame) => link.reply(Some(frame.id), renew(link, frame).await).await,
+        Frame::Accept(frame) => link.reply(Some(frame.id), accept(link, frame).await).await,
+        Frame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
+        Frame::GetState(frame) => link.reply(Some(frame.id), get_state(link, frame).await).await,
+        Frame::SetState(frame) => link.reply(Some(frame.id), set_state(link, frame).await).await,
+        Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
+        Frame::Resume(frame) => {
+            let why = "resume must be the first frame of a new connection";
+            link.reply::<Nothing>(Some(frame.id), Err(Problem::new(Code::ResumeRefused, why)))
+                .await;
+        }
+        // These have lanes of their own.
+        Frame::Send(_) | Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_) => {}
+    }
+    drop(permit);
+}
+
+fn queue_for(link: &Link, name: &str, action: Action) -> Result<QueueName, Problem> {
+    let queue = QueueName::new(name)?;
+    link.api.allow(&link.caller, action, &queue)?;
+    Ok(queue)
+}
+
+async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Problem> {
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
+    check_list("seqs", frame.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
+    let seqs = frame.seqs.into_iter().map(Seq).collect();
+    let hold = token(frame.session_token.as_deref())?;
+    let take = frame.mode == Mode::Delete;
+    let deliveries = link.connection.receive_deferred(queue, seqs, hold, take).await?;
+    let out = |delivery| Received::delivered(delivery, link.encoding);
+    Ok(ReceivedOut { messages: deliveries.into_iter().map(out).collect() })
+}
+
+async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> {
+    queue_for(link, &frame.queue, Action::Receive)?;
+    check_list("items", frame.items.len(), limits::SETTLE_BATCH_MAX)?;
+    link.leases.lock().settled(frame.items.iter().flat_map(|item| &item.leases));
+    let texts: Vec<Vec<String>> = frame.items.iter().map(|item| item.leases.clone()).collect();
+    // All are handed over at once and stand in one commit.
+    let each = futures_util::future::join_all(
+        frame.items.into_iter().map(|item| settle_leases(&link.api, item)),
+    );
+    let mut results = Vec::new();
+    for (outcome, leases) in each.await.into_iter().zip(texts) {
+        match outcome {
+            Ok(mut item) => results.append(&mut item.results),
+            Err(problem) => {
+                results.extend(
+                    leases.into_iter().map(|lease| ResultOut::failed(lease, problem.clone())),
+                );
+            }
+        }
+    }
+    Ok(ResultsOut { results })
+}
+
+async fn renew(link: &Link, frame: RenewFrame) -> Result<ResultsOut, Problem> {
+    queue_for(link, &frame.queue, Action::Receive)?;
+    renew_leases(&link.api, RenewIn { leases: frame.leases, lock_ms: frame.lock_ms }).await
+}
+
+/// A session in hand, or none that was ready in time.
+#[derive(Serialize)]
+struct Accepted {
+    held: Option<HeldOut>,
+}
+
+async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<>, Problem> {
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
+    range("wait_ms", frame.wait_ms, 0, limits::ACCEPT_WAIT_MS_MAX)?;
+    check_lock(frame.lock_ms)?;
+    let session = frame.session.as_deref().map(SessionId::new).transpose()?;
+    let held = link.connection.accept(queue, session, frame.wait_ms, frame.lock_ms).await?;
+    Ok(Accepted { held: held.map(HeldOut::from) })
+}
+
+async fn release(link: &Link, frame: ReleaseFrame) -> Result<Nothing, Problem> {
+    queue_for(link, &frame.queue, Action::Receive)?;
+    link.api.engine.release_session(frame.token.parse()?).await?;
+    Ok(Nothing {})
+}
+
+/// The state of a session: neither field when it has none.
+#[derive(Serialize)]
+struct StateOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<BodyOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_base64: Option<String>,
+}
+
+async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize + use<>, Problem> {
+    let hold: Option<LeaseToken> = token(frame.token.as_deref())?;
+    let action = if hold.is_some() { Action::Receive } else { Action::Manage };
+    let queue = queue_for(link, &frame.queue, action)?;
+    let session = SessionId::new(&frame.session)?;
+    let state = link.api.engine.get_state(queue, session, hold).await?;
+    Ok(match link.encoding {
+        Encoding::Json => {
+            StateOut { state: None, state_base64: state.map(|state| to_base64(&state)) }
+        }
+        Encoding::MessagePack => StateOut { state: state.map(BodyOut::Bytes), state_base64: None },
+    })
+}
+
+async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem> {
+    queue_for(link, &frame.queue, Action::Receive)?;
+    link.api.engine.set_state(frame.change.change()?).await?;
+    Ok(Nothing {})
+}
+
+/// The leases that a resuming client knows of.
+pub(super) fn known(leases: Vec<String>) -> Result<Vec<LeaseToken>, Refusal> {
+    tokens(leases).into_iter().map(|(_, token)| token).collect()
+}

@@ -1,0 +1,43 @@
+//! "Did you mean …?": the nearest of a few known words.
+
+/// The known word that `word` was probably meant to be: at most a third of it differs.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word: Vec<char> = word.chars().take(128).collect();
+    let far = (word.len() / 3).max(1);
+    known
+        .into_iter()
+        .map(|candidate| (distance(&word, candidate), candidate))
+        .filter(|&(distance, _)| distance <= far)
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Edits between two words (Levenshtein).
+fn distance(word: &[char], candidate: &str) -> usize {
+    let mut row: Vec<usize> = (0..=word.len()).collect();
+    for (i, c) in candidate.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, w) in word.iter().enumerate() {
+            let replaced = corner + usize::from(*w != c);
+            corner = row[j + 1];
+            row[j + 1] = replaced.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[word.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_meant_and_nothing_far_off() {
+        let known = ["session", "subject", "ttl_ms", "to"];
+        assert_eq!(nearest("sesion", known), Some("session"));
+        assert_eq!(nearest("ttl", known), None);
+        assert_eq!(nearest("ttl_m", known), Some("ttl_ms"));
+        assert_eq!(nearest("banana", known), None);
+        assert_eq!(nearest("", known), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! stub
+pub fn document() -> serde_json::Value {
+    serde_json::json!({})
+}

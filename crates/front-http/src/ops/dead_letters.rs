@@ -1,0 +1,123 @@
+//! Dead letters: looking, dropping, sending back, correcting and sending again.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use malote_engine::{Peek, Which};
+use malote_model::{Action, QueueName, Refusal, Seq, limits};
+
+use super::send::prepare;
+use crate::Api;
+use crate::extract::{Caller, Json, JsonMessages, Query, Queue, Sequence};
+use crate::problem::{Code, Problem};
+use crate::wire::message::SentOne;
+use crate::wire::peek::{PeekOut, PeekQuery, RedriveIn, RedriveOut, ResendIn};
+use crate::wire::queue::Removed;
+use crate::wire::receive::{check_list, range};
+
+/// What one redrive moves unless it is told otherwise.
+const REDRIVE_DEFAULT: u64 = 1000;
+/// What one redrive may be told to move.
+const REDRIVE_MAX: u64 = 1_000_000;
+
+/// Dead letters, in order, with reason, text and counts.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Query(query): Query<PeekQuery>,
+) -> Result<Answer<PeekOut>, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    super::peek::look(&api, queue.dead_letters(), query).await
+}
+
+/// Drops all dead letters that are not out to a receiver.
+pub async fn purge(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+) -> Result<Answer<Removed>, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    Ok(Answer(Removed { removed: api.engine.purge(queue.dead_letters()).await? }))
+}
+
+/// Moves dead letters back to where they came from, or elsewhere.
+pub async fn redrive(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Json(asked): Json<RedriveIn>,
+) -> Result<Answer<RedriveOut>, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    let to = asked.to.as_deref().map(QueueName::new).transpose()?;
+    if let Some(to) = &to {
+        api.allow(&caller, Action::Send, to)?;
+    }
+    if asked.seqs.is_some() && asked.limit.is_some() {
+        return Err(Problem::new(Code::BadField, "give `seqs` or `limit`, not both"));
+    }
+    let limit = asked.limit.unwrap_or(REDRIVE_DEFAULT);
+    range("limit", limit, 1, REDRIVE_MAX)?;
+    let which = match asked.seqs {
+        Some(seqs) => {
+            check_list("seqs", seqs.len(), limits::RECEIVE_BATCH_MAX)?;
+            Which::These(seqs.into_iter().map(Seq).collect())
+        }
+        None => Which::Oldest(limit as usize),
+    };
+    if asked.dry_run {
+        let there = api.engine.describe(queue.clone()).await?.dead_lettered;
+        let moved = match which {
+            Which::Oldest(_) => there.min(limit),
+            Which::These(seqs) => {
+                for &seq in &seqs {
+                    dead_letter(&api, &queue, seq).await?;
+                }
+                seqs.len() as u64
+            }
+        };
+        return Ok(Answer(RedriveOut { moved, left: there.saturating_sub(moved) }));
+    }
+    let moved = api.engine.redrive(queue.clone(), which, to).await?;
+    let left = api.engine.describe(queue).await?.dead_lettered;
+    Ok(Answer(RedriveOut { moved, left }))
+}
+
+/// Where a dead letter came from.
+async fn dead_letter(api: &Api, queue: &QueueName, seq: Seq) -> Result<Option<QueueName>, Problem> {
+    let from = queue.dead_letters();
+    let peek = Peek { queue: from.clone(), from: seq, max: 1, session: None, state: None };
+    let (seen, _) = api.engine.peek(peek).await?;
+    let missing = Refusal::MessageNotFound { queue: from, seq, what: "dead-lettered" };
+    let seen = seen.into_iter().find(|seen| seen.seq == seq).ok_or(missing)?;
+    Ok(seen.stored.and_then(|stored| stored.dead).map(|dead| dead.from))
+}
+
+/// Removes a dead letter and sends a corrected message in its stead, at once or not at all.
+pub async fn resend(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Sequence(seq): Sequence,
+    JsonMessages(asked, _share): JsonMessages<ResendIn>,
+) -> Result<(StatusCode, Answer<SentOne>), Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    let to = match asked.to.as_deref() {
+        Some(to) => QueueName::new(to)?,
+        None => {
+            let home = dead_letter(&api, &queue, seq).await?;
+            let owner = || queue.owner().map(QueueName::new).transpose();
+            home.map_or_else(owner, |home| Ok(Some(home)))?.unwrap_or_else(|| queue.clone())
+        }
+    };
+    api.allow(&caller, Action::Send, &to)?;
+    if asked.message.queue.is_some() {
+        return Err(Problem::new(
+            Code::BadField,
+            "`queue` means nothing here: `to` says where it goes",
+        ));
+    }
+    let message = prepare(&api, &to, asked.message).await?;
+    let sent = api.engine.resend(queue.dead_letters(), seq, to, message).await?;
+    Ok((StatusCode::CREATED, Answer(sent.into())))
+}

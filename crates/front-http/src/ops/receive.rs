@@ -1,0 +1,74 @@
+//! Receiving with a long wait, receiving what was deferred, taking back what was scheduled.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use malote_engine::Receive;
+use malote_model::{Action, Seq, limits};
+
+use crate::Api;
+use crate::extract::{Caller, Json, Queue};
+use crate::problem::Problem;
+use crate::wire::Encoding;
+use crate::wire::message::Received;
+use crate::wire::receive::{
+    CancelIn, CancelOut, DeferredIn, Mode, ReceiveIn, ReceivedOut, check_list, check_lock, token,
+};
+
+/// Waits for messages. A caller that hangs up meanwhile takes none: its future is dropped.
+pub async fn receive(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Json(asked): Json<ReceiveIn>,
+) -> Result<Answer<ReceivedOut>, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    asked.check()?;
+    let receive = Receive {
+        queue,
+        max: asked.max,
+        wait_ms: asked.wait_ms,
+        lock_ms: asked.lock_ms,
+        take: asked.mode == Mode::Delete,
+        hold: token(asked.session_token.as_deref())?,
+        per_session: asked.per_session,
+    };
+    let deliveries = tokio::select! {
+        biased;
+        deliveries = api.engine.receive(receive) => deliveries?,
+        // A stopping broker does not keep callers waiting.
+        () = api.shutdown.cancelled() => Vec::new(),
+    };
+    let messages = deliveries.into_iter().map(|d| Received::delivered(d, Encoding::Json)).collect();
+    Ok(Answer(ReceivedOut { messages }))
+}
+
+/// Deferred messages by their sequences.
+pub async fn receive_deferred(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Json(asked): Json<DeferredIn>,
+) -> Result<Answer<ReceivedOut>, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
+    check_lock(asked.lock_ms)?;
+    let seqs = asked.seqs.into_iter().map(Seq).collect();
+    let hold = token(asked.session_token.as_deref())?;
+    let take = asked.mode == Mode::Delete;
+    let deliveries = api.engine.receive_deferred(queue, seqs, hold, asked.lock_ms, take).await?;
+    let messages = deliveries.into_iter().map(|d| Received::delivered(d, Encoding::Json)).collect();
+    Ok(Answer(ReceivedOut { messages }))
+}
+
+/// Takes back scheduled messages.
+pub async fn cancel(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Json(asked): Json<CancelIn>,
+) -> Result<Answer<CancelOut>, Problem> {
+    api.allow(&caller, Action::Send, &queue)?;
+    check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
+    let seqs = asked.seqs.into_iter().map(Seq).collect();
+    Ok(Answer(CancelOut { cancelled: api.engine.cancel(queue, seqs).await? }))
+}

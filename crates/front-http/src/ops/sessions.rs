@@ -1,0 +1,246 @@
+//! Holding sessions, their state, and looking at them.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use malote_engine::StateChange;
+use malote_model::{Action, LeaseToken, QueueName, Refusal, SessionId, limits};
+
+use crate::Api;
+use crate::extract::{Caller, Json, Query, Queue, Raw, Session};
+use crate::problem::{Code, Problem};
+use crate::wire::session::{
+    AcceptIn, HeldOut, SessionOut, SessionsOut, SessionsQuery, TokenIn, UntilOut,
+};
+use crate::wire::settle::check_state;
+
+/// Proof of a hold, where the body is the state itself.
+pub(crate) const TOKEN_HEADER: &str = "malote-session-token";
+
+/// Sessions of a queue, by id.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Query(query): Query<SessionsQuery>,
+) -> Result<Answer<SessionsOut>, Problem> {
+    api.allow_look(&caller, &queue)?;
+    let max = query.max()?;
+    let after = query.after.as_deref().map(SessionId::new).transpose()?;
+    let sessions = api.engine.sessions(queue, after, max).await?;
+    let next = sessions.last().filter(|_| sessions.len() == max);
+    let next = next.map(|last| last.session.as_str().to_owned());
+    Ok(Answer(SessionsOut { sessions: sessions.into_iter().map(SessionOut::from).collect(), next }))
+}
+
+/// One session.
+pub async fn describe(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(session): Session,
+) -> Result<Answer<SessionOut>, Problem> {
+    api.allow_look(&caller, &queue)?;
+    let facts = find(&api, &queue, &session).await?;
+    facts.map(Answer).ok_or_else(|| {
+        let why = format!(
+            "queue `{queue}` has nothing of session `{session}`: no message, hold or state"
+        );
+        Problem::new(Code::MessageNotFound, why)
+    })
+}
+
+/// The engine lists sessions from after an id: begin just below the one that is wanted.
+async fn find(
+    api: &Api,
+    queue: &QueueName,
+    session: &SessionId,
+) -> Result<Option<SessionOut>, Problem> {
+    let mut after = before(session);
+    loop {
+        let page = api.engine.sessions(queue.clone(), after, limits::RECEIVE_BATCH_MAX).await?;
+        let last = page.last().map(|facts| facts.session.clone());
+        let past = last.as_ref().is_none_or(|last| last >= session);
+        if let Some(facts) = page.into_iter().find(|facts| facts.session == *session) {
+            return Ok(Some(facts.into()));
+        }
+        if past {
+            return Ok(None);
+        }
+        after = last;
+    }
+}
+
+/// An id just below, so that the list begins at the session or very near.
+fn before(session: &SessionId) -> Option<SessionId> {
+    let mut chars: Vec<char> = session.as_str().chars().collect();
+    let last = chars.pop()?;
+    match char::from_u32((last as u32).wrapping_sub(1)) {
+        Some(lower) if last != '\0' => {
+            chars.push(lower);
+            if chars.len() < limits::SESSION_ID_CHARS_MAX {
+                chars.push(char::MAX);
+            }
+        }
+        _ => {}
+    }
+    SessionId::new(&chars.into_iter().collect::<String>()).ok()
+}
+
+/// Holds a session by name, or the next that is ready; 204 when none is.
+pub async fn accept(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Json(asked): Json<AcceptIn>,
+) -> Result<Response, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    asked.check(limits::RECEIVE_WAIT_MS_MAX)?;
+    let session = asked.session.as_deref().map(SessionId::new).transpose()?;
+    let held = tokio::select! {
+        biased;
+        held = api.engine.accept(queue, session, asked.wait_ms, asked.lock_ms) => held?,
+        () = api.shutdown.cancelled() => None,
+    };
+    Ok(match held {
+        Some(held) => Answer(HeldOut::from(held)).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
+}
+
+/// Lets go of a session.
+pub async fn release(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(_): Session,
+    Json(asked): Json<TokenIn>,
+) -> Result<StatusCode, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    if asked.lock_ms.is_some() {
+        return Err(Problem::new(
+            Code::BadField,
+            "`lock_ms` means nothing when a session is released",
+        ));
+    }
+    api.engine.release_session(asked.token.parse()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Prolongs a hold.
+pub async fn renew(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(_): Session,
+    Json(asked): Json<TokenIn>,
+) -> Result<Answer<UntilOut>, Problem> {
+    api.allow(&caller, Action::Receive, &queue)?;
+    crate::wire::receive::check_lock(asked.lock_ms)?;
+    let hold: LeaseToken = asked.token.parse()?;
+    let mut renewed = api.engine.renew(vec![hold], asked.lock_ms).await?;
+    let until = renewed.pop().unwrap_or(Err(Refusal::LeaseLost { lease: hold }))?;
+    Ok(Answer(UntilOut { until: until.0 }))
+}
+
+fn token_of(headers: &HeaderMap) -> Result<Option<LeaseToken>, Problem> {
+    let Some(value) = headers.get(TOKEN_HEADER) else { return Ok(None) };
+    Ok(Some(value.to_str().unwrap_or("(not ASCII)").parse()?))
+}
+
+fn token_needed(headers: &HeaderMap) -> Result<LeaseToken, Problem> {
+    let missing = || {
+        let why = format!(
+            "header {TOKEN_HEADER} is missing: only the holder of a session changes its state"
+        );
+        Problem::new(Code::BadHeader, why)
+    };
+    token_of(headers)?.ok_or_else(missing)
+}
+
+/// The state of a session: for its holder, or for an operator without a token. 204 when it has none.
+pub async fn get_state(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(session): Session,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let hold = token_of(&headers)?;
+    let action = if hold.is_some() { Action::Receive } else { Action::Manage };
+    api.allow(&caller, action, &queue)?;
+    Ok(match api.engine.get_state(queue, session, hold).await? {
+        Some(state) => {
+            ([(header::CONTENT_TYPE, "application/octet-stream")], state).into_response()
+        }
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
+}
+
+/// Sets the state of a held session.
+pub async fn put_state(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(session): Session,
+    headers: HeaderMap,
+    body: Raw,
+) -> Result<StatusCode, Problem> {
+    check_state(body.bytes.len())?;
+    change_state(&api, &caller, queue, session, &headers, Some(body.bytes.clone())).await
+}
+
+/// Clears the state of a held session.
+pub async fn delete_state(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(session): Session,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    change_state(&api, &caller, queue, session, &headers, None).await
+}
+
+async fn change_state(
+    api: &Api,
+    caller: &malote_model::Principal,
+    queue: QueueName,
+    session: SessionId,
+    headers: &HeaderMap,
+    state: Option<bytes::Bytes>,
+) -> Result<StatusCode, Problem> {
+    api.allow(caller, Action::Receive, &queue)?;
+    let hold = token_needed(headers)?;
+    // The token says which session it holds; the path must say the same.
+    api.engine.get_state(queue, session, Some(hold)).await?;
+    api.engine.set_state(StateChange { hold, state }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// An operator takes a session from its holder.
+pub async fn break_hold(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Queue(queue): Queue,
+    Session(session): Session,
+) -> Result<StatusCode, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    api.engine.break_session(queue.clone(), session.clone()).await?;
+    tracing::info!(%queue, %session, by = %caller, front = "http", "session taken from its holder");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_just_below_is_below() {
+        for id in ["a", "ab", "\u{e000}", "b\0", &"z".repeat(128)] {
+            let id = SessionId::new(id).unwrap();
+            assert!(before(&id).is_none_or(|below| below < id), "{id:?}");
+        }
+        assert_eq!(before(&SessionId::new("\0").unwrap()), None);
+    }
+}

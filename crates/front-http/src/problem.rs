@@ -1,0 +1,332 @@
+//! Every answer that is not the one asked for: RFC 9457 problems with a stable code and what to do.
+//!
+//! A code, once published, keeps its meaning. `Refusal` and `EngineError` are mapped here in one exhaustive `match`:
+//! a new refusal stops this crate from compiling until it has a code.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use malote_engine::EngineError;
+use malote_model::{Denied, Refusal};
+use serde::Serialize;
+
+macro_rules! codes {
+    ($($variant:ident $code:literal $status:literal $title:literal => $fix:literal;)+) => {
+        /// What went wrong, as programs compare it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs)] // the title says it
+        pub enum Code { $($variant),+ }
+
+        impl Code {
+            /// Every code there is.
+            pub const ALL: &'static [Code] = &[$(Code::$variant),+];
+            /// The stable word.
+            pub fn as_str(self) -> &'static str { match self { $(Code::$variant => $code),+ } }
+            /// The HTTP status it is answered with.
+            pub fn status(self) -> u16 { match self { $(Code::$variant => $status),+ } }
+            /// The same few words for every occurrence.
+            pub fn title(self) -> &'static str { match self { $(Code::$variant => $title),+ } }
+            /// What to do about it.
+            pub fn fix(self) -> &'static str { match self { $(Code::$variant => $fix),+ } }
+        }
+    };
+}
+
+codes! {
+    QueueNotFound "queue_not_found" 404 "There is no such queue" => "Create it with PUT /api/v1/queues/{name} (percent-encode a slash as %2F), or send with ?create=true.";
+    QueueDiffers "queue_differs" 409 "The queue exists and is different" => "Declare it as it is, or change it with PATCH /api/v1/queues/{name}.";
+    QueueFixed "queue_fixed" 409 "That cannot be changed on an existing queue" => "Delete the queue and declare it anew.";
+    QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
+    BadSpec "bad_spec" 400 "No queue can be like that" => "Correct the field that `detail` names.";
+    BadName "bad_name" 400 "That cannot be the name of a queue" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments or segments that begin with $.";
+    DeadLetterSet "dead_letter_set" 409 "Dead letters cannot be used like that" => "Use the queue itself, or its /dead-letters routes.";
+    BadSessionId "bad_session_id" 400 "That cannot be a session id" => "Use 1 to 128 characters.";
+    SessionRequired "session_required" 400 "The queue needs a session id on every message" => "Give `session`, or session-from-key=true with a `key` where the list of sessions is fixed.";
+    NoSessions "no_sessions" 409 "The queue has no sessions" => "Declare a queue with \"sessions\": \"dynamic\" or a list of ids.";
+    SessionNotListed "session_not_listed" 400 "The session is not on the queue's fixed list" => "Use one of its ids, or send with a key and session-from-key=true.";
+    SessionHeld "session_held" 409 "Somebody else holds the session" => "Wait until the hold ends, or accept the next free session by leaving `session` out.";
+    HoldRequired "hold_required" 409 "A session must be held for this" => "POST /api/v1/queues/{name}/sessions/accept first, then receive with its `session_token`.";
+    LeaseLost "lease_lost" 409 "The lease or hold is over" => "Receive again; renew before `until` when the work takes longer than the lock.";
+    BadToken "bad_token" 400 "That is not a token" => "Use `lease` or `token` exactly as it was answered: 32 hexadecimal digits.";
+    MessageNotFound "message_not_found" 404 "There is no such message in that state" => "Look with GET /api/v1/queues/{name}/messages what is there.";
+    MessageTooLarge "message_too_large" 413 "The message is larger than the queue takes" => "Send less, or raise message_bytes_max with PATCH /api/v1/queues/{name}.";
+    BatchTooLarge "batch_too_large" 413 "Too much in one request" => "Split it into several requests.";
+    OutOfRange "out_of_range" 400 "A value is out of range" => "Correct the value that `detail` names.";
+    TooMany "too_many" 429 "A bound of the broker is reached" => "Settle, detach or delete what is no longer needed, then try again.";
+    DiskFull "disk_full" 507 "The disk is full" => "Free space on the data directory's disk; receiving and settling go on meanwhile.";
+    Poisoned "poisoned" 503 "The disk failed" => "The outcome is unknown. Restart the broker, look at its log and try again.";
+    Stopping "stopping" 503 "The broker is stopping" => "Try again when it is back.";
+    Damaged "damaged" 500 "A stored message cannot be read" => "Stop the broker and run `malote verify` on its data directory.";
+    Internal "internal" 500 "The broker made a mistake" => "Look at the broker's log and report it.";
+    MalformedJson "malformed_json" 400 "The body is not JSON" => "Correct the JSON at the line and column that `detail` names.";
+    UnknownField "unknown_field" 400 "The body has a field that does not exist here" => "Remove or correct it; GET /api/v1/openapi.json lists what each request takes.";
+    BadField "bad_field" 400 "A field of the body is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
+    BadQuery "bad_query" 400 "The query of the address is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
+    BadHeader "bad_header" 400 "A header is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
+    BadPath "bad_path" 400 "The path of the address is wrong" => "Percent-encode names as UTF-8; a slash in a queue's name is %2F.";
+    RouteNotFound "route_not_found" 404 "There is no such route" => "GET /api/v1/openapi.json lists every route.";
+    MethodNotAllowed "method_not_allowed" 405 "The route does not take this method" => "Use a method of the `allow` header.";
+    UnsupportedMediaType "unsupported_media_type" 415 "The body must be JSON" => "Send content-type: application/json.";
+    BodyTooLarge "body_too_large" 413 "The body is too large" => "Split it into several requests.";
+    BodyTooSlow "body_too_slow" 408 "The body stopped coming" => "Send the whole body without long pauses.";
+    BodyCut "body_cut" 400 "The body ended before its end" => "Send as many bytes as content-length says.";
+    Busy "busy" 429 "Too much is under way" => "Try again after the seconds in `retry-after`.";
+    Unauthenticated "unauthenticated" 401 "Credentials are needed" => "Send Authorization: Basic or Bearer with a user or key made by `malote user` or `malote key`.";
+    Forbidden "forbidden" 403 "Not allowed" => "Ask for the grant that `detail` names.";
+    CrossOrigin "cross_origin" 403 "A page of another origin may not call this" => "Serve the page from the broker's own address, or allow its origin in the settings.";
+    NotWebSocket "not_websocket" 426 "This route speaks WebSocket" => "Connect with a WebSocket client and the sub-protocol malote.v1.json or malote.v1.msgpack.";
+    BadFrame "bad_frame" 400 "The frame is wrong" => "Send one frame or an array of frames as GET /api/v1/openapi.json describes them.";
+    ConsumerNotFound "consumer_not_found" 404 "The connection has no such consumer" => "Attach it first, or after a connection was lost.";
+    ConsumerExists "consumer_exists" 409 "The connection has that consumer already" => "Choose another number, or detach it first.";
+    ResumeRefused "resume_refused" 409 "The connection cannot be resumed" => "Go on with the new connection: attach again and receive again.";
+}
+
+/// A problem on its way to the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem(Box<Inner>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inner {
+    code: Code,
+    detail: String,
+    fix: Option<String>,
+    differs: Option<Differs>,
+    retry_after_s: Option<u32>,
+    header: Option<(header::HeaderName, String)>,
+}
+
+/// What a declaration differs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Differs {
+    /// The field.
+    pub field: String,
+    /// What it is.
+    pub is: String,
+    /// What was asked.
+    pub asked: String,
+}
+
+/// A problem as it is written.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProblemBody {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    detail: String,
+    fix: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_s: Option<u32>,
+}
+
+impl Problem {
+    /// A problem of this kind; `detail` says what happened to which thing.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let retry_after_s = match code {
+            Code::Busy | Code::TooMany | Code::Stopping => Some(1),
+            Code::DiskFull => Some(30),
+            Code::Poisoned => Some(10),
+            _ => None,
+        };
+        let (fix, differs, header) = (None, None, None);
+        Self(Box::new(Inner { code, detail: detail.into(), fix, differs, retry_after_s, header }))
+    }
+
+    /// With a better advice than the general one.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.0.fix = Some(fix.into());
+        self
+    }
+
+    /// With a header that the status asks for.
+    #[must_use]
+    pub fn header(mut self, name: header::HeaderName, value: impl Into<String>) -> Self {
+        self.0.header = Some((name, value.into()));
+        self
+    }
+
+    /// What kind it is.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// What happened.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// As it is written.
+    pub fn body(&self) -> ProblemBody {
+        let Inner { code, detail, fix, differs, retry_after_s, .. } = &*self.0;
+        ProblemBody {
+            kind: format!("/problems/{}", code.as_str()),
+            title: code.title(),
+            status: code.status(),
+            code: code.as_str(),
+            detail: detail.clone(),
+            fix: fix.clone().unwrap_or_else(|| code.fix().into()),
+            field: differs.as_ref().map(|d| d.field.clone()),
+            is: differs.as_ref().map(|d| d.is.clone()),
+            asked: differs.as_ref().map(|d| d.asked.clone()),
+            retry_after_s: *retry_after_s,
+        }
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.body().serialize(serializer)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.body()).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json; charset=utf-8"),
+        );
+        if let Some(seconds) = self.0.retry_after_s {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.append(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Basic realm=\"malote\", charset=\"UTF-8\""),
+            );
+            headers.append(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"malote\""),
+            );
+        }
+        if let Some((name, value)) = self.0.header
+            && let Ok(value) = HeaderValue::from_str(&value)
+        {
+            headers.insert(name, value);
+        }
+        response
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let code = match &refusal {
+            Refusal::QueueNotFound { .. } => Code::QueueNotFound,
+            Refusal::QueueDiffers { .. } => Code::QueueDiffers,
+            Refusal::QueueFixed { .. } => Code::QueueFixed,
+            Refusal::BadSpec { .. } => Code::BadSpec,
+            Refusal::BadName { .. } => Code::BadName,
+            Refusal::DeadLetterSet { .. } => Code::DeadLetterSet,
+            Refusal::QueueInUse { .. } => Code::QueueInUse,
+            Refusal::BadSessionId { .. } => Code::BadSessionId,
+            Refusal::SessionRequired { .. } => Code::SessionRequired,
+            Refusal::NoSessions { .. } => Code::NoSessions,
+            Refusal::SessionNotListed { .. } => Code::SessionNotListed,
+            Refusal::SessionHeld { .. } => Code::SessionHeld,
+            Refusal::HoldRequired { .. } => Code::HoldRequired,
+            Refusal::LeaseLost { .. } => Code::LeaseLost,
+            Refusal::BadToken { .. } => Code::BadToken,
+            Refusal::MessageNotFound { .. } => Code::MessageNotFound,
+            Refusal::MessageTooLarge { .. } => Code::MessageTooLarge,
+            Refusal::OutOfRange { .. } => Code::OutOfRange,
+            // One variant, two meanings: a batch that is too large will be so again.
+            Refusal::TooMany { what, .. } if what.contains("in one ") => Code::BatchTooLarge,
+            Refusal::TooMany { .. } => Code::TooMany,
+            Refusal::DiskFull => Code::DiskFull,
+        };
+        let mut problem = Self::new(code, refusal.to_string());
+        match refusal {
+            Refusal::QueueNotFound { queue } => {
+                let path = queue.as_str().replace('%', "%25").replace('/', "%2F");
+                problem.0.fix = Some(format!(
+                    "Create it with PUT /api/v1/queues/{path}, or send with ?create=true."
+                ));
+            }
+            Refusal::QueueDiffers { field, is, asked, .. } => {
+                problem.0.differs = Some(Differs { field: field.into(), is, asked });
+            }
+            _ => {}
+        }
+        problem
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        let code = match error {
+            EngineError::Refused(refusal) => return refusal.into(),
+            EngineError::Poisoned => Code::Poisoned,
+            EngineError::Stopping => Code::Stopping,
+            EngineError::Damaged { .. } => Code::Damaged,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        let code = if denied.who.is_anonymous() { Code::Unauthenticated } else { Code::Forbidden };
+        Self::new(code, denied.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use malote_model::{QueueName, Refusal};
+
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_words_and_statuses_are_errors() {
+        let mut seen = std::collections::HashSet::new();
+        for code in Code::ALL {
+            assert!(seen.insert(code.as_str()), "{} stands twice", code.as_str());
+            assert!(code.as_str().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+            assert!((400..600).contains(&code.status()));
+            assert!(!code.fix().is_empty() && !code.title().ends_with('.'));
+        }
+    }
+
+    #[test]
+    fn a_differing_declaration_names_field_is_and_asked() {
+        let queue = QueueName::new("a/b").unwrap();
+        let (is, asked) = ("30000".to_owned(), "5".to_owned());
+        let problem = Problem::from(Refusal::QueueDiffers { queue, field: "lock_ms", is, asked });
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(json["status"], 409);
+        assert_eq!(json["type"], "/problems/queue_differs");
+        assert_eq!(
+            (&json["field"], &json["is"], &json["asked"]),
+            (&"lock_ms".into(), &"30000".into(), &"5".into())
+        );
+    }
+
+    #[test]
+    fn a_missing_queue_says_how_to_create_it() {
+        let queue = QueueName::new("a/b").unwrap();
+        let problem = Problem::from(Refusal::QueueNotFound { queue });
+        assert!(problem.body().fix.contains("PUT /api/v1/queues/a%2Fb"));
+    }
+
+    #[test]
+    fn statuses_bring_the_headers_they_ask_for() {
+        let response = Problem::new(Code::Unauthenticated, "x").into_response();
+        assert_eq!(response.headers().get_all(header::WWW_AUTHENTICATE).iter().count(), 2);
+        let response = Problem::from(Refusal::DiskFull).into_response();
+        assert_eq!(response.status(), StatusCode::INSUFFICIENT_STORAGE);
+        assert!(response.headers().contains_key(header::RETRY_AFTER));
+        let response = Problem::from(EngineError::Poisoned).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

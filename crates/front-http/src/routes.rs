@@ -1,0 +1,232 @@
+//! Every route and the function that answers it. The router, the OpenAPI document and its test read this one table.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+
+use crate::nearest::nearest;
+use crate::ops::{about, dead_letters, peek, queues, receive, send, sessions, settle};
+use crate::problem::{Code, Problem};
+use crate::{Api, health, history, metrics, native};
+
+/// A method on a path, and the name of what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub name: &'static str,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal $name:ident => $handler:expr;)+) => {
+        pub(crate) const ROUTES: &[Route] = &[$(
+            Route { method: stringify!($method), path: $path, name: stringify!($name) },
+        )+];
+
+        fn handlers() -> Vec<(&'static str, MethodRouter<Api>)> {
+            vec![$(($path, on(MethodFilter::$method, $handler)),)+]
+        }
+    };
+}
+
+routes! {
+    GET "/api/v1/queues" list_queues => queues::list;
+    PUT "/api/v1/queues/{queue}" declare_queue => queues::declare;
+    PATCH "/api/v1/queues/{queue}" update_queue => queues::update;
+    GET "/api/v1/queues/{queue}" get_queue => queues::describe;
+    DELETE "/api/v1/queues/{queue}" delete_queue => queues::delete;
+    POST "/api/v1/queues/{queue}/purge" purge_queue => queues::purge;
+    POST "/api/v1/queues/{queue}/pause" pause_queue => queues::pause;
+    POST "/api/v1/queues/{queue}/resume" resume_queue => queues::resume;
+    POST "/api/v1/queues/{queue}/messages" send => send::send;
+    POST "/api/v1/queues/{queue}/messages/batch" send_batch => send::send_batch;
+    POST "/api/v1/send" send_many => send::send_many;
+    POST "/api/v1/queues/{queue}/receive" receive => receive::receive;
+    POST "/api/v1/queues/{queue}/deferred/receive" receive_deferred => receive::receive_deferred;
+    POST "/api/v1/queues/{queue}/scheduled/cancel" cancel_scheduled => receive::cancel;
+    POST "/api/v1/queues/{queue}/settle" settle => settle::settle;
+    POST "/api/v1/queues/{queue}/renew" renew => settle::renew;
+    GET "/api/v1/queues/{queue}/sessions" list_sessions => sessions::list;
+    POST "/api/v1/queues/{queue}/sessions/accept" accept_session => sessions::accept;
+    GET "/api/v1/queues/{queue}/sessions/{session}" get_session => sessions::describe;
+    POST "/api/v1/queues/{queue}/sessions/{session}/release" release_session => sessions::release;
+    POST "/api/v1/queues/{queue}/sessions/{session}/renew" renew_session => sessions::renew;
+    POST "/api/v1/queues/{queue}/sessions/{session}/break" break_session => sessions::break_hold;
+    GET "/api/v1/queues/{queue}/sessions/{session}/state" get_session_state => sessions::get_state;
+    PUT "/api/v1/queues/{queue}/sessions/{session}/state" set_session_state => sessions::put_state;
+    DELETE "/api/v1/queues/{queue}/sessions/{session}/state" clear_session_state => sessions::delete_state;
+    GET "/api/v1/queues/{queue}/messages" peek => peek::peek;
+    GET "/api/v1/queues/{queue}/dead-letters" list_dead_letters => dead_letters::list;
+    DELETE "/api/v1/queues/{queue}/dead-letters" purge_dead_letters => dead_letters::purge;
+    POST "/api/v1/queues/{queue}/dead-letters/redrive" redrive => dead_letters::redrive;
+    POST "/api/v1/queues/{queue}/dead-letters/{seq}/resend" resend => dead_letters::resend;
+    GET "/api/v1/queues/{queue}/partition" partition => about::partition;
+    GET "/api/v1/queues/{queue}/history" history => history::history;
+    GET "/api/v1/scale/{queue}" scale => about::scale;
+    GET "/api/v1/openapi.json" openapi => about::openapi;
+    GET "/api/v1/version" version => about::version;
+    GET "/api/v1/connect" connect => native::connect;
+    GET "/problems/{code}" problem => about::problem;
+    GET "/livez" livez => health::livez;
+    GET "/readyz" readyz => health::readyz;
+    GET "/health/queue" health_all => health::all;
+    GET "/health/queue/{queue}" health_queue => health::one;
+    GET "/metrics" metrics => metrics::aggregated;
+    GET "/metrics/per-object" metrics_per_object => metrics::per_object;
+    GET "/metrics/queues" metrics_queues => metrics::queues;
+}
+
+/// Answered to anyone, without asking who it is: a probe has no credentials.
+const OPEN: [&str; 4] = ["/livez", "/readyz", "/api/v1/version", "/problems/{code}"];
+
+static NAMES: LazyLock<HashMap<(&str, &str), &'static str>> =
+    LazyLock::new(|| ROUTES.iter().map(|r| ((r.method, r.path), r.name)).collect());
+
+/// Everything this front end answers.
+pub fn router(api: Api) -> Router {
+    let mut router = Router::new();
+    for (path, handler) in handlers() {
+        router = router.route(path, handler);
+    }
+    router
+        .layer(middleware::from_fn_with_state(api.clone(), around))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(api)
+}
+
+/// Around every operation: who calls, whether a browser may, and how long it took.
+async fn around(
+    State(api): State<Api>,
+    matched: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let path = matched.as_ref().map_or("", MatchedPath::as_str);
+    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    let name = NAMES.get(&(method, path)).copied().unwrap_or("other");
+    let watch = api.metrics.request(name);
+    if let Err(problem) = check_origin(&api, request.headers()) {
+        return problem.into_response();
+    }
+    if !OPEN.contains(&path) {
+        match api.authenticate.authenticate(request.headers()).await {
+            Ok(principal) => drop(request.extensions_mut().insert(principal)),
+            Err(error) => return Problem::from(error).into_response(),
+        }
+    }
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    tracing::debug!(front = "http", operation = name, status, "request");
+    watch.done(status);
+    response
+}
+
+/// Refuses pages of other origins. A browser sends `Origin`; everyone else may leave it out.
+///
+/// Without this any web page could write to a broker on its reader's own machine, and open its WebSocket.
+fn check_origin(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let origin = origin.to_str().unwrap_or("(not ASCII)");
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
+    if host == Some(authority) || api.limits.origins.iter().any(|allowed| allowed == origin) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::CrossOrigin, format!("a page of {origin} may not call this broker")))
+}
+
+async fn unknown_route(request: Request) -> Problem {
+    let path = request.uri().path();
+    let shown: String = path.chars().take(128).collect();
+    let problem = Problem::new(Code::RouteNotFound, format!("there is no route {shown}"));
+    match nearest_route(path) {
+        Some(near) => problem.fix(format!(
+            "Did you mean {near}? A slash in a queue's name is written %2F. GET /api/v1/openapi.json lists every route."
+        )),
+        None => problem,
+    }
+}
+
+/// The route whose words are nearest, with the caller's own values in its place-holders.
+fn nearest_route(path: &str) -> Option<&'static str> {
+    let given: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+    let mut paths: Vec<&'static str> = ROUTES.iter().map(|route| route.path).collect();
+    paths.dedup();
+    let filled = paths.iter().map(|route| {
+        let segments = route.split('/').enumerate().map(|(at, segment)| {
+            let own = given.get(at).copied().filter(|_| segment.starts_with('{'));
+            own.unwrap_or(segment)
+        });
+        segments.collect::<Vec<_>>().join("/")
+    });
+    let filled: Vec<String> = filled.collect();
+    let best = nearest(path.trim_end_matches('/'), filled.iter().map(String::as_str))?;
+    filled.iter().position(|candidate| candidate == best).map(|at| paths[at])
+}
+
+async fn wrong_method(request: Request) -> Problem {
+    let path = request.uri().path();
+    let methods = allowed(path);
+    let why = format!("{} is not possible here: use {}", request.method(), methods.join(" or "));
+    Problem::new(Code::MethodNotAllowed, why).header(header::ALLOW, methods.join(", "))
+}
+
+/// The methods of the route that a path matches.
+fn allowed(path: &str) -> Vec<&'static str> {
+    let fits = |route: &str| {
+        let (route, path) = (route.split('/'), path.split('/'));
+        route.clone().count() == path.clone().count()
+            && route
+                .zip(path)
+                .all(|(want, have)| want == have || (want.starts_with('{') && !have.is_empty()))
+    };
+    let fitting: Vec<&Route> = ROUTES.iter().filter(|route| fits(route.path)).collect();
+    // A literal segment wins over a place-holder, as in the router.
+    let exact = fitting.iter().map(|route| route.path.matches('{').count()).min();
+    let mut methods: Vec<&str> = fitting
+        .iter()
+        .filter(|route| Some(route.path.matches('{').count()) == exact)
+        .map(|route| route.method)
+        .collect();
+    if methods.contains(&"GET") {
+        methods.push("HEAD");
+    }
+    methods
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_and_names_stand_once() {
+        let mut seen = std::collections::HashSet::new();
+        for route in ROUTES {
+            assert!(seen.insert((route.method, route.path)));
+            assert!(seen.insert(("name", route.name)), "{}", route.name);
+        }
+    }
+
+    #[test]
+    fn the_nearest_route_is_named() {
+        assert_eq!(nearest_route("/api/v1/queue"), Some("/api/v1/queues"));
+        assert_eq!(
+            nearest_route("/api/v1/queues/orders/recieve"),
+            Some("/api/v1/queues/{queue}/receive")
+        );
+        assert_eq!(nearest_route("/helthz/everything/else"), None);
+    }
+
+    #[test]
+    fn allowed_methods_are_those_of_the_path() {
+        assert_eq!(allowed("/api/v1/queues/a/messages"), ["POST", "GET", "HEAD"]);
+        assert_eq!(allowed("/api/v1/queues/a/sessions/accept"), ["POST"]);
+    }
+}

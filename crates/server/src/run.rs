@@ -1,0 +1,218 @@
+//! The whole process: engine, credentials, ports, front ends, until it is told to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use malote_engine::Engine;
+use malote_front_http::{
+    Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
+};
+use malote_model::{Access, Principal};
+
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
+use crate::guard::{GuardError, guard};
+use crate::net::{
+    Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
+};
+use crate::reload::{Reload, keep_current};
+use crate::settings::Settings;
+use crate::shutdown::{Drained, Shutdown, Signals};
+use crate::systemd;
+
+/// Why the server did not start, or did not end well. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The data directory.
+    #[error(transparent)]
+    Engine(#[from] malote_engine::OpenError),
+    /// The credential file.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// It would be open to others.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A port.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Every listener is off.
+    #[error(
+        "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
+    )]
+    NothingToServe,
+    /// Signals cannot be caught.
+    #[error("signals cannot be caught: {0}")]
+    Signals(#[source] std::io::Error),
+    /// The disk failed while serving.
+    #[error("the disk failed: nothing more was accepted; start again to recover what is stored")]
+    Poisoned,
+    /// Work under way was cut off.
+    #[error("stopped before everything under way was finished; nothing that was answered is lost")]
+    CutOff,
+}
+
+/// How often it is asked whether the disk failed.
+const POISON_CHECK: Duration = Duration::from_millis(100);
+
+/// Serves until a signal. `started` is given the lines that tell a person what listens where.
+pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), ServeError> {
+    raise_file_limit();
+    let data = settings.data.clone();
+    let opened =
+        tokio::task::spawn_blocking(move || Engine::open(malote_engine::Settings::at(data)));
+    let (engine, running) = opened.await.expect("opening the engine does not panic")?;
+    let report = running.report();
+    tracing::info!(frames = report.frames, segments = report.segments, "the journal is recovered");
+    for damage in &report.damaged {
+        tracing::error!(
+            ?damage,
+            "part of the journal is damaged; everything intact is served, see `malote verify`"
+        );
+    }
+
+    let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
+    guard(&settings, &store, &[("http", &settings.listeners.http)])?;
+    let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
+    let shutdown = Shutdown::new();
+    let readiness = Arc::new(Readiness::default());
+    readiness.recovered.store(true, Ordering::SeqCst);
+
+    let limits = Limits {
+        head_time_max: settings.limits.header_timeout.max(settings.limits.idle_timeout),
+        ..Limits::default()
+    };
+    let access: Arc<dyn Access> = store.clone();
+    let callers = Arc::new(Callers(store.clone()));
+    let api = Api::new(
+        engine,
+        access,
+        callers,
+        limits,
+        readiness.clone(),
+        shutdown.token().draining_token(),
+    );
+    let admission = Admission {
+        tls: tls.clone(),
+        tls_required: settings.tls.required,
+        gate: Gate::new(settings.limits.connections_max),
+        handshake_timeout: settings.limits.handshake_timeout,
+    };
+    let port = Port::open("http", &settings.listeners.http, http(&api), admission)
+        .await?
+        .ok_or(ServeError::NothingToServe)?;
+    started(&greeting(&settings, &port, tls.as_deref(), &store));
+
+    shutdown.spawn(port.serve(shutdown.clone()));
+    shutdown.spawn({
+        let api = api.clone();
+        async move { api.run().await }
+    });
+    shutdown.spawn({
+        let mut parts: Vec<Arc<dyn Reload>> = vec![store];
+        parts.extend(tls.map(|tls| tls as Arc<dyn Reload>));
+        let token = shutdown.token();
+        async move {
+            if let Err(error) = keep_current(parts, token).await {
+                tracing::warn!(%error, "SIGHUP cannot be caught: credentials and certificates need a restart to change");
+            }
+        }
+    });
+    readiness.listening.store(true, Ordering::SeqCst);
+    shutdown.set_ready();
+    systemd::ready("serving");
+
+    let mut signals = Signals::of_process().map_err(ServeError::Signals)?;
+    let mut tick = tokio::time::interval(POISON_CHECK);
+    let poisoned = loop {
+        tokio::select! {
+            () = signals.next() => break false,
+            _ = tick.tick() => if running.is_poisoned() { break true },
+        }
+    };
+    if poisoned {
+        return Err(ServeError::Poisoned);
+    }
+    tracing::info!("draining; another signal stops at once");
+    systemd::stopping();
+    readiness.draining.store(true, Ordering::SeqCst);
+    let drained = shutdown.drain(&mut signals, settings.drain_timeout).await;
+    running.stop().await;
+    match drained {
+        Drained::All => Ok(()),
+        _ => Err(ServeError::CutOff),
+    }
+}
+
+fn http(api: &Api) -> Router {
+    let (router, limits) = (malote_front_http::router(api.clone()), api.limits.clone());
+    let serve = handler(
+        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+            let (router, limits) = (router.clone(), limits.clone());
+            async move {
+                let served = malote_front_http::serve_connection(
+                    stream,
+                    router,
+                    peer.remote,
+                    &limits,
+                    token.draining_token(),
+                );
+                if let Err(error) = served.await {
+                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+                }
+            }
+        },
+    );
+    Router { http: Some(serve), ..Router::default() }
+}
+
+/// What a person sees first: where it listens, where its data is, and how to send a first message.
+fn greeting(settings: &Settings, port: &Port, tls: Option<&Tls>, store: &Store) -> String {
+    let scheme = if settings.tls.required { "https" } else { "http" };
+    let url = format!("{scheme}://{}", port.local_addr());
+    let mut lines = vec![
+        format!("Malote {} is ready.", env!("CARGO_PKG_VERSION")),
+        format!("  HTTP API   {url}/api/v1   (health {url}/readyz, metrics {url}/metrics)"),
+        format!("  data       {}", settings.data.display()),
+    ];
+    if let Some(tls) = tls {
+        lines.push(format!(
+            "  TLS        on the same port; certificate {}",
+            tls.certificate_path().display()
+        ));
+    }
+    let user = if store.is_open() { "" } else { " -u NAME" };
+    let trust = if settings.tls.required { " -k" } else { "" };
+    lines.push("Send a first message, and receive it:".into());
+    lines.push(format!(
+        "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
+    ));
+    lines.push(format!(
+        "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
+    ));
+    lines.join("\n")
+}
+
+/// Proves callers of the HTTP API by the credential store.
+struct Callers(Arc<Store>);
+
+impl Authenticate for Callers {
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> Authenticated<'a> {
+        Box::pin(async move {
+            let wrong = |why: &str| Unauthenticated { why: why.into() };
+            match Credential::of(headers)? {
+                Credential::None => Ok(Principal::anonymous()),
+                Credential::Basic { user, password } => {
+                    let found = self.0.verify_password(&user, &password).await;
+                    found.ok_or_else(|| wrong("the user name or the password is wrong"))
+                }
+                Credential::Bearer(token) => {
+                    self.0.verify_token(&token).ok_or_else(|| wrong("the token is not known"))
+                }
+            }
+        })
+    }
+}
