@@ -244,20 +244,45 @@ async fn more_credit_than_a_window_delivers_all_of_it() {
     client.quiet().await;
 }
 
-#[tokio::test]
-async fn pipelined_sends_keep_their_order() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
+    const FRAMES: u64 = 3000;
     let to = start().await;
     let mut client = Client::connect(&to).await;
-    let frames: Vec<Value> = (0..200)
-        .map(|n| json!({"send": {"id": n + 1000, "messages": [{"queue": "q", "body": n.to_string()}]}}))
-        .collect();
-    client.say(Value::Array(frames)).await;
-    for n in 0..200 {
-        Client::ok(client.reply(n + 1000).await);
+    let wrong = |n: u64| n % 500 == 7;
+    for chunk in (0..FRAMES).collect::<Vec<_>>().chunks(100) {
+        let frame = |n: &u64| {
+            let second = if wrong(*n) { "missing" } else { "q" };
+            let messages = json!([{"queue": "q", "body": n.to_string()}, {"queue": second, "body": n.to_string()}]);
+            json!({"send": {"id": n + 1000, "messages": messages}})
+        };
+        client.say(Value::Array(chunk.iter().map(frame).collect())).await;
     }
-    let seen = to.broker.get("/api/v1/queues/q/messages?max=1000").await.expect(200);
-    let want: Vec<String> = (0..200).map(|n| n.to_string()).collect();
-    assert_eq!(bodies(seen["messages"].as_array().unwrap()), want);
+    let mut seqs = Vec::new();
+    for n in 0..FRAMES {
+        let reply = client.reply(n + 1000).await;
+        if wrong(n) {
+            assert_eq!(reply["problem"]["code"], "queue_not_found", "{reply}");
+            continue;
+        }
+        let sent = Client::ok(reply)["messages"].clone();
+        assert_eq!(sent.as_array().unwrap().len(), 2);
+        seqs.extend(sent.as_array().unwrap().iter().map(|m| m["seq"].as_u64().unwrap()));
+    }
+    assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]));
+    let want: Vec<String> =
+        (0..FRAMES).filter(|n| !wrong(*n)).flat_map(|n| [n.to_string(), n.to_string()]).collect();
+    let (mut have, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let page = to
+            .broker
+            .get(&format!("/api/v1/queues/q/messages?max=1000&from={at}"))
+            .await
+            .expect(200);
+        have.extend(bodies(page["messages"].as_array().unwrap()).into_iter().map(str::to_owned));
+        from = page["next"].as_u64();
+    }
+    assert_eq!(have, want);
 }
 
 #[tokio::test]
