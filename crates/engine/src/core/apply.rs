@@ -315,9 +315,14 @@ impl Core {
                 Some(slot) => {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                         s.out += 1;
-                        if leased.deferred {
+                        if leased.deferred || from == Place::Parked {
                             s.aside = s.aside.saturating_sub(1);
-                        } else {
+                        }
+                        if from == Place::Parked {
+                            // In a replay: that its delay was over is no event, but it must have been.
+                            s.line.insert(seq);
+                        }
+                        if !leased.deferred {
                             s.cursor = seq + 1;
                         }
                     }
