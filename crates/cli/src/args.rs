@@ -9,14 +9,16 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session, settle, tail, token,
-    user, verify, version,
+    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session,
+    settle, tail, token, user, verify, version,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
 #[derive(Parser)]
 #[command(name = "malote", version, arg_required_else_help = true, propagate_version = false)]
-#[command(after_help = "Start with `malote serve`, then `malote send orders hello --create` and `malote receive orders`.")]
+#[command(
+    after_help = "Start with `malote serve`, then `malote send orders hello --create` and `malote receive orders`."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -94,7 +96,10 @@ impl Remote {
     }
 
     /// Talks to the server; Ctrl-C is the command's own to look at.
-    pub(crate) fn run_to_the_end<F>(&self, talk: impl FnOnce(Api, Output) -> F) -> anyhow::Result<()>
+    pub(crate) fn run_to_the_end<F>(
+        &self,
+        talk: impl FnOnce(Api, Output) -> F,
+    ) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<()>>,
     {

@@ -16,7 +16,13 @@ use crate::{ask, files, when};
 #[command(next_help_heading = "Server")]
 pub(crate) struct ConnectArgs {
     /// Where the server is
-    #[arg(long, env = "MALOTE_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", global = true)]
+    #[arg(
+        long,
+        env = "MALOTE_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080",
+        global = true
+    )]
     url: String,
     /// A bearer token made by `malote token add`
     #[arg(long, env = "MALOTE_TOKEN", hide_env_values = true, value_name = "TOKEN", global = true)]
@@ -42,7 +48,8 @@ impl ConnectArgs {
         let tls = match endpoint.tls {
             true => Some(tls::connector(self.ca.as_deref(), self.insecure)?),
             false if self.insecure || self.ca.is_some() => {
-                let why = format!("--ca and --insecure mean nothing with {}: use https://", self.url);
+                let why =
+                    format!("--ca and --insecure mean nothing with {}: use https://", self.url);
                 return Err(ApiError::Usage(why).into());
             }
             false => None,
@@ -55,7 +62,9 @@ impl ConnectArgs {
             let password = match secret("MALOTE_PASSWORD")? {
                 Some(password) => password,
                 None => ask::password(&format!("password of {user}"))?.ok_or_else(|| {
-                    Failure::Usage("there is no password: set MALOTE_PASSWORD or MALOTE_PASSWORD_FILE".into())
+                    Failure::Usage(
+                        "there is no password: set MALOTE_PASSWORD or MALOTE_PASSWORD_FILE".into(),
+                    )
                 })?,
             };
             return Ok(Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))));

@@ -261,7 +261,8 @@ impl Send {
         if let Some(path) = &self.ndjson {
             let alone = serde_json::to_string(&template).is_ok_and(|text| text == "{}");
             if !alone || self.load.count.is_some() {
-                let why = "with --ndjson each line says all about its message: leave the other flags out";
+                let why =
+                    "with --ndjson each line says all about its message: leave the other flags out";
                 return Err(Failure::Usage(why.into()).into());
             }
             return Source::lines(path);
@@ -283,7 +284,8 @@ impl Send {
 
 /// Makes the queue unless it is there, whatever it is like.
 async fn create(api: &Api, queue: &QueueName, sessions: bool) -> Result<(), ApiError> {
-    let missing = |error: &ApiError| matches!(error, ApiError::Refused(problem) if problem.status == 404);
+    let missing =
+        |error: &ApiError| matches!(error, ApiError::Refused(problem) if problem.status == 404);
     match api.queue(queue).await {
         Err(error) if missing(&error) => {}
         other => return other.map(drop),
