@@ -454,6 +454,36 @@ async fn sessions_are_accepted_worked_and_released() {
     assert_eq!(ended["consumer"], 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_and_releases_keep_their_order() {
+    let to = listening(Limits::default()).await;
+    to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
+    let mut client = Client::connect(&to).await;
+    for round in 0..50 {
+        let messages = json!([{"queue": "s", "session": "x", "body": "1"}]);
+        Client::ok(client.ask("send", json!({"messages": messages})).await);
+        let held =
+            Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"]
+                .clone();
+        let attach =
+            json!({"consumer": 1, "queue": "s", "credit": 1, "session_token": held["token"]});
+        Client::ok(client.ask("attach", attach).await);
+        let got = client.messages(1).await;
+        let items = json!([{"leases": [got[0]["lease"]], "outcome": "complete"}]);
+        let (settle, release) = (10_000 + round * 2, 10_001 + round * 2);
+        client
+            .say(json!([
+                {"settle": {"id": settle, "queue": "s", "items": items}},
+                {"release": {"id": release, "queue": "s", "token": held["token"]}},
+            ]))
+            .await;
+        let settled = Client::ok(client.reply(settle).await);
+        assert_eq!(settled["results"][0]["ok"], true, "round {round}: {settled}");
+        Client::ok(client.reply(release).await);
+        client.wait_for("ended").await;
+    }
+}
+
 #[tokio::test]
 async fn bad_frames_are_answered_and_not_fatal() {
     let to = start().await;

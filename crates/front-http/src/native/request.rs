@@ -152,7 +152,8 @@ async fn detach(link: &Link, frame: DetachFrame) -> Result<(), Problem> {
     Ok(link.connection.detach(engine_id).await?)
 }
 
-/// Every other frame, on its own.
+/// Every other frame, on its own. Its command is with the engine once this was polled for the first time: no waiting
+/// may stand before the engine's call, so that frames keep their order.
 pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
     let link = &*link;
     match frame {
