@@ -1,2 +1,52 @@
-//! The malote command.
-fn main() {}
+//! The `malote` command: the server, and everything one does to it by hand.
+//!
+//! One module for each noun or verb; [`api`] speaks HTTP, [`output`] writes, [`failure`] knows the exit codes. Data
+//! goes to standard output and nothing else does. The doc comment of an argument is its help text.
+
+mod api;
+mod args;
+mod ask;
+mod bench;
+mod completions;
+mod config;
+mod dlq;
+mod failure;
+mod files;
+mod health;
+mod key;
+mod message;
+mod output;
+mod peek;
+mod queue;
+mod receive;
+mod send;
+mod serve;
+mod session;
+mod settings;
+mod settle;
+mod tail;
+mod token;
+mod user;
+mod verify;
+mod version;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let fix = error.downcast_ref::<api::ApiError>().and_then(api::ApiError::fix);
+            // The whole chain on one line: what failed, and why.
+            output::error(format_args!("{error:#}"), fix.as_deref());
+            failure::exit_code(&error)
+        }
+    }
+}

@@ -244,20 +244,45 @@ async fn more_credit_than_a_window_delivers_all_of_it() {
     client.quiet().await;
 }
 
-#[tokio::test]
-async fn pipelined_sends_keep_their_order() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
+    const FRAMES: u64 = 3000;
     let to = start().await;
     let mut client = Client::connect(&to).await;
-    let frames: Vec<Value> = (0..200)
-        .map(|n| json!({"send": {"id": n + 1000, "messages": [{"queue": "q", "body": n.to_string()}]}}))
-        .collect();
-    client.say(Value::Array(frames)).await;
-    for n in 0..200 {
-        Client::ok(client.reply(n + 1000).await);
+    let wrong = |n: u64| n % 500 == 7;
+    for chunk in (0..FRAMES).collect::<Vec<_>>().chunks(100) {
+        let frame = |n: &u64| {
+            let second = if wrong(*n) { "missing" } else { "q" };
+            let messages = json!([{"queue": "q", "body": n.to_string()}, {"queue": second, "body": n.to_string()}]);
+            json!({"send": {"id": n + 1000, "messages": messages}})
+        };
+        client.say(Value::Array(chunk.iter().map(frame).collect())).await;
     }
-    let seen = to.broker.get("/api/v1/queues/q/messages?max=1000").await.expect(200);
-    let want: Vec<String> = (0..200).map(|n| n.to_string()).collect();
-    assert_eq!(bodies(seen["messages"].as_array().unwrap()), want);
+    let mut seqs = Vec::new();
+    for n in 0..FRAMES {
+        let reply = client.reply(n + 1000).await;
+        if wrong(n) {
+            assert_eq!(reply["problem"]["code"], "queue_not_found", "{reply}");
+            continue;
+        }
+        let sent = Client::ok(reply)["messages"].clone();
+        assert_eq!(sent.as_array().unwrap().len(), 2);
+        seqs.extend(sent.as_array().unwrap().iter().map(|m| m["seq"].as_u64().unwrap()));
+    }
+    assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]));
+    let want: Vec<String> =
+        (0..FRAMES).filter(|n| !wrong(*n)).flat_map(|n| [n.to_string(), n.to_string()]).collect();
+    let (mut have, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let page = to
+            .broker
+            .get(&format!("/api/v1/queues/q/messages?max=1000&from={at}"))
+            .await
+            .expect(200);
+        have.extend(bodies(page["messages"].as_array().unwrap()).into_iter().map(str::to_owned));
+        from = page["next"].as_u64();
+    }
+    assert_eq!(have, want);
 }
 
 #[tokio::test]
@@ -427,6 +452,36 @@ async fn sessions_are_accepted_worked_and_released() {
     Client::ok(client.ask("release", json!({"queue": "s", "token": held["token"]})).await);
     let ended = client.wait_for("ended").await;
     assert_eq!(ended["consumer"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_and_releases_keep_their_order() {
+    let to = listening(Limits::default()).await;
+    to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
+    let mut client = Client::connect(&to).await;
+    for round in 0..50 {
+        let messages = json!([{"queue": "s", "session": "x", "body": "1"}]);
+        Client::ok(client.ask("send", json!({"messages": messages})).await);
+        let held =
+            Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"]
+                .clone();
+        let attach =
+            json!({"consumer": 1, "queue": "s", "credit": 1, "session_token": held["token"]});
+        Client::ok(client.ask("attach", attach).await);
+        let got = client.messages(1).await;
+        let items = json!([{"leases": [got[0]["lease"]], "outcome": "complete"}]);
+        let (settle, release) = (10_000 + round * 2, 10_001 + round * 2);
+        client
+            .say(json!([
+                {"settle": {"id": settle, "queue": "s", "items": items}},
+                {"release": {"id": release, "queue": "s", "token": held["token"]}},
+            ]))
+            .await;
+        let settled = Client::ok(client.reply(settle).await);
+        assert_eq!(settled["results"][0]["ok"], true, "round {round}: {settled}");
+        Client::ok(client.reply(release).await);
+        client.wait_for("ended").await;
+    }
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ pub const LOCK_MS_MAX: u64 = 12 * 3600 * 1000;
 pub const LOCK_MS_MIN: u64 = 1;
 /// Delays and schedules reach this far.
 pub const DELAY_MS_MAX: u64 = 10 * 366 * 24 * 3600 * 1000;
-/// State of one session (jobs-and-workers.md §5).
+/// State of one session.
 pub const SESSION_STATE_BYTES_MAX: usize = 256 << 10;
 /// Ids of a fixed session list.
 pub const SESSION_LIST_MAX: usize = 10_000;

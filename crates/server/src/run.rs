@@ -136,7 +136,6 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
     if poisoned {
         return Err(ServeError::Poisoned);
     }
-    tracing::info!("draining; another signal stops at once");
     systemd::stopping();
     readiness.draining.store(true, Ordering::SeqCst);
     let drained = shutdown.drain(&mut signals, settings.drain_timeout).await;

@@ -63,7 +63,9 @@ fn simulate(args: &[String]) -> Result<bool> {
         match sim::run(seed, steps, verbose) {
             Ok(ran) => {
                 // A seed is worth something only if it can be replayed.
-                if (done % 50 == 0 || one.is_some()) && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash) {
+                if (done % 50 == 0 || one.is_some())
+                    && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash)
+                {
                     failure = Some(format!("seed {seed} ran differently the second time"));
                     break;
                 }

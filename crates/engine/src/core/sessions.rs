@@ -25,8 +25,8 @@ pub(super) struct Session {
     pub out: u32,
     /// Slot of the explicit hold.
     pub hold: u32,
-    /// The consumer that an explicit hold delivers to.
-    pub consumer: Option<crate::command::ConsumerId>,
+    /// Consumers that the holder attached, first come, first served.
+    pub consumers: Vec<crate::command::ConsumerId>,
     /// Where the state is stored, and its size.
     pub state: Option<(Pos, u32)>,
     /// Messages set aside or parked: they keep the session known.
@@ -201,7 +201,7 @@ impl Sessions {
             cursor: 0,
             out: 0,
             hold: NONE,
-            consumer: None,
+            consumers: Vec::new(),
             state: None,
             aside: 0,
             rests_on: Pos::ZERO,

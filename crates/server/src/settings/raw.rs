@@ -37,8 +37,8 @@ macro_rules! settings {
         ];
 
         impl RawSettings {
-            /// The field of the setting with this dotted name.
-            pub(super) fn field(&mut self, name: &str) -> &mut Option<String> {
+            /// The field of the setting with this dotted name, which must be one of [`KEYS`].
+            pub fn field(&mut self, name: &str) -> &mut Option<String> {
                 match name {
                     $($name => &mut self.$field,)*
                     _ => unreachable!("only names from KEYS are looked up, `{name}` is not one"),

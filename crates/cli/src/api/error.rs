@@ -1,0 +1,86 @@
+//! What a call can end in, each as a sentence that says what to do.
+
+use serde::Deserialize;
+
+/// Why a call did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    /// Nobody is there.
+    #[error("no server answers at {url}: {why}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// What the system said.
+        why: String,
+    },
+    /// Somebody is there and says nothing.
+    #[error("the server at {url} did not answer within {after}")]
+    TimedOut {
+        /// Where.
+        url: String,
+        /// How long it had.
+        after: String,
+    },
+    /// The answer makes no sense.
+    #[error("the server at {url} answered with something that is not Malote: {why}")]
+    Broken {
+        /// Where.
+        url: String,
+        /// What was wrong with it.
+        why: String,
+    },
+    /// The server said no.
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    /// The connection was described wrongly.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// RFC 9457, with Malote's own fields.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// The stable word.
+    pub code: String,
+    /// What happened to which thing.
+    pub detail: String,
+    /// What to do about it, in terms of the API.
+    pub fix: String,
+}
+
+impl ApiError {
+    /// What to do about it, in terms of this command line where it has a better word than the server.
+    pub(crate) fn fix(&self) -> Option<String> {
+        let problem = match self {
+            Self::Unreachable { .. } => {
+                return Some("start one with `malote serve`, or say where it is with --url".into());
+            }
+            Self::TimedOut { .. } => {
+                return Some("raise --timeout, or look at the server's log".into());
+            }
+            Self::Broken { .. } => return Some("check --url".into()),
+            Self::Usage(_) => return None,
+            Self::Refused(problem) => problem,
+        };
+        let ours = match problem.code.as_str() {
+            "queue_not_found" => {
+                "`malote queue ls` shows what there is, `malote queue create NAME` makes one"
+            }
+            "queue_differs" => "declare it as it is, or change it with `malote queue update`",
+            "session_required" => "give --session",
+            "no_sessions" => "make a queue with `malote queue create NAME --sessions dynamic`",
+            "session_held" => "wait until the hold ends, or end it with `malote session break`",
+            "hold_required" => "give --session ID or --any-session",
+            "message_too_large" => {
+                "send less, or raise the limit with `malote queue update --message-size`"
+            }
+            "unauthenticated" => "give --token or --user, or set MALOTE_TOKEN",
+            "message_not_found" | "forbidden" => "",
+            _ => problem.fix.as_str(),
+        };
+        (!ours.is_empty()).then(|| ours.to_owned())
+    }
+}

@@ -1,0 +1,105 @@
+//! TLS towards the server: the system's trust, an own authority, or none at all.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_rustls::TlsConnector;
+
+use crate::failure::Failure;
+use crate::files;
+
+/// Where distributions keep what they trust.
+const SYSTEM_BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/homebrew/etc/ca-certificates/cert.pem",
+];
+
+/// A connector that trusts the system and `ca`, or everyone.
+pub(super) fn connector(ca: Option<&Path>, insecure: bool) -> anyhow::Result<TlsConnector> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?;
+    let config = if insecure {
+        let anyone = Arc::new(Anyone { provider });
+        builder.dangerous().with_custom_certificate_verifier(anyone).with_no_client_auth()
+    } else {
+        builder.with_root_certificates(roots(ca)?).with_no_client_auth()
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn roots(ca: Option<&Path>) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = ca {
+        let added = add(&mut roots, path)?;
+        if added == 0 {
+            return Err(Failure::Usage(format!("{} holds no certificate", path.display())).into());
+        }
+    }
+    let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
+    let usual = SYSTEM_BUNDLES.iter().map(std::path::PathBuf::from);
+    if let Some(bundle) = named.into_iter().chain(usual).find(|path| path.exists()) {
+        add(&mut roots, &bundle)?;
+    }
+    Ok(roots)
+}
+
+fn add(roots: &mut RootCertStore, path: &Path) -> anyhow::Result<usize> {
+    let bytes = files::read(path)?;
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok).collect();
+    Ok(roots.add_parsable_certificates(certificates).0)
+}
+
+/// `--insecure`: the handshake must be sound, whoever makes it.
+#[derive(Debug)]
+struct Anyone {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,57 @@
+//! Questions to whoever sits at the terminal.
+
+use std::fmt::Display;
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::failure::Failure;
+
+/// The flag of everything that cannot be undone.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Yes {
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl Yes {
+    /// Goes on only if it was said, or is said now.
+    pub(crate) fn confirm(self, question: impl Display) -> anyhow::Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() {
+            let why = format!("{question} Nobody can be asked here: say --yes to go on");
+            return Err(Failure::Usage(why).into());
+        }
+        eprint!("{question} [y/N] ");
+        io::stderr().flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        match answer.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => anyhow::bail!("nothing was changed"),
+        }
+    }
+}
+
+/// A password, typed without showing it; `None` when there is no terminal.
+pub(crate) fn password(prompt: &str) -> anyhow::Result<Option<String>> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Ok(None);
+    }
+    eprint!("{prompt}: ");
+    io::stderr().flush()?;
+    let before = tcgetattr(&stdin)?;
+    let mut hidden = before.clone();
+    hidden.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
+    let mut line = String::new();
+    let read = stdin.lock().read_line(&mut line);
+    tcsetattr(&stdin, OptionalActions::Flush, &before)?;
+    eprintln!();
+    read?;
+    Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))
+}

@@ -1,0 +1,76 @@
+//! Sending dead letters back, and dropping them.
+
+use malote_model::QueueName;
+
+use crate::api::Api;
+use crate::api::words::Redrive as Asked;
+use crate::args::queue_name;
+use crate::ask::Yes;
+use crate::output::Output;
+use crate::when::grouped;
+
+/// Move dead letters back to the queue they came from
+#[derive(clap::Args)]
+pub(crate) struct Redrive {
+    /// The queue that they died on
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// Move exactly these
+    #[arg(long, value_name = "SEQ,…", value_delimiter = ',', conflicts_with = "limit")]
+    seq: Vec<u64>,
+    /// Move at most this many, the oldest first
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    limit: u64,
+    /// Move them to this queue instead
+    #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
+    to: Option<QueueName>,
+    /// Count what would move, and move nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Redrive {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        let all = self.seq.is_empty();
+        let asked = Asked {
+            limit: all.then_some(self.limit),
+            seqs: (!all).then_some(self.seq),
+            to: self.to.map(|to| to.as_str().to_owned()),
+            dry_run: self.dry_run,
+        };
+        let moved = api.redrive(&self.queue, &asked).await?;
+        let verb = if self.dry_run { "would move" } else { "moved" };
+        out.changed(
+            &moved,
+            format_args!("{} {verb}, {} left", grouped(moved.moved), grouped(moved.left)),
+        )?;
+        if moved.left > 0 && all && !self.dry_run {
+            out.note("hint: raise --limit to move more");
+        }
+        Ok(())
+    }
+}
+
+/// Drop all dead letters of a queue
+#[derive(clap::Args)]
+pub(crate) struct Purge {
+    /// The queue that they died on
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Purge {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        let there = api.queue(&self.queue).await?.counts.dead_lettered;
+        self.yes.confirm(format_args!(
+            "Queue `{}` loses {} dead letters.",
+            self.queue,
+            grouped(there)
+        ))?;
+        let removed = api.purge_dead_letters(&self.queue).await?;
+        let said = format!("{} dead letters dropped", grouped(removed.removed));
+        out.changed(&removed, said)
+    }
+}

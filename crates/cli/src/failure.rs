@@ -1,0 +1,117 @@
+//! From an error to the sentence on standard error and the exit code.
+//!
+//! | code | means |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | it failed |
+//! | 2 | it was asked wrongly |
+//! | 3 | what was named does not exist |
+//! | 4 | it conflicts with what is there |
+//! | 69 | the server cannot be reached |
+//! | 130 | interrupted |
+
+use std::process::ExitCode;
+
+use malote_engine::disk::DirError;
+use malote_server::credentials::CredentialsError;
+
+use crate::api::ApiError;
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NOT_FOUND: u8 = 3;
+const CONFLICT: u8 = 4;
+const UNREACHABLE: u8 = 69;
+const INTERRUPTED: u8 = 130;
+
+/// What the command line itself says no to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Arguments that clap cannot judge.
+    #[error("{0}")]
+    Usage(String),
+    /// Something named is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// Looked at, and found wanting; what was found is already on standard output.
+    #[error("{0}")]
+    Unhealthy(String),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// The code that a shell sees.
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(code(error))
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return match failure {
+            Failure::Usage(_) => USAGE,
+            Failure::NotFound(_) => NOT_FOUND,
+            Failure::Unhealthy(_) => FAILED,
+            Failure::Interrupted => INTERRUPTED,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<ApiError>() {
+        return match error {
+            ApiError::Unreachable { .. } | ApiError::TimedOut { .. } => UNREACHABLE,
+            ApiError::Usage(_) => USAGE,
+            ApiError::Refused(problem) => match problem.status {
+                404 => NOT_FOUND,
+                409 => CONFLICT,
+                _ => FAILED,
+            },
+            ApiError::Broken { .. } => FAILED,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<CredentialsError>() {
+        return match error {
+            CredentialsError::NotFound { .. } => NOT_FOUND,
+            CredentialsError::Exists { .. } => CONFLICT,
+            CredentialsError::BadName { .. } | CredentialsError::BadPassword => USAGE,
+            _ => FAILED,
+        };
+    }
+    match error.downcast_ref::<DirError>() {
+        Some(DirError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            NOT_FOUND
+        }
+        _ => FAILED,
+    }
+}
+
+/// Whether the reader of our output went away: nothing is wrong, and nobody reads the rest.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Problem;
+
+    #[test]
+    fn codes_follow_the_table() {
+        let refused = |status| {
+            anyhow::Error::new(ApiError::Refused(Box::new(Problem {
+                status,
+                ..Problem::default()
+            })))
+        };
+        assert_eq!(code(&refused(404)), 3);
+        assert_eq!(code(&refused(409)), 4);
+        assert_eq!(code(&refused(500)), 1);
+        assert_eq!(code(&refused(401)), 1);
+        let away = ApiError::Unreachable { url: String::new(), why: String::new() };
+        assert_eq!(code(&away.into()), 69);
+        assert_eq!(code(&Failure::Usage(String::new()).into()), 2);
+        assert_eq!(code(&Failure::Interrupted.into()), 130);
+        assert_eq!(code(&anyhow::anyhow!("anything")), 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! `malote health`: whether the server is ready and its queues keep up.
+
+use std::time::Duration;
+
+use malote_model::QueueName;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::api::{Api, ApiError, words};
+use crate::args::{Remote, queue_name};
+use crate::failure::Failure;
+use crate::output::Facts;
+use crate::when;
+
+/// Ask whether the server is ready and its queues keep up
+#[derive(clap::Args)]
+pub(crate) struct Health {
+    #[command(flatten)]
+    remote: Remote,
+    /// One queue instead of the worst of all
+    #[arg(value_parser = queue_name)]
+    queue: Option<QueueName>,
+    /// Wait so long for the server to be ready
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = when::duration)]
+    wait: Duration,
+}
+
+/// How often a server that is not there is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+impl Health {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let Self { remote, queue, wait } = self;
+        remote.run(|api, mut out| async move {
+            let (ready, said) = ready(&api, wait).await?;
+            let queues = if ready { Some(api.health(queue.as_ref()).await?) } else { None };
+            let found = Found { ready, said: said.trim().to_owned(), queues };
+            out.one(&found)?;
+            match &found.queues {
+                Some(health) if health.status == "OK" => Ok(()),
+                Some(health) => {
+                    let why = health.message.clone().unwrap_or_else(|| health.status.clone());
+                    Err(Failure::Unhealthy(why).into())
+                }
+                None => Err(Failure::Unhealthy("the server is not ready".into()).into()),
+            }
+        })
+    }
+}
+
+async fn ready(api: &Api, wait: Duration) -> Result<(bool, String), ApiError> {
+    let until = Instant::now() + wait;
+    loop {
+        let late = Instant::now() >= until;
+        match api.ready().await {
+            Ok((true, said)) => return Ok((true, said)),
+            answer if late => return answer,
+            _ => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Serialize)]
+struct Found {
+    ready: bool,
+    #[serde(skip)]
+    said: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queues: Option<words::Health>,
+}
+
+impl Facts for Found {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let ready = match self.ready {
+            true => "yes".to_owned(),
+            false => format!("no: {}", self.said.replace('\n', ", ")),
+        };
+        let mut facts = vec![("ready", ready)];
+        if let Some(words::Health { status, message, message_count }) = &self.queues {
+            facts.push(("queues", status.clone()));
+            if let Some(message) = message {
+                facts.push(("because", message.clone()));
+            }
+            if let Some(count) = message_count {
+                facts.push(("messages", count.to_string()));
+            }
+        }
+        facts
+    }
+
+    fn name(&self) -> String {
+        self.queues.as_ref().map_or_else(|| "Error".to_owned(), |health| health.status.clone())
+    }
+}

@@ -1,0 +1,211 @@
+//! How messages are shown, wherever they come from.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::api::words::{Received, Redriven, Removed, SentOne};
+use crate::output::{Facts, Format, Output, Row};
+use crate::when;
+
+/// A body in a table ends here; `--raw` and `-o json` have all of it.
+const BODY_CHARS_MAX: usize = 60;
+
+/// The flag of everything that writes messages.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Raw {
+    /// Write only the bodies, each with a newline after it
+    #[arg(long, conflicts_with = "output")]
+    raw: bool,
+}
+
+impl Raw {
+    /// Writes some messages of a list that goes on.
+    pub(crate) fn more(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+        if !self.raw {
+            return out.more(messages);
+        }
+        for message in messages {
+            out.bytes(&message.bytes())?;
+            out.bytes(b"\n")?;
+        }
+        Ok(())
+    }
+
+    /// Writes a whole list.
+    pub(crate) fn list(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+        if self.raw || out.format() != Format::Json {
+            self.more(out, messages)
+        } else {
+            out.list(messages)
+        }
+    }
+}
+
+impl Received {
+    /// The body as it was sent.
+    pub(crate) fn bytes(&self) -> Cow<'_, [u8]> {
+        match (&self.body, &self.body_base64) {
+            (Some(text), _) => Cow::Borrowed(text.as_bytes()),
+            (None, Some(text)) => Cow::Owned(STANDARD.decode(text).unwrap_or_default()),
+            (None, None) => Cow::Borrowed(&[]),
+        }
+    }
+
+    /// The body on one line.
+    fn shown_body(&self, chars_max: usize) -> String {
+        if self.damaged {
+            return "(damaged on disk)".to_owned();
+        }
+        let Some(text) = &self.body else {
+            return format!("({} of binary)", when::bytes(self.bytes().len() as u64));
+        };
+        let mut shown: String =
+            text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if text.chars().nth(chars_max).is_some() {
+            shown.push('…');
+        }
+        shown
+    }
+}
+
+fn or_dash(text: &Option<String>) -> String {
+    text.clone().unwrap_or_else(|| "-".to_owned())
+}
+
+impl Row for Received {
+    const HEAD: &'static [&'static str] = &["SEQ", "ID", "SESSION", "STATE", "FAILED", "BODY"];
+
+    fn row(&self) -> Vec<String> {
+        let state = match (&self.state, &self.lease) {
+            (Some(state), _) => state.clone(),
+            (None, Some(_)) => "leased".to_owned(),
+            (None, None) => "-".to_owned(),
+        };
+        vec![
+            self.seq.to_string(),
+            or_dash(&self.id),
+            or_dash(&self.session),
+            state,
+            self.failed.to_string(),
+            self.shown_body(BODY_CHARS_MAX),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.id.clone().unwrap_or_else(|| self.seq.to_string())
+    }
+}
+
+impl Facts for Received {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = vec![("seq", self.seq.to_string())];
+        let texts = [
+            ("id", &self.id),
+            ("session", &self.session),
+            ("state", &self.state),
+            ("key", &self.key),
+            ("subject", &self.subject),
+            ("to", &self.to),
+            ("reply to", &self.reply_to),
+            ("correlation id", &self.correlation_id),
+            ("content type", &self.content_type),
+            ("lease", &self.lease),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                facts.push((name, text.clone()));
+            }
+        }
+        let times = [("sent", self.enqueued_at), ("due", self.due), ("lease ends", self.until)];
+        for (name, at) in times {
+            if let Some(at) = at {
+                facts.push((name, when::shown(at)));
+            }
+        }
+        if let Some(dead) = &self.dead_letter {
+            facts.push(("reason", dead.reason.clone()));
+            facts.push(("error", dead.text.clone()));
+            facts.push(("dead since", when::shown(dead.at)));
+            facts.push(("came from", format!("{} as {}", dead.from, dead.from_seq)));
+            facts
+                .push(("attempts", format!("{} delivered, {} failed", dead.receives, dead.failed)));
+        } else {
+            facts
+                .push(("attempts", format!("{} delivered, {} failed", self.receives, self.failed)));
+        }
+        for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
+            facts.push(("property", format!("{name} = {value}")));
+        }
+        facts.push(("body", self.shown_body(usize::MAX)));
+        facts
+    }
+
+    fn name(&self) -> String {
+        Row::name(self)
+    }
+}
+
+impl Row for SentOne {
+    const HEAD: &'static [&'static str] = &["SEQ", "ID"];
+
+    fn row(&self) -> Vec<String> {
+        vec![self.seq.to_string(), self.id.clone()]
+    }
+
+    fn name(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Facts for SentOne {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("seq", self.seq.to_string()), ("id", self.id.clone())]
+    }
+
+    fn name(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Facts for Removed {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("removed", self.removed.to_string())]
+    }
+
+    fn name(&self) -> String {
+        self.removed.to_string()
+    }
+}
+
+impl Facts for Redriven {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        vec![("moved", self.moved.to_string()), ("left", self.left.to_string())]
+    }
+
+    fn name(&self) -> String {
+        self.moved.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_one_line_and_ends() {
+        let body = |text: &str| Received { body: Some(text.into()), ..Received::default() };
+        assert_eq!(body("a\nb\tc").shown_body(10), "a b c");
+        assert_eq!(body("ééééé").shown_body(3), "ééé…");
+        let binary = Received { body_base64: Some("AP8=".into()), ..Received::default() };
+        assert_eq!(
+            (binary.shown_body(10), &binary.bytes()[..]),
+            ("(2 B of binary)".into(), &[0, 255][..])
+        );
+        assert_eq!(
+            Received { damaged: true, ..Received::default() }.shown_body(5),
+            "(damaged on disk)"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Looking at queues.
+
+use malote_model::QueueName;
+
+use crate::api::Api;
+use crate::api::words::{DeadLetterWord, Limit, Queue, SessionsWord};
+use crate::args::queue_name;
+use crate::output::{Facts, Output, Row};
+use crate::when;
+
+/// List queues with what they hold
+#[derive(clap::Args)]
+pub(crate) struct Ls {}
+
+impl Ls {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        let queues = api.queues().await?;
+        if queues.is_empty() {
+            out.note("no queues; `malote queue create NAME` makes one");
+        }
+        out.list(&queues)
+    }
+}
+
+/// Show a queue: what it is, holds and has seen
+#[derive(clap::Args)]
+pub(crate) struct Get {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+}
+
+impl Get {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        out.one(&api.queue(&self.queue).await?)
+    }
+}
+
+impl Row for Queue {
+    const HEAD: &'static [&'static str] =
+        &["NAME", "READY", "LOCKED", "LATER", "DEFERRED", "DEAD", "SESSIONS", "OLDEST", "STATE"];
+
+    fn row(&self) -> Vec<String> {
+        let counts = &self.counts;
+        let sessions = match &self.spec.sessions {
+            Some(SessionsWord::Word(word)) if word == "none" => "-".to_owned(),
+            _ => counts.sessions.to_string(),
+        };
+        let oldest = counts.oldest_at.map_or_else(|| "-".to_owned(), when::age);
+        let state = if self.paused { "paused" } else { "open" };
+        vec![
+            self.name.clone(),
+            counts.ready.to_string(),
+            counts.locked.to_string(),
+            (counts.delayed + counts.scheduled).to_string(),
+            counts.deferred.to_string(),
+            counts.dead_lettered.to_string(),
+            sessions,
+            oldest,
+            state.to_owned(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Facts for Queue {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let Self { spec, counts, totals, .. } = self;
+        let limit = |limit: Option<Limit>| match limit {
+            Some(Limit(Some(max))) => max.to_string(),
+            _ => "no limit".to_owned(),
+        };
+        let sessions = match &spec.sessions {
+            Some(SessionsWord::Fixed(ids)) => format!("{} fixed: {}", ids.len(), ids.join(", ")),
+            Some(SessionsWord::Word(word)) => word.clone(),
+            None => "none".to_owned(),
+        };
+        let dead_letter = match &spec.dead_letter {
+            Some(DeadLetterWord::Queue { queue }) => format!("to queue {queue}"),
+            Some(DeadLetterWord::Word(word)) => word.clone(),
+            None => "own".to_owned(),
+        };
+        let word = |word: &Option<String>| word.clone().unwrap_or_default();
+        let held = format!(
+            "{} ready, {} locked, {} delayed, {} scheduled, {} deferred, {} dead",
+            counts.ready,
+            counts.locked,
+            counts.delayed,
+            counts.scheduled,
+            counts.deferred,
+            counts.dead_lettered,
+        );
+        let seen = format!(
+            "{} sent, {} delivered, {} redelivered, {} completed, {} abandoned, {} dead-lettered, {} expired, {} lost",
+            totals.sent,
+            totals.delivered,
+            totals.redelivered,
+            totals.completed,
+            totals.abandoned,
+            totals.dead_lettered,
+            totals.expired,
+            totals.lost,
+        );
+        vec![
+            ("name", self.name.clone()),
+            ("state", if self.paused { "paused" } else { "open" }.to_owned()),
+            ("created", when::shown(self.created_at)),
+            ("holds", held),
+            ("bytes", when::bytes(counts.bytes)),
+            ("oldest", counts.oldest_at.map_or_else(|| "-".to_owned(), when::shown)),
+            ("consumers", counts.consumers.to_string()),
+            ("sessions", sessions),
+            (
+                "",
+                format!(
+                    "{} known, {} held, {} ready",
+                    counts.sessions, counts.sessions_held, counts.sessions_ready
+                ),
+            ),
+            ("has seen", seen),
+            ("lock", when::shown_ms(spec.lock_ms.unwrap_or_default())),
+            ("failed max", limit(spec.failed_max)),
+            ("receives max", limit(spec.receives_max)),
+            ("dead letters", dead_letter),
+            ("durability", word(&spec.durability)),
+            ("retry", word(&spec.retry)),
+            ("delay", when::shown_ms(spec.delay_ms.unwrap_or_default())),
+            ("message size", when::bytes(spec.message_bytes_max.unwrap_or_default())),
+            ("backlog warning", spec.backlog_warning.unwrap_or_default().to_string()),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}

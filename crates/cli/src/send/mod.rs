@@ -1,0 +1,314 @@
+//! `malote send`: one message, many copies, a file of messages, or a load of sessions.
+
+mod load;
+mod pace;
+mod source;
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use malote_model::{QueueName, SessionId, limits};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::api::words::{Batch, NewMessage, Properties, SentOne, SessionsWord, Spec, raw_text};
+use crate::api::{Api, ApiError};
+use crate::args::{Remote, interrupted, queue_name, session_id};
+use crate::failure::Failure;
+use crate::output::{Format, Output};
+use crate::when;
+use pace::Pace;
+use source::Source;
+
+/// Send messages: a body, a file, lines of JSON, or a load of sessions
+///
+/// Without a body it sends a load: 100 sessions with 10 messages each, session by session in turn.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  malote send orders '{\"total\": 12}' --create
+  malote send orders --file order.json --content-type application/json --prop tenant=acme
+  malote send orders 'wake up' --session customer-7 --delay 30s
+  malote send orders --sessions 100 --per-session 10 --rate 500
+  malote dlq export orders | malote send orders --ndjson -")]
+pub(crate) struct Send {
+    #[command(flatten)]
+    remote: Remote,
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// The body; `-` reads standard input
+    #[arg(group = "what")]
+    body: Option<String>,
+    /// The body is in this file
+    #[arg(long, value_name = "FILE", group = "what")]
+    file: Option<PathBuf>,
+    /// Each line of this file is a message as JSON: {"body": …, "session": …}; `-` reads standard input
+    #[arg(long, value_name = "FILE", group = "what")]
+    ndjson: Option<PathBuf>,
+    #[command(flatten)]
+    message: MessageArgs,
+    /// Make the queue if it is missing, with sessions if the messages have them
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// What a message has besides its body.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Message")]
+struct MessageArgs {
+    /// The session it belongs to
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
+    /// A key; takes the session from the queue's fixed list unless --session is given
+    #[arg(long, value_name = "TEXT")]
+    key: Option<String>,
+    /// Its id; with --count, a number is added
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// A property: NAME=TEXT, or NAME:=JSON for a number or a boolean
+    #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property)]
+    props: Vec<(String, Box<RawValue>)>,
+    /// What it is about
+    #[arg(long, value_name = "TEXT")]
+    subject: Option<String>,
+    /// The media type of the body
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// The request that this answers
+    #[arg(long, value_name = "ID")]
+    correlation_id: Option<String>,
+    /// Where answers go
+    #[arg(long, value_name = "QUEUE")]
+    reply_to: Option<String>,
+    /// Deliver it after so long, in its place
+    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "at")]
+    delay: Option<Duration>,
+    /// Send it at that time: RFC 3339 or milliseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = when::moment)]
+    at: Option<u64>,
+    /// Drop it if it waits longer than this
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    ttl: Option<Duration>,
+    /// Higher first
+    #[arg(long, value_name = "0-255")]
+    priority: Option<u8>,
+}
+
+/// How much, and how fast.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Load")]
+struct LoadArgs {
+    /// Send the body so many times; without a body, so many messages without sessions
+    #[arg(long, value_name = "COUNT")]
+    count: Option<u64>,
+    /// Without a body: how many sessions [default: 100]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"])]
+    sessions: Option<NonZeroU32>,
+    /// Without a body: messages in each session [default: 10]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"])]
+    per_session: Option<NonZeroU32>,
+    /// Without a body: bytes in each body
+    #[arg(long, value_name = "SIZE", value_parser = when::size, conflicts_with = "what")]
+    size: Option<u64>,
+    /// Messages in one request, sent all or nothing
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=limits::SEND_BATCH_MAX as i64))]
+    batch: u32,
+    /// Messages in a second, at most
+    #[arg(long, value_name = "COUNT")]
+    rate: Option<NonZeroU32>,
+}
+
+impl MessageArgs {
+    fn template(&self) -> NewMessage {
+        NewMessage {
+            session: self.session.as_ref().map(|id| id.as_str().to_owned()),
+            session_from_key: (self.key.is_some() && self.session.is_none()).then_some(true),
+            key: self.key.clone(),
+            id: self.id.clone(),
+            subject: self.subject.clone(),
+            content_type: self.content_type.clone(),
+            correlation_id: self.correlation_id.clone(),
+            reply_to: self.reply_to.clone(),
+            delay_ms: self.delay.map(when::ms),
+            at: self.at.map(|at| raw_json(&at.to_string())),
+            ttl_ms: self.ttl.map(when::ms),
+            priority: self.priority,
+            properties: (!self.props.is_empty()).then(|| {
+                let mut properties = Properties::default();
+                for (name, value) in &self.props {
+                    properties.set(name, value.clone());
+                }
+                properties
+            }),
+            ..NewMessage::default()
+        }
+    }
+}
+
+fn raw_json(text: &str) -> Box<RawValue> {
+    serde_json::from_str(text).expect("a number is JSON")
+}
+
+/// `NAME=TEXT` or `NAME:=JSON`.
+pub(crate) fn property(text: &str) -> Result<(String, Box<RawValue>), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=TEXT or NAME:=JSON")?;
+    let (name, value) = match name.strip_suffix(':') {
+        Some(name) => (name, serde_json::from_str(value).map_err(|e| format!("not JSON: {e}"))?),
+        None => (name, raw_text(value)),
+    };
+    if name.is_empty() {
+        return Err("expected a name before the =".to_owned());
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// What was sent, all together.
+#[derive(Serialize)]
+struct Summary<'a> {
+    queue: &'a str,
+    sent: u64,
+    requests: u64,
+    seconds: f64,
+    per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_seq: Option<u64>,
+}
+
+impl Send {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let remote = self.remote.clone();
+        remote.run_to_the_end(|api, out| self.send(api, out))
+    }
+
+    async fn send(self, api: Api, mut out: Output) -> anyhow::Result<()> {
+        let mut source = self.source()?;
+        if self.create {
+            create(&api, &self.queue, source.has_sessions()).await?;
+        }
+        let mut pace = Pace::start(source.total(), self.load.rate);
+        let mut last: Vec<SentOne> = Vec::new();
+        let mut first_seq = None;
+        let mut interrupt = std::pin::pin!(interrupted());
+        let mut stopped = false;
+        loop {
+            // A pace below one batch per second sends smaller ones, or it would be a jump every few seconds.
+            let batch = source.take(pace.batch(self.load.batch) as usize)?;
+            if batch.is_empty() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                () = &mut interrupt => {
+                    stopped = true;
+                    break;
+                }
+                () = pace.wait() => {}
+            }
+            let sent = match api.send(&self.queue, &Batch { messages: &batch }).await {
+                Ok(sent) => sent,
+                Err(error) => {
+                    pace.stop();
+                    if pace.sent > 0 {
+                        out.note(format_args!("{} sent before this:", when::grouped(pace.sent)));
+                    }
+                    return Err(error.into());
+                }
+            };
+            pace.count(sent.len() as u64);
+            first_seq = first_seq.or_else(|| sent.first().map(|one| one.seq));
+            if matches!(out.format(), Format::Ndjson | Format::Name) {
+                out.more(&sent)?;
+            }
+            last = sent;
+        }
+        pace.stop();
+        let seconds = pace.seconds();
+        let summary = Summary {
+            queue: self.queue.as_str(),
+            sent: pace.sent,
+            requests: pace.requests,
+            seconds,
+            per_second: if seconds > 0.0 { (pace.sent as f64 / seconds).round() } else { 0.0 },
+            first_seq,
+            last_seq: last.last().map(|one| one.seq),
+        };
+        match out.format() {
+            Format::Json if summary.sent == 1 => out.json(&last[0])?,
+            Format::Json => out.json(&summary)?,
+            Format::Table if summary.sent == 1 => out.list(&last)?,
+            _ => {}
+        }
+        if summary.sent != 1 || source.total() != Some(1) {
+            out.note(format_args!(
+                "sent {} messages to `{}` in {:.2} s, {} a second, {} requests",
+                when::grouped(summary.sent),
+                self.queue,
+                seconds,
+                when::grouped(summary.per_second as u64),
+                when::grouped(summary.requests),
+            ));
+        }
+        if stopped { Err(Failure::Interrupted.into()) } else { Ok(()) }
+    }
+
+    fn source(&self) -> anyhow::Result<Source> {
+        let template = self.message.template();
+        if let Some(path) = &self.ndjson {
+            let alone = serde_json::to_string(&template).is_ok_and(|text| text == "{}");
+            if !alone || self.load.count.is_some() {
+                let why =
+                    "with --ndjson each line says all about its message: leave the other flags out";
+                return Err(Failure::Usage(why.into()).into());
+            }
+            return Source::lines(path);
+        }
+        let count = self.load.count;
+        match (self.body.as_deref(), &self.file) {
+            (Some("-"), _) => Source::body(template, &crate::files::read("-".as_ref())?, count),
+            (Some(text), _) => Source::body(template, text.as_bytes(), count),
+            (None, Some(path)) => Source::body(template, &crate::files::read(path)?, count),
+            (None, None) => {
+                let plain = count.is_some() || template.session.is_some() || template.key.is_some();
+                let sessions = (!plain).then(|| self.load.sessions.map_or(100, NonZeroU32::get));
+                let per_session = self.load.per_session.map_or(10, NonZeroU32::get);
+                Ok(Source::load(template, sessions, per_session, count, self.load.size))
+            }
+        }
+    }
+}
+
+/// Makes the queue unless it is there, whatever it is like.
+async fn create(api: &Api, queue: &QueueName, sessions: bool) -> Result<(), ApiError> {
+    let missing =
+        |error: &ApiError| matches!(error, ApiError::Refused(problem) if problem.status == 404);
+    match api.queue(queue).await {
+        Err(error) if missing(&error) => {}
+        other => return other.map(drop),
+    }
+    let word = if sessions { "dynamic" } else { "none" };
+    let spec = Spec { sessions: Some(SessionsWord::Word(word.into())), ..Spec::default() };
+    api.declare(queue, &spec).await?;
+    crate::output::note(format_args!("queue `{queue}` created"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_text_or_json() {
+        let read = |text: &str| property(text).map(|(name, value)| (name, value.get().to_owned()));
+        assert_eq!(read("a=b=c"), Ok(("a".into(), "\"b=c\"".into())));
+        assert_eq!(read("n:=1.50"), Ok(("n".into(), "1.50".into())));
+        assert_eq!(read("empty="), Ok(("empty".into(), "\"\"".into())));
+        for bad in ["a", "=b", ":=1", "n:=one"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Where the messages to send come from.
+
+use std::io::BufRead;
+use std::path::Path;
+
+use anyhow::Context;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::load::Load;
+use crate::api::words::{NewMessage, raw_text};
+use crate::failure::Failure;
+use crate::files;
+
+/// Messages, as many as are asked for.
+pub(super) enum Source {
+    /// The same message so many times.
+    Copies { message: Box<NewMessage>, count: u64, given: u64 },
+    /// One for each line.
+    Lines { reader: Box<dyn BufRead + Send>, from: String, number: u64 },
+    /// Made up.
+    Load(Load),
+}
+
+impl Source {
+    /// One body, once or more often.
+    pub(super) fn body(
+        mut message: NewMessage,
+        bytes: &[u8],
+        count: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => message.body = Some(raw_text(text)),
+            Err(_) => message.body_base64 = Some(STANDARD.encode(bytes)),
+        }
+        Ok(Self::Copies { message: Box::new(message), count: count.unwrap_or(1), given: 0 })
+    }
+
+    /// One message for each line of a file.
+    pub(super) fn lines(path: &Path) -> anyhow::Result<Self> {
+        let from = path.display().to_string();
+        Ok(Self::Lines { reader: files::lines(path)?, from, number: 0 })
+    }
+
+    /// A load of sessions, or of messages without them.
+    pub(super) fn load(
+        message: NewMessage,
+        sessions: Option<u32>,
+        per_session: u32,
+        count: Option<u64>,
+        size: Option<u64>,
+    ) -> Self {
+        Self::Load(Load::new(message, sessions, per_session, count, size))
+    }
+
+    /// How many there will be, if that is known.
+    pub(super) fn total(&self) -> Option<u64> {
+        match self {
+            Self::Copies { count, .. } => Some(*count),
+            Self::Lines { .. } => None,
+            Self::Load(load) => Some(load.total()),
+        }
+    }
+
+    /// Whether the queue must have sessions.
+    pub(super) fn has_sessions(&self) -> bool {
+        match self {
+            Self::Copies { message, .. } => message.session.is_some(),
+            Self::Lines { .. } => false,
+            Self::Load(load) => load.has_sessions(),
+        }
+    }
+
+    /// The next ones, none at the end.
+    pub(super) fn take(&mut self, max: usize) -> anyhow::Result<Vec<NewMessage>> {
+        let mut batch = Vec::with_capacity(max.min(4096));
+        while batch.len() < max {
+            match self.next()? {
+                Some(message) => batch.push(message),
+                None => break,
+            }
+        }
+        Ok(batch)
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<NewMessage>> {
+        match self {
+            Self::Copies { count, given, .. } if given == count => Ok(None),
+            Self::Copies { message, count, given } => {
+                *given += 1;
+                let mut copy = (**message).clone();
+                if *count > 1 {
+                    copy.id = copy.id.map(|id| format!("{id}-{given}"));
+                }
+                Ok(Some(copy))
+            }
+            Self::Lines { reader, from, number } => loop {
+                let mut line = String::new();
+                *number += 1;
+                let place = || format!("{from}, line {number}");
+                if reader.read_line(&mut line).with_context(place)? == 0 {
+                    return Ok(None);
+                }
+                if line.trim().is_empty() {
+                    continue;
+                }
+                let wrong = |error| {
+                    let why = format!("{}: {error}; write {{\"body\": …}} on each line", place());
+                    Failure::Usage(why)
+                };
+                return Ok(Some(NewMessage::from_line(&line).map_err(wrong)?));
+            },
+            Self::Load(load) => Ok(load.next()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `malote tail`: follows a queue by looking again and again from the last sequence. It never locks anything.
+
+use std::time::Duration;
+
+use malote_model::{QueueName, SessionId, limits};
+
+use crate::api::{Api, ApiError, Look};
+use crate::args::{Remote, queue_name, session_id};
+use crate::message::Raw;
+use crate::when;
+
+/// Show new messages as they arrive; never takes or locks one
+///
+/// A message that is received and completed between two looks is not seen.
+#[derive(clap::Args)]
+pub(crate) struct Tail {
+    #[command(flatten)]
+    remote: Remote,
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// Begin at this sequence instead of at the end
+    #[arg(long, value_name = "SEQ")]
+    from: Option<u64>,
+    /// Only of this session
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
+    /// Look so often
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = when::duration)]
+    every: Duration,
+    /// End after so many
+    #[arg(long, value_name = "COUNT")]
+    max: Option<u64>,
+    #[command(flatten)]
+    raw: Raw,
+}
+
+impl Tail {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let Self { remote, queue, from, session, every, max, raw } = self;
+        remote.run(|api, mut out| async move {
+            let from = match from {
+                Some(from) => from,
+                None => end(&api, &queue).await?,
+            };
+            let mut look = Look { from, session, ..Look::default() };
+            let mut left = max.unwrap_or(u64::MAX);
+            while left > 0 {
+                look.max = left.min(limits::RECEIVE_BATCH_MAX as u64);
+                let page = api.peek(&queue, &look).await?;
+                if let Some(last) = page.messages.last() {
+                    look.from = last.seq + 1;
+                    left -= page.messages.len() as u64;
+                    raw.more(&mut out, &page.messages)?;
+                }
+                match page.next {
+                    Some(next) => look.from = next,
+                    None if left > 0 => {
+                        tokio::time::sleep(every.max(Duration::from_millis(10))).await
+                    }
+                    None => {}
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The sequence behind the last message there is. Looking begins near where the count of sends says, and halves the
+/// distance: a queue of a billion messages takes some thirty looks.
+async fn end(api: &Api, queue: &QueueName) -> Result<u64, ApiError> {
+    let guess = api.queue(queue).await?.totals.sent;
+    // Nothing is at `free` or behind it; the last message known is just before `used`.
+    let (mut used, mut free, mut step) = (0, None, 0);
+    let mut at = guess;
+    loop {
+        let page = api.peek(queue, &Look { from: at, max: 1, ..Look::default() }).await?;
+        match page.messages.last() {
+            Some(last) => used = last.seq + 1,
+            None => free = Some(at),
+        }
+        at = match free {
+            Some(free) if free <= used => return Ok(used),
+            Some(free) => used + (free - used) / 2,
+            None => used + step,
+        };
+        step = (step * 2).max(1);
+    }
+}

@@ -1,0 +1,124 @@
+//! Grants: actions on a queue pattern.
+
+use malote_model::access::Action;
+use malote_server::credentials::{self, Holder, Store};
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Allow something: `malote user grant ana send,receive 'orders-*'`
+#[derive(clap::Args)]
+pub(crate) struct Grant {
+    /// A user, `key:ID` or `token:LABEL`
+    name: String,
+    #[command(flatten)]
+    what: What,
+}
+
+/// Take back what was allowed on exactly this pattern
+#[derive(clap::Args)]
+pub(crate) struct Revoke {
+    /// A user, `key:ID` or `token:LABEL`
+    name: String,
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(clap::Args)]
+struct What {
+    /// send, receive or manage; several with commas, or `all`
+    #[arg(value_name = "ACTIONS", value_parser = actions)]
+    actions: Actions,
+    /// A queue, or a pattern: `*` stands for any run of characters, `?` for one
+    #[arg(value_name = "QUEUE")]
+    queue: String,
+}
+
+#[derive(Clone, Debug)]
+struct Actions(Vec<Action>);
+
+fn actions(text: &str) -> Result<Actions, String> {
+    if text == "all" {
+        return Ok(Actions(Action::ALL.to_vec()));
+    }
+    let read = |word: &str| {
+        word.parse::<Action>().map_err(|_| "expected send, receive, manage or all".to_owned())
+    };
+    text.split(',').map(read).collect::<Result<_, _>>().map(Actions)
+}
+
+impl What {
+    fn grant(&self) -> anyhow::Result<credentials::Grant> {
+        Ok(credentials::Grant::new(self.actions.0.clone(), &self.queue)?)
+    }
+}
+
+impl Grant {
+    pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
+        let grant = self.what.grant()?;
+        store.grant(&self.name, &grant)?;
+        out.note(format_args!("`{}` may {grant}", self.name));
+        Ok(())
+    }
+}
+
+impl Revoke {
+    pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
+        let grant = self.what.grant()?;
+        if !store.revoke(&self.name, &grant)? {
+            let why = format!(
+                "`{}` has no grant on the pattern `{}`; `malote user ls` shows what there is",
+                self.name, self.what.queue
+            );
+            return Err(Failure::NotFound(why).into());
+        }
+        out.note(format_args!("`{}` may no longer {grant}", self.name));
+        Ok(())
+    }
+}
+
+/// Whose grants a key or token has.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct HolderArgs {
+    /// It acts for this user
+    #[arg(long = "for", value_name = "USER", conflicts_with_all = ["grant", "admin"])]
+    user: Option<String>,
+    /// It has this grant of its own: ACTIONS PATTERN, such as 'send,receive orders-*'
+    #[arg(long, value_name = "GRANT")]
+    grant: Vec<credentials::Grant>,
+    /// It may do everything
+    #[arg(long)]
+    admin: bool,
+}
+
+impl HolderArgs {
+    /// As the store has it.
+    pub(crate) fn holder(self) -> Holder {
+        match self.user {
+            Some(user) => Holder::User(user),
+            None => Holder::Own(with_admin(self.grant, self.admin)),
+        }
+    }
+}
+
+/// The grants, or all of them.
+pub(super) fn with_admin(grants: Vec<credentials::Grant>, admin: bool) -> Vec<credentials::Grant> {
+    if admin { vec![credentials::Grant::everything()] } else { grants }
+}
+
+/// Grants for people.
+pub(super) fn listed(grants: &[credentials::Grant]) -> String {
+    match grants {
+        [] => "nothing".to_owned(),
+        grants => grants.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// A holder for people.
+pub(crate) fn holder_of(holder: &Holder) -> String {
+    match holder {
+        Holder::User(user) => format!("acts for {user}"),
+        Holder::Own(grants) => listed(grants),
+    }
+}

@@ -1,0 +1,26 @@
+//! Finding the credential store.
+
+use std::path::PathBuf;
+
+use malote_server::credentials::{CREDENTIALS_FILE, Store};
+use malote_server::settings::{Environment, RawSettings, Settings};
+
+/// Where the store is: in the data directory that the server would use.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The data directory [env: MALOTE_DATA]
+    #[arg(long, value_name = "DIR", global = true)]
+    data: Option<String>,
+    /// The settings file that names it [env: MALOTE_CONFIG]
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// Opens it; one that is not there yet is empty.
+    pub(crate) fn open(&self) -> anyhow::Result<Store> {
+        let flags = RawSettings { data: self.data.clone(), ..RawSettings::default() };
+        let settings = Settings::load(self.config.as_deref(), flags, &Environment::of_process())?;
+        Ok(Store::open(settings.data.join(CREDENTIALS_FILE))?)
+    }
+}

@@ -1,0 +1,198 @@
+//! `malote verify`: reads a data directory from end to end and changes nothing.
+
+use std::path::PathBuf;
+
+use malote_engine::disk::OsDisk;
+use malote_engine::journal::{self, Report, SegmentReport, SegmentState, Verified};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{Facts, Format, OutputArgs, Row};
+use crate::when;
+
+/// Check a data directory and say what a start would find; changes nothing
+///
+/// On a directory in use the last moments may look torn: stop the server first.
+#[derive(clap::Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    output: OutputArgs,
+    /// The data directory
+    dir: PathBuf,
+}
+
+impl Verify {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let mut out = self.output.open();
+        let disk = OsDisk::read_only(&self.dir)?;
+        let found = journal::verify(&disk)?;
+        match out.format() {
+            Format::Json => out.json(&document(&found))?,
+            Format::Ndjson => out.line(&document(&found))?,
+            Format::Name => {
+                let files: Vec<_> = found.segments.iter().map(Segment).collect();
+                out.list(&files)?;
+            }
+            Format::Table => {
+                let files: Vec<_> = found.segments.iter().map(Segment).collect();
+                out.list(&files)?;
+                if !files.is_empty() {
+                    out.text("\n")?;
+                }
+                out.one(&Whole(&found))?;
+            }
+        }
+        match trouble(&found) {
+            Some(trouble) => Err(Failure::Unhealthy(trouble).into()),
+            None => {
+                out.note("nothing is damaged");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What an operator must know, in one sentence.
+fn trouble(found: &Verified) -> Option<String> {
+    let Report { damaged, unreadable_segments, invalid_snapshots, .. } = &found.recovery;
+    if let Some(why) = &found.refused {
+        return Some(format!("a server would refuse to start here: {why}"));
+    }
+    let mut parts = Vec::new();
+    for (count, what) in [
+        (damaged.len(), "damaged parts of the journal"),
+        (unreadable_segments.len(), "segments that cannot be read"),
+        (invalid_snapshots.len(), "snapshots that cannot be read"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    (!parts.is_empty()).then(|| {
+        format!("found {}; copy the directory away before anything else", parts.join(", "))
+    })
+}
+
+struct Segment<'a>(&'a SegmentReport);
+
+impl Segment<'_> {
+    fn state(&self) -> (&'static str, Option<u64>) {
+        match self.0.state {
+            SegmentState::Used(generation) => ("used", Some(generation)),
+            SegmentState::Spare => ("spare", None),
+            SegmentState::Unreadable => ("unreadable", None),
+        }
+    }
+}
+
+impl serde::Serialize for Segment<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        segment(self.0).serialize(serializer)
+    }
+}
+
+impl Row for Segment<'_> {
+    const HEAD: &'static [&'static str] = &["FILE", "SIZE", "STATE", "GENERATION", "FRAMES"];
+
+    fn row(&self) -> Vec<String> {
+        let (state, generation) = self.state();
+        vec![
+            self.0.file.clone(),
+            when::bytes(self.0.bytes),
+            state.to_owned(),
+            generation.map_or_else(|| "-".to_owned(), |generation| generation.to_string()),
+            self.0.frames.values().sum::<u64>().to_string(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.0.file.clone()
+    }
+}
+
+struct Whole<'a>(&'a Verified);
+
+impl serde::Serialize for Whole<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        document(self.0).serialize(serializer)
+    }
+}
+
+impl Facts for Whole<'_> {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let Verified { snapshots, recovery, refused, .. } = self.0;
+        let mut facts = vec![
+            ("snapshots", snapshots.len().to_string()),
+            (
+                "starts from",
+                recovery
+                    .snapshot
+                    .map_or_else(|| "the beginning".into(), |pos| format!("snapshot at {pos}")),
+            ),
+            ("replays", format!("{} frames in {} groups", recovery.frames, recovery.groups)),
+            ("ends at", format!("{}, durable to {}", recovery.cut, recovery.durable)),
+            ("given up", format!("{} frames that were never durable", recovery.discarded_frames)),
+            ("segments", format!("{} used, {} spare", recovery.segments, recovery.spares)),
+        ];
+        for damage in &recovery.damaged {
+            facts.push((
+                "damaged",
+                format!("{} from {} to {}", damage.file, damage.from, damage.to),
+            ));
+        }
+        for name in &recovery.unreadable_segments {
+            facts.push(("unreadable", name.clone()));
+        }
+        for name in &recovery.invalid_snapshots {
+            facts.push(("bad snapshot", name.clone()));
+        }
+        for name in &recovery.unknown_files {
+            facts.push(("not ours", name.clone()));
+        }
+        if let Some(why) = refused {
+            facts.push(("refused", why.clone()));
+        }
+        facts
+    }
+
+    fn name(&self) -> String {
+        self.0.recovery.cut.to_string()
+    }
+}
+
+fn segment(report: &SegmentReport) -> Value {
+    let (state, generation) = Segment(report).state();
+    let frames: serde_json::Map<String, Value> =
+        report.frames.iter().map(|(kind, count)| (kind.to_string(), json!(count))).collect();
+    json!({
+        "file": report.file, "bytes": report.bytes, "state": state, "generation": generation, "frames": frames,
+    })
+}
+
+fn document(found: &Verified) -> Value {
+    let Verified { segments, snapshots, recovery, refused } = found;
+    let damaged = recovery.damaged.iter().map(|damage| {
+        json!({ "file": damage.file, "from": damage.from.to_string(), "to": damage.to.to_string() })
+    });
+    let snapshots = snapshots
+        .iter()
+        .map(|(file, covers)| json!({ "file": file, "covers": covers.map(|pos| pos.to_string()) }));
+    json!({
+        "ok": trouble(found).is_none(),
+        "refused": refused,
+        "segments": segments.iter().map(segment).collect::<Vec<_>>(),
+        "snapshots": snapshots.collect::<Vec<_>>(),
+        "recovery": {
+            "snapshot": recovery.snapshot.map(|pos| pos.to_string()),
+            "frames": recovery.frames,
+            "groups": recovery.groups,
+            "durable": recovery.durable.to_string(),
+            "cut": recovery.cut.to_string(),
+            "discarded_frames": recovery.discarded_frames,
+            "damaged": damaged.collect::<Vec<_>>(),
+            "unreadable_segments": recovery.unreadable_segments,
+            "invalid_snapshots": recovery.invalid_snapshots,
+            "unknown_files": recovery.unknown_files,
+        },
+    })
+}
