@@ -1144,7 +1144,13 @@ impl Model {
         let of = |c: &Consumer| c.connection == Some(connection);
         let gone: Vec<_> =
             self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
+        for id in gone {
+            // A request that waits is answered with nothing.
+            match self.consumers.get_mut(&id) {
+                Some(Consumer { once: Some((_, until)), .. }) => *until = 0,
+                _ => self.forget(id),
+            }
+        }
         let cause = if clean { Cause::Released } else { Cause::Lost };
         for token in self.bound_to(connection) {
             self.group += 1;
