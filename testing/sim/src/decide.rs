@@ -146,8 +146,6 @@ pub struct Model {
     base: State,
     log: VecDeque<Entry>,
     pub consumers: BTreeMap<ConsumerId, Consumer>,
-    /// Which consumer a hold delivers to.
-    serving: BTreeMap<LeaseToken, ConsumerId>,
     /// Consumers that must hear that they ended, in this step.
     pub ended: BTreeSet<ConsumerId>,
     /// Every token ever issued, and for which queue.
@@ -243,7 +241,6 @@ impl Model {
         self.base = state.clone();
         self.state = state;
         self.consumers.clear();
-        self.serving.clear();
         self.ended.clear();
         unsure
     }
@@ -717,9 +714,6 @@ impl Model {
     }
 
     fn attach(&mut self, attach: &Attach, once: Option<(u64, u64)>) {
-        if let Wants::Held(token) = attach.wants {
-            self.serving.insert(token, attach.consumer);
-        }
         self.consumers.insert(
             attach.consumer,
             Consumer {
@@ -765,7 +759,6 @@ impl Model {
 
     fn forget(&mut self, id: ConsumerId) {
         self.consumers.remove(&id);
-        self.serving.retain(|_, consumer| *consumer != id);
     }
 
     /// The consumer that answers a request.
@@ -1134,9 +1127,8 @@ impl Model {
         else {
             return;
         };
-        if let Some(&consumer) = self.serving.get(&hold) {
-            self.ended.insert(consumer);
-        }
+        let of = |c: &Consumer| c.wants == Some(Wants::Held(hold));
+        self.ended.extend(self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id));
         self.note(Ev::Unhold { queue, session, lost });
     }
 
@@ -1253,11 +1245,10 @@ impl Model {
                 continue;
             }
             let could = match &c.wants {
-                Some(Wants::Held(token)) if self.serving.get(token) == Some(id) => self
+                Some(Wants::Held(token)) => self
                     .state
                     .held(*token, self.now)
                     .and_then(|(_, session)| q.next_of(&session, self.now)),
-                Some(Wants::Held(_)) => None,
                 _ if q.sessioned() => q
                     .live_sessions()
                     .iter()
