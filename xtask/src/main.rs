@@ -19,14 +19,14 @@ usage: cargo xtask <command>
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
   test            what CI runs: check, then short runs of sim, fuzz and crash
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
-  sim [args]      simulation on a faulty disk: --seeds N, --seed S
+  sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   fuzz [args]     decoders against random input: --seconds N [target]
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
 /// Short runs inside `test`; `cargo xtask test` stays within about 15 minutes on two cores.
-const SIM_SHORT: &[&str] = &["--seeds", "200"];
+const SIM_SHORT: &[&str] = &["--crashes", "10000"];
 const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),

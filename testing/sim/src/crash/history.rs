@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The server's clock follows the machine's, a little apart.
+const CLOCKS_APART_MS: u64 = 20;
+
 /// A message as a receiver got it.
 pub struct Got {
     pub id: String,
@@ -39,6 +42,7 @@ pub struct History {
     held: BTreeMap<String, Lease>,
     /// How often the server was killed.
     pub kills: u64,
+    killed_at: u64,
     pub deliveries: u64,
     pub redeliveries: u64,
     pub violations: BTreeMap<&'static str, Vec<String>>,
@@ -112,14 +116,27 @@ impl History {
     }
 
     fn check_holders(&mut self, holder: u64, now: u64, got: &Got) {
-        let other = |lease: &Lease| lease.holder != holder && lease.until > now;
-        if self.held.get(&got.id).is_some_and(other) {
-            self.wrong("two holders", format!("{} is in two hands", got.id));
+        let other = |lease: &&Lease| lease.holder != holder && lease.until > now + CLOCKS_APART_MS;
+        let since = now.saturating_sub(self.killed_at);
+        let tell = |what: &str, lease: &Lease| {
+            let left = lease.until - now;
+            format!(
+                "{what} is with {} for {left} ms and with {holder}, {since} ms after the last kill",
+                lease.holder
+            )
+        };
+        if let Some(lease) = self.held.get(&got.id).filter(other) {
+            let how = tell(&got.id, lease);
+            self.wrong("two holders", how);
         }
         let Some(session) = &got.session else { return };
         let ids = self.by_session.get(session).cloned().unwrap_or_default();
-        if ids.values().any(|id| *id != got.id && self.held.get(id).is_some_and(other)) {
-            self.wrong("two holders", format!("session {session} is in two hands"));
+        let ids = ids.values().filter(|id| **id != got.id);
+        if let Some((id, lease)) =
+            ids.filter_map(|id| Some((id, self.held.get(id).filter(other)?))).next()
+        {
+            let how = tell(&format!("session {session} ({id}, {})", got.id), lease);
+            self.wrong("two holders", how);
         }
     }
 
@@ -154,8 +171,9 @@ impl History {
     }
 
     /// The server was killed: what was bound to its connections is over.
-    pub fn killed(&mut self) {
+    pub fn killed(&mut self, now: u64) {
         self.kills += 1;
+        self.killed_at = now;
         self.held.retain(|_, lease| !lease.bound);
     }
 
