@@ -141,7 +141,7 @@ impl Export {
         if let Some(file) = &mut file {
             file.flush()?;
         }
-        out.note(format_args!("{} dead letters written; they are still there", when::grouped(count)));
+        out.note(format_args!("{} written; nothing was removed", when::count(count, "dead letter")));
         Ok(())
     }
 }

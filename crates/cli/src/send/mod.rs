@@ -245,12 +245,12 @@ impl Send {
         }
         if summary.sent != 1 || source.total() != Some(1) {
             out.note(format_args!(
-                "sent {} messages to `{}` in {:.2} s, {} a second, {} requests",
-                when::grouped(summary.sent),
+                "sent {} to `{}` in {:.2} s, {} a second, {}",
+                when::count(summary.sent, "message"),
                 self.queue,
                 seconds,
                 when::grouped(summary.per_second as u64),
-                when::grouped(summary.requests),
+                when::count(summary.requests, "request"),
             ));
         }
         if stopped { Err(Failure::Interrupted.into()) } else { Ok(()) }
