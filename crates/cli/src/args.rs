@@ -9,14 +9,16 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session, settle, tail, token,
-    user, verify, version,
+    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session,
+    settle, tail, token, user, verify, version,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
 #[derive(Parser)]
 #[command(name = "malote", version, arg_required_else_help = true, propagate_version = false)]
-#[command(after_help = "Start with `malote serve`, then `malote send orders hello --create` and `malote receive orders`.")]
+#[command(
+    after_help = "Start with `malote serve`, then `malote send orders hello --create` and `malote receive orders`."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -94,7 +96,10 @@ impl Remote {
     }
 
     /// Talks to the server; Ctrl-C is the command's own to look at.
-    pub(crate) fn run_to_the_end<F>(&self, talk: impl FnOnce(Api, Output) -> F) -> anyhow::Result<()>
+    pub(crate) fn run_to_the_end<F>(
+        &self,
+        talk: impl FnOnce(Api, Output) -> F,
+    ) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<()>>,
     {
@@ -126,7 +131,7 @@ pub(crate) fn session_id(text: &str) -> Result<SessionId, String> {
 mod tests {
     use std::fmt::Write;
 
-    use clap::CommandFactory;
+    use clap::{Args, CommandFactory};
     use expect_test::expect_file;
 
     use super::*;
@@ -162,18 +167,29 @@ mod tests {
              | `MALOTE_USER`, `MALOTE_PASSWORD`, `MALOTE_PASSWORD_FILE` | a user and its password |\n\
              | `NO_COLOR`, `CLICOLOR_FORCE` | no colour, or always |\n",
         );
-        let mut cli = Cli::command().term_width(100);
+        let common = Remote::augment_args(clap::Command::new("malote").disable_help_flag(true));
+        let common = rendered(common.help_template("{all-args}"));
+        write!(page, "\nCommands that talk to a server take these, wherever they stand:\n\n```text\n{common}\n```\n").unwrap();
+        let mut cli = Cli::command();
         cli.build();
         write_help(&mut page, &mut cli, 2);
         expect_file!["../../../docs/reference/cli.md"].assert_eq(&page);
     }
 
+    fn rendered(command: clap::Command) -> String {
+        let text = command.term_width(100).render_help().to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        lines.join("\n").trim().to_owned()
+    }
+
     fn write_help(page: &mut String, command: &mut clap::Command, level: usize) {
         let name = command.get_bin_name().unwrap_or("malote").to_owned();
-        let help = command.clone().term_width(100).render_long_help().to_string();
-        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-        let help = help.join("\n");
-        writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), help.trim()).unwrap();
+        let own = command.clone().mut_args(|arg| {
+            let known = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
+            arg.hide(known)
+        });
+        writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
+            .unwrap();
         for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
             write_help(page, sub, level + 1);
         }

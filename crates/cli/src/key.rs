@@ -71,7 +71,11 @@ struct Made {
 
 impl Facts for Made {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        vec![("kind", self.kind.to_owned()), ("id", self.id.clone()), ("secret", self.secret.clone())]
+        vec![
+            ("kind", self.kind.to_owned()),
+            ("id", self.id.clone()),
+            ("secret", self.secret.clone()),
+        ]
     }
 
     fn name(&self) -> String {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::api::words::{Received, Removed, Redriven, SentOne};
+use crate::api::words::{Received, Redriven, Removed, SentOne};
 use crate::output::{Facts, Format, Output, Row};
 use crate::when;
 
@@ -35,7 +35,11 @@ impl Raw {
 
     /// Writes a whole list.
     pub(crate) fn list(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
-        if self.raw || out.format() != Format::Json { self.more(out, messages) } else { out.list(messages) }
+        if self.raw || out.format() != Format::Json {
+            self.more(out, messages)
+        } else {
+            out.list(messages)
+        }
     }
 }
 
@@ -125,9 +129,11 @@ impl Facts for Received {
             facts.push(("error", dead.text.clone()));
             facts.push(("dead since", when::shown(dead.at)));
             facts.push(("came from", format!("{} as {}", dead.from, dead.from_seq)));
-            facts.push(("attempts", format!("{} delivered, {} failed", dead.receives, dead.failed)));
+            facts
+                .push(("attempts", format!("{} delivered, {} failed", dead.receives, dead.failed)));
         } else {
-            facts.push(("attempts", format!("{} delivered, {} failed", self.receives, self.failed)));
+            facts
+                .push(("attempts", format!("{} delivered, {} failed", self.receives, self.failed)));
         }
         for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
             facts.push(("property", format!("{name} = {value}")));
@@ -193,7 +199,13 @@ mod tests {
         assert_eq!(body("a\nb\tc").shown_body(10), "a b c");
         assert_eq!(body("ééééé").shown_body(3), "ééé…");
         let binary = Received { body_base64: Some("AP8=".into()), ..Received::default() };
-        assert_eq!((binary.shown_body(10), &binary.bytes()[..]), ("(2 B of binary)".into(), &[0, 255][..]));
-        assert_eq!(Received { damaged: true, ..Received::default() }.shown_body(5), "(damaged on disk)");
+        assert_eq!(
+            (binary.shown_body(10), &binary.bytes()[..]),
+            ("(2 B of binary)".into(), &[0, 255][..])
+        );
+        assert_eq!(
+            Received { damaged: true, ..Received::default() }.shown_body(5),
+            "(damaged on disk)"
+        );
     }
 }

@@ -221,7 +221,8 @@ mod tests {
     #[test]
     fn columns_line_up_and_numbers_stand_right() {
         let mut out = Vec::new();
-        let row = |name: &str, count: &str, rest: &str| vec![name.into(), count.into(), rest.into()];
+        let row =
+            |name: &str, count: &str, rest: &str| vec![name.into(), count.into(), rest.into()];
         let rows = vec![row("orders", "7", "a"), row("e-mail", "1200", "b c")];
         write_table(&mut out, &["NAME", "READY", "REST"], rows).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -108,7 +108,12 @@ impl Receive {
         })
     }
 
-    async fn all(&self, api: &Api, out: &mut Output, held: &mut Option<Held>) -> anyhow::Result<()> {
+    async fn all(
+        &self,
+        api: &Api,
+        out: &mut Output,
+        held: &mut Option<Held>,
+    ) -> anyhow::Result<()> {
         let max = self.max.unwrap_or(if self.follow { u64::MAX } else { 1 });
         let mut all = Vec::new();
         let mut taken = 0;

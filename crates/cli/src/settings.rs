@@ -26,7 +26,8 @@ const SWITCHES: [&str; 3] = ["allow_open", "tls.self_signed", "tls.required"];
 fn arg(key: &Key) -> Option<Arg> {
     let long = key.flag?.trim_start_matches("--");
     let help = format!("{} [env: {}]", key.help, key.variable);
-    let arg = Arg::new(key.name).long(long).help(help).action(ArgAction::Set).help_heading("Settings");
+    let arg =
+        Arg::new(key.name).long(long).help(help).action(ArgAction::Set).help_heading("Settings");
     Some(if SWITCHES.contains(&key.name) {
         arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("YES|NO")
     } else {

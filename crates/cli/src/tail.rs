@@ -55,7 +55,9 @@ impl Tail {
                 }
                 match page.next {
                     Some(next) => look.from = next,
-                    None if left > 0 => tokio::time::sleep(every.max(Duration::from_millis(10))).await,
+                    None if left > 0 => {
+                        tokio::time::sleep(every.max(Duration::from_millis(10))).await
+                    }
                     None => {}
                 }
             }

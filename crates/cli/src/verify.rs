@@ -123,14 +123,22 @@ impl Facts for Whole<'_> {
         let Verified { snapshots, recovery, refused, .. } = self.0;
         let mut facts = vec![
             ("snapshots", snapshots.len().to_string()),
-            ("starts from", recovery.snapshot.map_or_else(|| "the beginning".into(), |pos| format!("snapshot at {pos}"))),
+            (
+                "starts from",
+                recovery
+                    .snapshot
+                    .map_or_else(|| "the beginning".into(), |pos| format!("snapshot at {pos}")),
+            ),
             ("replays", format!("{} frames in {} groups", recovery.frames, recovery.groups)),
             ("ends at", format!("{}, durable to {}", recovery.cut, recovery.durable)),
             ("given up", format!("{} frames that were never durable", recovery.discarded_frames)),
             ("segments", format!("{} used, {} spare", recovery.segments, recovery.spares)),
         ];
         for damage in &recovery.damaged {
-            facts.push(("damaged", format!("{} from {} to {}", damage.file, damage.from, damage.to)));
+            facts.push((
+                "damaged",
+                format!("{} from {} to {}", damage.file, damage.from, damage.to),
+            ));
         }
         for name in &recovery.unreadable_segments {
             facts.push(("unreadable", name.clone()));
@@ -166,9 +174,9 @@ fn document(found: &Verified) -> Value {
     let damaged = recovery.damaged.iter().map(|damage| {
         json!({ "file": damage.file, "from": damage.from.to_string(), "to": damage.to.to_string() })
     });
-    let snapshots = snapshots.iter().map(|(file, covers)| {
-        json!({ "file": file, "covers": covers.map(|pos| pos.to_string()) })
-    });
+    let snapshots = snapshots
+        .iter()
+        .map(|(file, covers)| json!({ "file": file, "covers": covers.map(|pos| pos.to_string()) }));
     json!({
         "ok": trouble(found).is_none(),
         "refused": refused,

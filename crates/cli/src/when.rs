@@ -98,8 +98,14 @@ mod tests {
     #[test]
     fn things_are_shown_short() {
         assert_eq!(shown(1_700_000_000_123), "2023-11-14T22:13:20Z");
-        assert_eq!((span(119), span(120), span(7200), span(172_800)), ("119s".into(), "2m".into(), "2h".into(), "2d".into()));
-        assert_eq!((grouped(1), grouped(1000), grouped(1_204_000)), ("1".into(), "1,000".into(), "1,204,000".into()));
+        assert_eq!(
+            (span(119), span(120), span(7200), span(172_800)),
+            ("119s".into(), "2m".into(), "2h".into(), "2d".into())
+        );
+        assert_eq!(
+            (grouped(1), grouped(1000), grouped(1_204_000)),
+            ("1".into(), "1,000".into(), "1,204,000".into())
+        );
         assert_eq!((count(1, "day"), count(2, "day")), ("1 day".into(), "2 days".into()));
         assert_eq!((bytes(1023), bytes(1536)), ("1023 B".into(), "1.5 KiB".into()));
     }

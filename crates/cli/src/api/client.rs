@@ -40,7 +40,9 @@ impl Endpoint {
     /// Reads `http://host:port/base` or `https://…`; `host:port` alone is `http://`.
     pub(super) fn parse(url: &str) -> Result<Self, ApiError> {
         let wrong = || {
-            let why = format!("`{url}` is not the address of a server: write http://HOST:PORT or https://HOST:PORT");
+            let why = format!(
+                "`{url}` is not the address of a server: write http://HOST:PORT or https://HOST:PORT"
+            );
             ApiError::Usage(why)
         };
         let (tls, rest) = match url.split_once("://") {
@@ -179,7 +181,11 @@ impl Client {
             let status = response.status().as_u16();
             let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
             let cut = |e| self.unreachable(format!("the answer was cut off: {e}"));
-            Ok(Answer { status, body: body.map_err(cut)?.to_bytes(), url: self.endpoint.url.clone() })
+            Ok(Answer {
+                status,
+                body: body.map_err(cut)?.to_bytes(),
+                url: self.endpoint.url.clone(),
+            })
         };
         timeout(patience, whole).await.map_err(late)?
     }
@@ -208,7 +214,9 @@ impl Client {
             headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
             bytes
         });
-        let wrong = |_| ApiError::Usage("the token or password holds characters that cannot be sent".into());
+        let wrong = |_| {
+            ApiError::Usage("the token or password holds characters that cannot be sent".into())
+        };
         builder.body(Full::new(bytes)).map_err(wrong)
     }
 
@@ -247,7 +255,9 @@ impl Client {
         tcp.set_nodelay(true).map_err(|error| self.unreachable(plain(&error)))?;
         let Some(tls) = &self.tls else { return self.handshake(tcp).await };
         let name = ServerName::try_from(host.clone());
-        let name = name.map_err(|_| ApiError::Usage(format!("`{host}` is not a name that a certificate can have")))?;
+        let name = name.map_err(|_| {
+            ApiError::Usage(format!("`{host}` is not a name that a certificate can have"))
+        })?;
         let stream = timeout(CONNECT_TIME_MAX, tls.connect(name, tcp)).await;
         let stream = stream.map_err(|_| self.unreachable("it does not speak TLS".to_owned()))?;
         self.handshake(stream.map_err(|error| self.unreachable(plain(&error)))?).await
@@ -289,13 +299,16 @@ mod tests {
 
     #[test]
     fn addresses_are_read() {
-        let is = |tls, host: &str, port, base: &str| Some((tls, host.to_owned(), port, base.to_owned()));
+        let is =
+            |tls, host: &str, port, base: &str| Some((tls, host.to_owned(), port, base.to_owned()));
         assert_eq!(parsed("http://127.0.0.1:8080"), is(false, "127.0.0.1", 8080, ""));
         assert_eq!(parsed("https://mq.example.com/"), is(true, "mq.example.com", 443, ""));
         assert_eq!(parsed("localhost:9"), is(false, "localhost", 9, ""));
         assert_eq!(parsed("http://[::1]:8080/mq/"), is(false, "::1", 8080, "/mq"));
         assert_eq!(parsed("http://[::1]"), is(false, "::1", 80, ""));
-        for bad in ["", "http://", "amqp://x", "http://a:b", "http://u:p@h", "http://h/?q", "http://a b"] {
+        for bad in
+            ["", "http://", "amqp://x", "http://a:b", "http://u:p@h", "http://h/?q", "http://a b"]
+        {
             assert_eq!(parsed(bad), None, "{bad}");
         }
     }

@@ -58,20 +58,28 @@ impl ApiError {
             Self::Unreachable { .. } => {
                 return Some("start one with `malote serve`, or say where it is with --url".into());
             }
-            Self::TimedOut { .. } => return Some("raise --timeout, or look at the server's log".into()),
+            Self::TimedOut { .. } => {
+                return Some("raise --timeout, or look at the server's log".into());
+            }
             Self::Broken { .. } => return Some("check --url".into()),
             Self::Usage(_) => return None,
             Self::Refused(problem) => problem,
         };
         let ours = match problem.code.as_str() {
-            "queue_not_found" => "`malote queue ls` shows what there is, `malote queue create NAME` makes one",
-            "queue_differs" => "`malote queue get NAME` shows what it is, `malote queue update` changes it",
+            "queue_not_found" => {
+                "`malote queue ls` shows what there is, `malote queue create NAME` makes one"
+            }
+            "queue_differs" => {
+                "`malote queue get NAME` shows what it is, `malote queue update` changes it"
+            }
             "session_not_listed" => "use one of its ids, or give --key instead of --session",
             "session_required" => "give --session",
             "no_sessions" => "make a queue with `malote queue create NAME --sessions dynamic`",
             "session_held" => "wait until the hold ends, or end it with `malote session break`",
             "hold_required" => "give --session ID or --any-session",
-            "message_too_large" => "send less, or raise the limit with `malote queue update --message-size`",
+            "message_too_large" => {
+                "send less, or raise the limit with `malote queue update --message-size`"
+            }
             "unauthenticated" => "give --token or --user, or set MALOTE_TOKEN",
             "lease_lost" => "receive it again",
             "message_not_found" | "forbidden" => "",

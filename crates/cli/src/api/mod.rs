@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 use client::{Answer, Client};
 use path::Path;
 use words::{
-    Accept, Batch, Held, Page, Queue, Queues, Receive, Received, Redrive, Redriven, Removed, Resend,
-    Results, SentAll, SentOne, Session, Sessions, Settle, Spec, Version,
+    Accept, Batch, Held, Page, Queue, Queues, Receive, Received, Redrive, Redriven, Removed,
+    Resend, Results, SentAll, SentOne, Session, Sessions, Settle, Spec, Version,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;

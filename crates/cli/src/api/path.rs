@@ -83,6 +83,9 @@ mod tests {
     fn names_are_one_part_whatever_is_in_them() {
         let queue = QueueName::new("eu/orders é").unwrap();
         let path = Path::queue(&queue).part("messages").query("from", 3).query("session", "a&b");
-        assert_eq!(path.as_str(), "/api/v1/queues/eu%2Forders%20%C3%A9/messages?from=3&session=a%26b");
+        assert_eq!(
+            path.as_str(),
+            "/api/v1/queues/eu%2Forders%20%C3%A9/messages?from=3&session=a%26b"
+        );
     }
 }

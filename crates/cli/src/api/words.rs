@@ -343,8 +343,18 @@ messages! {
 
 /// What an answer has and a message to send has not.
 const ANSWER_ONLY: [&str; 12] = [
-    "seq", "lease", "until", "state", "due", "enqueued_at", "origin_id", "body_kind", "receives", "failed",
-    "dead_letter", "damaged",
+    "seq",
+    "lease",
+    "until",
+    "state",
+    "due",
+    "enqueued_at",
+    "origin_id",
+    "body_kind",
+    "receives",
+    "failed",
+    "dead_letter",
+    "damaged",
 ];
 
 impl NewMessage {
@@ -544,7 +554,10 @@ mod tests {
         let line = r#"{"seq":7,"state":"ready","body":"x","session":"s","properties":{"z":1,"a":{"$type":"i8","value":2}},"receives":1,"failed":0,"dead_letter":{"reason":"r"}}"#;
         let message = NewMessage::from_line(line).unwrap();
         let again = serde_json::to_string(&message).unwrap();
-        assert_eq!(again, r#"{"body":"x","session":"s","properties":{"z":1,"a":{"$type":"i8","value":2}}}"#);
+        assert_eq!(
+            again,
+            r#"{"body":"x","session":"s","properties":{"z":1,"a":{"$type":"i8","value":2}}}"#
+        );
         let received: Received = serde_json::from_str(line).unwrap();
         assert_eq!(serde_json::to_string(&NewMessage::from(received)).unwrap(), again);
     }
@@ -553,7 +566,9 @@ mod tests {
     fn a_body_of_any_json_keeps_its_digits_and_unknown_fields_are_refused() {
         let message = NewMessage::from_line(r#"{"body":{"n":1.10}}"#).unwrap();
         assert_eq!(serde_json::to_string(&message).unwrap(), r#"{"body":{"n":1.10}}"#);
-        assert!(NewMessage::from_line(r#"{"sesion":"a"}"#).unwrap_err().to_string().contains("sesion"));
+        assert!(
+            NewMessage::from_line(r#"{"sesion":"a"}"#).unwrap_err().to_string().contains("sesion")
+        );
         assert!(NewMessage::from_line("text").is_err());
     }
 }

@@ -36,7 +36,8 @@ impl Ls {
             && (found.len() as u64) < self.max
         {
             let max = (self.max - found.len() as u64).min(limits::RECEIVE_BATCH_MAX as u64);
-            let page = api.dead_letters(&self.queue, &Look { from: next, max, ..Look::default() }).await?;
+            let page =
+                api.dead_letters(&self.queue, &Look { from: next, max, ..Look::default() }).await?;
             found.extend(page.messages.into_iter().map(Dead));
             from = page.next;
         }
@@ -61,7 +62,8 @@ impl Serialize for Dead {
 }
 
 impl Row for Dead {
-    const HEAD: &'static [&'static str] = &["SEQ", "ID", "SESSION", "REASON", "FAILED", "DEAD FOR", "ERROR"];
+    const HEAD: &'static [&'static str] =
+        &["SEQ", "ID", "SESSION", "REASON", "FAILED", "DEAD FOR", "ERROR"];
 
     fn row(&self) -> Vec<String> {
         let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -103,7 +105,9 @@ pub(super) async fn find(api: &Api, queue: &QueueName, seq: u64) -> anyhow::Resu
     let page = api.dead_letters(queue, &Look { from: seq, max: 1, ..Look::default() }).await?;
     let found = page.messages.into_iter().find(|message| message.seq == seq);
     found.ok_or_else(|| {
-        let why = format!("queue `{queue}` has no dead letter {seq}; `malote dlq ls {queue}` shows what there is");
+        let why = format!(
+            "queue `{queue}` has no dead letter {seq}; `malote dlq ls {queue}` shows what there is"
+        );
         Failure::NotFound(why).into()
     })
 }
@@ -141,7 +145,10 @@ impl Export {
         if let Some(file) = &mut file {
             file.flush()?;
         }
-        out.note(format_args!("{} written; nothing was removed", when::count(count, "dead letter")));
+        out.note(format_args!(
+            "{} written; nothing was removed",
+            when::count(count, "dead letter")
+        ));
         Ok(())
     }
 }

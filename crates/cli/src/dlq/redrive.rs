@@ -40,7 +40,10 @@ impl Redrive {
         };
         let moved = api.redrive(&self.queue, &asked).await?;
         let verb = if self.dry_run { "would move" } else { "moved" };
-        out.changed(&moved, format_args!("{} {verb}, {} left", grouped(moved.moved), grouped(moved.left)))?;
+        out.changed(
+            &moved,
+            format_args!("{} {verb}, {} left", grouped(moved.moved), grouped(moved.left)),
+        )?;
         if moved.left > 0 && all && !self.dry_run {
             out.note("hint: raise --limit to move more");
         }

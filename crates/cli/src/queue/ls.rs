@@ -86,12 +86,23 @@ impl Facts for Queue {
         let word = |word: &Option<String>| word.clone().unwrap_or_default();
         let held = format!(
             "{} ready, {} locked, {} delayed, {} scheduled, {} deferred, {} dead",
-            counts.ready, counts.locked, counts.delayed, counts.scheduled, counts.deferred, counts.dead_lettered,
+            counts.ready,
+            counts.locked,
+            counts.delayed,
+            counts.scheduled,
+            counts.deferred,
+            counts.dead_lettered,
         );
         let seen = format!(
             "{} sent, {} delivered, {} redelivered, {} completed, {} abandoned, {} dead-lettered, {} expired, {} lost",
-            totals.sent, totals.delivered, totals.redelivered, totals.completed, totals.abandoned,
-            totals.dead_lettered, totals.expired, totals.lost,
+            totals.sent,
+            totals.delivered,
+            totals.redelivered,
+            totals.completed,
+            totals.abandoned,
+            totals.dead_lettered,
+            totals.expired,
+            totals.lost,
         );
         vec![
             ("name", self.name.clone()),

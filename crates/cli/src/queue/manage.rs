@@ -124,7 +124,10 @@ impl Pause {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         api.pause(&self.queue, true).await?;
         let queue = api.queue(&self.queue).await?;
-        out.changed(&queue, format_args!("queue `{}` delivers nothing until it is resumed", queue.name))
+        out.changed(
+            &queue,
+            format_args!("queue `{}` delivers nothing until it is resumed", queue.name),
+        )
     }
 }
 

@@ -106,7 +106,9 @@ impl SpecArgs {
 fn limit(text: &str) -> Result<Limit, String> {
     match text {
         "none" => Ok(Limit(None)),
-        _ => text.parse().map(|max| Limit(Some(max))).map_err(|_| "expected a number or none".into()),
+        _ => {
+            text.parse().map(|max| Limit(Some(max))).map_err(|_| "expected a number or none".into())
+        }
     }
 }
 

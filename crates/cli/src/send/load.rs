@@ -46,8 +46,10 @@ impl Load {
         let mut text = match self.sessions {
             Some(sessions) => {
                 let session = format!("session-{}", at % u64::from(sessions) + 1);
-                let text =
-                    format!(r#"{{"session":"{session}","number":{}}}"#, at / u64::from(sessions) + 1);
+                let text = format!(
+                    r#"{{"session":"{session}","number":{}}}"#,
+                    at / u64::from(sessions) + 1
+                );
                 message.session = Some(session);
                 text
             }

@@ -24,7 +24,11 @@ pub(super) enum Source {
 
 impl Source {
     /// One body, once or more often.
-    pub(super) fn body(mut message: NewMessage, bytes: &[u8], count: Option<u64>) -> anyhow::Result<Self> {
+    pub(super) fn body(
+        mut message: NewMessage,
+        bytes: &[u8],
+        count: Option<u64>,
+    ) -> anyhow::Result<Self> {
         match std::str::from_utf8(bytes) {
             Ok(text) => message.body = Some(raw_text(text)),
             Err(_) => message.body_base64 = Some(STANDARD.encode(bytes)),

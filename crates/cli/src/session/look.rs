@@ -74,8 +74,15 @@ impl Row for Session {
 
 impl Facts for Session {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let names =
-            ["session", "messages", "locked", "first", "state bytes", "held until", "delayed until"];
+        let names = [
+            "session",
+            "messages",
+            "locked",
+            "first",
+            "state bytes",
+            "held until",
+            "delayed until",
+        ];
         names.into_iter().zip(self.row()).collect()
     }
 

@@ -57,10 +57,7 @@ impl State {
                 };
             }
         };
-        let asked = Accept {
-            session: Some(self.session.as_str().to_owned()),
-            ..Accept::default()
-        };
+        let asked = Accept { session: Some(self.session.as_str().to_owned()), ..Accept::default() };
         let held = api.accept(&self.queue, &asked).await?.ok_or_else(|| {
             Failure::NotFound(format!("session `{}` cannot be held now", self.session))
         })?;

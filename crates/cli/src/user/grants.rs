@@ -66,7 +66,10 @@ impl Revoke {
     pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
         let grant = self.what.grant()?;
         if !store.revoke(&self.name, &grant)? {
-            let why = format!("`{}` has no grant on the pattern `{}`; `malote user ls` shows what there is", self.name, self.what.queue);
+            let why = format!(
+                "`{}` has no grant on the pattern `{}`; `malote user ls` shows what there is",
+                self.name, self.what.queue
+            );
             return Err(Failure::NotFound(why).into());
         }
         out.note(format_args!("`{}` may no longer {grant}", self.name));

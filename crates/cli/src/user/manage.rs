@@ -42,11 +42,15 @@ impl PasswordArgs {
             std::io::stdin().read_to_string(&mut text)?;
             return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
         }
-        let nobody = || Failure::Usage("nobody can be asked for a password here: say --password-stdin".into());
+        let nobody = || {
+            Failure::Usage("nobody can be asked for a password here: say --password-stdin".into())
+        };
         let first = ask::password(&format!("new password of {name}"))?.ok_or_else(nobody)?;
         let again = ask::password("once more")?.ok_or_else(nobody)?;
         if first != again {
-            return Err(Failure::Usage("the two are not the same; nothing was changed".into()).into());
+            return Err(
+                Failure::Usage("the two are not the same; nothing was changed".into()).into()
+            );
         }
         Ok(first)
     }
@@ -112,7 +116,10 @@ impl Ls {
     pub(crate) fn run(self, store: &Store, mut out: Output) -> anyhow::Result<()> {
         let users: Vec<Shown> = store.list().users.into_iter().map(Shown::from).collect();
         if users.is_empty() && store.is_empty() {
-            out.note(format_args!("no credentials in {}: the server is open to whoever reaches it", store.path().display()));
+            out.note(format_args!(
+                "no credentials in {}: the server is open to whoever reaches it",
+                store.path().display()
+            ));
         }
         out.list(&users)
     }

@@ -20,8 +20,7 @@ impl StoreArgs {
     /// Opens it; one that is not there yet is empty.
     pub(crate) fn open(&self) -> anyhow::Result<Store> {
         let flags = RawSettings { data: self.data.clone(), ..RawSettings::default() };
-        let settings =
-            Settings::load(self.config.as_deref(), flags, &Environment::of_process())?;
+        let settings = Settings::load(self.config.as_deref(), flags, &Environment::of_process())?;
         Ok(Store::open(settings.data.join(CREDENTIALS_FILE))?)
     }
 }
