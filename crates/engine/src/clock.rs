@@ -8,12 +8,18 @@ use malote_model::Timestamp;
 pub trait Clock: Send + Sync {
     /// Now.
     fn now(&self) -> Timestamp;
+
+    /// Moves over a forward step of the wall clock, if there was one, and tells by how many milliseconds. Schedules
+    /// follow the wall clock, so they move; whoever asks prolongs the leases, which must not.
+    fn take_step(&self) -> u64 {
+        0
+    }
 }
 
 /// Starts at the wall clock, or at the journal's last time if that is later, and follows the monotonic clock.
 ///
-/// A wall clock that is set back or forward while the broker runs changes no lease: what it is off by is made up for
-/// slowly, by at most a tenth of the time that passes.
+/// A wall clock that is set back, or drifts, changes no lease: what it is off by is made up for slowly, by at most a
+/// tenth of the time that passes. One that is set forward is followed at once, by [`Clock::take_step`].
 pub struct SystemClock {
     started: std::time::Instant,
     start_ms: u64,
@@ -22,6 +28,9 @@ pub struct SystemClock {
     /// When the wall clock was last compared, in milliseconds since the start, and what had been added by then.
     compared: parking_lot::Mutex<(u64, i64)>,
 }
+
+/// A wall clock that is ahead by more than this was set; less is drift.
+const STEP_MS: i64 = 5_000;
 
 impl SystemClock {
     /// A clock that starts no earlier than `floor`.
@@ -35,16 +44,20 @@ impl SystemClock {
         }
     }
 
+    fn elapsed_ms(&self) -> u64 {
+        monotonic().duration_since(self.started).as_millis() as u64
+    }
+
     /// Milliseconds to add to the monotonic clock, brought nearer to the wall clock once a second.
     fn correction(&self, elapsed: u64) -> i64 {
         let Some(mut compared) = self.compared.try_lock() else { return 0 };
         let (at, added) = *compared;
         let since = elapsed.saturating_sub(at);
         if since >= 1000 {
-            let told = (self.start_ms + elapsed) as i64 + added;
-            let off = wall_ms() as i64 - told;
+            let off = wall_ms() as i64 - ((self.start_ms + elapsed) as i64 + added);
             let most = (since / 10) as i64;
-            *compared = (elapsed, added + off.clamp(-most, most));
+            let correction = if off > STEP_MS { 0 } else { off.clamp(-most, most) };
+            *compared = (elapsed, added + correction);
         }
         compared.1
     }
@@ -52,9 +65,19 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let elapsed = monotonic().duration_since(self.started).as_millis() as u64;
+        let elapsed = self.elapsed_ms();
         let told = (self.start_ms + elapsed).saturating_add_signed(self.correction(elapsed));
         Timestamp(self.last.fetch_max(told, Ordering::Relaxed).max(told))
+    }
+
+    fn take_step(&self) -> u64 {
+        let mut compared = self.compared.lock();
+        let ahead = wall_ms() as i64 - ((self.start_ms + self.elapsed_ms()) as i64 + compared.1);
+        if ahead <= STEP_MS {
+            return 0;
+        }
+        compared.1 += ahead;
+        ahead as u64
     }
 }
 

@@ -39,8 +39,10 @@ pub trait Disk: Send + Sync {
     /// Bytes that could still be written.
     fn free_bytes(&self) -> io::Result<u64>;
     /// Takes the directory for this process; `false` if another one has it.
-    /// Held until the disk is dropped.
+    /// Held until it is given back or the disk is dropped.
     fn try_lock(&self) -> io::Result<bool>;
+    /// Gives the lock back.
+    fn unlock(&self);
     /// How to name this directory to a user.
     fn place(&self) -> String;
 }
@@ -191,6 +193,10 @@ impl Disk for OsDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn unlock(&self) {
+        self.lock.lock().take();
     }
 
     fn try_lock(&self) -> io::Result<bool> {

@@ -19,7 +19,7 @@ use crate::command::{
     QueueFacts, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::journal::Segments;
+use crate::journal::{Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
 /// The engine as its callers see it.
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) segments: Segments,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) chance: Chance,
+    pub(crate) marks: Arc<Marks>,
+    pub(crate) pool: Pool,
 }
 
 /// Why an answer is not the one asked for.
@@ -147,6 +149,21 @@ impl Engine {
     /// The engine's clock: wall-clock milliseconds that never step back.
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
+    }
+
+    /// How far the journal has got, and how long its syncs take.
+    pub fn journal(&self) -> &Marks {
+        &self.shared.marks
+    }
+
+    /// Bytes of journal segments in use.
+    pub fn journal_bytes(&self) -> u64 {
+        self.shared.segments.bytes()
+    }
+
+    /// Bytes free on the disk, and whether sending is possible.
+    pub fn disk_room(&self) -> (u64, bool) {
+        (self.shared.pool.free_bytes(), self.shared.pool.publish_allowed())
     }
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.

@@ -60,6 +60,7 @@ pub struct Running {
     report: Report,
     marks: Arc<Marks>,
     segments: Segments,
+    disk: Arc<dyn Disk>,
 }
 
 impl Engine {
@@ -79,7 +80,7 @@ impl Engine {
         let mut core = Core::new(hash_seed);
         let mut options = options.clone();
         options.salt = chance.draw() as u32;
-        let recovered = journal::recover(disk, &options, &mut core)?;
+        let recovered = journal::recover(disk.clone(), &options, &mut core)?;
         let Recovered {
             mut appender,
             mut writer,
@@ -116,6 +117,8 @@ impl Engine {
         };
         let pipeline = Pipeline::start(writer, syncer, callbacks).map_err(OpenError::Start)?;
         let shared = Shared {
+            marks: marks.clone(),
+            pool: pool.clone(),
             mailbox: mailbox.clone(),
             segments: segments.clone(),
             clock: clock.clone(),
@@ -141,7 +144,7 @@ impl Engine {
                 move || keep_snapshots(snapshotter, hash_seed, &stopping)
             })?,
         ];
-        let running = Running { mailbox, pool, stopping, threads, report, marks, segments };
+        let running = Running { mailbox, pool, stopping, threads, report, marks, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
     }
 }
@@ -207,6 +210,7 @@ impl Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // its panic was reported where it happened
         }
+        self.disk.unlock();
     }
 }
 

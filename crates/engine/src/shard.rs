@@ -78,9 +78,13 @@ impl Shard {
         out: &mut Vec<Output>,
     ) -> Result<(), crate::journal::Stopped> {
         let eager_before = self.appender.last_eager();
+        let stepped = self.clock.take_step();
         let now = self.clock.now();
         let mut turn =
             Turn::new(&mut self.core, &mut self.appender, now, out, self.pool.publish_allowed());
+        if stepped > 0 {
+            turn.clock_stepped(stepped);
+        }
         turn.expire();
         for Request { command, reply } in requests {
             let request = self.pending.add(reply);

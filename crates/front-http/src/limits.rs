@@ -37,6 +37,9 @@ pub struct Limits {
     pub reconnect_grace: Duration,
     /// Native connections at once, those that wait to be resumed included.
     pub connections_max: usize,
+    /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name. An open
+    /// broker on loopback should list `localhost`: else a web page whose name is made to point there can read it.
+    pub hosts: Vec<String>,
     /// Web origins, besides the broker's own, whose pages may call it: `https://ops.example.com`.
     pub origins: Vec<String>,
 }
@@ -52,13 +55,14 @@ impl Default for Limits {
             head_bytes_max: 64 << 10,
             write_pause_max: Duration::from_secs(60),
             frame_bytes_max: limits::SEND_BYTES_MAX as usize,
-            requests_max: 256,
+            requests_max: 1024,
             outgoing_bytes_max: 8 << 20,
             consumers_max: 1024,
             ping_every: Duration::from_secs(15),
             silence_max: Duration::from_secs(45),
             reconnect_grace: Duration::from_secs(2),
             connections_max: 20_000,
+            hosts: Vec::new(),
             origins: Vec::new(),
         }
     }

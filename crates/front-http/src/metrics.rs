@@ -146,6 +146,10 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)
         .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    if !per_queue {
+        // An empty set of labels is allowed and looks like a mistake.
+        text = text.replace("{} ", " ");
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

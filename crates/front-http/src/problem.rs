@@ -73,6 +73,7 @@ codes! {
     Unauthenticated "unauthenticated" 401 "Credentials are needed" => "Send Authorization: Basic or Bearer with a user or key made by `malote user` or `malote key`.";
     Forbidden "forbidden" 403 "Not allowed" => "Ask for the grant that `detail` names.";
     CrossOrigin "cross_origin" 403 "A page of another origin may not call this" => "Serve the page from the broker's own address, or allow its origin in the settings.";
+    ForeignHost "foreign_host" 421 "The broker is not called that" => "Call it by its address or by localhost, or allow the name in the settings.";
     NotWebSocket "not_websocket" 426 "This route speaks WebSocket" => "Connect with a WebSocket client and the sub-protocol malote.v1.json or malote.v1.msgpack.";
     BadFrame "bad_frame" 400 "The frame is wrong" => "Send one frame or an array of frames as GET /api/v1/openapi.json describes them.";
     ConsumerNotFound "consumer_not_found" 404 "The connection has no such consumer" => "Attach it first, or after a connection was lost.";

@@ -132,6 +132,7 @@ async fn around(
 ///
 /// Without this any web page could write to a broker on its reader's own machine, and open its WebSocket.
 fn check_origin(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
+    check_host(api, headers)?;
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or("(not ASCII)");
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -140,6 +141,23 @@ fn check_origin(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(Code::CrossOrigin, format!("a page of {origin} may not call this broker")))
+}
+
+/// Refuses names that are not the broker's own, where those are known: DNS rebinding makes a page's name ours.
+fn check_host(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
+    if api.limits.hosts.is_empty() {
+        return Ok(());
+    }
+    let Some(host) = headers.get(header::HOST) else { return Ok(()) };
+    let host = host.to_str().unwrap_or("(not ASCII)");
+    let ours = |name: &str| api.limits.hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let address = host.parse::<std::net::SocketAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if address || ours(name) {
+        return Ok(());
+    }
+    Err(Problem::new(Code::ForeignHost, format!("`{host}` is not a name of this broker")))
 }
 
 async fn unknown_route(request: Request) -> Problem {

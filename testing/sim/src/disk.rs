@@ -309,6 +309,8 @@ impl Disk for SimDisk {
         Ok(true)
     }
 
+    fn unlock(&self) {}
+
     fn place(&self) -> String {
         "simulated disk".to_owned()
     }

@@ -12,9 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use malote_engine::{Engine, Receive, Settings};
-use malote_model::{
-    Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
-};
+use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement};
 
 use super::bare::{Bare, Probe};
 use super::measure::{Cpu, Latency, Watch};
@@ -47,12 +45,8 @@ pub(crate) struct Args {
 const IN_FLIGHT: usize = 8;
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
-    let dir = tempfile::Builder::new()
-        .prefix("malote-bench-")
-        .tempdir_in(&args.dir)
-        .context("no directory for the data")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
+    let dir = tempfile::Builder::new().prefix("malote-bench-").tempdir_in(&args.dir).context("no directory for the data")?;
     let mut report = Report::new(dir.path());
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let time = Duration::from_secs_f64(args.seconds);
@@ -81,7 +75,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if wanted("sessions") {
         let mut base = None;
         for sessions in [1, 1000, args.sessions] {
-            let row = session_cost(&runtime, dir.path(), sessions, args.batch)?;
+            let row = session_cost(&runtime, dir.path(), sessions, args.sessions, args.batch)?;
             let base = *base.get_or_insert(row.cpu_ns);
             report.sessions(sessions, &row, base);
         }
@@ -94,17 +88,10 @@ fn queue() -> QueueName {
 }
 
 fn body(size: usize) -> Message {
-    Message {
-        body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes },
-        ..Message::default()
-    }
+    Message { body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes }, ..Message::default() }
 }
 
-fn open(
-    dir: &Path,
-    spec: QueueSpec,
-    runtime: &tokio::runtime::Runtime,
-) -> anyhow::Result<(Engine, malote_engine::Running, tempfile::TempDir)> {
+fn open(dir: &Path, spec: QueueSpec, runtime: &tokio::runtime::Runtime) -> anyhow::Result<(Engine, malote_engine::Running, tempfile::TempDir)> {
     let data = tempfile::Builder::new().prefix("data-").tempdir_in(dir)?;
     let (engine, running) = Engine::open(Settings::at(data.path()))?;
     runtime.block_on(engine.declare(queue(), spec))?;
@@ -151,13 +138,7 @@ fn enqueue(
     let (n, elapsed, cpu) = (sent.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
     runtime.block_on(running.stop());
     let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
-    report.push(Row::rate(
-        format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch),
-        n,
-        elapsed,
-        cpu,
-        (bare_before + bare_after) / 2.0,
-    ));
+    report.push(Row::rate(format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
     Ok(())
 }
 
@@ -187,15 +168,7 @@ fn lease_complete(
                 let (engine, done) = (engine.clone(), done.clone());
                 tokio::spawn(async move {
                     while watch.elapsed() < time {
-                        let receive = Receive {
-                            queue: queue(),
-                            max: batch as u32,
-                            wait_ms: 0,
-                            lock_ms: None,
-                            take: false,
-                            hold: None,
-                            per_session: 1,
-                        };
+                        let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session: 1 };
                         let got = engine.receive(receive).await?;
                         if got.is_empty() {
                             break;
@@ -217,23 +190,12 @@ fn lease_complete(
     let (n, elapsed, cpu) = (done.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
     runtime.block_on(running.stop());
     let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
-    report.push(Row::rate(
-        format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"),
-        n,
-        elapsed,
-        cpu,
-        (bare_before + bare_after) / 2.0,
-    ));
+    report.push(Row::rate(format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
     Ok(())
 }
 
 /// Publishers that each wait for the answer before they send again.
-fn publishers(
-    runtime: &tokio::runtime::Runtime,
-    dir: &Path,
-    count: usize,
-    time: Duration,
-) -> anyhow::Result<Latency> {
+fn publishers(runtime: &tokio::runtime::Runtime, dir: &Path, count: usize, time: Duration) -> anyhow::Result<Latency> {
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
     let cpu = Cpu::start();
     let watch = Watch::start();
@@ -277,11 +239,12 @@ fn session_cost(
     runtime: &tokio::runtime::Runtime,
     dir: &Path,
     sessions: u64,
+    backlog: u64,
     batch: usize,
 ) -> anyhow::Result<SessionCost> {
     let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
     let (engine, running, _data) = open(dir, spec, runtime)?;
-    // All the sessions are there and ready; the messages that are measured are as many for one as for a million.
+    // The backlog is the same however many sessions it is spread over, and so is what is measured on top of it.
     const MEASURED: u64 = 200_000;
     let id = |n: u64| SessionId::new(&format!("session-{n:07}")).expect("a good id");
     let send = |from: u64, to: u64| {
@@ -301,26 +264,18 @@ fn session_cost(
             anyhow::Ok(())
         }
     };
-    if sessions > MEASURED {
-        runtime.block_on(send(MEASURED, sessions))?;
-    }
+    runtime.block_on(send(0, backlog))?;
+    // Snapshots and spare segments are made behind the backlog; what is measured is the operations.
+    std::thread::sleep(Duration::from_secs(4));
     let (cpu, watch) = (Cpu::start(), Watch::start());
-    runtime.block_on(send(0, MEASURED))?;
+    runtime.block_on(send(backlog, backlog + MEASURED))?;
     let send_time = watch.elapsed();
     let watch = Watch::start();
     let taken = runtime.block_on(async {
         let mut taken = 0_u64;
         while taken < MEASURED {
             let per_session = if sessions == 1 { batch as u32 } else { 1 };
-            let receive = Receive {
-                queue: queue(),
-                max: batch as u32,
-                wait_ms: 0,
-                lock_ms: None,
-                take: false,
-                hold: None,
-                per_session,
-            };
+            let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session };
             let got = engine.receive(receive).await?;
             if got.is_empty() {
                 break;

@@ -45,6 +45,11 @@ pub struct DeadLetter {
 }
 
 impl Stored {
+    /// Reads the record at `pos` and those under it, however long it takes.
+    pub fn read_now(segments: &Segments, pos: Pos) -> io::Result<Self> {
+        Self::read(&mut segments.reading(false), pos, Patience::Blocking)
+    }
+
     /// Reads the record at `pos` and those under it.
     pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
         let malformed =
@@ -151,6 +156,12 @@ impl Link {
             _ => Err(Truncated),
         }
     }
+}
+
+/// The session state stored at `pos`; none if that is not one.
+pub fn read_state(segments: &Segments, pos: Pos) -> io::Result<Option<Bytes>> {
+    let (kind, bytes) = segments.reading(false).frame(pos, Patience::Blocking)?;
+    Ok(state_of(kind, &bytes))
 }
 
 /// The state in a `State` record.

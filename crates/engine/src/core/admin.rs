@@ -123,7 +123,7 @@ impl Turn<'_> {
             return Ok(Some((Reply::Done, Needs::Settled)));
         }
         let held: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| {
-            s.iter().filter(|(_, s)| s.consumer.is_some()).map(|(slot, _)| slot).collect()
+            s.iter().filter(|(_, s)| !s.consumers.is_empty()).map(|(slot, _)| slot).collect()
         });
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);

@@ -88,7 +88,8 @@ impl Core {
                 let Some(slot) = q.sessions.as_ref().and_then(|s| s.find(session)) else { return };
                 let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) else { return };
                 let hold = std::mem::replace(&mut s.hold, NONE);
-                (s.consumer, s.cursor) = (None, 0);
+                s.consumers.clear();
+                s.cursor = 0;
                 q.sessions_held = q.sessions_held.saturating_sub(1);
                 q.totals.sessions_lost += u64::from(*lost);
                 q.refresh_session(slot);
@@ -129,7 +130,7 @@ impl Core {
             .queues
             .get(&id)
             .and_then(|q| q.sessions.as_ref()?.at(slot))
-            .is_some_and(|s| s.consumer.is_some());
+            .is_some_and(|s| !s.consumers.is_empty());
         if let Some(live) = self.live.as_mut()
             && held
         {
@@ -198,6 +199,7 @@ impl Core {
         let from = touched.place;
         (touched.place, touched.due, touched.timer) = (place, due, timer);
         q.count(Some(from), Some(place));
+        q.settle_cursor();
     }
 
     fn removed(
@@ -313,9 +315,14 @@ impl Core {
                 Some(slot) => {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                         s.out += 1;
-                        if leased.deferred {
+                        if leased.deferred || from == Place::Parked {
                             s.aside = s.aside.saturating_sub(1);
-                        } else {
+                        }
+                        if from == Place::Parked {
+                            // In a replay: that its delay was over is no event, but it must have been.
+                            s.line.insert(seq);
+                        }
+                        if !leased.deferred {
                             s.cursor = seq + 1;
                         }
                     }
@@ -327,8 +334,10 @@ impl Core {
             let what = Kind::Message { seq, session: slot, hold, deferred: leased.deferred };
             self.grant(Lease::new(token, id, leased.until.0, leased.bound, what));
         }
-        if let (Some(slot), Some(q)) = (slot, self.queues.get_mut(&id)) {
-            q.refresh_session(slot);
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        match slot {
+            Some(slot) => q.refresh_session(slot),
+            None => q.settle_cursor(),
         }
     }
 

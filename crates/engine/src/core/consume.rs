@@ -94,7 +94,7 @@ impl Turn<'_> {
                 let session = self.held_session(id, token)?;
                 let q = self.core.queues.get_mut(&id);
                 if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
-                    s.consumer = Some(consumer);
+                    s.consumers.push(consumer);
                 }
                 self.core.live().dirty_sessions.push((id, session));
                 Want::Held(token)
@@ -205,10 +205,8 @@ impl Turn<'_> {
         };
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
-            if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot))
-                && s.consumer == Some(id)
-            {
-                s.consumer = None;
+            if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
+                s.consumers.retain(|&other| other != id);
             }
         }
         self.tidy_line(consumer.queue);
@@ -278,7 +276,7 @@ impl Turn<'_> {
             return Ok(Some((Reply::Done, Needs::Settled)));
         };
         for id in std::mem::take(&mut connected.consumers) {
-            self.remove_consumer(id);
+            self.waited_enough(id);
         }
         let cause = if clean { Cause::Released } else { Cause::Lost };
         // The list shrinks from its head; a hold takes its messages with it.
@@ -413,9 +411,13 @@ impl Turn<'_> {
         loop {
             let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused) else { return };
             let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
-            let (Some(consumer_id), hold) = (s.consumer, s.hold) else { return };
-            let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return };
-            let most = (consumer.credit as usize).min(limits::RECEIVE_BATCH_MAX);
+            let hold = s.hold;
+            // Whoever attached first and has credit.
+            let Some(live) = self.core.live.as_ref() else { return };
+            let credit =
+                |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
+            let Some(&consumer_id) = s.consumers.iter().find(|id| credit(id) > 0) else { return };
+            let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
             let seqs = self.next_of_session(id, slot, most);
             if seqs.is_empty() {
                 return;

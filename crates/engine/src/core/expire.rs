@@ -1,15 +1,33 @@
 //! What becomes due: lapsed leases, delays, schedules, waits. Decided by the same loop, from the same clock.
 
+use malote_model::Timestamp;
+
 use super::leases::Leased as Kind;
 use super::queue::Place;
 use super::timers::TimerId;
 use super::{FRAME_ROOM, Timer, Turn};
-use crate::event::{Cause, QueueId};
+use crate::event::{Cause, Event, QueueId};
 
 /// When a record finds no room, it is tried again after so long.
 const AGAIN_MS: u64 = 1000;
 
 impl Turn<'_> {
+    /// The clock moved forward by `by_ms` without that much time having passed: no lease is shorter for it.
+    pub fn clock_stepped(&mut self, by_ms: u64) {
+        let held: Vec<_> =
+            self.core.leases.iter().map(|lease| (lease.token, lease.until)).collect();
+        for some in held.chunks(1024) {
+            if self.begin(some.len() * 128).is_err() {
+                return;
+            }
+            for &(token, until) in some {
+                let until = Timestamp(until).plus_ms(by_ms);
+                self.commit(Event::Renewed { leases: vec![token], until }, true);
+            }
+            self.end();
+        }
+    }
+
     /// Does everything that is due by now.
     pub fn expire(&mut self) {
         let mut due = Vec::new();

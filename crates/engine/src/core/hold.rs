@@ -160,9 +160,12 @@ impl Turn<'_> {
             return;
         };
         let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot));
-        let Some((session, consumer)) = session.map(|s| (s.id.clone(), s.consumer)) else { return };
+        let Some((session, consumers)) = session.map(|s| (s.id.clone(), s.consumers.clone()))
+        else {
+            return;
+        };
         self.commit(Event::Unheld { queue, session, lost }, true);
-        if let Some(consumer) = consumer {
+        for consumer in consumers {
             self.end_consumer(consumer, Refusal::LeaseLost { lease: token });
         }
     }

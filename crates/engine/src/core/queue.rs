@@ -185,7 +185,20 @@ impl Queue {
         self.index.len().saturating_sub(self.locked + self.delayed + self.scheduled + self.deferred)
     }
 
-    /// Without sessions: the next message to deliver at or after `from`, where `from` starts at 0.
+    /// Without sessions: moves the cursor past messages that wait or were set aside; when they are ready again they
+    /// are found among those that returned. So a million delayed messages are passed once and not at every receive.
+    pub(super) fn settle_cursor(&mut self) {
+        if self.sessions.is_some() || self.delayed + self.scheduled + self.deferred == 0 {
+            return;
+        }
+        while let Some(seq) =
+            self.index.next(self.cursor).filter(|&seq| self.place(seq) != Place::Ready)
+        {
+            self.cursor = seq + 1;
+        }
+    }
+
+    /// Without sessions: the next message to deliver after `after`, or the first.
     pub(super) fn next_ready(&self, after: Option<u64>) -> Option<u64> {
         let floor = after.map_or(0, |seq| seq + 1);
         if let Some(&seq) = self.returned.range(floor..).next() {

@@ -25,8 +25,8 @@ pub(super) struct Session {
     pub out: u32,
     /// Slot of the explicit hold.
     pub hold: u32,
-    /// The consumer that an explicit hold delivers to.
-    pub consumer: Option<crate::command::ConsumerId>,
+    /// Consumers that the holder attached, first come, first served.
+    pub consumers: Vec<crate::command::ConsumerId>,
     /// Where the state is stored, and its size.
     pub state: Option<(Pos, u32)>,
     /// Messages set aside or parked: they keep the session known.
@@ -123,7 +123,8 @@ impl Line {
 /// The sessions of one queue.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    table: HashTable<u32>,
+    /// Slots with 32 bits of their ids' hashes, so that neither growing nor a near miss touches a session.
+    table: HashTable<(u32, u32)>,
     slots: Vec<Option<Box<Session>>>,
     free: Vec<u32>,
     hash_seed: u64,
@@ -147,15 +148,15 @@ impl Sessions {
         self.ready
     }
 
-    fn hash(&self, id: &str) -> u64 {
-        xxh3_64_with_seed(id.as_bytes(), self.hash_seed)
+    fn hash(&self, id: &str) -> u32 {
+        xxh3_64_with_seed(id.as_bytes(), self.hash_seed) as u32
     }
 
     pub(super) fn find(&self, id: &SessionId) -> Option<u32> {
-        let found = self
-            .table
-            .find(self.hash(id.as_str()), |&slot| self.at(slot).is_some_and(|s| s.id == *id));
-        found.copied()
+        let hash = self.hash(id.as_str());
+        let is_it =
+            |&(have, slot): &(u32, u32)| have == hash && self.at(slot).is_some_and(|s| s.id == *id);
+        self.table.find(spread(hash), is_it).map(|&(_, slot)| slot)
     }
 
     pub(super) fn find_or_add(&mut self, id: &SessionId) -> u32 {
@@ -200,7 +201,7 @@ impl Sessions {
             cursor: 0,
             out: 0,
             hold: NONE,
-            consumer: None,
+            consumers: Vec::new(),
             state: None,
             aside: 0,
             rests_on: Pos::ZERO,
@@ -209,12 +210,8 @@ impl Sessions {
             in_ring: false,
         };
         self.slots[slot as usize] = Some(Box::new(session));
-        let (seed, slots) = (self.hash_seed, &self.slots);
-        let rehash = |&slot: &u32| {
-            let id = slots[slot as usize].as_ref().map_or("", |s| s.id.as_str());
-            xxh3_64_with_seed(id.as_bytes(), seed)
-        };
-        self.table.insert_unique(xxh3_64_with_seed(id.as_str().as_bytes(), seed), slot, rehash);
+        let hash = self.hash(id.as_str());
+        self.table.insert_unique(spread(hash), (hash, slot), |&(hash, _)| spread(hash));
     }
 
     pub(super) fn at(&self, slot: u32) -> Option<&Session> {
@@ -243,7 +240,7 @@ impl Sessions {
         self.set_ready(slot, false);
         let Some(session) = self.slots[slot as usize].take() else { return };
         let hash = self.hash(session.id.as_str());
-        if let Ok(entry) = self.table.find_entry(hash, |&have| have == slot) {
+        if let Ok(entry) = self.table.find_entry(spread(hash), |&(_, have)| have == slot) {
             entry.remove();
         }
         self.free.push(slot);
@@ -283,6 +280,11 @@ impl Sessions {
             self.ready -= 1;
         }
     }
+}
+
+/// The table takes its bits from both ends of 64.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
 pub use segment::{Pin, Segments};
 pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
 pub use verify::verify;
-pub use writer::{Marks, Syncer, Writer};
+pub use writer::{Marks, SYNC_BUCKETS_S, SyncTimes, Syncer, Writer};
 
 /// The state that the journal keeps: the core implements it.
 pub trait Replay {

@@ -64,6 +64,11 @@ impl Pool {
         self.inner.files.lock().ready.len()
     }
 
+    /// Bytes free on the disk; 0 when the disk does not tell.
+    pub fn free_bytes(&self) -> u64 {
+        self.inner.disk.free_bytes().unwrap_or(0)
+    }
+
     /// False while the last spares are needed for settlements and no new one can be made.
     pub fn publish_allowed(&self) -> bool {
         !self.inner.full.load(Ordering::Relaxed)

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -20,6 +21,8 @@ pub struct Marks {
     written: AtomicU64,
     durable: AtomicU64,
     poisoned: AtomicBool,
+    written_bytes: AtomicU64,
+    syncs: SyncTimes,
     /// Segments written to since they were last synced.
     touched: Mutex<Vec<Arc<Segment>>>,
 }
@@ -47,6 +50,16 @@ impl Marks {
         self.poisoned.load(Ordering::Acquire)
     }
 
+    /// Bytes written since the start.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How long syncs took since the start.
+    pub fn syncs(&self) -> &SyncTimes {
+        &self.syncs
+    }
+
     fn check(&self) -> io::Result<()> {
         if self.poisoned() {
             return Err(io::Error::other("the journal stopped after a failed write or sync"));
@@ -60,6 +73,41 @@ impl Marks {
         }
         result
     }
+}
+
+/// Upper bounds of the buckets of [`SyncTimes`], in seconds; the last bucket has none.
+pub const SYNC_BUCKETS_S: [f64; 12] =
+    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0];
+
+/// A histogram of how long syncs took.
+#[derive(Default)]
+pub struct SyncTimes {
+    buckets: [AtomicU64; SYNC_BUCKETS_S.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl SyncTimes {
+    fn record(&self, took: Duration) {
+        let at = SYNC_BUCKETS_S.partition_point(|&bound| bound < took.as_secs_f64());
+        self.buckets[at].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Syncs in each bucket, those of the buckets before it not counted.
+    pub fn counts(&self) -> [u64; SYNC_BUCKETS_S.len() + 1] {
+        std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed))
+    }
+
+    /// All of them together, in seconds.
+    pub fn sum_s(&self) -> f64 {
+        self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9
+    }
+}
+
+/// Only for the histogram; nothing that is replayed depends on it.
+#[allow(clippy::disallowed_methods)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Hands chunks to the operating system, in order.
@@ -85,6 +133,7 @@ impl Writer {
             touched.push(chunk.segment.clone());
         }
         drop(touched);
+        self.marks.written_bytes.fetch_add(chunk.bytes().len() as u64, Ordering::Relaxed);
         self.marks.written.store(chunk.end().get(), Ordering::Release);
         Ok(())
     }
@@ -107,11 +156,13 @@ impl Syncer {
     pub fn sync(&mut self) -> io::Result<Pos> {
         self.marks.check()?;
         let sample = self.marks.written();
+        let began = now();
         let touched = std::mem::take(&mut *self.marks.touched.lock());
         for segment in &touched {
             let result = self.sync_segment(segment);
             self.marks.poison(result)?;
         }
+        self.marks.syncs.record(now().duration_since(began));
         self.marks.durable.store(sample.get(), Ordering::Release);
         Ok(sample)
     }

@@ -386,7 +386,7 @@ mod tests {
             br#"[{"send":{"id":1,"messages":[{"queue":"q","body":{"a":[1]},"properties":{"x":{"$type":"i8","value":1}}}]}}]"#.to_vec(),
             rmp_serde::to_vec_named(&json!([{"settle": {"id": 1, "queue": "q", "items": [{"leases": ["x"], "outcome": "complete"}]}}])).unwrap(),
         ];
-        for round in 0..20_000 {
+        for round in 0..10_000 {
             let mut bytes = seeds[round % 2].clone();
             for _ in 0..1 + round % 4 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -149,12 +149,16 @@ impl Link {
 
     /// What the client does not know of is given back, uncounted, to be delivered again.
     pub async fn keep_only(&self, known: &[LeaseToken]) -> Result<(), EngineError> {
-        let unknown = self.leases.lock().unknown(known);
+        let (unknown, holds) = self.leases.lock().unknown(known);
         for chunk in unknown.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
             self.api
                 .engine
                 .settle(chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None)
                 .await?;
+        }
+        for hold in holds {
+            // One that ran out meanwhile is as good as released.
+            let _ = self.api.engine.release_session(hold).await;
         }
         Ok(())
     }
@@ -164,11 +168,12 @@ impl Link {
 #[derive(Default)]
 pub(super) struct Leases {
     out: HashMap<LeaseToken, Timestamp>,
+    holds: HashMap<LeaseToken, Timestamp>,
     prune_at: usize,
 }
 
 impl Leases {
-    fn insert(&mut self, lease: LeaseToken, until: Timestamp, now: Timestamp) {
+    pub fn insert(&mut self, lease: LeaseToken, until: Timestamp, now: Timestamp) {
         if self.out.len() >= self.prune_at.max(1024) {
             // A renewed lease lives longer than is written here; a client that knows it loses nothing by this.
             self.out.retain(|_, until| *until > now);
@@ -177,18 +182,33 @@ impl Leases {
         self.out.insert(lease, until);
     }
 
+    /// A session in hand. Those that ran out are forgotten with every new one.
+    pub fn hold(&mut self, hold: LeaseToken, until: Timestamp, now: Timestamp) {
+        if self.holds.len() >= 1024 {
+            self.holds.retain(|_, until| *until > now);
+        }
+        self.holds.insert(hold, until);
+    }
+
+    pub fn released(&mut self, hold: LeaseToken) {
+        self.holds.remove(&hold);
+    }
+
     pub fn settled<'a>(&mut self, leases: impl Iterator<Item = &'a String>) {
         for lease in leases.filter_map(|text| text.parse().ok()) {
             self.out.remove(&lease);
         }
     }
 
-    fn unknown(&mut self, known: &[LeaseToken]) -> Vec<LeaseToken> {
+    /// Leases and holds that are not among these; they are forgotten.
+    fn unknown(&mut self, known: &[LeaseToken]) -> (Vec<LeaseToken>, Vec<LeaseToken>) {
         let known: std::collections::HashSet<_> = known.iter().collect();
+        let holds = self.holds.keys().filter(|hold| !known.contains(hold)).copied().collect();
+        self.holds.retain(|hold, _| known.contains(hold));
         let unknown: Vec<_> =
             self.out.keys().filter(|lease| !known.contains(lease)).copied().collect();
         self.out.retain(|lease, _| known.contains(lease));
-        unknown
+        (unknown, holds)
     }
 }
 

@@ -39,6 +39,9 @@ use socket::Session;
 const JSON: &str = "malote.v1.json";
 const MESSAGE_PACK: &str = "malote.v1.msgpack";
 
+/// What a socket reads and writes at a time.
+const BUFFER_BYTES: usize = 8 << 10;
+
 /// Opens a native connection.
 pub async fn connect(
     State(api): State<Api>,
@@ -51,6 +54,9 @@ pub async fn connect(
     })?;
     let upgrade = upgrade
         .protocols([JSON, MESSAGE_PACK])
+        // Small: thousands of idle connections must cost little, and large messages grow them.
+        .read_buffer_size(BUFFER_BYTES)
+        .write_buffer_size(BUFFER_BYTES)
         .max_message_size(api.limits.frame_bytes_max)
         .max_frame_size(api.limits.frame_bytes_max);
     let encoding = match upgrade.selected_protocol().and_then(|chosen| chosen.to_str().ok()) {

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use malote_engine::{Consume, Wants};
-use malote_model::{Action, LeaseToken, QueueName, Refusal, Seq, SessionId, limits};
+use malote_engine::{Consume, EngineError, Wants};
+use malote_model::{Action, LeaseToken, Message, QueueName, Refusal, Seq, SessionId, limits};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -27,30 +25,78 @@ use crate::wire::text::to_base64;
 /// Counted while a request has no answer.
 pub(super) type Permit = OwnedSemaphorePermit;
 
-/// Sends in the order in which they came: each is handed to the engine before the next, and answered when durable.
+/// Messages of several send frames that are committed together.
+const TOGETHER_MAX: usize = 1024;
+/// Bytes of them, about.
+const TOGETHER_BYTES: usize = 4 << 20;
+
+/// A send frame that is ready for the engine.
+struct Ready {
+    id: u64,
+    messages: Vec<(QueueName, Message)>,
+    permit: Permit,
+}
+
+/// Sends in the order in which they came.
+///
+/// One command is under way at a time, because nothing orders two of them; what comes meanwhile is committed
+/// together. If that is refused, each half is tried by itself, so that a frame fails only for its own reason.
 pub(super) async fn send_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(SendFrame, Permit)>) {
-    let mut under_way = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            // First what is under way: a send that waits for room is handed over before the next is begun.
-            biased;
-            Some(()) = under_way.next(), if !under_way.is_empty() => {}
-            next = frames.recv() => {
-                let Some((frame, permit)) = next else { break };
-                let id = frame.id;
-                let prepared = match addressed(frame.messages) {
-                    Ok(items) => prepare_all(&link.api, &link.caller, items).await,
-                    Err(problem) => Err(problem),
-                };
-                let link = &link;
-                under_way.push(async move {
-                    let sent = match prepared {
-                        Ok(messages) => link.api.engine.send(messages).await.map_err(Problem::from),
-                        Err(problem) => Err(problem),
-                    };
-                    link.reply::<SentAll>(Some(id), sent.map(all)).await;
+    while let Some(first) = frames.recv().await {
+        let mut together = Vec::new();
+        let mut room = (TOGETHER_MAX, TOGETHER_BYTES);
+        let mut next = Some(first);
+        while let Some((frame, permit)) = next {
+            let id = frame.id;
+            match prepare(&link, frame).await {
+                Ok(messages) => {
+                    let bytes: usize = messages.iter().map(|(_, m)| m.body.bytes.len()).sum();
+                    room = (room.0.saturating_sub(messages.len()), room.1.saturating_sub(bytes));
+                    together.push(Ready { id, messages, permit });
+                }
+                Err(problem) => link.reply::<SentAll>(Some(id), Err(problem)).await,
+            }
+            next = if room.0 > 0 && room.1 > 0 { frames.try_recv().ok() } else { None };
+        }
+        commit(&link, together).await;
+    }
+}
+
+async fn prepare(link: &Link, frame: SendFrame) -> Result<Vec<(QueueName, Message)>, Problem> {
+    prepare_all(&link.api, &link.caller, addressed(frame.messages)?).await
+}
+
+/// Commits frames in order: together, or in ever smaller parts.
+async fn commit(link: &Link, together: Vec<Ready>) {
+    let mut parts = vec![together];
+    while let Some(mut part) = parts.pop() {
+        let messages: Vec<_> = match &mut part[..] {
+            [] => continue,
+            [only] => std::mem::take(&mut only.messages),
+            many => many.iter().flat_map(|ready| ready.messages.iter().cloned()).collect(),
+        };
+        match link.api.engine.send(messages).await {
+            Ok(sent) => {
+                let mut sent = sent.into_iter();
+                let alone = part.len() == 1;
+                for Ready { id, messages, permit } in part {
+                    let count = if alone { usize::MAX } else { messages.len() };
+                    let own = all(sent.by_ref().take(count).collect());
+                    link.reply(Some(id), Ok(own)).await;
                     drop(permit);
-                });
+                }
+            }
+            Err(EngineError::Refused(_)) if part.len() > 1 => {
+                let second = part.split_off(part.len() / 2);
+                parts.push(second);
+                parts.push(part);
+            }
+            Err(error) => {
+                let problem = Problem::from(error);
+                for Ready { id, permit, .. } in part {
+                    link.reply::<SentAll>(Some(id), Err(problem.clone())).await;
+                    drop(permit);
+                }
             }
         }
     }
@@ -144,6 +190,12 @@ async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Prob
     let hold = token(frame.session_token.as_deref())?;
     let take = frame.mode == Mode::Delete;
     let deliveries = link.connection.receive_deferred(queue, seqs, hold, take).await?;
+    let now = link.api.engine.now();
+    for delivery in &deliveries {
+        if let Some(lease) = delivery.lease {
+            link.leases.lock().insert(lease, delivery.until, now);
+        }
+    }
     let out = |delivery| Received::delivered(delivery, link.encoding);
     Ok(ReceivedOut { messages: deliveries.into_iter().map(out).collect() })
 }
@@ -188,12 +240,17 @@ async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<
     check_lock(frame.lock_ms)?;
     let session = frame.session.as_deref().map(SessionId::new).transpose()?;
     let held = link.connection.accept(queue, session, frame.wait_ms, frame.lock_ms).await?;
+    if let Some(held) = &held {
+        link.leases.lock().hold(held.hold, held.until, link.api.engine.now());
+    }
     Ok(Accepted { held: held.map(HeldOut::from) })
 }
 
 async fn release(link: &Link, frame: ReleaseFrame) -> Result<Nothing, Problem> {
     queue_for(link, &frame.queue, Action::Receive)?;
-    link.api.engine.release_session(frame.token.parse()?).await?;
+    let hold = frame.token.parse()?;
+    link.api.engine.release_session(hold).await?;
+    link.leases.lock().released(hold);
     Ok(Nothing {})
 }
 

@@ -2,7 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_engine::Peek;
+use malote_engine::{Peek, Seen};
 use malote_model::{Action, QueueName, Seq, SessionId};
 
 use crate::Api;
@@ -13,7 +13,14 @@ use crate::wire::message::Received;
 use crate::wire::peek::{PeekOut, PeekQuery};
 use crate::wire::receive::range;
 
-/// Messages of a queue, in order.
+/// Messages read at a time.
+const STEP: usize = 64;
+/// A page ends when it has about so many bytes.
+const PAGE_BYTES: usize = 16 << 20;
+/// A page ends after so many looks: a session's messages may be far apart.
+const STEPS_MAX: usize = 32;
+
+/// Messages of a queue, in order. A page may be short, even empty: `next` tells whether more follow.
 pub async fn peek(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -31,14 +38,28 @@ pub(super) async fn look(
 ) -> Result<Answer<PeekOut>, Problem> {
     let max = query.max.unwrap_or(PAGE_DEFAULT as u64);
     range("max", max, 1, PAGE_MAX as u64)?;
-    let peek = Peek {
-        queue,
-        from: Seq(query.from.unwrap_or_default()),
-        max: max as usize,
-        session: query.session.as_deref().map(SessionId::new).transpose()?,
-        state: query.state.map(Into::into),
-    };
-    let (seen, next) = api.engine.peek(peek).await?;
+    let session = query.session.as_deref().map(SessionId::new).transpose()?;
+    let state = query.state.map(Into::into);
+    let mut from = Some(Seq(query.from.unwrap_or_default()));
+    let mut seen: Vec<Seen> = Vec::new();
+    let mut bytes = 0;
+    for _ in 0..STEPS_MAX {
+        let Some(at) = from.filter(|_| seen.len() < max as usize && bytes < PAGE_BYTES) else {
+            break;
+        };
+        let step = if session.is_some() { PAGE_MAX } else { STEP.min(max as usize - seen.len()) };
+        let peek =
+            Peek { queue: queue.clone(), from: at, max: step, session: session.clone(), state };
+        let (mut more, next) = api.engine.peek(peek).await?;
+        from = next;
+        if let Some(cut) = more.get(max as usize - seen.len()).map(|first| first.seq) {
+            more.truncate(max as usize - seen.len());
+            from = Some(cut);
+        }
+        let size = |s: &Seen| s.stored.as_ref().map_or(0, |stored| stored.message.body.bytes.len());
+        bytes += more.iter().map(size).sum::<usize>();
+        seen.append(&mut more);
+    }
     let messages = seen.into_iter().map(Received::seen).collect();
-    Ok(Answer(PeekOut { messages, next: next.map(|seq| seq.0) }))
+    Ok(Answer(PeekOut { messages, next: from.map(|seq| seq.0) }))
 }

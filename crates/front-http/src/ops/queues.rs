@@ -7,18 +7,31 @@ use axum::response::{IntoResponse, Response};
 use malote_model::{Action, QueueSpec};
 
 use crate::Api;
-use crate::extract::{Caller, Json, Queue};
-use crate::problem::Problem;
-use crate::wire::queue::{QueueOut, QueuesOut, Removed, SpecIn};
+use crate::extract::{Caller, Json, Query, Queue};
+use crate::problem::{Code, Problem};
+use crate::wire::queue::{QueueOut, QueuesOut, QueuesQuery, Removed, SpecIn};
 
-/// Every queue that the caller may see.
+/// Every queue that the caller may see, or a page of them.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
+    Query(query): Query<QueuesQuery>,
 ) -> Result<Answer<QueuesOut>, Problem> {
-    let facts = api.engine.list().await?;
-    let seen = facts.into_iter().filter(|f| api.allow_look(&caller, &f.name).is_ok());
-    Ok(Answer(QueuesOut { queues: seen.map(QueueOut::from).collect() }))
+    let max = query.max.unwrap_or(usize::MAX);
+    if max == 0 {
+        return Err(Problem::new(Code::BadQuery, "`max` must be at least 1"));
+    }
+    let mut facts = api.engine.list().await?;
+    facts.retain(|facts| {
+        let name = facts.name.as_str();
+        query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
+            && query.after.as_deref().is_none_or(|after| name > after)
+            && api.allow_look(&caller, &facts.name).is_ok()
+    });
+    let more = facts.len() > max;
+    facts.truncate(max);
+    let next = facts.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
+    Ok(Answer(QueuesOut { queues: facts.into_iter().map(QueueOut::from).collect(), next }))
 }
 
 /// Makes the queue, or finds it just as asked.

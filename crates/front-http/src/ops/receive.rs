@@ -2,7 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_engine::Receive;
+use malote_engine::{Delivery, Receive};
 use malote_model::{Action, Seq, limits};
 
 use crate::Api;
@@ -13,6 +13,19 @@ use crate::wire::message::Received;
 use crate::wire::receive::{
     CancelIn, CancelOut, DeferredIn, Mode, ReceiveIn, ReceivedOut, check_list, check_lock, token,
 };
+
+/// Messages taken before it is known how large they are.
+const FIRST_STEP: u32 = 64;
+/// Bytes of messages in one answer, about: the first step may exceed it, then it is the whole answer.
+const ANSWER_BYTES: usize = 16 << 20;
+
+/// How many messages of the size of these still fit into one answer.
+fn room_for_more(deliveries: &[Delivery], max: u32) -> u32 {
+    let bytes: usize = deliveries.iter().map(|d| d.stored.message.body.bytes.len() + 256).sum();
+    let each = bytes / deliveries.len().max(1);
+    let room = ANSWER_BYTES.saturating_sub(bytes) / each.max(1);
+    max.saturating_sub(deliveries.len() as u32).min(u32::try_from(room).unwrap_or(u32::MAX))
+}
 
 /// Waits for messages. A caller that hangs up meanwhile takes none: its future is dropped.
 pub async fn receive(
@@ -25,19 +38,25 @@ pub async fn receive(
     asked.check()?;
     let receive = Receive {
         queue,
-        max: asked.max,
+        max: asked.max.min(FIRST_STEP),
         wait_ms: asked.wait_ms,
         lock_ms: asked.lock_ms,
         take: asked.mode == Mode::Delete,
         hold: token(asked.session_token.as_deref())?,
         per_session: asked.per_session,
     };
-    let deliveries = tokio::select! {
+    let mut deliveries = tokio::select! {
         biased;
-        deliveries = api.engine.receive(receive) => deliveries?,
+        deliveries = api.engine.receive(receive.clone()) => deliveries?,
         // A stopping broker does not keep callers waiting.
         () = api.shutdown.cancelled() => Vec::new(),
     };
+    let more = room_for_more(&deliveries, asked.max);
+    if deliveries.len() == FIRST_STEP as usize && more > 0 {
+        // What came first is in hand: if the rest is refused, the caller still gets it.
+        let rest = Receive { max: more, wait_ms: 0, ..receive };
+        deliveries.extend(api.engine.receive(rest).await.unwrap_or_default());
+    }
     let messages = deliveries.into_iter().map(|d| Received::delivered(d, Encoding::Json)).collect();
     Ok(Answer(ReceivedOut { messages }))
 }

@@ -272,11 +272,25 @@ impl From<QueueFacts> for QueueOut {
     }
 }
 
-/// Every queue that the caller may see.
+/// Which queues to list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueuesQuery {
+    /// Only names that begin so.
+    pub prefix: Option<String>,
+    /// From after this name.
+    pub after: Option<String>,
+    /// At most so many; all if absent.
+    pub max: Option<usize>,
+}
+
+/// Every queue that the caller may see; `next` is the `after` of the next page.
 #[derive(Debug, Serialize)]
 pub struct QueuesOut {
     /// By name.
     pub queues: Vec<QueueOut>,
+    /// Where to go on.
+    pub next: Option<String>,
 }
 
 /// How many messages an operation took away.

@@ -1,0 +1,137 @@
+//! A broker in a temporary directory behind the real router, and a caller that holds every exchange against the
+//! OpenAPI document.
+#![allow(dead_code)]
+
+pub mod check;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use malote_engine::{Engine, Running, Settings};
+use malote_front_http::{Api, Limits, Nobody, Readiness, router};
+use malote_model::access::AllowAll;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+pub struct Broker {
+    pub api: Api,
+    pub router: Router,
+    pub running: Running,
+    pub document: Value,
+    _dir: tempfile::TempDir,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes)
+            .unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.bytes)))
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.bytes).unwrap()
+    }
+
+    /// The body, if the status is this one.
+    #[track_caller]
+    pub fn expect(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{}", String::from_utf8_lossy(&self.bytes));
+        if self.bytes.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// The problem's code.
+    #[track_caller]
+    pub fn problem(&self, status: u16) -> String {
+        let body = self.expect(status);
+        assert_eq!(self.headers[header::CONTENT_TYPE], "application/problem+json; charset=utf-8");
+        body["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Broker {
+    pub fn start() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Api)) -> Self {
+        Self::limited(Limits::default(), change)
+    }
+
+    pub fn limited(limits: Limits, change: impl FnOnce(&mut Api)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+        let ready = Arc::new(Readiness::ready());
+        let shutdown = CancellationToken::new();
+        let mut api =
+            Api::new(engine, Arc::new(AllowAll), Arc::new(Nobody), limits, ready, shutdown);
+        change(&mut api);
+        let router = router(api.clone());
+        let document = malote_front_http::openapi::document();
+        Self { api, router, running, document, _dir: dir }
+    }
+
+    /// Any request, and whether the document tells the truth about it.
+    #[track_caller]
+    pub fn request(&self, request: Request<Body>) -> impl Future<Output = Answer> + use<> {
+        let router = self.router.clone();
+        let document = self.document.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+            let sent = body.collect().await.unwrap().to_bytes();
+            let request = Request::from_parts(parts, Body::from(sent.clone()));
+            let response = router.oneshot(request).await.unwrap();
+            let (parts, body) = response.into_parts();
+            let bytes = body.collect().await.unwrap().to_bytes().to_vec();
+            let answer = Answer { status: parts.status, headers: parts.headers, bytes };
+            check::exchange(&document, method.as_str(), &path, &sent, &answer);
+            answer
+        }
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        let mut bytes = Vec::new();
+        if let Some(body) = body {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+            bytes = serde_json::to_vec(&body).unwrap();
+        }
+        self.request(request.body(Body::from(bytes)).unwrap()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.call("POST", path, Some(body)).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        self.call("PUT", path, Some(body)).await
+    }
+
+    /// A raw body with headers.
+    pub async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.request(request.body(body.into()).unwrap()).await
+    }
+}

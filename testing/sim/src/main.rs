@@ -1,0 +1,87 @@
+//! `malote-sim`: simulation, fuzzing and the kill -9 loop.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use malote_sim::sim;
+use malote_sim::world::Met;
+
+const USAGE: &str = "\
+usage: malote-sim <command>
+
+  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [-v]
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<bool> {
+    match args.split_first() {
+        Some((command, rest)) if command == "sim" => simulate(rest),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+/// The value of `--name`.
+fn option<T: std::str::FromStr>(args: &[String], name: &str) -> Result<Option<T>> {
+    let Some(at) = args.iter().position(|arg| arg == name) else { return Ok(None) };
+    let value = args.get(at + 1).with_context(|| format!("{name} needs a value"))?;
+    match value.parse() {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => bail!("{name}: `{value}` is not what it takes"),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the time that a run takes is not the engine's time")]
+fn simulate(args: &[String]) -> Result<bool> {
+    let steps = option(args, "--steps")?.unwrap_or(sim::STEPS);
+    let verbose = args.iter().any(|arg| arg == "-v");
+    let one = option::<u64>(args, "--seed")?;
+    let from = one.or(option(args, "--from")?).unwrap_or(0);
+    let seeds = if one.is_some() { 1 } else { option(args, "--seeds")?.unwrap_or(200) };
+    let crashes = option::<u64>(args, "--crashes")?;
+    let begun = Instant::now();
+    let (mut met, mut done) = (Met::default(), 0);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {})); // the story is told below
+    let mut failure = None;
+    for seed in from.. {
+        if crashes.map_or(done >= seeds, |crashes| met.crashes >= crashes) {
+            break;
+        }
+        match sim::run(seed, steps, verbose) {
+            Ok(ran) => {
+                // A seed is worth something only if it can be replayed.
+                if (done % 50 == 0 || one.is_some()) && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash) {
+                    failure = Some(format!("seed {seed} ran differently the second time"));
+                    break;
+                }
+                met.add(&ran.met);
+                done += 1;
+            }
+            Err(story) => {
+                failure = Some(story);
+                break;
+            }
+        }
+    }
+    std::panic::set_hook(hook);
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{done} seeds, {met:#?}");
+    println!("{:.1} s, {:.0} crash states/s", seconds, met.crashes as f64 / seconds);
+    if let Some(story) = failure {
+        println!("{story}");
+        return Ok(false);
+    }
+    Ok(true)
+}
