@@ -83,6 +83,11 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// Whether the user ended it.
+pub(crate) fn is_interrupt(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Failure::Interrupted))
+}
+
 /// Whether the reader of our output went away: nothing is wrong, and nobody reads the rest.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error

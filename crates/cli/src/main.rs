@@ -42,6 +42,8 @@ fn main() -> ExitCode {
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        // Whoever pressed Ctrl-C knows.
+        Err(error) if failure::is_interrupt(&error) => failure::exit_code(&error),
         Err(error) => {
             let fix = error.downcast_ref::<api::ApiError>().and_then(api::ApiError::fix);
             // The whole chain on one line: what failed, and why.

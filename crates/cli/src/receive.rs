@@ -12,7 +12,7 @@ use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
 use crate::message::Raw;
 use crate::output::Output;
-use crate::settle::{How, settle};
+use crate::settle::{ErrorText, How, settle};
 use crate::when;
 
 /// Receive messages and settle them: completed unless told otherwise
@@ -22,7 +22,7 @@ use crate::when;
   malote receive orders --max 10 --wait 20s --raw
   malote receive orders --any-session --max 100
   malote receive orders --follow -o ndjson
-  malote receive orders --dead-letter 'no such customer'
+  malote receive orders --dead-letter NoCustomer --error 'customer 7 is not known'
   malote receive orders --keep, then malote settle orders LEASE --complete")]
 pub(crate) struct Receive {
     #[command(flatten)]
@@ -47,6 +47,8 @@ pub(crate) struct Receive {
     lock: Option<Duration>,
     #[command(flatten)]
     end: End,
+    #[command(flatten)]
+    text: ErrorText,
     /// Go on until Ctrl-C; with --any-session, session after session
     #[arg(short, long)]
     follow: bool,
@@ -73,11 +75,11 @@ struct End {
 }
 
 impl End {
-    fn how(&self) -> Option<How> {
+    fn how(&self, text: &ErrorText) -> Option<How> {
         match self {
             Self { keep: true, .. } => None,
             Self { abandon: true, .. } => Some(How::Abandon { delay: None }),
-            Self { dead_letter: Some(reason), .. } => Some(How::dead_letter(reason)),
+            Self { dead_letter: Some(reason), .. } => Some(How::dead_letter(reason, text)),
             _ => Some(How::Complete),
         }
     }
@@ -197,7 +199,7 @@ impl Receive {
     }
 
     async fn end(&self, api: &Api, messages: &[Received]) -> anyhow::Result<()> {
-        let Some(how) = self.end.how() else { return Ok(()) };
+        let Some(how) = self.end.how(&self.text) else { return Ok(()) };
         let leases: Vec<String> = messages.iter().filter_map(|m| m.lease.clone()).collect();
         settle(api, &self.queue, leases, &how).await
     }

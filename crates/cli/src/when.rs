@@ -68,6 +68,11 @@ pub(crate) fn grouped(number: u64) -> String {
     out
 }
 
+/// So many of something: `1 message`, `1,000 messages`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// Bytes for people.
 pub(crate) fn bytes(count: u64) -> String {
     for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
@@ -101,6 +106,7 @@ mod tests {
             (grouped(1), grouped(1000), grouped(1_204_000)),
             ("1".into(), "1,000".into(), "1,204,000".into())
         );
+        assert_eq!((count(1, "day"), count(2, "day")), ("1 day".into(), "2 days".into()));
         assert_eq!((bytes(1023), bytes(1536)), ("1023 B".into(), "1.5 KiB".into()));
     }
 }
