@@ -10,7 +10,7 @@ use malote_sim::world::Met;
 const USAGE: &str = "\
 usage: malote-sim <command>
 
-  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [-v]
+  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
 ";
 
 fn main() -> ExitCode {
@@ -55,6 +55,7 @@ fn simulate(args: &[String]) -> Result<bool> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {})); // the story is told below
     let mut failure = None;
+    let all = args.iter().any(|arg| arg == "--all");
     for seed in from.. {
         if crashes.map_or(done >= seeds, |crashes| met.crashes >= crashes) {
             break;
@@ -70,6 +71,12 @@ fn simulate(args: &[String]) -> Result<bool> {
                 }
                 met.add(&ran.met);
                 done += 1;
+            }
+            Err(story) if all => {
+                done += 1;
+                let why = story.rsplit_once("\nseed ").map_or(&*story, |(_, why)| why);
+                println!("seed {}", why.chars().take(400).collect::<String>());
+                failure = Some(String::from("some seeds failed"));
             }
             Err(story) => {
                 failure = Some(story);

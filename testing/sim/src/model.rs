@@ -110,6 +110,8 @@ pub struct Queue {
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
+    /// Positions are not known exactly: no answer must wait for them.
+    pub inexact: bool,
 }
 
 /// How a lease ended that left the message in its queue.
@@ -510,8 +512,9 @@ impl State {
     }
 
     fn eager(&mut self, queue: &QueueName, pos: Pos) {
+        let inexact = self.inexact;
         let q = self.queue_mut(queue);
-        if q.durable() {
+        if q.durable() && !inexact {
             q.eager = q.eager.max(pos);
         }
     }
@@ -521,7 +524,9 @@ impl State {
         let q = self.queue_mut(queue);
         if q.durable()
             && q.sessioned()
-            && let Some(session) = q.msgs.get(&seq).and_then(|msg| msg.session.clone())
+            && let Some(msg) = q.msgs.get(&seq)
+            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
+            && let Some(session) = msg.session.clone()
         {
             let s = q.sessions.entry(session).or_default();
             s.rests = s.rests.max(pos);

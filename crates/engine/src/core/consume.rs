@@ -635,7 +635,7 @@ pub(super) struct Granting {
 }
 
 /// Everything before the end of the record at `pos` must be durable: marks move from group to group.
-fn after(pos: Pos) -> Pos {
+pub(super) fn after(pos: Pos) -> Pos {
     if pos == Pos::ZERO { pos } else { Pos::from_u64(pos.get() + 1) }
 }
 
