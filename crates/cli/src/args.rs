@@ -176,6 +176,39 @@ mod tests {
         expect_file!["../../../docs/reference/cli.md"].assert_eq(&page);
     }
 
+    /// Every command on every page is one that this program takes.
+    #[test]
+    fn the_pages_show_commands_that_exist() {
+        let pages = [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/operations.md"),
+            include_str!("../../../docs/guide/sessions.md"),
+            include_str!("../../../CONTRIBUTING.md"),
+        ];
+        let mut seen = 0;
+        for line in pages.iter().flat_map(|page| page.lines()) {
+            let line = line.trim_end_matches(" &");
+            let Some(rest) = line.strip_prefix("malote ").or_else(|| line.strip_prefix("sudo malote ")) else {
+                continue;
+            };
+            let mut words = vec!["malote".to_owned(), String::new()];
+            let mut quote = None;
+            for c in rest.chars() {
+                match (c, quote) {
+                    ('\'' | '"', None) => quote = Some(c),
+                    (c, Some(open)) if c == open => quote = None,
+                    (' ', None) => words.push(String::new()),
+                    (c, _) => words.last_mut().unwrap().push(c),
+                }
+            }
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{line}\n{error}");
+            }
+            seen += 1;
+        }
+        assert!(seen > 40, "only {seen} commands were found");
+    }
+
     fn rendered(command: clap::Command) -> String {
         let text = command.term_width(100).render_help().to_string();
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();

@@ -15,6 +15,11 @@ use crate::output::Output;
 use crate::settle::{ErrorText, How, settle};
 use crate::when;
 
+/// How long to wait at once for a message of a session that we hold: shorter than any usual lock.
+const HELD_WAIT_MS: u64 = 5000;
+/// What a hold must last beyond that.
+const HOLD_MARGIN_MS: u64 = 5000;
+
 /// Receive messages and settle them: completed unless told otherwise
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -127,8 +132,10 @@ impl Receive {
                     break;
                 }
             }
-            let token = held.as_ref().map(|held| held.token.clone());
-            let messages = self.some(api, max - taken, taken, token).await?;
+            if let Some(held) = held.as_mut() {
+                self.keep_hold(api, held).await?;
+            }
+            let messages = self.some(api, max - taken, taken, held.as_ref()).await?;
             if messages.is_empty() {
                 if !self.follow {
                     break;
@@ -165,6 +172,15 @@ impl Receive {
         Ok(())
     }
 
+    /// A hold must last over the next wait and the settling after it.
+    async fn keep_hold(&self, api: &Api, held: &mut Held) -> anyhow::Result<()> {
+        let wait = if self.follow && self.session.is_some() { HELD_WAIT_MS } else { 0 };
+        if held.until.saturating_sub(when::now()) < wait + HOLD_MARGIN_MS {
+            held.until = api.renew(&self.queue, held, self.lock.map(when::ms)).await?;
+        }
+        Ok(())
+    }
+
     async fn accept(&self, api: &Api) -> anyhow::Result<Option<Held>> {
         let asked = Accept {
             session: self.session.as_ref().map(|id| id.as_str().to_owned()),
@@ -179,21 +195,20 @@ impl Receive {
         api: &Api,
         max: u64,
         taken: u64,
-        session_token: Option<String>,
+        held: Option<&Held>,
     ) -> anyhow::Result<Vec<Received>> {
         let asked = words::Receive {
             max: max.min(limits::RECEIVE_BATCH_MAX as u64) as u32,
-            // Only the first is waited for, or --max 100 would wait for the 100th. A session that is
-            // held and empty is given back soon.
-            wait_ms: match (self.follow, taken, &session_token) {
-                (true, _, Some(_)) if self.any_session => 0,
-                (true, ..) => self.wait_ms(),
-                (false, 0, None) => self.wait_ms(),
-                (false, 0, Some(_)) if self.session.is_some() => self.wait_ms(),
-                (false, ..) => 0,
+            // Only the first is waited for, or --max 100 would wait for the 100th. A session that was taken because
+            // it has messages is not waited on at all.
+            wait_ms: match held {
+                Some(_) if self.any_session => 0,
+                Some(_) if self.follow => HELD_WAIT_MS,
+                _ if self.follow || taken == 0 => self.wait_ms(),
+                _ => 0,
             },
             lock_ms: self.lock.map(when::ms),
-            session_token,
+            session_token: held.map(|held| held.token.clone()),
         };
         Ok(api.receive(&self.queue, &asked).await?)
     }

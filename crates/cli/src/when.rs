@@ -40,10 +40,14 @@ pub(crate) fn shown_ms(ms: u64) -> String {
     malote_server::settings::format_duration(Duration::from_millis(ms))
 }
 
+/// Milliseconds since 1970. Only what people see and when to renew hang on it; the server has its own clock.
+pub(crate) fn now() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
+}
+
 /// How long ago a moment was, in one unit.
 pub(crate) fn age(at_ms: u64) -> String {
-    let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-    span(now.saturating_sub(at_ms) / 1000)
+    span(now().saturating_sub(at_ms) / 1000)
 }
 
 fn span(seconds: u64) -> String {

@@ -1,4 +1,5 @@
 //! Commands against a real server: what they write, and how they end.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 

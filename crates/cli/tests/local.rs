@@ -1,4 +1,5 @@
 //! What needs no server: users, settings, data directories, help.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 

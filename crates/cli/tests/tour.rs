@@ -1,4 +1,5 @@
 //! The README's tour, line by line, in a shell of its own; and the other pages' claims.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The HTTP client against servers that are not what they should be, and against TLS.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 
@@ -110,7 +111,7 @@ fn a_problem_of_a_newer_server_shows_its_own_advice() {
     let (url, _) = fake(vec![problem]);
     expect![[r#"
         --- stderr
-        error: the server at http://127.0.0.1:37339 answered with something that is not Malote: status 409 {"code":"moon_in_the_way","detail":"the moon is in the way","fix":"Wait a little
+        error: the server at http://127.0.0.1:37691 answered with something that is not Malote: status 409 {"code":"moon_in_the_way","detail":"the moon is in the way","fix":"Wait a little
         hint: check --url
         --- exit 1
     "#]]
