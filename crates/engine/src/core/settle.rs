@@ -73,7 +73,7 @@ impl Turn<'_> {
 
     /// Slot, queue and sequence of a message whose lease is good now.
     fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
-        let lease = self.core.leases.find(token)?;
+        let lease = self.lease_of(token)?;
         let Kind::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
             Some(hold) => self.core.leases.at(hold)?.until,
@@ -289,7 +289,7 @@ impl Turn<'_> {
 
     fn renew_one(&mut self, token: LeaseToken, lock_ms: Option<u64>) -> Result<Timestamp, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
-        let lease = self.core.leases.find(token).ok_or(lost.clone())?;
+        let lease = self.lease_of(token).ok_or(lost.clone())?;
         // Inside an explicit hold there is one lock: the hold's.
         let lease = match lease.what {
             Kind::Message { hold: Some(hold), .. } => {
