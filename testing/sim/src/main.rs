@@ -10,6 +10,7 @@ use malote_sim::world::Met;
 const USAGE: &str = "\
 usage: malote-sim <command>
 
+  fuzz   --seconds N [--seed S] [target]
   sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
 ";
 
@@ -28,8 +29,20 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool> {
     match args.split_first() {
         Some((command, rest)) if command == "sim" => simulate(rest),
+        Some((command, rest)) if command == "fuzz" => fuzz(rest),
         _ => bail!("{USAGE}"),
     }
+}
+
+#[global_allocator]
+static ALLOCATOR: malote_sim::alloc::Counting = malote_sim::alloc::Counting;
+
+fn fuzz(args: &[String]) -> Result<bool> {
+    let seconds = option(args, "--seconds")?.unwrap_or(20);
+    let seed = option(args, "--seed")?.unwrap_or(1);
+    let named = |at: usize| at == 0 || !args[at - 1].starts_with("--");
+    let target = args.iter().enumerate().find(|(at, arg)| !arg.starts_with("--") && named(*at));
+    malote_sim::fuzz::run(seconds, target.map(|(_, name)| name.as_str()), seed)
 }
 
 /// The value of `--name`.

@@ -72,6 +72,7 @@ impl Core {
             Event::Returned(returned) => self.returned(pos, returned),
             Event::Deferred { queue, seq, over } => self.deferred(pos, *queue, *seq, over.as_ref()),
             Event::Moved(moved) => self.moved(pos, moved),
+            Event::Held { token, .. } if !self.leases.plausible(token.slot) => {}
             Event::Held { queue, session, token, until, bound } => {
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let Some(sessions) = q.sessions.as_mut() else { return };
@@ -314,7 +315,7 @@ impl Core {
         let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
         for &(seq, token) in &leased.items {
             let Some(q) = self.queues.get_mut(&id) else { return };
-            if !q.index.contains(seq) {
+            if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
             }
             let touched = q.touched.entry(seq).or_default();
