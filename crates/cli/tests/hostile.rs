@@ -18,7 +18,7 @@ fn answer(stream: &mut TcpStream) -> String {
 
 fn post(path: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -37,7 +37,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
             match n % 3 {
                 0 => {}
                 1 => stream.write_all(b"GET /livez HTT").unwrap(),
-                _ => stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap(),
+                _ => stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap(),
             }
             stream
         })
@@ -84,7 +84,9 @@ fn a_reader_that_does_not_read_holds_no_memory() {
         .map(|_| {
             let mut stream = server.connect();
             stream
-                .write_all(b"GET /api/v1/queues/big/messages?max=10 HTTP/1.1\r\nhost: x\r\n\r\n")
+                .write_all(
+                    b"GET /api/v1/queues/big/messages?max=10 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+                )
                 .unwrap();
             stream
         })
@@ -101,10 +103,10 @@ fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
     let server = Server::start();
     server.ok("queue create orders");
     let mut huge = server.connect();
-    huge.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n").unwrap();
+    huge.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n").unwrap();
     assert!(answer(&mut huge).starts_with("HTTP/1.1 413"), "a length alone is enough to refuse");
     let mut endless = server.connect();
-    endless.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    endless.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     let refused = (0..200).any(|_| endless.write_all(chunk.as_bytes()).is_err());
     assert!(
