@@ -188,7 +188,9 @@ mod tests {
         let mut seen = 0;
         for line in pages.iter().flat_map(|page| page.lines()) {
             let line = line.trim_end_matches(" &");
-            let Some(rest) = line.strip_prefix("malote ").or_else(|| line.strip_prefix("sudo malote ")) else {
+            let Some(rest) =
+                line.strip_prefix("malote ").or_else(|| line.strip_prefix("sudo malote "))
+            else {
                 continue;
             };
             let mut words = vec!["malote".to_owned(), String::new()];

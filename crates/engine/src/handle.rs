@@ -284,23 +284,26 @@ impl Engine {
         self.deliveries(&queue, grants).await
     }
 
-    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state.
+    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
+    /// of other queues are refused as lost: whoever may use one queue has no business with the leases of another.
     pub async fn settle(
         &self,
+        queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         settlement: Settlement,
         state: Option<StateChange>,
     ) -> Answer<Vec<Result<(), Refusal>>> {
-        answer!(self.ask(Command::Settle { leases, settlement, state }).await, Reply::Settled(each) => each)
+        answer!(self.ask(within(queue, Command::Settle { leases, settlement, state })).await, Reply::Settled(each) => each)
     }
 
     /// Prolongs leases or session holds, counted from now.
     pub async fn renew(
         &self,
+        queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         lock_ms: Option<u64>,
     ) -> Answer<Vec<Result<Timestamp, Refusal>>> {
-        answer!(self.ask(Command::Renew { leases, lock_ms }).await, Reply::Renewed(each) => each)
+        answer!(self.ask(within(queue, Command::Renew { leases, lock_ms })).await, Reply::Renewed(each) => each)
     }
 
     /// Holds a session by name, or the next that is ready within `wait_ms`; none is a clean `None`.
@@ -333,13 +336,13 @@ impl Engine {
     }
 
     /// Lets go of a held session; what is out of it comes back uncounted.
-    pub async fn release_session(&self, hold: LeaseToken) -> Answer<()> {
-        answer!(self.ask(Command::ReleaseSession { hold }).await, Reply::Done => ())
+    pub async fn release_session(&self, queue: Option<&QueueName>, hold: LeaseToken) -> Answer<()> {
+        answer!(self.ask(within(queue, Command::ReleaseSession { hold })).await, Reply::Done => ())
     }
 
     /// Sets or clears the state of a held session.
-    pub async fn set_state(&self, change: StateChange) -> Answer<()> {
-        answer!(self.ask(Command::SetState { change }).await, Reply::Done => ())
+    pub async fn set_state(&self, queue: Option<&QueueName>, change: StateChange) -> Answer<()> {
+        answer!(self.ask(within(queue, Command::SetState { change })).await, Reply::Done => ())
     }
 
     /// The state of a session. With a hold it must be valid; without one an operator looks.
@@ -529,6 +532,14 @@ impl Engine {
             }
         }
         Ok(all)
+    }
+}
+
+/// The command, with tokens of this queue only.
+fn within(queue: Option<&QueueName>, command: Command) -> Command {
+    match queue {
+        Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
+        None => command,
     }
 }
 

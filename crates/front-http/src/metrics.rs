@@ -1,4 +1,4 @@
-//! Prometheus. Names, types and labels: ecosystem.md §3.1. Message, session and job ids are never labels.
+//! Prometheus. Message, session and job ids are never labels.
 //!
 //! Queue figures are read from the engine at scrape time; requests and connections are counted here. `/metrics`
 //! sums over all queues, because thousands of queues times a dozen metrics break scrapes; `/metrics/per-object` has
@@ -12,11 +12,13 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use malote_engine::QueueFacts;
+use malote_engine::journal::{SYNC_BUCKETS_S, SyncTimes};
 use malote_model::{Principal, Timestamp};
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
@@ -141,6 +143,7 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
     );
     registry.register("requests", "Requests answered", api.metrics.answers.clone());
     registry.register("connections", "Connections open", api.metrics.connections.clone());
+    register_journal(&mut registry, api);
     let version = vec![("version", env!("CARGO_PKG_VERSION"))];
     registry.register("build", "The version that runs", Info::new(version));
     let mut text = String::new();
@@ -152,6 +155,58 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+fn register_journal(registry: &mut Registry, api: &Api) {
+    let journal = api.engine.journal();
+    let (free, publish_allowed) = api.engine.disk_room();
+    let gauge = |value: u64| ConstGauge::new(value as i64);
+    registry.register(
+        "wal_fsync_duration_seconds",
+        "How long syncs of the journal took",
+        Syncs::of(journal.syncs()),
+    );
+    registry.register(
+        "wal_bytes",
+        "Bytes written to the journal",
+        ConstCounter::new(journal.written_bytes()),
+    );
+    registry.register(
+        "wal_size_bytes",
+        "Bytes of journal segments in use",
+        gauge(api.engine.journal_bytes()),
+    );
+    registry.register("disk_free_bytes", "Bytes free on the disk", gauge(free));
+    registry.register(
+        "publish_allowed",
+        "1 unless the disk is too full to send",
+        gauge(publish_allowed.into()),
+    );
+}
+
+/// The journal's own histogram, in the exposition's words.
+#[derive(Debug)]
+struct Syncs {
+    buckets: Vec<(f64, u64)>,
+    sum_s: f64,
+}
+
+impl Syncs {
+    fn of(times: &SyncTimes) -> Self {
+        let bounds = SYNC_BUCKETS_S.into_iter().chain([f64::MAX]);
+        Self { buckets: bounds.zip(times.counts()).collect(), sum_s: times.sum_s() }
+    }
+}
+
+impl EncodeMetric for Syncs {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let count = self.buckets.iter().map(|(_, n)| n).sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum_s, count, &self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }
 
 async fn visible(api: &Api, caller: &Principal) -> Result<Vec<QueueFacts>, Problem> {
@@ -257,7 +312,7 @@ pub struct QueueMetrics {
     delayed: u64,
 }
 
-/// Every queue in five numbers (model.md §6).
+/// Every queue in five numbers.
 pub async fn queues(
     State(api): State<Api>,
     Caller(caller): Caller,

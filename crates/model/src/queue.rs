@@ -30,7 +30,7 @@ pub struct QueueSpec {
 }
 
 impl Default for QueueSpec {
-    /// A queue made by the native API: model.md §2.
+    /// A queue made by the native API: docs/concepts/model.md.
     fn default() -> Self {
         Self {
             sessions: Sessions::None,

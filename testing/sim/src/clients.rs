@@ -69,7 +69,17 @@ fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let durability = if rng.chance(20) { Durability::Relaxed } else { Durability::Fsync };
     let retry = if rng.chance(35) { RetryOrder::Skip } else { RetryOrder::Hold };
     let delay_ms = if rng.chance(10) { 200 } else { 0 };
-    QueueSpec { sessions, lock_ms, failed_max, receives_max, dead_letter, durability, retry, delay_ms, ..QueueSpec::default() }
+    QueueSpec {
+        sessions,
+        lock_ms,
+        failed_max,
+        receives_max,
+        dead_letter,
+        durability,
+        retry,
+        delay_ms,
+        ..QueueSpec::default()
+    }
 }
 
 impl Clients {
@@ -89,7 +99,8 @@ impl Clients {
             (name("fixed"), spec(rng, fixed())),
             (name("other"), spec(rng, other)),
         ];
-        let client = |n: u64| Client { connection: (n % 2 == 0).then_some(n + 1), ..Client::default() };
+        let client =
+            |n: u64| Client { connection: (n % 2 == 0).then_some(n + 1), ..Client::default() };
         let clients = (0..4).map(client).collect();
         Self { clients, queues, next_consumer: 1, next_connection: 100, next_message: 1 }
     }
@@ -114,9 +125,12 @@ impl Clients {
 
     pub(crate) fn delivered(&mut self, id: ConsumerId, grants: &[Grant]) {
         for client in &mut self.clients {
-            let Some((_, queue)) = client.consumers.iter().find(|(have, _)| *have == id) else { continue };
+            let Some((_, queue)) = client.consumers.iter().find(|(have, _)| *have == id) else {
+                continue;
+            };
             let queue = queue.clone();
-            let leases = grants.iter().filter_map(|grant| Some((grant.lease?, queue.clone(), grant.seq.0)));
+            let leases =
+                grants.iter().filter_map(|grant| Some((grant.lease?, queue.clone(), grant.seq.0)));
             client.leases.extend(leases);
         }
     }
@@ -125,10 +139,19 @@ impl Clients {
         self.clients.iter_mut().for_each(|client| client.consumers.retain(|(have, _)| *have != id));
     }
 
-    pub(crate) fn answered(&mut self, client: usize, ask: &Ask, answer: &Result<Reply, Refusal>, _: &State) {
+    pub(crate) fn answered(
+        &mut self,
+        client: usize,
+        ask: &Ask,
+        answer: &Result<Reply, Refusal>,
+        _: &State,
+    ) {
         let client = &mut self.clients[client];
         match (ask, answer) {
-            (Ask::Attach(Attach { queue, .. }) | Ask::ReceiveDeferred { queue, .. }, Ok(Reply::Delivered(grants))) => {
+            (
+                Ask::Attach(Attach { queue, .. }) | Ask::ReceiveDeferred { queue, .. },
+                Ok(Reply::Delivered(grants)),
+            ) => {
                 let leases = grants.iter().filter_map(|g| Some((g.lease?, queue.clone(), g.seq.0)));
                 client.leases.extend(leases);
             }
@@ -160,7 +183,13 @@ impl Clients {
         if rng.chance(12) { queue.dead_letters() } else { queue }
     }
 
-    fn message(&mut self, rng: &mut Rng, queue: &QueueName, state: &State, now: u64) -> Rc<Message> {
+    fn message(
+        &mut self,
+        rng: &mut Rng,
+        queue: &QueueName,
+        state: &State,
+        now: u64,
+    ) -> Rc<Message> {
         let number = self.next_message;
         self.next_message += 1;
         let len = [0, 20, 200, 1500][rng.below(4) as usize];
@@ -180,7 +209,15 @@ impl Clients {
         let body = Body { bytes: Bytes::from(bytes), kind: BodyKind::Bytes };
         let message_id = Some(format!("m{number}"));
         let subject = rng.chance(20).then(|| "a subject".to_owned());
-        Rc::new(Message { message_id, session, subject, properties, when, body, ..Message::default() })
+        Rc::new(Message {
+            message_id,
+            session,
+            subject,
+            properties,
+            when,
+            body,
+            ..Message::default()
+        })
     }
 
     fn one(&mut self, rng: &mut Rng, who: usize, now: u64, state: &State) -> Option<Ask> {
@@ -207,7 +244,9 @@ impl Clients {
                 let hold = pick(rng, &client.holds).filter(|_| rng.chance(50));
                 let (queue, wants) = match hold {
                     Some((token, queue, _)) => (queue.clone(), Wants::Held(*token)),
-                    None => (queue, Wants::Any { per_session: [1, 1, 3, 10][rng.below(4) as usize] }),
+                    None => {
+                        (queue, Wants::Any { per_session: [1, 1, 3, 10][rng.below(4) as usize] })
+                    }
                 };
                 let until = Timestamp(now + if rng.chance(40) { rng.below(3000) } else { 0 });
                 Ask::Attach(Attach {
@@ -300,24 +339,48 @@ impl Clients {
                 let (hold, queue, session) = pick(rng, &self.clients[who].holds)?.clone();
                 Ask::GetState { queue, session, hold: Some(hold) }
             }
-            90..91 => Ask::BreakSession { queue: self.queue(rng), session: session(SESSIONS[rng.below(4) as usize]) },
+            90..91 => Ask::BreakSession {
+                queue: self.queue(rng),
+                session: session(SESSIONS[rng.below(4) as usize]),
+            },
             91..93 => {
                 // Deferred messages, of one's own hold if there must be one.
                 let (queue, q) = self.existing(rng, state)?;
                 let client = &self.clients[who];
                 let hold = client.holds.iter().find(|(_, of, _)| *of == queue);
-                let mine = |msg: &crate::model::Msg| hold.is_none_or(|(_, _, s)| msg.session.as_ref() == Some(s) || rng_free(msg));
-                let seqs: Vec<_> = q.msgs.iter().filter(|(_, m)| m.place == Place::Deferred && mine(m)).map(|(&s, _)| Seq(s)).take(3).collect();
+                let mine = |msg: &crate::model::Msg| {
+                    hold.is_none_or(|(_, _, s)| msg.session.as_ref() == Some(s) || rng_free(msg))
+                };
+                let seqs: Vec<_> = q
+                    .msgs
+                    .iter()
+                    .filter(|(_, m)| m.place == Place::Deferred && mine(m))
+                    .map(|(&s, _)| Seq(s))
+                    .take(3)
+                    .collect();
                 if seqs.is_empty() {
                     return None;
                 }
                 let hold = hold.map(|(token, ..)| *token);
-                Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take: rng.chance(15), connection: bound.map(|c| c.0) }
+                Ask::ReceiveDeferred {
+                    queue,
+                    seqs,
+                    hold,
+                    lock_ms,
+                    take: rng.chance(15),
+                    connection: bound.map(|c| c.0),
+                }
             }
             93..94 => {
                 let (queue, q) = self.existing(rng, state)?;
                 let scheduled = |m: &crate::model::Msg| matches!(m.place, Place::Scheduled { .. });
-                let mut seqs: Vec<_> = q.msgs.iter().filter(|(_, m)| scheduled(m)).map(|(&s, _)| Seq(s)).take(2).collect();
+                let mut seqs: Vec<_> = q
+                    .msgs
+                    .iter()
+                    .filter(|(_, m)| scheduled(m))
+                    .map(|(&s, _)| Seq(s))
+                    .take(2)
+                    .collect();
                 if rng.chance(10) {
                     seqs.push(Seq(1));
                 }
@@ -333,7 +396,12 @@ impl Clients {
                 if to.is_dead_letters() || (from == to) || q.sessioned() {
                     return None;
                 }
-                let items: Vec<_> = q.msgs.keys().map(|&s| (Seq(s), to.clone())).take(1 + rng.below(3) as usize).collect();
+                let items: Vec<_> = q
+                    .msgs
+                    .keys()
+                    .map(|&s| (Seq(s), to.clone()))
+                    .take(1 + rng.below(3) as usize)
+                    .collect();
                 Ask::Move { from, items }
             }
             96..97 => {
@@ -346,14 +414,22 @@ impl Clients {
             97..98 if rng.chance(20) => Ask::Purge { queue: self.queue(rng) },
             98..99 => {
                 let (queue, q) = self.existing(rng, state)?;
-                if q.paused || rng.chance(20) { Ask::Pause { queue, paused: !q.paused } } else { return None }
+                if q.paused || rng.chance(20) {
+                    Ask::Pause { queue, paused: !q.paused }
+                } else {
+                    return None;
+                }
             }
             99..100 => self.admin(rng, state),
             _ => return None,
         })
     }
 
-    fn existing<'a>(&self, rng: &mut Rng, state: &'a State) -> Option<(QueueName, &'a crate::model::Queue)> {
+    fn existing<'a>(
+        &self,
+        rng: &mut Rng,
+        state: &'a State,
+    ) -> Option<(QueueName, &'a crate::model::Queue)> {
         let names: Vec<_> = state.queues.iter().collect();
         pick(rng, &names).map(|(name, q)| ((*name).clone(), *q))
     }
@@ -372,7 +448,8 @@ impl Clients {
             (true, 0) => Ask::Delete { name: passing },
             (_, 1) => {
                 let (name, had) = self.queues[rng.below(self.queues.len() as u64) as usize].clone();
-                let (name, spec) = if rng.chance(50) { (name, had) } else { (name, spec(rng, Sessions::None)) };
+                let (name, spec) =
+                    if rng.chance(50) { (name, had) } else { (name, spec(rng, Sessions::None)) };
                 Ask::Declare { name, spec }
             }
             (_, 2) => Ask::Delete { name: name("graves") },
@@ -391,7 +468,8 @@ impl Clients {
         let mut deferred = false;
         for _ in 0..count.min(client.leases.len()) {
             // Mostly the oldest first, as a worker would.
-            let at = if rng.chance(70) { 0 } else { rng.below(client.leases.len() as u64) as usize };
+            let at =
+                if rng.chance(70) { 0 } else { rng.below(client.leases.len() as u64) as usize };
             let (token, ..) = client.leases.remove(at);
             deferred |= state.leases.get(&token).is_some_and(|lease| lease.deferred);
             client.stale.push(token);
@@ -415,7 +493,8 @@ impl Clients {
             16..18 => Settlement::Defer { changes },
             _ => Settlement::DeadLetter { reason: "bad".into(), text: "it is bad".into(), changes },
         };
-        let hold = pick(rng, &self.clients[who].holds).filter(|_| rng.chance(30)).map(|(hold, ..)| *hold);
+        let hold =
+            pick(rng, &self.clients[who].holds).filter(|_| rng.chance(30)).map(|(hold, ..)| *hold);
         let state = hold.map(|hold| (hold, self.some_state(rng)));
         Some(Ask::Settle { leases, settlement, state })
     }

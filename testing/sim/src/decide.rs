@@ -21,27 +21,88 @@ use crate::model::{Cause, Dead, Ev, Lease, Msg, Place, State, What, Why};
 /// What a client asks. The engine's command is made from it.
 #[derive(Clone, Debug)]
 pub enum Ask {
-    Declare { name: QueueName, spec: QueueSpec },
-    Update { name: QueueName, spec: QueueSpec },
-    Delete { name: QueueName },
-    Purge { queue: QueueName },
-    Pause { queue: QueueName, paused: bool },
-    Send { items: Vec<(QueueName, Rc<Message>)> },
-    Cancel { queue: QueueName, seqs: Vec<Seq> },
+    Declare {
+        name: QueueName,
+        spec: QueueSpec,
+    },
+    Update {
+        name: QueueName,
+        spec: QueueSpec,
+    },
+    Delete {
+        name: QueueName,
+    },
+    Purge {
+        queue: QueueName,
+    },
+    Pause {
+        queue: QueueName,
+        paused: bool,
+    },
+    Send {
+        items: Vec<(QueueName, Rc<Message>)>,
+    },
+    Cancel {
+        queue: QueueName,
+        seqs: Vec<Seq>,
+    },
     Attach(Attach),
-    Credit { consumer: ConsumerId, credit: u32, replace: bool },
-    Detach { consumer: ConsumerId },
-    Disconnect { connection: u64, clean: bool },
-    ReceiveDeferred { queue: QueueName, seqs: Vec<Seq>, hold: Option<LeaseToken>, lock_ms: Option<u64>, take: bool, connection: Option<u64> },
-    Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<(LeaseToken, Option<Bytes>)> },
-    Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
+    Credit {
+        consumer: ConsumerId,
+        credit: u32,
+        replace: bool,
+    },
+    Detach {
+        consumer: ConsumerId,
+    },
+    Disconnect {
+        connection: u64,
+        clean: bool,
+    },
+    ReceiveDeferred {
+        queue: QueueName,
+        seqs: Vec<Seq>,
+        hold: Option<LeaseToken>,
+        lock_ms: Option<u64>,
+        take: bool,
+        connection: Option<u64>,
+    },
+    Settle {
+        leases: Vec<LeaseToken>,
+        settlement: Settlement,
+        state: Option<(LeaseToken, Option<Bytes>)>,
+    },
+    Renew {
+        leases: Vec<LeaseToken>,
+        lock_ms: Option<u64>,
+    },
     Accept(Accept),
-    ReleaseSession { hold: LeaseToken },
-    SetState { hold: LeaseToken, state: Option<Bytes> },
-    GetState { queue: QueueName, session: SessionId, hold: Option<LeaseToken> },
-    BreakSession { queue: QueueName, session: SessionId },
-    Move { from: QueueName, items: Vec<(Seq, QueueName)> },
-    Replace { from: QueueName, seq: Seq, to: QueueName, message: Rc<Message> },
+    ReleaseSession {
+        hold: LeaseToken,
+    },
+    SetState {
+        hold: LeaseToken,
+        state: Option<Bytes>,
+    },
+    GetState {
+        queue: QueueName,
+        session: SessionId,
+        hold: Option<LeaseToken>,
+    },
+    BreakSession {
+        queue: QueueName,
+        session: SessionId,
+    },
+    Move {
+        from: QueueName,
+        items: Vec<(Seq, QueueName)>,
+    },
+    Replace {
+        from: QueueName,
+        seq: Seq,
+        to: QueueName,
+        message: Rc<Message>,
+    },
 }
 
 /// Why messages move by an operator's hand.
@@ -85,8 +146,6 @@ pub struct Model {
     base: State,
     log: VecDeque<Entry>,
     pub consumers: BTreeMap<ConsumerId, Consumer>,
-    /// Which consumer a hold delivers to.
-    serving: BTreeMap<LeaseToken, ConsumerId>,
     /// Consumers that must hear that they ended, in this step.
     pub ended: BTreeSet<ConsumerId>,
     /// Every token ever issued, and for which queue.
@@ -98,6 +157,8 @@ pub struct Model {
     pub placed: BTreeMap<(QueueName, String), u64>,
     now: u64,
     pub verbose: bool,
+    /// What became due may have been done, and noted, before the last crash.
+    pub unsure: bool,
 }
 
 /// Something that is due.
@@ -127,7 +188,8 @@ impl Model {
         if self.verbose {
             eprintln!("    model: {ev:?}");
         }
-        self.state.apply(&ev, hi);
+        self.state.inexact = self.many;
+        self.state.apply(&ev, if self.many { lo } else { hi });
         self.log.push_back(Entry { lo, hi, many: self.many, group: self.group, ev });
     }
 
@@ -161,7 +223,9 @@ impl Model {
                     }
                     _ => continue,
                 };
-                let Some(msg) = state.queues.get(queue).and_then(|q| q.msgs.get(&seq)) else { continue };
+                let Some(msg) = state.queues.get(queue).and_then(|q| q.msgs.get(&seq)) else {
+                    continue;
+                };
                 let Place::Out(token) = msg.place else { continue };
                 if !state.leases.get(&token).is_some_and(|lease| lease.bound) {
                     continue;
@@ -177,7 +241,6 @@ impl Model {
         self.base = state.clone();
         self.state = state;
         self.consumers.clear();
-        self.serving.clear();
         self.ended.clear();
         unsure
     }
@@ -213,7 +276,12 @@ impl Model {
 
     /// Checks the answer to a question and takes its effect in; tells what the answer must wait for. `None` as
     /// answer: the engine lets the request wait.
-    pub fn ask(&mut self, request: u64, ask: &Ask, answer: Option<&Result<Reply, Refusal>>) -> Need {
+    pub fn ask(
+        &mut self,
+        request: u64,
+        ask: &Ask,
+        answer: Option<&Result<Reply, Refusal>>,
+    ) -> Need {
         let waits = match ask {
             Ask::Attach(attach) => attach.once_until.is_some(),
             Ask::Accept(accept) => accept.session.is_none(),
@@ -231,9 +299,15 @@ impl Model {
             Err(refusal) => {
                 refused(answer, &refusal);
                 match ask {
-                    Ask::Settle { leases, .. } | Ask::Renew { leases, .. } => self.eager_of_tokens(leases),
-                    Ask::SetState { hold, .. } | Ask::ReleaseSession { hold } => self.eager_of_tokens(&[*hold]),
-                    Ask::Attach(Attach { queue, .. }) | Ask::Cancel { queue, .. } | Ask::Declare { name: queue, .. } => self.eager(queue),
+                    Ask::Settle { leases, .. } | Ask::Renew { leases, .. } => {
+                        self.eager_of_tokens(leases)
+                    }
+                    Ask::SetState { hold, .. } | Ask::ReleaseSession { hold } => {
+                        self.eager_of_tokens(&[*hold])
+                    }
+                    Ask::Attach(Attach { queue, .. })
+                    | Ask::Cancel { queue, .. }
+                    | Ask::Declare { name: queue, .. } => self.eager(queue),
                     _ => Need::default(),
                 }
             }
@@ -247,12 +321,19 @@ impl Model {
     /// Whether it may be asked at all.
     fn check(&self, ask: &Ask) -> Result<(), Refusal> {
         let state = &self.state;
-        let queue = |name: &QueueName| state.queues.get(name).ok_or(Refusal::QueueNotFound { queue: name.clone() });
+        let queue = |name: &QueueName| {
+            state.queues.get(name).ok_or(Refusal::QueueNotFound { queue: name.clone() })
+        };
         let lost = |lease: LeaseToken| Refusal::LeaseLost { lease };
         match ask {
             Ask::Declare { name, spec } => match state.queues.get(name) {
                 Some(q) if q.spec == *spec => Ok(()),
-                Some(_) => Err(Refusal::QueueDiffers { queue: name.clone(), field: "", is: String::new(), asked: String::new() }),
+                Some(_) => Err(Refusal::QueueDiffers {
+                    queue: name.clone(),
+                    field: "",
+                    is: String::new(),
+                    asked: String::new(),
+                }),
                 None => self.check_target(name, spec),
             },
             Ask::Update { name, spec } => {
@@ -263,7 +344,9 @@ impl Model {
             }
             Ask::Delete { name } => {
                 queue(name)?;
-                let aims = |q: &&crate::model::Queue| q.owner.is_none() && q.spec.dead_letter == DeadLetterTarget::Queue(name.clone());
+                let aims = |q: &&crate::model::Queue| {
+                    q.owner.is_none() && q.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
+                };
                 match state.queues.values().find(aims) {
                     Some(_) => Err(Refusal::QueueInUse { queue: name.clone(), by: name.clone() }),
                     None => Ok(()),
@@ -282,22 +365,35 @@ impl Model {
             }
             Ask::Cancel { queue: name, seqs } => {
                 let q = queue(name)?;
-                let there = |seq: &Seq| q.msgs.get(&seq.0).is_some_and(|msg| matches!(msg.place, Place::Scheduled { .. }));
+                let there = |seq: &Seq| {
+                    q.msgs
+                        .get(&seq.0)
+                        .is_some_and(|msg| matches!(msg.place, Place::Scheduled { .. }))
+                };
                 match seqs.iter().find(|seq| !there(seq)) {
-                    Some(&seq) => Err(Refusal::MessageNotFound { queue: name.clone(), seq, what: "" }),
+                    Some(&seq) => {
+                        Err(Refusal::MessageNotFound { queue: name.clone(), seq, what: "" })
+                    }
                     None => Ok(()),
                 }
             }
             Ask::Attach(attach) => {
                 let q = queue(&attach.queue)?;
                 match &attach.wants {
-                    Wants::Any { .. } if q.sessioned() && attach.take => Err(Refusal::HoldRequired { queue: attach.queue.clone() }),
+                    Wants::Any { .. } if q.sessioned() && attach.take => {
+                        Err(Refusal::HoldRequired { queue: attach.queue.clone() })
+                    }
                     Wants::Any { .. } => Ok(()),
-                    Wants::Held(_) if !q.sessioned() => Err(Refusal::NoSessions { queue: attach.queue.clone() }),
+                    Wants::Held(_) if !q.sessioned() => {
+                        Err(Refusal::NoSessions { queue: attach.queue.clone() })
+                    }
                     Wants::Held(token) => self.held(*token, &attach.queue).map(drop),
                 }
             }
-            Ask::Credit { .. } | Ask::Detach { .. } | Ask::Disconnect { .. } | Ask::Renew { .. } => Ok(()),
+            Ask::Credit { .. }
+            | Ask::Detach { .. }
+            | Ask::Disconnect { .. }
+            | Ask::Renew { .. } => Ok(()),
             Ask::ReceiveDeferred { queue: name, seqs, hold, .. } => {
                 let q = queue(name)?;
                 let session = match (q.sessioned(), hold) {
@@ -306,10 +402,15 @@ impl Model {
                     (false, _) => None,
                 };
                 let there = |seq: &Seq| {
-                    q.msgs.get(&seq.0).is_some_and(|msg| msg.place == Place::Deferred && (session.is_none() || msg.session == session))
+                    q.msgs.get(&seq.0).is_some_and(|msg| {
+                        msg.place == Place::Deferred
+                            && (session.is_none() || msg.session == session)
+                    })
                 };
                 match seqs.iter().find(|seq| !there(seq)) {
-                    Some(&seq) => Err(Refusal::MessageNotFound { queue: name.clone(), seq, what: "" }),
+                    Some(&seq) => {
+                        Err(Refusal::MessageNotFound { queue: name.clone(), seq, what: "" })
+                    }
                     None => Ok(()),
                 }
             }
@@ -354,13 +455,18 @@ impl Model {
                 let source = queue(from)?;
                 for (seq, to) in items {
                     let msg = source.msgs.get(&seq.0).filter(|msg| msg.ready(self.now));
-                    let msg = msg.ok_or(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "" })?;
+                    let msg = msg.ok_or(Refusal::MessageNotFound {
+                        queue: from.clone(),
+                        seq: *seq,
+                        what: "",
+                    })?;
                     check_session(to, &queue(to)?.spec.sessions, msg.session.as_ref())?;
                 }
                 Ok(())
             }
             Ask::Replace { from, seq, to, message } => {
-                let msg = queue(from)?.msgs.get(&seq.0).filter(|msg| !matches!(msg.place, Place::Out(_)));
+                let msg =
+                    queue(from)?.msgs.get(&seq.0).filter(|msg| !matches!(msg.place, Place::Out(_)));
                 msg.ok_or(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "" })?;
                 self.check(&Ask::Send { items: vec![(to.clone(), message.clone())] })
             }
@@ -369,7 +475,9 @@ impl Model {
 
     fn check_target(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
         match &spec.dead_letter {
-            DeadLetterTarget::Queue(target) if target == name || !self.state.queues.contains_key(target) => {
+            DeadLetterTarget::Queue(target)
+                if target == name || !self.state.queues.contains_key(target) =>
+            {
                 Err(Refusal::BadSpec { field: "", why: String::new() })
             }
             _ => Ok(()),
@@ -401,7 +509,8 @@ impl Model {
             (Ask::Delete { name }, Reply::Done) => {
                 let dead = name.dead_letters();
                 let of = |c: &Consumer| c.queue == *name || c.queue == dead;
-                let ended: Vec<_> = self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
+                let ended: Vec<_> =
+                    self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
                 self.ended.extend(ended);
                 self.note(Ev::Delete { name: name.clone() });
                 Need { durable: self.span.1, ..Need::default() }
@@ -437,7 +546,12 @@ impl Model {
                     return Need::default();
                 }
                 for seq in seqs {
-                    self.note(Ev::Gone { queue: queue.clone(), seq, completed: false, taken: false });
+                    self.note(Ev::Gone {
+                        queue: queue.clone(),
+                        seq,
+                        completed: false,
+                        taken: false,
+                    });
                 }
                 self.done(queue)
             }
@@ -463,11 +577,25 @@ impl Model {
                 self.disconnect(*connection, *clean);
                 Need::default()
             }
-            (Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection }, Reply::Delivered(grants)) => {
+            (
+                Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection },
+                Reply::Delivered(grants),
+            ) => {
                 let seqs: BTreeSet<u64> = seqs.iter().map(|seq| seq.0).collect();
                 let given: Vec<u64> = grants.iter().map(|grant| grant.seq.0).collect();
-                assert_eq!(given, seqs.into_iter().collect::<Vec<_>>(), "deferred messages as asked");
-                let by = By { queue, hold: *hold, lock_ms: *lock_ms, take: *take, connection: *connection, deferred: true };
+                assert_eq!(
+                    given,
+                    seqs.into_iter().collect::<Vec<_>>(),
+                    "deferred messages as asked"
+                );
+                let by = By {
+                    queue,
+                    hold: *hold,
+                    lock_ms: *lock_ms,
+                    take: *take,
+                    connection: *connection,
+                    deferred: true,
+                };
                 grants.iter().fold(Need::default(), |need, grant| self.grant(&by, grant, need))
             }
             (Ask::Settle { leases, settlement, state }, Reply::Settled(outcomes)) => {
@@ -481,7 +609,8 @@ impl Model {
                     match (self.state.lease(token, now), outcome) {
                         (None, Err(Refusal::LeaseLost { .. })) => {}
                         (Some(lease), Ok(until)) => {
-                            let lock_ms = lock_ms.unwrap_or(self.state.queue(&lease.queue).spec.lock_ms);
+                            let lock_ms =
+                                lock_ms.unwrap_or(self.state.queue(&lease.queue).spec.lock_ms);
                             assert_eq!(until.0, now + lock_ms, "renewed from now");
                             self.note(Ev::Renew { token, until: until.0 });
                         }
@@ -503,7 +632,8 @@ impl Model {
                 Need { durable: self.span.1, ..Need::default() }
             }
             (Ask::GetState { queue, session, .. }, Reply::State(at)) => {
-                let have = self.state.queue(queue).sessions.get(session).and_then(|s| s.state.as_ref());
+                let have =
+                    self.state.queue(queue).sessions.get(session).and_then(|s| s.state.as_ref());
                 assert_eq!(have.is_some(), at.is_some(), "the state of {session}");
                 self.eager(queue)
             }
@@ -526,9 +656,18 @@ impl Model {
                     if self.state.queue(from).msgs.contains_key(&seq.0) {
                         let (to_seq, at) = (self.state.queue(to).next_seq, (now, now));
                         let changes = Changes::default();
-                        let ev = Ev::Move { from: from.clone(), seq: seq.0, to: to.clone(), to_seq, at, why: Why::Redriven, changes };
+                        let ev = Ev::Move {
+                            from: from.clone(),
+                            seq: seq.0,
+                            to: to.clone(),
+                            to_seq,
+                            at,
+                            why: Why::Redriven,
+                            changes,
+                        };
                         self.note(ev);
-                        need.durable = need.durable.max(self.done(from).durable).max(self.done(to).durable);
+                        need.durable =
+                            need.durable.max(self.done(from).durable).max(self.done(to).durable);
                         moved += 1;
                     }
                 }
@@ -536,7 +675,12 @@ impl Model {
                 need
             }
             (Ask::Replace { from, seq, to, message }, Reply::Sent(seqs)) => {
-                self.note(Ev::Gone { queue: from.clone(), seq: seq.0, completed: false, taken: false });
+                self.note(Ev::Gone {
+                    queue: from.clone(),
+                    seq: seq.0,
+                    completed: false,
+                    taken: false,
+                });
                 self.put(to, message, seqs[0]);
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }
@@ -570,9 +714,6 @@ impl Model {
     }
 
     fn attach(&mut self, attach: &Attach, once: Option<(u64, u64)>) {
-        if let Wants::Held(token) = attach.wants {
-            self.serving.insert(token, attach.consumer);
-        }
         self.consumers.insert(
             attach.consumer,
             Consumer {
@@ -600,7 +741,15 @@ impl Model {
             Ask::Accept(accept) => {
                 let (queue, connection) = (accept.queue.clone(), accept.connection.map(|c| c.0));
                 let once = Some((request, accept.until.0));
-                let c = Consumer { queue, connection, wants: None, credit: 0, take: false, lock_ms: accept.lock_ms, once };
+                let c = Consumer {
+                    queue,
+                    connection,
+                    wants: None,
+                    credit: 0,
+                    take: false,
+                    lock_ms: accept.lock_ms,
+                    once,
+                };
                 self.consumers.insert(accept.consumer, c);
             }
             _ => {}
@@ -610,7 +759,6 @@ impl Model {
 
     fn forget(&mut self, id: ConsumerId) {
         self.consumers.remove(&id);
-        self.serving.retain(|_, consumer| *consumer != id);
     }
 
     /// The consumer that answers a request.
@@ -632,6 +780,8 @@ impl Model {
         let (_, until) = c.once.expect("only a wait ends with nothing");
         assert!(until <= self.now, "a wait until {until} ended with nothing at {}", self.now);
         let need = self.eager(&c.queue.clone());
+        // It may have ended in the same moment: one word is enough.
+        self.ended.remove(&id);
         self.forget(id);
         need
     }
@@ -647,9 +797,19 @@ impl Model {
         self.hold(&c.queue, c.connection, c.lock_ms, held)
     }
 
-    fn hold(&mut self, queue: &QueueName, connection: Option<u64>, lock_ms: Option<u64>, held: &Held) -> Need {
+    fn hold(
+        &mut self,
+        queue: &QueueName,
+        connection: Option<u64>,
+        lock_ms: Option<u64>,
+        held: &Held,
+    ) -> Need {
         let q = self.state.queue(queue);
-        assert_eq!(held.until.0, self.now + lock_ms.unwrap_or(q.spec.lock_ms), "the lock of a hold");
+        assert_eq!(
+            held.until.0,
+            self.now + lock_ms.unwrap_or(q.spec.lock_ms),
+            "the lock of a hold"
+        );
         let rests = q.sessions.get(&held.session).map_or(Pos::ZERO, |s| s.rests);
         let durable = if q.durable() { rests } else { Pos::ZERO };
         self.issue(held.hold, queue);
@@ -667,20 +827,35 @@ impl Model {
     }
 
     fn issue(&mut self, token: LeaseToken, queue: &QueueName) {
-        assert!(self.issued.insert(token, queue.clone()).is_none(), "token {token} was issued twice");
+        assert!(
+            self.issued.insert(token, queue.clone()).is_none(),
+            "token {token} was issued twice"
+        );
     }
 
     /// Messages for a consumer, in one group that ends where the span does.
     pub fn said_deliver(&mut self, id: ConsumerId, grants: &[Grant]) -> Need {
         let c = self.consumers.get(&id).expect("who is delivered to is known").clone();
-        assert!(!grants.is_empty() && grants.len() as u32 <= c.credit, "{} messages for credit {}", grants.len(), c.credit);
+        assert!(
+            !grants.is_empty() && grants.len() as u32 <= c.credit,
+            "{} messages for credit {}",
+            grants.len(),
+            c.credit
+        );
         assert!(!self.state.queue(&c.queue).paused, "a paused queue delivered");
         let (hold, per_session) = match c.wants {
             Some(Wants::Held(token)) => (Some(token), u32::MAX),
             Some(Wants::Any { per_session }) => (None, per_session.max(1)),
             None => panic!("messages for whom a session was wanted"),
         };
-        let by = By { queue: &c.queue, hold, lock_ms: c.lock_ms, take: c.take, connection: c.connection, deferred: false };
+        let by = By {
+            queue: &c.queue,
+            hold,
+            lock_ms: c.lock_ms,
+            take: c.take,
+            connection: c.connection,
+            deferred: false,
+        };
         let mut need = Need::default();
         let mut run: Option<(SessionId, u32)> = None;
         for grant in grants {
@@ -688,16 +863,21 @@ impl Model {
             let next = match (q.sessioned(), hold) {
                 (false, _) => q.first_ready(self.now),
                 (true, Some(token)) => {
-                    let (_, session) = self.state.held(token, self.now).expect("whoever has no hold gets nothing");
+                    let (_, session) =
+                        self.state.held(token, self.now).expect("whoever has no hold gets nothing");
                     q.next_of(&session, self.now)
                 }
                 (true, None) => {
                     let msg = q.msgs.get(&grant.seq.0).expect("what is delivered is there");
-                    let session = msg.session.clone().expect("a session queue's message has a session");
+                    let session =
+                        msg.session.clone().expect("a session queue's message has a session");
                     match &mut run {
                         Some((of, n)) if *of == session => {
                             *n += 1;
-                            assert!(*n <= per_session, "more than {per_session} of session {session} at once");
+                            assert!(
+                                *n <= per_session,
+                                "more than {per_session} of session {session} at once"
+                            );
                         }
                         _ => {
                             assert!(q.free(&session, self.now), "session {session} is not free");
@@ -725,7 +905,12 @@ impl Model {
         let q = self.state.queue(by.queue);
         let seq = grant.seq.0;
         let msg = q.msgs.get(&seq).expect("what is granted is there");
-        assert_eq!((grant.receives, grant.failed), (msg.receives + 1, msg.failed), "counters of {seq} in {}", by.queue);
+        assert_eq!(
+            (grant.receives, grant.failed),
+            (msg.receives + 1, msg.failed),
+            "counters of {seq} in {}",
+            by.queue
+        );
         let mut durable = msg.rests;
         if let Some(s) = msg.session.as_ref().and_then(|session| q.sessions.get(session)) {
             durable = durable.max(s.rests);
@@ -743,7 +928,9 @@ impl Model {
         let token = grant.lease.expect("granted with a lease");
         let hold = by.hold.filter(|_| q.sessioned());
         let lease = match hold.and_then(|hold| self.state.leases.get(&hold)) {
-            Some(held) => Lease { what: What::Message(seq), hold, deferred: by.deferred, ..held.clone() },
+            Some(held) => {
+                Lease { what: What::Message(seq), hold, deferred: by.deferred, ..held.clone() }
+            }
             None => Lease {
                 queue: by.queue.clone(),
                 what: What::Message(seq),
@@ -771,19 +958,31 @@ impl Model {
         if let Some((hold, state)) = state {
             self.set_state(*hold, state);
         }
-        let mut need = self.eager_of_tokens(leases);
+        let mut need = Need::default();
         for (&token, outcome) in leases.iter().zip(outcomes) {
             let leased = self.state.leased(token, self.now);
             let Some((queue, seq)) = leased else {
-                assert!(matches!(outcome, Err(Refusal::LeaseLost { .. })), "a stale token settled: {token} {outcome:?}");
+                need.durable = need.durable.max(self.eager_of_tokens(&[token]).durable);
+                assert!(
+                    matches!(outcome, Err(Refusal::LeaseLost { .. })),
+                    "a stale token settled: {token} {outcome:?}"
+                );
                 continue;
             };
             assert_eq!(*outcome, Ok(()), "a good lease was refused: {token} of {seq} in {queue}");
             match settlement {
-                Settlement::Complete => self.note(Ev::Gone { queue: queue.clone(), seq, completed: true, taken: false }),
-                Settlement::Abandon { delay_ms, changes } => self.back(&queue, seq, Cause::Abandoned, *delay_ms, changes),
-                Settlement::Release { delay_ms } => self.back(&queue, seq, Cause::Released, *delay_ms, &Changes::default()),
-                Settlement::Defer { changes } => self.note(Ev::Defer { queue: queue.clone(), seq, changes: changes.clone() }),
+                Settlement::Complete => {
+                    self.note(Ev::Gone { queue: queue.clone(), seq, completed: true, taken: false })
+                }
+                Settlement::Abandon { delay_ms, changes } => {
+                    self.back(&queue, seq, Cause::Abandoned, *delay_ms, changes)
+                }
+                Settlement::Release { delay_ms } => {
+                    self.back(&queue, seq, Cause::Released, *delay_ms, &Changes::default())
+                }
+                Settlement::Defer { changes } => {
+                    self.note(Ev::Defer { queue: queue.clone(), seq, changes: changes.clone() })
+                }
                 Settlement::DeadLetter { reason, text, changes } => {
                     let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
                     self.dead_letter(&queue, seq, reason, changes);
@@ -804,15 +1003,26 @@ impl Model {
     }
 
     /// A lease ends and its message comes back, or goes to the dead letters.
-    fn back(&mut self, queue: &QueueName, seq: u64, cause: Cause, delay_ms: u64, changes: &Changes) {
+    fn back(
+        &mut self,
+        queue: &QueueName,
+        seq: u64,
+        cause: Cause,
+        delay_ms: u64,
+        changes: &Changes,
+    ) {
         let q = self.state.queue(queue);
         let msg = &q.msgs[&seq];
         let Place::Out(token) = msg.place else { return };
         if cause != Cause::Released {
             let (failed, receives) = (msg.failed + 1, msg.receives - msg.released);
             let reason = match (q.spec.failed_max, q.spec.receives_max) {
-                (Some(failed_max), _) if failed >= failed_max => Some(DeadReason::MaxFailed { failed, failed_max }),
-                (_, Some(receives_max)) if receives >= receives_max => Some(DeadReason::MaxReceives { receives, receives_max }),
+                (Some(failed_max), _) if failed >= failed_max => {
+                    Some(DeadReason::MaxFailed { failed, failed_max })
+                }
+                (_, Some(receives_max)) if receives >= receives_max => {
+                    Some(DeadReason::MaxReceives { receives, receives_max })
+                }
                 _ => None,
             };
             if let Some(reason) = reason {
@@ -824,11 +1034,25 @@ impl Model {
         let parked = session.is_some() && q.spec.retry == RetryOrder::Skip && delay_ms > 0;
         let hold = self.state.leases.get(&token).and_then(|lease| lease.hold);
         let held_back = session.filter(|_| delay_ms > 0 && !parked);
-        self.note(Ev::Back { queue: queue.clone(), seq, cause, due, parked, changes: changes.clone() });
+        self.note(Ev::Back {
+            queue: queue.clone(),
+            seq,
+            cause,
+            due,
+            parked,
+            changes: changes.clone(),
+        });
         if let Some(session) = held_back {
             for (seq, _) in self.state.queue(queue).out(&session) {
                 let (cause, changes) = (Cause::Released, Changes::default());
-                self.note(Ev::Back { queue: queue.clone(), seq, cause, due: 0, parked: false, changes });
+                self.note(Ev::Back {
+                    queue: queue.clone(),
+                    seq,
+                    cause,
+                    due: 0,
+                    parked: false,
+                    changes,
+                });
             }
             if let Some(hold) = hold {
                 self.unhold(hold, false);
@@ -844,19 +1068,40 @@ impl Model {
         let to = match &q.spec.dead_letter {
             _ if q.owner.is_some() => own,
             DeadLetterTarget::Drop if !asked => {
-                return self.note(Ev::Gone { queue: queue.clone(), seq, completed: false, taken: false });
+                return self.note(Ev::Gone {
+                    queue: queue.clone(),
+                    seq,
+                    completed: false,
+                    taken: false,
+                });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
             DeadLetterTarget::Queue(target) => {
-                let fits = self.state.queues.get(target).is_some_and(|q| check_session(target, &q.spec.sessions, msg.session.as_ref()).is_ok());
+                let fits = self.state.queues.get(target).is_some_and(|q| {
+                    check_session(target, &q.spec.sessions, msg.session.as_ref()).is_ok()
+                });
                 if fits { target.clone() } else { own }
             }
         };
         let from = q.owner.clone().unwrap_or(queue.clone());
-        let dead = Dead { reason, from, from_seq: seq, receives: msg.receives, failed: msg.failed + u32::from(!asked) };
+        let dead = Dead {
+            reason,
+            from,
+            from_seq: seq,
+            receives: msg.receives,
+            failed: msg.failed + u32::from(!asked),
+        };
         let to_seq = self.next_place(&to, msg);
-        let (at, why) = ((self.now, self.now), Why::Dead(dead));
-        self.note(Ev::Move { from: queue.clone(), seq, to, to_seq, at, why, changes: changes.clone() });
+        let (at, why) = ((if self.unsure { 0 } else { self.now }, self.now), Why::Dead(dead));
+        self.note(Ev::Move {
+            from: queue.clone(),
+            seq,
+            to,
+            to_seq,
+            at,
+            why,
+            changes: changes.clone(),
+        });
     }
 
     fn next_place(&self, queue: &QueueName, msg: &Msg) -> u64 {
@@ -865,7 +1110,11 @@ impl Model {
     }
 
     fn end_hold(&mut self, hold: LeaseToken, cause: Cause) {
-        let Some(Lease { queue, what: What::Session(session), .. }) = self.state.leases.get(&hold).cloned() else { return };
+        let Some(Lease { queue, what: What::Session(session), .. }) =
+            self.state.leases.get(&hold).cloned()
+        else {
+            return;
+        };
         for (seq, _) in self.state.queue(&queue).out(&session) {
             self.back(&queue, seq, cause, 0, &Changes::default());
         }
@@ -873,23 +1122,35 @@ impl Model {
     }
 
     fn unhold(&mut self, hold: LeaseToken, lost: bool) {
-        let Some(Lease { queue, what: What::Session(session), .. }) = self.state.leases.get(&hold).cloned() else { return };
-        if let Some(&consumer) = self.serving.get(&hold) {
-            self.ended.insert(consumer);
-        }
+        let Some(Lease { queue, what: What::Session(session), .. }) =
+            self.state.leases.get(&hold).cloned()
+        else {
+            return;
+        };
+        let of = |c: &Consumer| c.wants == Some(Wants::Held(hold));
+        self.ended.extend(self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id));
         self.note(Ev::Unhold { queue, session, lost });
     }
 
     fn disconnect(&mut self, connection: u64, clean: bool) {
         let of = |c: &Consumer| c.connection == Some(connection);
-        let gone: Vec<_> = self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
+        let gone: Vec<_> =
+            self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
+        for id in gone {
+            // A request that waits is answered with nothing.
+            match self.consumers.get_mut(&id) {
+                Some(Consumer { once: Some((_, until)), .. }) => *until = 0,
+                _ => self.forget(id),
+            }
+        }
         let cause = if clean { Cause::Released } else { Cause::Lost };
         for token in self.bound_to(connection) {
             self.group += 1;
             match self.state.leases.get(&token).cloned() {
                 Some(Lease { what: What::Session(_), .. }) => self.end_hold(token, cause),
-                Some(Lease { queue, what: What::Message(seq), .. }) => self.back(&queue, seq, cause, 0, &Changes::default()),
+                Some(Lease { queue, what: What::Message(seq), .. }) => {
+                    self.back(&queue, seq, cause, 0, &Changes::default())
+                }
                 None => {}
             }
         }
@@ -897,18 +1158,25 @@ impl Model {
 
     /// Leases and holds that end with a connection; what is under a hold ends with that.
     pub fn bound_to(&self, connection: u64) -> Vec<LeaseToken> {
-        let of = |lease: &Lease| lease.connection == Some(connection) && lease.hold.is_none() && lease.bound;
+        let of = |lease: &Lease| {
+            lease.connection == Some(connection) && lease.hold.is_none() && lease.bound
+        };
         self.state.leases.iter().filter(|(_, lease)| of(lease)).map(|(&token, _)| token).collect()
     }
 
     fn due(&self) -> Vec<Due> {
         let now = self.now;
         let mut due = Vec::new();
-        for (&token, lease) in self.state.leases.iter().filter(|(_, l)| l.hold.is_none() && l.until <= now) {
-            due.push((lease.until, match lease.what {
-                What::Session(_) => Due::Hold(token),
-                What::Message(_) => Due::Lease(token),
-            }));
+        for (&token, lease) in
+            self.state.leases.iter().filter(|(_, l)| l.hold.is_none() && l.until <= now)
+        {
+            due.push((
+                lease.until,
+                match lease.what {
+                    What::Session(_) => Due::Hold(token),
+                    What::Message(_) => Due::Lease(token),
+                },
+            ));
         }
         for (name, q) in &self.state.queues {
             for (&seq, msg) in &q.msgs {
@@ -925,13 +1193,15 @@ impl Model {
 
     /// Whether several messages may move in the step that ends now, in an order that only the engine knows.
     pub fn may_move_several(&self, now: u64, connection: Option<u64>) -> bool {
-        let out = |lease: &Lease| (lease.until <= now && lease.hold.is_none()) || lease.hold.is_some();
+        let out =
+            |lease: &Lease| (lease.until <= now && lease.hold.is_none()) || lease.hold.is_some();
         let leases = self.state.leases.values().filter(|lease| match connection {
             Some(_) => lease.bound,
             None => out(lease),
         });
         let scheduled = self.state.queues.values().flat_map(|q| q.msgs.values());
-        let scheduled = scheduled.filter(|msg| matches!(msg.place, Place::Scheduled { due } if due <= now));
+        let scheduled =
+            scheduled.filter(|msg| matches!(msg.place, Place::Scheduled { due } if due <= now));
         leases.count() + scheduled.count() > 1
     }
 
@@ -942,7 +1212,9 @@ impl Model {
             match due {
                 Due::Hold(token) => self.end_hold(token, Cause::Lost),
                 Due::Lease(token) => {
-                    if let Some(Lease { queue, what: What::Message(seq), .. }) = self.state.leases.get(&token).cloned() {
+                    if let Some(Lease { queue, what: What::Message(seq), .. }) =
+                        self.state.leases.get(&token).cloned()
+                    {
                         self.back(&queue, seq, Cause::Lost, 0, &Changes::default());
                     }
                 }
@@ -951,7 +1223,15 @@ impl Model {
                     let Place::Scheduled { due } = msg.place else { continue };
                     let to_seq = self.next_place(&queue, msg);
                     let (why, changes) = (Why::Due, Changes::default());
-                    self.note(Ev::Move { from: queue.clone(), seq, to: queue, to_seq, at: (due, self.now), why, changes });
+                    self.note(Ev::Move {
+                        from: queue.clone(),
+                        seq,
+                        to: queue,
+                        to_seq,
+                        at: (due, self.now),
+                        why,
+                        changes,
+                    });
                 }
             }
         }
@@ -965,11 +1245,15 @@ impl Model {
                 continue;
             }
             let could = match &c.wants {
-                Some(Wants::Held(token)) if self.serving.get(token) == Some(id) => {
-                    self.state.held(*token, self.now).and_then(|(_, session)| q.next_of(&session, self.now))
-                }
-                Some(Wants::Held(_)) => None,
-                _ if q.sessioned() => q.live_sessions().iter().find(|s| q.free(s, self.now)).and_then(|s| q.next_of(s, self.now)),
+                Some(Wants::Held(token)) => self
+                    .state
+                    .held(*token, self.now)
+                    .and_then(|(_, session)| q.next_of(&session, self.now)),
+                _ if q.sessioned() => q
+                    .live_sessions()
+                    .iter()
+                    .find(|s| q.free(s, self.now))
+                    .and_then(|s| q.next_of(s, self.now)),
                 _ => q.first_ready(self.now),
             };
             assert_eq!(could, None, "{id:?} waits at {} though there is something for it", c.queue);
@@ -990,11 +1274,17 @@ struct By<'a> {
     deferred: bool,
 }
 
-fn check_session(queue: &QueueName, sessions: &Sessions, session: Option<&SessionId>) -> Result<(), Refusal> {
+fn check_session(
+    queue: &QueueName,
+    sessions: &Sessions,
+    session: Option<&SessionId>,
+) -> Result<(), Refusal> {
     match (sessions, session) {
         (Sessions::None, _) | (Sessions::Dynamic, Some(_)) => Ok(()),
         (Sessions::Fixed(ids), Some(session)) if ids.contains(session) => Ok(()),
-        (Sessions::Fixed(_), Some(session)) => Err(Refusal::SessionNotListed { queue: queue.clone(), session: session.clone() }),
+        (Sessions::Fixed(_), Some(session)) => {
+            Err(Refusal::SessionNotListed { queue: queue.clone(), session: session.clone() })
+        }
         (_, None) => Err(Refusal::SessionRequired { queue: queue.clone() }),
     }
 }

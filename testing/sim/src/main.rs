@@ -10,7 +10,8 @@ use malote_sim::world::Met;
 const USAGE: &str = "\
 usage: malote-sim <command>
 
-  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [-v]
+  fuzz   --seconds N [--seed S] [target]
+  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
 ";
 
 fn main() -> ExitCode {
@@ -28,8 +29,20 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool> {
     match args.split_first() {
         Some((command, rest)) if command == "sim" => simulate(rest),
+        Some((command, rest)) if command == "fuzz" => fuzz(rest),
         _ => bail!("{USAGE}"),
     }
+}
+
+#[global_allocator]
+static ALLOCATOR: malote_sim::alloc::Counting = malote_sim::alloc::Counting;
+
+fn fuzz(args: &[String]) -> Result<bool> {
+    let seconds = option(args, "--seconds")?.unwrap_or(20);
+    let seed = option(args, "--seed")?.unwrap_or(1);
+    let named = |at: usize| at == 0 || !args[at - 1].starts_with("--");
+    let target = args.iter().enumerate().find(|(at, arg)| !arg.starts_with("--") && named(*at));
+    malote_sim::fuzz::run(seconds, target.map(|(_, name)| name.as_str()), seed)
 }
 
 /// The value of `--name`.
@@ -55,6 +68,7 @@ fn simulate(args: &[String]) -> Result<bool> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {})); // the story is told below
     let mut failure = None;
+    let all = args.iter().any(|arg| arg == "--all");
     for seed in from.. {
         if crashes.map_or(done >= seeds, |crashes| met.crashes >= crashes) {
             break;
@@ -62,12 +76,20 @@ fn simulate(args: &[String]) -> Result<bool> {
         match sim::run(seed, steps, verbose) {
             Ok(ran) => {
                 // A seed is worth something only if it can be replayed.
-                if (done % 50 == 0 || one.is_some()) && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash) {
+                if (done % 50 == 0 || one.is_some())
+                    && sim::run(seed, steps, false).map(|again| again.hash).ok() != Some(ran.hash)
+                {
                     failure = Some(format!("seed {seed} ran differently the second time"));
                     break;
                 }
                 met.add(&ran.met);
                 done += 1;
+            }
+            Err(story) if all => {
+                done += 1;
+                let why = story.rsplit_once("\nseed ").map_or(&*story, |(_, why)| why);
+                println!("seed {}", why.chars().take(400).collect::<String>());
+                failure = Some(String::from("some seeds failed"));
             }
             Err(story) => {
                 failure = Some(story);

@@ -110,6 +110,8 @@ pub struct Queue {
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
+    /// Positions are not known exactly: no answer must wait for them.
+    pub inexact: bool,
 }
 
 /// How a lease ended that left the message in its queue.
@@ -131,22 +133,81 @@ pub enum Why {
 /// One change.
 #[derive(Clone, Debug)]
 pub enum Ev {
-    Declare { name: QueueName, spec: QueueSpec },
-    Update { name: QueueName, spec: QueueSpec },
-    Delete { name: QueueName },
-    Purge { queue: QueueName },
-    Pause { queue: QueueName, paused: bool },
-    Put { queue: QueueName, msg: Box<Msg> },
+    Declare {
+        name: QueueName,
+        spec: QueueSpec,
+    },
+    Update {
+        name: QueueName,
+        spec: QueueSpec,
+    },
+    Delete {
+        name: QueueName,
+    },
+    Purge {
+        queue: QueueName,
+    },
+    Pause {
+        queue: QueueName,
+        paused: bool,
+    },
+    Put {
+        queue: QueueName,
+        msg: Box<Msg>,
+    },
     /// Gone for good; `completed` if by its holder's word or taken.
-    Gone { queue: QueueName, seq: u64, completed: bool, taken: bool },
-    Grant { queue: QueueName, seq: u64, token: LeaseToken, lease: Box<Lease> },
-    Renew { token: LeaseToken, until: u64 },
-    Back { queue: QueueName, seq: u64, cause: Cause, due: u64, parked: bool, changes: Changes },
-    Defer { queue: QueueName, seq: u64, changes: Changes },
-    Move { from: QueueName, seq: u64, to: QueueName, to_seq: u64, at: (u64, u64), why: Why, changes: Changes },
-    Hold { token: LeaseToken, lease: Box<Lease> },
-    Unhold { queue: QueueName, session: SessionId, lost: bool },
-    SetState { queue: QueueName, session: SessionId, state: Option<Bytes> },
+    Gone {
+        queue: QueueName,
+        seq: u64,
+        completed: bool,
+        taken: bool,
+    },
+    Grant {
+        queue: QueueName,
+        seq: u64,
+        token: LeaseToken,
+        lease: Box<Lease>,
+    },
+    Renew {
+        token: LeaseToken,
+        until: u64,
+    },
+    Back {
+        queue: QueueName,
+        seq: u64,
+        cause: Cause,
+        due: u64,
+        parked: bool,
+        changes: Changes,
+    },
+    Defer {
+        queue: QueueName,
+        seq: u64,
+        changes: Changes,
+    },
+    Move {
+        from: QueueName,
+        seq: u64,
+        to: QueueName,
+        to_seq: u64,
+        at: (u64, u64),
+        why: Why,
+        changes: Changes,
+    },
+    Hold {
+        token: LeaseToken,
+        lease: Box<Lease>,
+    },
+    Unhold {
+        queue: QueueName,
+        session: SessionId,
+        lost: bool,
+    },
+    SetState {
+        queue: QueueName,
+        session: SessionId,
+        state: Option<Bytes>,
+    },
     /// The broker started again.
     Boot,
 }
@@ -278,7 +339,13 @@ impl State {
     pub fn apply(&mut self, ev: &Ev, pos: Pos) {
         match ev {
             Ev::Declare { name, spec } => {
-                let dead = QueueSpec { sessions: Sessions::None, failed_max: None, receives_max: None, delay_ms: 0, ..spec.clone() };
+                let dead = QueueSpec {
+                    sessions: Sessions::None,
+                    failed_max: None,
+                    receives_max: None,
+                    delay_ms: 0,
+                    ..spec.clone()
+                };
                 self.queues.insert(name.clone(), Queue::new(spec.clone(), None, pos));
                 self.queues.insert(name.dead_letters(), Queue::new(dead, Some(name.clone()), pos));
             }
@@ -422,13 +489,18 @@ impl State {
     /// Connection-bound leases and holds of the last start are over: released, nothing failed or lost.
     fn boot(&mut self) {
         let bound = |state: &Self, of_message: bool| -> Vec<Lease> {
-            let is = |lease: &&Lease| lease.bound && matches!(lease.what, What::Message(_)) == of_message;
+            let is = |lease: &&Lease| {
+                lease.bound && matches!(lease.what, What::Message(_)) == of_message
+            };
             state.leases.values().filter(is).cloned().collect()
         };
         for Lease { queue, what, .. } in bound(self, true) {
             if let What::Message(seq) = what {
                 let (cause, changes) = (Cause::Released, Changes::default());
-                self.apply(&Ev::Back { queue, seq, cause, due: 0, parked: false, changes }, Pos::ZERO);
+                self.apply(
+                    &Ev::Back { queue, seq, cause, due: 0, parked: false, changes },
+                    Pos::ZERO,
+                );
             }
         }
         for Lease { queue, what, .. } in bound(self, false) {
@@ -440,8 +512,9 @@ impl State {
     }
 
     fn eager(&mut self, queue: &QueueName, pos: Pos) {
+        let inexact = self.inexact;
         let q = self.queue_mut(queue);
-        if q.durable() {
+        if q.durable() && !inexact {
             q.eager = q.eager.max(pos);
         }
     }
@@ -451,7 +524,9 @@ impl State {
         let q = self.queue_mut(queue);
         if q.durable()
             && q.sessioned()
-            && let Some(session) = q.msgs.get(&seq).and_then(|msg| msg.session.clone())
+            && let Some(msg) = q.msgs.get(&seq)
+            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
+            && let Some(session) = msg.session.clone()
         {
             let s = q.sessions.entry(session).or_default();
             s.rests = s.rests.max(pos);
@@ -467,7 +542,10 @@ impl State {
 
     fn tidy(&mut self, queue: &QueueName, session: &SessionId) {
         let q = self.queue_mut(queue);
-        if q.sessions.get(session).is_some_and(|s| s.hold.is_none() && s.state.is_none() && s.rests == Pos::ZERO) {
+        if q.sessions
+            .get(session)
+            .is_some_and(|s| s.hold.is_none() && s.state.is_none() && s.rests == Pos::ZERO)
+        {
             q.sessions.remove(session);
         }
     }

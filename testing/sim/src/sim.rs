@@ -22,6 +22,7 @@ pub fn run(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> {
             world.step();
         }
         world.flush();
+        world.turn(Vec::new());
         world.check_all();
         Ran { met: world.met, hash: world.hash() }
     }));

@@ -18,7 +18,12 @@ impl Bare {
     fn new(dir: &Path) -> anyhow::Result<Self> {
         let files = (0..3).map(|n| {
             let path = dir.join(format!("bare-{n}"));
-            let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+            let file = std::fs::File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path)?;
             let zeros = vec![0; 1 << 20];
             for mib in 0..SEGMENT_BYTES >> 20 {
                 file.write_all_at(&zeros, mib << 20)?;
@@ -60,7 +65,12 @@ impl Bare {
     }
 
     /// Records a second, each as long as the engine's record of a message of this size.
-    pub(crate) fn enqueue(dir: &Path, size: usize, batch: usize, time: Duration) -> anyhow::Result<f64> {
+    pub(crate) fn enqueue(
+        dir: &Path,
+        size: usize,
+        batch: usize,
+        time: Duration,
+    ) -> anyhow::Result<f64> {
         Self::run(dir, batch, size + 112, time)
     }
 

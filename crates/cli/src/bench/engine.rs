@@ -12,7 +12,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use malote_engine::{Engine, Receive, Settings};
-use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement};
+use malote_model::{
+    Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
+};
 
 use super::bare::{Bare, Probe};
 use super::measure::{Cpu, Latency, Watch};
@@ -45,8 +47,12 @@ pub(crate) struct Args {
 const IN_FLIGHT: usize = 8;
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
-    let dir = tempfile::Builder::new().prefix("malote-bench-").tempdir_in(&args.dir).context("no directory for the data")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
+    let dir = tempfile::Builder::new()
+        .prefix("malote-bench-")
+        .tempdir_in(&args.dir)
+        .context("no directory for the data")?;
     let mut report = Report::new(dir.path());
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let time = Duration::from_secs_f64(args.seconds);
@@ -88,10 +94,17 @@ fn queue() -> QueueName {
 }
 
 fn body(size: usize) -> Message {
-    Message { body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes }, ..Message::default() }
+    Message {
+        body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes },
+        ..Message::default()
+    }
 }
 
-fn open(dir: &Path, spec: QueueSpec, runtime: &tokio::runtime::Runtime) -> anyhow::Result<(Engine, malote_engine::Running, tempfile::TempDir)> {
+fn open(
+    dir: &Path,
+    spec: QueueSpec,
+    runtime: &tokio::runtime::Runtime,
+) -> anyhow::Result<(Engine, malote_engine::Running, tempfile::TempDir)> {
     let data = tempfile::Builder::new().prefix("data-").tempdir_in(dir)?;
     let (engine, running) = Engine::open(Settings::at(data.path()))?;
     runtime.block_on(engine.declare(queue(), spec))?;
@@ -138,7 +151,13 @@ fn enqueue(
     let (n, elapsed, cpu) = (sent.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
     runtime.block_on(running.stop());
     let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
-    report.push(Row::rate(format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
+    report.push(Row::rate(
+        format!("enqueue {size} B, {IN_FLIGHT} × {} in flight", args.batch),
+        n,
+        elapsed,
+        cpu,
+        (bare_before + bare_after) / 2.0,
+    ));
     Ok(())
 }
 
@@ -168,14 +187,22 @@ fn lease_complete(
                 let (engine, done) = (engine.clone(), done.clone());
                 tokio::spawn(async move {
                     while watch.elapsed() < time {
-                        let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session: 1 };
+                        let receive = Receive {
+                            queue: queue(),
+                            max: batch as u32,
+                            wait_ms: 0,
+                            lock_ms: None,
+                            take: false,
+                            hold: None,
+                            per_session: 1,
+                        };
                         let got = engine.receive(receive).await?;
                         if got.is_empty() {
                             break;
                         }
                         let n = got.len() as u64;
                         let leases = got.into_iter().filter_map(|d| d.lease).collect();
-                        engine.settle(leases, Settlement::Complete, None).await?;
+                        engine.settle(None, leases, Settlement::Complete, None).await?;
                         done.fetch_add(n, Ordering::Relaxed);
                     }
                     anyhow::Ok(())
@@ -190,12 +217,23 @@ fn lease_complete(
     let (n, elapsed, cpu) = (done.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
     runtime.block_on(running.stop());
     let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
-    report.push(Row::rate(format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"), n, elapsed, cpu, (bare_before + bare_after) / 2.0));
+    report.push(Row::rate(
+        format!("lease + complete {size} B, {IN_FLIGHT} × {batch} in flight"),
+        n,
+        elapsed,
+        cpu,
+        (bare_before + bare_after) / 2.0,
+    ));
     Ok(())
 }
 
 /// Publishers that each wait for the answer before they send again.
-fn publishers(runtime: &tokio::runtime::Runtime, dir: &Path, count: usize, time: Duration) -> anyhow::Result<Latency> {
+fn publishers(
+    runtime: &tokio::runtime::Runtime,
+    dir: &Path,
+    count: usize,
+    time: Duration,
+) -> anyhow::Result<Latency> {
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
     let cpu = Cpu::start();
     let watch = Watch::start();
@@ -275,14 +313,22 @@ fn session_cost(
         let mut taken = 0_u64;
         while taken < MEASURED {
             let per_session = if sessions == 1 { batch as u32 } else { 1 };
-            let receive = Receive { queue: queue(), max: batch as u32, wait_ms: 0, lock_ms: None, take: false, hold: None, per_session };
+            let receive = Receive {
+                queue: queue(),
+                max: batch as u32,
+                wait_ms: 0,
+                lock_ms: None,
+                take: false,
+                hold: None,
+                per_session,
+            };
             let got = engine.receive(receive).await?;
             if got.is_empty() {
                 break;
             }
             taken += got.len() as u64;
             let leases = got.into_iter().filter_map(|d| d.lease).collect();
-            engine.settle(leases, Settlement::Complete, None).await?;
+            engine.settle(None, leases, Settlement::Complete, None).await?;
         }
         anyhow::Ok(taken)
     })?;

@@ -61,7 +61,11 @@ impl Report {
 
     pub(crate) fn disk(&mut self, probe: &Probe) {
         let Probe { latency } = probe;
-        let text = format!("4 KiB into zero-filled space, fdatasync p50 {:.0} µs, p99 {:.0} µs", latency.micros(0.5), latency.micros(0.99));
+        let text = format!(
+            "4 KiB into zero-filled space, fdatasync p50 {:.0} µs, p99 {:.0} µs",
+            latency.micros(0.5),
+            latency.micros(0.99)
+        );
         self.conditions.push(("disk".into(), text));
     }
 
@@ -108,9 +112,15 @@ impl Report {
 
     pub(crate) fn print(self, json: bool) -> anyhow::Result<()> {
         if json {
-            let conditions: serde_json::Map<_, _> = self.conditions.into_iter().map(|(k, v)| (k, Value::String(v))).collect();
+            let conditions: serde_json::Map<_, _> =
+                self.conditions.into_iter().map(|(k, v)| (k, Value::String(v))).collect();
             let rows: Vec<_> = self.rows.into_iter().map(|row| row.json).collect();
-            println!("{}", serde_json::to_string_pretty(&json!({ "conditions": conditions, "results": rows }))?);
+            println!(
+                "{}",
+                serde_json::to_string_pretty(
+                    &json!({ "conditions": conditions, "results": rows })
+                )?
+            );
             return Ok(());
         }
         for (name, text) in &self.conditions {
@@ -120,7 +130,13 @@ impl Report {
         table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
         table.set_header(["measured", "Malote", "beside it", "goal", ""]);
         for row in self.rows {
-            table.add_row([row.what, row.figure, row.beside, row.goal, if row.met { "met".into() } else { "not met".to_owned() }]);
+            table.add_row([
+                row.what,
+                row.figure,
+                row.beside,
+                row.goal,
+                if row.met { "met".into() } else { "not met".to_owned() },
+            ]);
         }
         println!("{table}");
         Ok(())

@@ -104,6 +104,18 @@ impl Server {
 }
 
 impl Server {
+    /// Resident memory now.
+    pub fn resident_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+    }
+
+    /// A bare connection to it.
+    pub fn connect(&self) -> std::net::TcpStream {
+        std::net::TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap()
+    }
+
     /// Kills it; its directory stays.
     pub fn stop(&mut self) {
         let _ = self.child.kill();

@@ -72,6 +72,7 @@ impl Core {
             Event::Returned(returned) => self.returned(pos, returned),
             Event::Deferred { queue, seq, over } => self.deferred(pos, *queue, *seq, over.as_ref()),
             Event::Moved(moved) => self.moved(pos, moved),
+            Event::Held { token, .. } if !self.leases.plausible(token.slot) => {}
             Event::Held { queue, session, token, until, bound } => {
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let Some(sessions) = q.sessions.as_mut() else { return };
@@ -221,7 +222,9 @@ impl Core {
                 q.totals.redelivered +=
                     u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
             }
+            let line = if why == Removal::Replaced { q.session_with(seq) } else { None };
             self.leave(pos, id, seq);
+            self.left_line(pos, id, line);
         }
         // Taken without a lease: the session must be told what is gone from the front of its line.
         let Some(q) = self.queues.get_mut(&id) else { return };
@@ -258,6 +261,17 @@ impl Core {
             Place::Deferred | Place::Parked => self.unpark(id, touched.session),
             // A session finds out by itself what is gone from the front of its line.
             Place::Ready | Place::Delayed | Place::Scheduled => {}
+        }
+    }
+
+    /// A message that nobody had is gone from a session's line: whoever stood behind it may be next, or nobody.
+    fn left_line(&mut self, pos: Pos, id: QueueId, slot: Option<u32>) {
+        if let (Some(slot), Some(q)) = (slot, self.queues.get_mut(&id)) {
+            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
+                s.rests_on = s.rests_on.max(pos);
+            }
+            q.refresh_session(slot);
+            self.touch_session(id, slot);
         }
     }
 
@@ -301,7 +315,7 @@ impl Core {
         let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
         for &(seq, token) in &leased.items {
             let Some(q) = self.queues.get_mut(&id) else { return };
-            if !q.index.contains(seq) {
+            if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
             }
             let touched = q.touched.entry(seq).or_default();
@@ -434,7 +448,11 @@ impl Core {
                 q.totals.dead_lettered += 1;
             }
         }
+        let redriven = matches!(why, Why::Redriven);
+        let line = self.queues.get(from_queue).filter(|_| redriven);
+        let line = line.and_then(|q| q.session_with(*from_seq));
         self.leave(pos, *from_queue, *from_seq);
+        self.left_line(pos, *from_queue, line);
         self.under.insert(pos, *from);
         if let Some(q) = self.queues.get_mut(queue) {
             q.totals.sent += 1;

@@ -2,7 +2,7 @@
 
 use malote_model::{Changes, LeaseToken, QueueName, Refusal, SessionId, Timestamp, limits};
 
-use super::consume::{Consumer, Want, check_lock};
+use super::consume::{Consumer, Want, after, check_lock};
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::Place;
 use super::{Decided, FRAME_ROOM, Needs, Output, To, Turn};
@@ -90,7 +90,9 @@ impl Turn<'_> {
         let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
-        let (session, rests_on) = (s.id.clone(), s.rests_on);
+        // That it is ready rests on its first message, too.
+        let first = q.next_of(slot, None).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
+        let (session, rests_on) = (s.id.clone(), s.rests_on.max(after(first.unwrap_or_default())));
         let held = self.hold(id, session, lock_ms.unwrap_or(q.spec.lock_ms), connection)?;
         if let Some(request) =
             self.remove_consumer(consumer_id).and_then(|consumer| consumer.request)
@@ -129,8 +131,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn release_session(&mut self, hold: LeaseToken) -> Decided {
-        let lease =
-            self.core.leases.find(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
+        let lease = self.lease_of(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
         let slot = lease.map(|lease| lease.token.slot).ok_or(Refusal::LeaseLost { lease: hold })?;
         self.end_hold(slot, Cause::Released)?;
         self.end();
@@ -205,7 +206,7 @@ impl Turn<'_> {
             let rule = format!("at most {} bytes", limits::SESSION_STATE_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "a session state", rule });
         }
-        let queue = self.core.leases.find(change.hold).map(|lease| lease.queue).ok_or(lost)?;
+        let queue = self.lease_of(change.hold).map(|lease| lease.queue).ok_or(lost)?;
         Ok((queue, self.held_session(queue, change.hold)?))
     }
 

@@ -67,6 +67,9 @@ pub(super) enum Leased {
 
 pub(super) const NONE: u32 = u32::MAX;
 
+/// Slots that a replay may find missing at once, after damage. A record that leaves more of them out is no record.
+const GAP_MAX: usize = 1 << 16;
+
 /// Every lease and hold, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
@@ -89,6 +92,11 @@ impl Leases {
             None => (self.slots.len() + nth - self.free.len()) as u32,
         };
         (slot, self.grants.get(slot as usize).copied().unwrap_or(0).wrapping_add(1))
+    }
+
+    /// Whether a slot can be: they are taken one after the other, and only what damage hid may lie between.
+    pub(super) fn plausible(&self, slot: u32) -> bool {
+        (slot as usize) < self.slots.len() + GAP_MAX
     }
 
     /// Puts a lease where its token says. In a replay the slots may come in any order.

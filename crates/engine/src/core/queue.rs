@@ -232,6 +232,12 @@ impl Queue {
         None
     }
 
+    /// The session in whose line a message stands. Looks through all of them: for an operator's hand only.
+    pub(super) fn session_with(&self, seq: u64) -> Option<u32> {
+        let has = |s: &super::sessions::Session| s.line.get(s.line.place(seq)) == Some(seq);
+        self.sessions.as_ref()?.iter().find(|(_, s)| has(s)).map(|(slot, _)| slot)
+    }
+
     /// Drops what is gone from the front of a session's line, and puts the session into the ready ring or takes it out.
     pub(super) fn refresh_session(&mut self, slot: u32) {
         let Some(sessions) = self.sessions.as_mut() else { return };

@@ -177,10 +177,10 @@ impl Turn<'_> {
                 });
             }
             let (id, q) = self.core.queue(to)?;
-            let session = source.kept.get(&seq.0).cloned();
+            let session = self.session_of(from_id, seq.0);
             self.check_session(to, &q.spec.sessions, session.as_ref())?;
             durable |= q.durable();
-            targets.push((*seq, id, session.filter(|_| q.sessions.is_some())));
+            targets.push((*seq, id, session));
         }
         if targets.is_empty() {
             return Ok(Some((Reply::Count(0), Needs::Settled)));

@@ -43,16 +43,22 @@ impl Turn<'_> {
             .any(|(_, queue, _)| self.durable(queue));
         let durable = durable || state.is_some();
         self.begin(room)?;
+        // The state comes first: an abandon with a delay ends the hold that allows it.
+        if let Some(change) = state {
+            self.commit_state(change);
+        }
         let outcomes = match settlement {
             Settlement::Complete => self.complete(leases),
             other => leases.iter().map(|&lease| self.settle_one(lease, &other)).collect(),
         };
-        if let Some(change) = state {
-            self.commit_state(change);
-        }
         self.end_or_abandon();
-        let any = outcomes.iter().any(Result::is_ok);
-        let needs = if any { Needs::of(durable) } else { Needs::Settled };
+        let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        let needs = match accepted {
+            0 => Needs::Settled,
+            // The refusals among them rest on all that was decided before, whatever these leases' queues promise.
+            n if n < outcomes.len() && !durable => Needs::Granted(self.log.last_eager()),
+            _ => Needs::of(durable),
+        };
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
@@ -67,7 +73,7 @@ impl Turn<'_> {
 
     /// Slot, queue and sequence of a message whose lease is good now.
     fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
-        let lease = self.core.leases.find(token)?;
+        let lease = self.lease_of(token)?;
         let Kind::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
             Some(hold) => self.core.leases.at(hold)?.until,
@@ -248,10 +254,14 @@ impl Turn<'_> {
         Some(id)
     }
 
-    fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
+    pub(super) fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
         let q = self.core.queues.get(&queue)?;
         if let Some(kept) = q.kept.get(&seq) {
             return Some(kept.clone());
+        }
+        if q.place(seq) == super::queue::Place::Ready {
+            let slot = q.session_with(seq)?;
+            return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
         let slot = match q.touched.get(&seq)?.place {
             super::queue::Place::Locked(lease) => match self.core.leases.at(lease)?.what {
@@ -279,7 +289,7 @@ impl Turn<'_> {
 
     fn renew_one(&mut self, token: LeaseToken, lock_ms: Option<u64>) -> Result<Timestamp, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
-        let lease = self.core.leases.find(token).ok_or(lost.clone())?;
+        let lease = self.lease_of(token).ok_or(lost.clone())?;
         // Inside an explicit hold there is one lock: the hold's.
         let lease = match lease.what {
             Kind::Message { hold: Some(hold), .. } => {

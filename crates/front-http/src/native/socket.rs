@@ -1,6 +1,8 @@
 //! One socket from welcome to its end, and the session that may get another one.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
@@ -265,7 +267,15 @@ async fn serve(
                     Ok(frame @ (Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_))) => {
                         drop(consumers.send((frame, permit)).await);
                     }
-                    Ok(frame) => drop(tasks.spawn(handle(link.clone(), frame, permit))),
+                    Ok(frame) => {
+                        // Handed to the engine before the next frame is looked at: a session must not be let go
+                        // before what was settled ahead of it. The answer may take its time.
+                        let mut request = Box::pin(handle(link.clone(), frame, permit));
+                        let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
+                        if begun.is_pending() {
+                            tasks.spawn(request);
+                        }
+                    }
                     Err(rejected) => link.reply::<()>(rejected.id, Err(rejected.problem)).await,
                 }
                 *used = true;

@@ -15,3 +15,59 @@ fn a_parked_message_that_was_delivered_again_is_in_its_session_after_a_restart()
             x as c (receives 3, failed 1), y as d"#]],
     );
 }
+
+#[test]
+fn state_is_set_with_an_abandon_that_ends_the_hold() {
+    check(
+        "queue q sessions \n send q x s=one \n accept q \n receive q hold=a \n abandon b delay=100 state=a:seen \n wait 100
+        receive q \n complete c \n facts q",
+        expect![[r#"
+            holds one as a until 30000
+            x as b
+            x as c (receives 2, failed 1)
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 0"#]],
+    );
+}
+
+#[test]
+fn replacing_the_first_of_a_session_lets_the_next_one_through() {
+    check(
+        "queue q sessions \n send q x s=one delay=5000 \n send q y s=one \n receive q \n replace q 1 z s=two \n facts q \n receive q max=9",
+        expect![[r#"
+            nothing
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 2/2 held 0
+            y as a, z as b"#]],
+    );
+}
+
+#[test]
+fn replacing_the_only_one_leaves_no_ready_session() {
+    check(
+        "queue q sessions \n send q x s=one \n replace q 1 z s=two \n facts q",
+        expect!["ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0"],
+    );
+}
+
+#[test]
+fn a_message_moved_by_hand_keeps_its_session() {
+    check(
+        "queue q sessions \n queue r sessions \n send q x y s=one \n redrive q 1 to=r \n facts q \n accept r \n receive r hold=a \n receive q",
+        expect![[r#"
+            1
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+            holds one as a until 30000
+            x as b
+            y as c"#]],
+    );
+}
+
+#[test]
+fn a_session_survives_a_queue_without_sessions() {
+    check(
+        "queue r sessions \n queue q sessions \n queue p \n send q x s=one \n redrive q 1 to=p \n redrive p 1 to=r \n accept r",
+        expect![[r#"
+            1
+            1
+            holds one as a until 30000"#]],
+    );
+}

@@ -59,8 +59,13 @@ impl World {
         let plain: Vec<&str> = rest.iter().copied().filter(|w| !w.contains('=')).collect();
         let queue = |i: usize| QueueName::new(plain[i]).unwrap();
         let lease = |i: usize| self.tokens[plain[i]];
+        let state = || {
+            let (hold, state) = option("state")?.split_once(':').unwrap();
+            let state = Some(Bytes::copy_from_slice(state.as_bytes()));
+            Some(StateChange { hold: self.tokens[hold], state })
+        };
         let settle =
-            |settlement| Command::Settle { leases: vec![lease(0)], settlement, state: None };
+            |settlement| Command::Settle { leases: vec![lease(0)], settlement, state: state() };
         let delay_ms = number("delay").unwrap_or(0);
         let changes = || {
             let mut changes = Changes::default();
@@ -169,14 +174,19 @@ impl World {
             "complete" => Command::Settle {
                 leases: plain.iter().map(|name| self.tokens[*name]).collect(),
                 settlement: Settlement::Complete,
-                state: option("state").map(|state| {
-                    let (hold, state) = state.split_once(':').unwrap();
-                    StateChange {
-                        hold: self.tokens[hold],
-                        state: Some(Bytes::copy_from_slice(state.as_bytes())),
-                    }
-                }),
+                state: state(),
             },
+            "replace" => {
+                let mut message = Message::default();
+                message.body.bytes = Bytes::copy_from_slice(plain[2].as_bytes());
+                message.session = option("s").map(|s| SessionId::new(s).unwrap());
+                Command::Replace {
+                    from: queue(0),
+                    seq: Seq(plain[1].parse().unwrap()),
+                    to: queue(0),
+                    message: Outgoing::new(&message).unwrap(),
+                }
+            }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
             "release" => settle(Settlement::Release { delay_ms }),
             "defer" => settle(Settlement::Defer { changes: changes() }),

@@ -1,0 +1,323 @@
+//! Decoders against input that nobody should send: real encodings, bent. Seeded, on stable Rust, no tool needed.
+//!
+//! A target is a name and a function over bytes. It fails by panicking, or by holding far more memory than its input
+//! warrants. A new front end adds its decoder to [`TARGETS`] and what it reads to [`Corpus`].
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use malote_engine::Stored;
+use malote_engine::core::Core;
+use malote_engine::disk::Disk;
+use malote_engine::journal::{
+    HEADER_BYTES, HeaderBlock, KIND_MARK, Options, Pos, Recovered, Replay, decode_frame,
+    decode_header, decode_snapshot, recover,
+};
+
+use malote_front_http::native::decode_frame as decode_native;
+use malote_front_http::wire::Encoding;
+
+use crate::alloc::peak_of;
+use crate::disk::SimDisk;
+use crate::rng::Rng;
+use crate::world::World;
+
+/// Real encodings, by what they are.
+#[derive(Default)]
+pub struct Corpus {
+    frames: Vec<Vec<u8>>,
+    headers: Vec<Vec<u8>>,
+    snapshots: Vec<Vec<u8>>,
+    states: Vec<Vec<u8>>,
+    /// The kind first, then the body.
+    records: Vec<Vec<u8>>,
+    /// Bodies of requests of the HTTP API.
+    requests: Vec<Vec<u8>>,
+    /// Messages of the native connection, as JSON and as MessagePack.
+    frames_json: Vec<Vec<u8>>,
+    frames_msgpack: Vec<Vec<u8>>,
+}
+
+type Pick = fn(&Corpus) -> &[Vec<u8>];
+type Decode = fn(&mut Subject, &[u8]);
+
+/// Name, corpus, decoder, memory allowed beside 64 times the input.
+const TARGETS: &[(&str, Pick, Decode, u64)] = &[
+    ("journal-frame", |c| &c.frames, frame, 64 << 10),
+    ("segment-header", |c| &c.headers, header, 64 << 10),
+    ("snapshot-file", |c| &c.snapshots, snapshot, 64 << 10),
+    // Sessions lie sparsely in slots, of which there may be 2^26.
+    ("core-snapshot", |c| &c.states, core_snapshot, 600 << 20),
+    ("event", |c| &c.records, event, 4 << 20),
+    ("stored-message", |c| &c.records, stored, 1 << 20),
+    ("api-json", |c| &c.requests, api_json, 1 << 20),
+    ("native-json", |c| &c.frames_json, native_json, 1 << 20),
+    ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 1 << 20),
+];
+
+/// A request of every kind.
+const REQUESTS: &[&str] = &[
+    r#"{"sessions":["one","two"],"lock_ms":30000,"failed_max":10,"receives_max":null,"dead_letter":{"queue":"graves"},"durability":"relaxed","retry":"skip","delay_ms":5,"message_bytes_max":1024,"backlog_warning":7}"#,
+    r#"{"messages":[{"queue":"q","body":{"a":[1,2.5,null,true]},"session":"s","id":"1","delay_ms":5,"priority":3,"ttl_ms":9,"properties":{"x":1,"y":{"$type":"i32","value":7},"z":[1,{"k":"v"}]}},{"body_base64":"aGVsbG8=","at":1794797062000}]}"#,
+    r#"{"max":10,"wait_ms":20000,"lock_ms":1000,"mode":"delete","session_token":"000000010000000000000001fdb39786","per_session":3}"#,
+    r#"{"leases":["000000010000000000000001fdb39786"],"outcome":"dead_letter","reason":"bad","text":"why","properties":{"a":"b"},"session_state":{"token":"000000010000000000000001fdb39786","state_base64":"AA=="}}"#,
+    r#"{"seqs":[1,2,18446744073709551615],"to":"other","limit":5,"dry_run":true}"#,
+    r#"{"session":"one","wait_ms":5,"lock_ms":7}"#,
+];
+
+/// A frame of every kind.
+const FRAMES: &[&str] = &[
+    r#"{"send":{"id":1,"messages":[{"queue":"q","body":"x","session":"s","properties":{"a":{"$type":"uuid","value":"01a1e23d-c770-7ab7-9f95-bed9c63d4f67"}}}]}}"#,
+    r#"[{"attach":{"id":2,"consumer":1,"queue":"q","credit":100,"mode":"lock","per_session":2}},{"credit":{"id":3,"consumer":1,"credit":5,"replace":true}},{"detach":{"id":4,"consumer":1}}]"#,
+    r#"{"settle":{"id":5,"queue":"q","items":[{"leases":["000000010000000000000001fdb39786"],"outcome":"abandon","delay_ms":5}]}}"#,
+    r#"{"accept":{"id":6,"queue":"q","session":"one","wait_ms":5}}"#,
+    r#"[{"renew":{"id":7,"queue":"q","leases":[]}},{"release":{"id":8,"queue":"q","token":"x"}},{"get_state":{"id":9,"queue":"q","session":"s"}},{"set_state":{"id":10,"queue":"q","change":{"token":"x"}}}]"#,
+    r#"{"resume":{"id":11,"connection":1,"secret":"x","leases":["x"]}}"#,
+    r#"{"receive_deferred":{"id":12,"queue":"q","seqs":[1],"mode":"delete"}}"#,
+    r#"{"ping":{"id":13}}"#,
+];
+
+/// What a target needs beside its input.
+struct Subject {
+    core: Core,
+    state: Vec<u8>,
+    journal: Option<Recovered>,
+    executions: u64,
+}
+
+fn frame(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_frame(bytes, Pos::new(3, 4096), 7);
+}
+
+fn header(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_header(bytes);
+}
+
+fn snapshot(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_snapshot(bytes);
+}
+
+fn api_json(_: &mut Subject, bytes: &[u8]) {
+    malote_front_http::wire::try_every_request(bytes);
+}
+
+fn native_json(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_native(bytes, Encoding::Json);
+}
+
+fn native_msgpack(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_native(bytes, Encoding::MessagePack);
+}
+
+/// What was restored must be usable: it is saved, listed and restored again.
+fn core_snapshot(_: &mut Subject, bytes: &[u8]) {
+    let mut core = Core::new(1);
+    if core.restore(bytes).is_ok() {
+        core.live(&mut |_| {});
+        let mut saved = Vec::new();
+        core.save(&mut saved);
+    }
+}
+
+/// One record on top of a real state; the state is fresh now and then.
+fn event(subject: &mut Subject, bytes: &[u8]) {
+    if let Some((&kind, body)) = bytes.split_first() {
+        Replay::apply(&mut subject.core, Pos::new(9, 5000), kind, body);
+    }
+}
+
+/// A record in a journal, with a good checksum, read as a message.
+fn stored(subject: &mut Subject, bytes: &[u8]) {
+    let Some((&kind, body)) = bytes.split_first() else { return };
+    let Some(journal) = subject.journal.as_mut() else { return };
+    journal.appender.begin();
+    let placed = journal.appender.frame(kind.max(KIND_MARK + 1), |out| out.extend_from_slice(body));
+    let Ok(group) = journal.appender.end(true) else { return };
+    let pos = group.pos(placed);
+    for chunk in journal.appender.take().unwrap_or_default() {
+        let _ = journal.writer.write(&chunk);
+    }
+    let _ = Stored::read_now(&journal.segments, pos);
+}
+
+impl Subject {
+    /// A fresh state now and then.
+    fn refresh(&mut self) {
+        if self.executions.is_multiple_of(64) {
+            self.core = Core::new(1);
+            let restored = self.core.restore(&self.state);
+            restored.unwrap_or_else(|error| panic!("a real state: {error}"));
+        }
+        if self.executions.is_multiple_of(512) {
+            self.journal = Some(empty_journal());
+        }
+    }
+}
+
+fn empty_journal() -> Recovered {
+    let disk = SimDisk::new();
+    let options = Options {
+        segment_bytes: 1 << 20,
+        first_segment_bytes: 1 << 20,
+        free_bytes_min: 0,
+        ..Options::default()
+    };
+    recover(Arc::new(disk), &options, &mut Core::new(1))
+        .unwrap_or_else(|error| panic!("an empty disk does not open: {error}"))
+}
+
+impl Corpus {
+    /// What worlds leave on their disks.
+    pub fn new() -> Corpus {
+        let mut corpus = Corpus::default();
+        for seed in 0..6 {
+            let mut world = World::new(seed, false);
+            for _ in 0..400 {
+                world.step();
+            }
+            world.flush();
+            corpus.take_disk(&world.disk);
+        }
+        corpus.requests = REQUESTS.iter().map(|text| text.as_bytes().to_vec()).collect();
+        corpus.frames_json = FRAMES.iter().map(|text| text.as_bytes().to_vec()).collect();
+        let packed = |text: &&str| {
+            let value: serde_json::Value = serde_json::from_str(text).expect("the corpus is JSON");
+            rmp_serde::to_vec_named(&value).expect("any JSON value can be packed")
+        };
+        corpus.frames_msgpack = FRAMES.iter().map(packed).collect();
+        corpus
+    }
+
+    fn take_disk(&mut self, disk: &SimDisk) {
+        for entry in disk.list().unwrap_or_default() {
+            let Ok(file) = disk.open(&entry.name) else { continue };
+            let mut bytes = vec![0; entry.len as usize];
+            if file.read_at(&mut bytes, 0).is_err() {
+                continue;
+            }
+            if let Ok(snapshot) = decode_snapshot(&bytes) {
+                self.states.push(snapshot.body.to_vec());
+                self.snapshots.push(bytes);
+            } else if let Some(block) = bytes.get(..HEADER_BYTES)
+                && let HeaderBlock::Valid(header) = decode_header(block)
+            {
+                self.headers.push(block.to_vec());
+                let mut at = HEADER_BYTES;
+                while let Ok(frame) =
+                    decode_frame(&bytes[at..], Pos::new(header.generation, at as u32), header.salt)
+                {
+                    let len = frame.len_bytes();
+                    self.frames.push(bytes[at..at + len].to_vec());
+                    if frame.kind != KIND_MARK {
+                        let mut record = vec![frame.kind];
+                        record.extend_from_slice(frame.body);
+                        self.records.push(record);
+                    }
+                    at += len;
+                }
+            }
+        }
+    }
+}
+
+/// Bends an input.
+fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
+    let one = |rng: &mut Rng| {
+        corpus.get(rng.below(corpus.len().max(1) as u64) as usize).cloned().unwrap_or_default()
+    };
+    let mut bytes = one(rng);
+    for _ in 0..1 + rng.below(4) {
+        let len = bytes.len() as u64;
+        let at = rng.below(len.max(1)) as usize;
+        match rng.below(8) {
+            0 | 1 if len > 0 => bytes[at] ^= 1 << rng.below(8),
+            2 if len > 0 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][rng.below(5) as usize],
+            3 => bytes.truncate(at),
+            4 => {
+                // The start of one and the end of another.
+                let other = one(rng);
+                let from = rng.below(other.len().max(1) as u64) as usize;
+                bytes.truncate(at);
+                bytes.extend_from_slice(other.get(from..).unwrap_or_default());
+            }
+            5 => {
+                // A length, or a varint, that lies.
+                let lie = [
+                    &[0xff; 4][..],
+                    &[0xff; 8],
+                    &[0xff, 0xff, 0xff, 0xff, 0x0f],
+                    &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01],
+                    &[0xff, 0xff, 0x03],
+                ];
+                let lie = lie[rng.below(5) as usize];
+                let end = (at + lie.len()).min(bytes.len());
+                bytes.splice(at.min(end)..end, lie.iter().copied());
+            }
+            6 => {
+                let few: Vec<u8> = (0..rng.below(16)).map(|_| rng.next_u64() as u8).collect();
+                bytes.splice(at.min(bytes.len())..at.min(bytes.len()), few);
+            }
+            _ => {
+                let end = (at as u64 + rng.below(16)).min(len) as usize;
+                bytes.drain(at.min(end)..end);
+            }
+        }
+    }
+    bytes
+}
+
+/// Fuzzes every target, or the named one; says whether all held.
+#[allow(clippy::disallowed_methods, reason = "how long to fuzz is not the engine's time")]
+pub fn run(seconds: u64, only: Option<&str>, seed: u64) -> anyhow::Result<bool> {
+    let chosen: Vec<_> =
+        TARGETS.iter().filter(|(name, ..)| only.is_none_or(|only| only == *name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = TARGETS.iter().map(|(name, ..)| *name).collect();
+        anyhow::bail!("there is no target `{}`: {}", only.unwrap_or_default(), names.join(", "));
+    }
+    let corpus = Corpus::new();
+    let each = Duration::from_millis(seconds * 1000 / chosen.len() as u64);
+    let mut good = true;
+    for (name, pick, decode, room) in chosen {
+        let inputs = pick(&corpus);
+        let state = corpus.states.first().cloned().unwrap_or_default();
+        let mut subject = Subject { core: Core::new(1), state, journal: None, executions: 0 };
+        let mut rng = Rng::new(seed);
+        let begun = Instant::now();
+        let mut most = 0;
+        while begun.elapsed() < each {
+            let bytes = mutate(&mut rng, inputs);
+            subject.refresh();
+            let run = || catch_unwind(AssertUnwindSafe(|| decode(&mut subject, &bytes)));
+            let (done, peak) = peak_of(run);
+            subject.executions += 1;
+            most = most.max(peak);
+            let allowed = 64 * bytes.len() as u64 + room;
+            if done.is_err() || peak > allowed {
+                let what = if done.is_err() {
+                    "panicked".to_owned()
+                } else {
+                    format!("held {peak} bytes, {allowed} are allowed")
+                };
+                println!(
+                    "{name} {what} at execution {} of seed {seed}, input {}",
+                    subject.executions,
+                    hex(&bytes)
+                );
+                good = false;
+                break;
+            }
+        }
+        println!(
+            "{name}: {} executions, {} inputs to begin with, {most} bytes at most",
+            subject.executions,
+            inputs.len()
+        );
+    }
+    Ok(good)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().take(400).map(|byte| format!("{byte:02x}")).collect()
+}
