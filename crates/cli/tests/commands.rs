@@ -309,3 +309,24 @@ fn health_and_versions() {
     .assert_eq(&server.run("health small").to_string());
     assert!(server.ok("version --server").contains("server"));
 }
+
+#[test]
+fn ctrl_c_ends_a_follower_and_frees_its_session() {
+    let server = Server::start();
+    server.ok("queue create q --sessions dynamic --lock 5m");
+    server.ok("send q first --session s");
+    let mut follow = common::malote(server.home.path());
+    follow.args(["receive", "q", "--session", "s", "--follow", "--raw"]).env("MALOTE_URL", &server.url);
+    let mut follow = follow.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(follow.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    assert_eq!(line, "first\n");
+    assert_eq!(server.run("receive q --session s").code, 4, "it is held");
+    let pid = rustix::process::Pid::from_raw(follow.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(follow.wait().unwrap().code(), Some(130));
+    assert!(server.run("receive q --session s").err.contains("nothing to receive"));
+    let json: serde_json::Value = serde_json::from_str(&server.ok("queue get q -o json")).unwrap();
+    assert_eq!(json["totals"]["completed"], 1);
+}

@@ -107,13 +107,14 @@ fn what_is_sent_says_who_and_what() {
 #[test]
 fn a_problem_of_a_newer_server_shows_its_own_advice() {
     let home = tempfile::tempdir().unwrap();
-    let problem = "HTTP/1.1 409 Conflict\r\ncontent-length: 82\r\n\r\n{\"code\":\"moon_in_the_way\",\"detail\":\"the moon is in the way\",\"fix\":\"Wait a little.\"}";
+    let problem = "HTTP/1.1 409 Conflict\r\nconnection: close\r\n\r\n\
+        {\"code\":\"moon_in_the_way\",\"detail\":\"the moon is in the way\",\"fix\":\"Wait a little.\"}";
     let (url, _) = fake(vec![problem]);
     expect![[r#"
         --- stderr
-        error: the server at http://127.0.0.1:37691 answered with something that is not Malote: status 409 {"code":"moon_in_the_way","detail":"the moon is in the way","fix":"Wait a little
-        hint: check --url
-        --- exit 1
+        error: the moon is in the way
+        hint: Wait a little.
+        --- exit 4
     "#]]
     .assert_eq(&local(home.path(), &format!("queue ls --url {url}")).to_string());
 }
