@@ -11,7 +11,7 @@ use crate::api::{Api, words};
 use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
 use crate::message::Raw;
-use crate::output::Output;
+use crate::output::{Format, Output};
 use crate::settle::{ErrorText, How, settle};
 use crate::when;
 
@@ -120,6 +120,9 @@ impl Receive {
         held: &mut Option<Held>,
     ) -> anyhow::Result<()> {
         let max = self.max.unwrap_or(if self.follow { u64::MAX } else { 1 });
+        // Written and settled as it comes, before a lock runs out. But one JSON document is written at its end, and what
+        // is given back too early is received again.
+        let whole = !self.follow && (out.format() == Format::Json || self.end.abandon);
         let mut all = Vec::new();
         let mut taken = 0;
         while taken < max {
@@ -149,21 +152,21 @@ impl Receive {
                 continue;
             }
             taken += messages.len() as u64;
-            if self.follow {
+            if whole {
+                all.extend(messages);
+            } else {
                 self.raw.more(out, &messages)?;
                 self.end(api, &messages).await?;
-            } else {
-                all.extend(messages);
             }
         }
-        if !self.follow {
+        if whole {
             self.raw.list(out, &all)?;
-            if all.is_empty() {
-                out.note(self.nothing(held.as_ref()));
-            }
             self.end(api, &all).await?;
         }
-        if self.end.keep && !all.is_empty() {
+        if taken == 0 {
+            out.note(self.nothing(held.as_ref()));
+        }
+        if self.end.keep && taken > 0 {
             out.note(format_args!(
                 "leased; settle with `malote settle {} LEASE --complete`, -o json shows the leases",
                 self.queue
