@@ -176,7 +176,11 @@ fn leases_are_kept_and_settled_by_hand() {
     let again = server.run(&format!("settle q {lease} --complete"));
     assert_eq!(again.code, 4, "{again}");
     assert!(again.err.contains("is over"), "{again}");
-    assert_eq!(server.ok("receive q --abandon --max 5 --raw"), "a\n", "once, though it is back at once");
+    assert_eq!(
+        server.ok("receive q --abandon --max 5 --raw"),
+        "a\n",
+        "once, though it is back at once"
+    );
     let json: serde_json::Value = serde_json::from_str(&server.ok("peek q -o json")).unwrap();
     assert_eq!((&json[0]["failed"], &json[0]["receives"]), (&1.into(), &2.into()));
 }
