@@ -193,9 +193,19 @@ impl Engine {
 
     /// Sends all or none, to one queue or several.
     pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+        let told = tracing::enabled!(tracing::Level::DEBUG);
+        let about: Vec<_> = messages
+            .iter()
+            .filter(|_| told)
+            .map(|(queue, m)| (queue.clone(), m.session.clone()))
+            .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
         let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
+        for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
+            let session = session.as_ref().map(SessionId::as_str);
+            tracing::debug!(%queue, session, message_id, seq = seq.0, "sent");
+        }
         Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
     }
 
@@ -293,7 +303,16 @@ impl Engine {
         settlement: Settlement,
         state: Option<StateChange>,
     ) -> Answer<Vec<Result<(), Refusal>>> {
-        answer!(self.ask(within(queue, Command::Settle { leases, settlement, state })).await, Reply::Settled(each) => each)
+        let told =
+            tracing::enabled!(tracing::Level::DEBUG).then(|| (leases.clone(), settlement.word()));
+        let command = within(queue, Command::Settle { leases, settlement, state });
+        let each = answer!(self.ask(command).await, Reply::Settled(each) => each)?;
+        if let Some((leases, outcome)) = told {
+            for (lease, done) in leases.iter().zip(&each) {
+                tracing::debug!(%lease, outcome, ok = done.is_ok(), "settled");
+            }
+        }
+        Ok(each)
     }
 
     /// Prolongs leases or session holds, counted from now.
@@ -525,7 +544,14 @@ impl Engine {
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;
             match stored {
-                Ok(stored) => all.push(Delivery { seq, lease, until, receives, failed, stored }),
+                Ok(stored) => {
+                    let message = &stored.message;
+                    let session = message.session.as_ref().map(SessionId::as_str);
+                    let (id, token) =
+                        (message.message_id.as_deref(), lease.map(tracing::field::display));
+                    tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
+                    all.push(Delivery { seq, lease, until, receives, failed, stored });
+                }
                 Err(error) => {
                     tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
                 }

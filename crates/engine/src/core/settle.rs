@@ -51,7 +51,7 @@ impl Turn<'_> {
             Settlement::Complete => self.complete(leases),
             other => leases.iter().map(|&lease| self.settle_one(lease, &other)).collect(),
         };
-        self.end_or_abandon();
+        self.end();
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let needs = match accepted {
             0 => Needs::Settled,
@@ -60,11 +60,6 @@ impl Turn<'_> {
             _ => Needs::of(durable),
         };
         Ok(Some((Reply::Settled(outcomes), needs)))
-    }
-
-    /// Closes the group; one in which nothing happened leaves no trace.
-    fn end_or_abandon(&mut self) {
-        self.end();
     }
 
     fn durable(&self, queue: QueueId) -> bool {
