@@ -87,8 +87,14 @@ struct Subject {
     executions: u64,
 }
 
+/// Where it should stand and its journal's salt come first: a frame somewhere else is soon refused.
 fn frame(_: &mut Subject, bytes: &[u8]) {
-    let _ = decode_frame(bytes, Pos::new(3, 4096), 7);
+    if let Some((pos, rest)) = bytes.split_first_chunk::<8>()
+        && let Some((salt, frame)) = rest.split_first_chunk::<4>()
+    {
+        let pos = Pos::from_u64(u64::from_le_bytes(*pos));
+        let _ = decode_frame(frame, pos, u32::from_le_bytes(*salt));
+    }
 }
 
 fn header(_: &mut Subject, bytes: &[u8]) {
@@ -209,7 +215,11 @@ impl Corpus {
                     decode_frame(&bytes[at..], Pos::new(header.generation, at as u32), header.salt)
                 {
                     let len = frame.len_bytes();
-                    self.frames.push(bytes[at..at + len].to_vec());
+                    let mut whole =
+                        Pos::new(header.generation, at as u32).get().to_le_bytes().to_vec();
+                    whole.extend_from_slice(&header.salt.to_le_bytes());
+                    whole.extend_from_slice(&bytes[at..at + len]);
+                    self.frames.push(whole);
                     if frame.kind != KIND_MARK {
                         let mut record = vec![frame.kind];
                         record.extend_from_slice(frame.body);

@@ -2,6 +2,7 @@
 #![allow(missing_docs)] // a test's fields are named for what they are
 pub mod alloc;
 pub mod clients;
+pub mod crash;
 pub mod decide;
 pub mod disk;
 pub mod fuzz;

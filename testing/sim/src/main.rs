@@ -4,12 +4,14 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use malote_sim::crash::Protocol;
 use malote_sim::sim;
 use malote_sim::world::Met;
 
 const USAGE: &str = "\
 usage: malote-sim <command>
 
+  crash  --protocol http|native --cycles N [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
 ";
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool> {
     match args.split_first() {
         Some((command, rest)) if command == "sim" => simulate(rest),
+        Some((command, rest)) if command == "crash" => crash(rest),
         Some((command, rest)) if command == "fuzz" => fuzz(rest),
         _ => bail!("{USAGE}"),
     }
@@ -36,6 +39,21 @@ fn run(args: &[String]) -> Result<bool> {
 
 #[global_allocator]
 static ALLOCATOR: malote_sim::alloc::Counting = malote_sim::alloc::Counting;
+
+fn crash(args: &[String]) -> Result<bool> {
+    let protocol = match option::<String>(args, "--protocol")?.as_deref() {
+        None | Some("http") => Protocol::Http,
+        Some("native") => Protocol::Native,
+        Some(other) => bail!("--protocol: `{other}` is neither http nor native"),
+    };
+    let binary = match option(args, "--binary")? {
+        Some(path) => path,
+        // Built beside this one.
+        None => std::env::current_exe().context("where am I?")?.with_file_name("malote"),
+    };
+    let cycles = option(args, "--cycles")?.unwrap_or(20);
+    malote_sim::crash::run(protocol, cycles, &binary, option(args, "--seed")?.unwrap_or(1))
+}
 
 fn fuzz(args: &[String]) -> Result<bool> {
     let seconds = option(args, "--seconds")?.unwrap_or(20);

@@ -1,0 +1,185 @@
+//! What happened, as the clients saw it, and what must never have happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A message as a receiver got it.
+pub struct Got {
+    pub id: String,
+    pub session: Option<String>,
+    /// Its number within its session, as its only sender counted.
+    pub number: u64,
+    pub lease: String,
+    pub until: u64,
+}
+
+#[derive(Default)]
+struct Sent {
+    session: Option<String>,
+    number: u64,
+    acknowledged: bool,
+    /// When somebody began to complete it.
+    completing: Option<u64>,
+    /// When that was acknowledged.
+    completed: Option<u64>,
+    delivered: bool,
+}
+
+struct Lease {
+    holder: u64,
+    until: u64,
+    bound: bool,
+}
+
+/// Everything. Times are milliseconds of the machine's clock, which the server shares.
+#[derive(Default)]
+pub struct History {
+    messages: BTreeMap<String, Sent>,
+    by_session: BTreeMap<String, BTreeMap<u64, String>>,
+    /// Who holds what now, as far as the holders know.
+    held: BTreeMap<String, Lease>,
+    /// How often the server was killed.
+    pub kills: u64,
+    pub deliveries: u64,
+    pub redeliveries: u64,
+    pub violations: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl History {
+    fn wrong(&mut self, what: &'static str, how: String) {
+        self.violations.entry(what).or_default().push(how);
+    }
+
+    /// A send begins.
+    pub fn sending(&mut self, id: &str, session: Option<&str>, number: u64) {
+        let session = session.map(str::to_owned);
+        if let Some(session) = &session {
+            self.by_session.entry(session.clone()).or_default().insert(number, id.to_owned());
+        }
+        self.messages.insert(id.to_owned(), Sent { session, number, ..Sent::default() });
+    }
+
+    pub fn acknowledged(&mut self, id: &str) {
+        if let Some(sent) = self.messages.get_mut(id) {
+            sent.acknowledged = true;
+        }
+    }
+
+    /// Messages came in one answer to a question asked at `asked`; it is `now`.
+    pub fn received(&mut self, holder: u64, bound: bool, asked: u64, now: u64, got: &[Got]) {
+        let batch: BTreeSet<&str> = got.iter().map(|got| got.id.as_str()).collect();
+        for got in got {
+            self.deliveries += 1;
+            let Some(sent) = self.messages.get(&got.id) else {
+                self.wrong("invented", format!("{} was never sent", got.id));
+                continue;
+            };
+            let other = sent.session != got.session || sent.number != got.number;
+            let done = sent.completed.is_some_and(|at| at < asked);
+            let first = !sent.delivered;
+            if other {
+                self.wrong(
+                    "changed",
+                    format!("{} came as {:?} {}", got.id, got.session, got.number),
+                );
+            }
+            if done {
+                self.wrong(
+                    "duplicated",
+                    format!("{} was delivered after its completion was acknowledged", got.id),
+                );
+            }
+            self.redeliveries += u64::from(!first);
+            self.check_holders(holder, now, got);
+            if first {
+                self.check_order(holder, got, &batch);
+            }
+            if let Some(sent) = self.messages.get_mut(&got.id) {
+                sent.delivered = true;
+            }
+            self.held.insert(got.id.clone(), Lease { holder, until: got.until, bound });
+        }
+        for pair in got.windows(2) {
+            if pair[0].session.is_some()
+                && pair[0].session == pair[1].session
+                && pair[0].number >= pair[1].number
+            {
+                self.wrong(
+                    "out of order",
+                    format!("{} before {} in one answer", pair[0].id, pair[1].id),
+                );
+            }
+        }
+    }
+
+    fn check_holders(&mut self, holder: u64, now: u64, got: &Got) {
+        let other = |lease: &Lease| lease.holder != holder && lease.until > now;
+        if self.held.get(&got.id).is_some_and(other) {
+            self.wrong("two holders", format!("{} is in two hands", got.id));
+        }
+        let Some(session) = &got.session else { return };
+        let ids = self.by_session.get(session).cloned().unwrap_or_default();
+        if ids.values().any(|id| *id != got.id && self.held.get(id).is_some_and(other)) {
+            self.wrong("two holders", format!("session {session} is in two hands"));
+        }
+    }
+
+    /// First delivered: every earlier one of the session is done, or in the same hands.
+    fn check_order(&mut self, holder: u64, got: &Got, batch: &BTreeSet<&str>) {
+        let Some(session) = &got.session else { return };
+        let Some(line) = self.by_session.get(session) else { return };
+        let waits = |id: &str| {
+            let sent = &self.messages[id];
+            let mine = self.held.get(id).is_some_and(|lease| lease.holder == holder);
+            sent.acknowledged && sent.completing.is_none() && !mine && !batch.contains(id)
+        };
+        if let Some(id) = line.range(..got.number).map(|(_, id)| id.clone()).find(|id| waits(id)) {
+            self.wrong("out of order", format!("{} came before {id}", got.id));
+        }
+    }
+
+    pub fn completing(&mut self, id: &str, now: u64) {
+        self.held.remove(id);
+        if let Some(sent) = self.messages.get_mut(id) {
+            sent.completing.get_or_insert(now);
+        }
+    }
+
+    /// A completion was answered. A refused one did nothing.
+    pub fn completed(&mut self, id: &str, yes: bool, now: u64) {
+        if let Some(sent) = self.messages.get_mut(id)
+            && yes
+        {
+            sent.completed.get_or_insert(now);
+        }
+    }
+
+    /// The server was killed: what was bound to its connections is over.
+    pub fn killed(&mut self) {
+        self.kills += 1;
+        self.held.retain(|_, lease| !lease.bound);
+    }
+
+    /// A holder lets go of all it has.
+    pub fn release(&mut self, holder: u64) {
+        self.held.retain(|_, lease| lease.holder != holder);
+    }
+
+    /// A connection ended: so did what was bound to it.
+    pub fn disconnected(&mut self, holder: u64) {
+        self.held.retain(|_, lease| !(lease.bound && lease.holder == holder));
+    }
+
+    pub fn count_acknowledged(&self) -> usize {
+        self.messages.values().filter(|sent| sent.acknowledged).count()
+    }
+
+    pub fn count_completed(&self) -> usize {
+        self.messages.values().filter(|sent| sent.completed.is_some()).count()
+    }
+
+    /// Acknowledged, and nobody ever began to complete it.
+    pub fn missing(&self) -> Vec<String> {
+        let gone = |sent: &Sent| sent.acknowledged && sent.completing.is_none();
+        self.messages.iter().filter(|(_, sent)| gone(sent)).map(|(id, _)| id.clone()).collect()
+    }
+}

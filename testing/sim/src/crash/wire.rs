@@ -1,0 +1,202 @@
+//! Just enough HTTP/1.1 and WebSocket, blocking, to be a client that may lose its server at any moment.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// An answer must come within this, long polls included.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// One connection, used again and again.
+pub struct Http {
+    stream: BufReader<TcpStream>,
+}
+
+impl Http {
+    pub fn connect(to: SocketAddr) -> io::Result<Http> {
+        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Http { stream: BufReader::new(stream) })
+    }
+
+    /// Status and JSON body (null if there is none).
+    pub fn ask(&mut self, method: &str, path: &str, body: &Value) -> io::Result<(u16, Value)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.get_mut().write_all((head + &body).as_bytes())?;
+        let (status, bytes) = self.answer()?;
+        Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn answer(&mut self) -> io::Result<(u16, Vec<u8>)> {
+        let status = self.line()?;
+        let status = status.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok());
+        let status = status.ok_or_else(|| wrong("no status"))?;
+        let (mut length, mut chunked) = (0_usize, false);
+        loop {
+            let line = self.line()?.to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().map_err(|_| wrong("a bad length"))?;
+            }
+            chunked |= line.starts_with("transfer-encoding:") && line.contains("chunked");
+        }
+        let mut body = Vec::new();
+        while chunked {
+            let size =
+                usize::from_str_radix(&self.line()?, 16).map_err(|_| wrong("a bad chunk"))?;
+            let at = body.len();
+            body.resize(at + size, 0);
+            self.stream.read_exact(&mut body[at..])?;
+            self.line()?;
+            chunked = size > 0;
+        }
+        let at = body.len();
+        body.resize(at + length, 0);
+        self.stream.read_exact(&mut body[at..])?;
+        Ok((status, body))
+    }
+}
+
+/// The native connection, JSON frames.
+pub struct Native {
+    stream: BufReader<TcpStream>,
+    next: u64,
+    /// What came while an answer was awaited.
+    heard: Vec<Value>,
+}
+
+impl Native {
+    pub fn connect(to: SocketAddr) -> io::Result<Native> {
+        let mut http = Http::connect(to)?;
+        let hello = "GET /api/v1/connect HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+            sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+            sec-websocket-protocol: malote.v1.json\r\n\r\n";
+        http.stream.get_mut().write_all(hello.as_bytes())?;
+        if !http.line()?.contains(" 101") {
+            return Err(wrong("no upgrade"));
+        }
+        while !http.line()?.is_empty() {}
+        let mut native = Native { stream: http.stream, next: 1, heard: Vec::new() };
+        let welcome = native.hear()?;
+        if welcome.get("welcome").is_none() {
+            return Err(wrong("no welcome"));
+        }
+        Ok(native)
+    }
+
+    /// How long to wait for the next frame.
+    pub fn patience(&mut self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))
+    }
+
+    fn put(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
+        let mut frame = vec![0x80 | opcode];
+        match payload.len() {
+            n if n < 126 => frame.push(0x80 | n as u8),
+            n if n < 65_536 => {
+                frame.push(0x80 | 126);
+                frame.extend_from_slice(&(n as u16).to_be_bytes());
+            }
+            n => {
+                frame.push(0x80 | 127);
+                frame.extend_from_slice(&(n as u64).to_be_bytes());
+            }
+        }
+        // A mask of zeros: allowed, and nothing to compute.
+        frame.extend_from_slice(&[0; 4]);
+        frame.extend_from_slice(payload);
+        self.stream.get_mut().write_all(&frame)
+    }
+
+    fn message(&mut self) -> io::Result<Vec<u8>> {
+        let mut whole = Vec::new();
+        loop {
+            let mut head = [0; 2];
+            self.stream.read_exact(&mut head)?;
+            let len = match head[1] & 0x7f {
+                126 => {
+                    let mut len = [0; 2];
+                    self.stream.read_exact(&mut len)?;
+                    u64::from(u16::from_be_bytes(len))
+                }
+                127 => {
+                    let mut len = [0; 8];
+                    self.stream.read_exact(&mut len)?;
+                    u64::from_be_bytes(len)
+                }
+                len => u64::from(len),
+            };
+            let mut payload = vec![0; len as usize];
+            self.stream.read_exact(&mut payload)?;
+            match head[0] & 0x0f {
+                8 => return Err(io::ErrorKind::ConnectionAborted.into()),
+                9 => self.put(10, &payload)?,
+                10 => {}
+                _ => {
+                    whole.extend_from_slice(&payload);
+                    if head[0] & 0x80 != 0 {
+                        return Ok(whole);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next thing the server says.
+    pub fn hear(&mut self) -> io::Result<Value> {
+        if !self.heard.is_empty() {
+            return Ok(self.heard.remove(0));
+        }
+        let bytes = self.message()?;
+        match serde_json::from_slice(&bytes).map_err(|_| wrong("not JSON"))? {
+            Value::Array(all) => {
+                self.heard.extend(all);
+                self.hear()
+            }
+            one => Ok(one),
+        }
+    }
+
+    /// Says one frame and waits for its answer; what comes in between is kept.
+    pub fn ask(&mut self, name: &str, mut frame: Value) -> io::Result<Result<Value, Value>> {
+        let id = self.next;
+        self.next += 1;
+        frame["id"] = id.into();
+        let frame = serde_json::json!({ name: frame });
+        self.put(1, frame.to_string().as_bytes())?;
+        let mut others = Vec::new();
+        loop {
+            let said = self.hear()?;
+            match said.get("reply") {
+                Some(reply) if reply["id"] == id => {
+                    others.append(&mut self.heard);
+                    self.heard = others;
+                    let ok = reply.get("ok").cloned();
+                    return Ok(ok.ok_or_else(|| reply["problem"].clone()));
+                }
+                _ => others.push(said),
+            }
+        }
+    }
+}
