@@ -129,11 +129,104 @@ pub(crate) fn session_id(text: &str) -> Result<SessionId, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
+    use clap::{Args, CommandFactory};
+    use expect_test::expect_file;
+
     use super::*;
 
     #[test]
     fn the_grammar_holds_together() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_with_a_flag_is_a_flag_of_serve() {
+        let cli = Cli::command();
+        let serve = cli.find_subcommand("serve").unwrap();
+        for key in malote_server::settings::KEYS {
+            let Some(flag) = key.flag else { continue };
+            let long = flag.trim_start_matches("--");
+            assert!(serve.get_arguments().any(|arg| arg.get_long() == Some(long)), "{flag}");
+        }
+    }
+
+    /// The reference page is the help text. `UPDATE_EXPECT=1 cargo test -p malote` writes it anew.
+    #[test]
+    fn the_reference_page_is_current() {
+        let mut page = String::from(
+            "# The command line\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote`; the help texts are the source.\n\n\
+             Data goes to standard output, everything else to standard error. `-o json` is for programs. Durations are\n\
+             written `500ms`, `30s`, `1m30s` or `PT30S`, sizes `64KiB` or `1MB`.\n\n\
+             | exit code | means |\n|---|---|\n| 0 | done |\n| 1 | it failed |\n| 2 | it was asked wrongly |\n\
+             | 3 | what was named does not exist |\n| 4 | it conflicts with what is there |\n\
+             | 69 | the server cannot be reached |\n| 130 | interrupted |\n\n\
+             | variable | means |\n|---|---|\n| `MALOTE_URL` | where the server is |\n\
+             | `MALOTE_TOKEN`, `MALOTE_TOKEN_FILE` | a bearer token, or the file that holds it |\n\
+             | `MALOTE_USER`, `MALOTE_PASSWORD`, `MALOTE_PASSWORD_FILE` | a user and its password |\n\
+             | `NO_COLOR`, `CLICOLOR_FORCE` | no colour, or always |\n",
+        );
+        let common = Remote::augment_args(clap::Command::new("malote").disable_help_flag(true));
+        let common = rendered(common.help_template("{all-args}"));
+        write!(page, "\nCommands that talk to a server take these, wherever they stand:\n\n```text\n{common}\n```\n").unwrap();
+        let mut cli = Cli::command();
+        cli.build();
+        write_help(&mut page, &mut cli, 2);
+        expect_file!["../../../docs/reference/cli.md"].assert_eq(&page);
+    }
+
+    /// Every command on every page is one that this program takes.
+    #[test]
+    fn the_pages_show_commands_that_exist() {
+        let pages = [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/operations.md"),
+            include_str!("../../../docs/guide/sessions.md"),
+            include_str!("../../../CONTRIBUTING.md"),
+        ];
+        let mut seen = 0;
+        for line in pages.iter().flat_map(|page| page.lines()) {
+            let line = line.trim_end_matches(" &");
+            let Some(rest) =
+                line.strip_prefix("malote ").or_else(|| line.strip_prefix("sudo malote "))
+            else {
+                continue;
+            };
+            let mut words = vec!["malote".to_owned(), String::new()];
+            let mut quote = None;
+            for c in rest.chars() {
+                match (c, quote) {
+                    ('\'' | '"', None) => quote = Some(c),
+                    (c, Some(open)) if c == open => quote = None,
+                    (' ', None) => words.push(String::new()),
+                    (c, _) => words.last_mut().unwrap().push(c),
+                }
+            }
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{line}\n{error}");
+            }
+            seen += 1;
+        }
+        assert!(seen > 40, "only {seen} commands were found");
+    }
+
+    fn rendered(command: clap::Command) -> String {
+        let text = command.term_width(100).render_help().to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        lines.join("\n").trim().to_owned()
+    }
+
+    fn write_help(page: &mut String, command: &mut clap::Command, level: usize) {
+        let name = command.get_bin_name().unwrap_or("malote").to_owned();
+        let own = command.clone().mut_args(|arg| {
+            let known = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
+            arg.hide(known)
+        });
+        writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
+            .unwrap();
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
+            write_help(page, sub, level + 1);
+        }
     }
 }

@@ -47,10 +47,10 @@ pub(crate) fn password(prompt: &str) -> anyhow::Result<Option<String>> {
     let before = tcgetattr(&stdin)?;
     let mut hidden = before.clone();
     hidden.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
+    tcsetattr(&stdin, OptionalActions::Drain, &hidden)?;
     let mut line = String::new();
     let read = stdin.lock().read_line(&mut line);
-    tcsetattr(&stdin, OptionalActions::Flush, &before)?;
+    tcsetattr(&stdin, OptionalActions::Drain, &before)?;
     eprintln!();
     read?;
     Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))

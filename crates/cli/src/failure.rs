@@ -83,6 +83,22 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// Whether the user ended it.
+pub(crate) fn is_interrupt(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Failure::Interrupted))
+}
+
+/// The whole chain on one line: what failed, and why. A cause that its effect has told already is not told again.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Whether the reader of our output went away: nothing is wrong, and nobody reads the rest.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error

@@ -37,15 +37,20 @@ use clap::Parser;
 
 use crate::args::Cli;
 
+/// The system's allocator gives memory of a busy broker back late and takes a lock on the way.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        // Whoever pressed Ctrl-C knows.
+        Err(error) if failure::is_interrupt(&error) => failure::exit_code(&error),
         Err(error) => {
             let fix = error.downcast_ref::<api::ApiError>().and_then(api::ApiError::fix);
-            // The whole chain on one line: what failed, and why.
-            output::error(format_args!("{error:#}"), fix.as_deref());
+            output::error(format_args!("{}", failure::sentence(&error)), fix.as_deref());
             failure::exit_code(&error)
         }
     }

@@ -189,8 +189,9 @@ fn write_table(out: &mut impl Write, head: &[&str], rows: Vec<Vec<String>>) -> i
     Ok(())
 }
 
+/// A dash stands where there is no number.
 fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+    text == "-" || !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether standard error wants colour: `NO_COLOR` and `CLICOLOR_FORCE` decide, then the terminal.

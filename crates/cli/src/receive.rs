@@ -11,9 +11,14 @@ use crate::api::{Api, words};
 use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
 use crate::message::Raw;
-use crate::output::Output;
-use crate::settle::{How, settle};
+use crate::output::{Format, Output};
+use crate::settle::{ErrorText, How, settle};
 use crate::when;
+
+/// How long to wait at once for a message of a session that we hold: shorter than any usual lock.
+const HELD_WAIT_MS: u64 = 5000;
+/// What a hold must last beyond that.
+const HOLD_MARGIN_MS: u64 = 5000;
 
 /// Receive messages and settle them: completed unless told otherwise
 #[derive(clap::Args)]
@@ -22,7 +27,7 @@ use crate::when;
   malote receive orders --max 10 --wait 20s --raw
   malote receive orders --any-session --max 100
   malote receive orders --follow -o ndjson
-  malote receive orders --dead-letter 'no such customer'
+  malote receive orders --dead-letter NoCustomer --error 'customer 7 is not known'
   malote receive orders --keep, then malote settle orders LEASE --complete")]
 pub(crate) struct Receive {
     #[command(flatten)]
@@ -47,6 +52,8 @@ pub(crate) struct Receive {
     lock: Option<Duration>,
     #[command(flatten)]
     end: End,
+    #[command(flatten)]
+    text: ErrorText,
     /// Go on until Ctrl-C; with --any-session, session after session
     #[arg(short, long)]
     follow: bool,
@@ -73,11 +80,11 @@ struct End {
 }
 
 impl End {
-    fn how(&self) -> Option<How> {
+    fn how(&self, text: &ErrorText) -> Option<How> {
         match self {
             Self { keep: true, .. } => None,
             Self { abandon: true, .. } => Some(How::Abandon { delay: None }),
-            Self { dead_letter: Some(reason), .. } => Some(How::dead_letter(reason)),
+            Self { dead_letter: Some(reason), .. } => Some(How::dead_letter(reason, text)),
             _ => Some(How::Complete),
         }
     }
@@ -113,6 +120,9 @@ impl Receive {
         held: &mut Option<Held>,
     ) -> anyhow::Result<()> {
         let max = self.max.unwrap_or(if self.follow { u64::MAX } else { 1 });
+        // Written and settled as it comes, before a lock runs out. But one JSON document is written at its end, and what
+        // is given back too early is received again.
+        let whole = !self.follow && (out.format() == Format::Json || self.end.abandon);
         let mut all = Vec::new();
         let mut taken = 0;
         while taken < max {
@@ -125,8 +135,10 @@ impl Receive {
                     break;
                 }
             }
-            let token = held.as_ref().map(|held| held.token.clone());
-            let messages = self.some(api, max - taken, taken, token).await?;
+            if let Some(held) = held.as_mut() {
+                self.keep_hold(api, held).await?;
+            }
+            let messages = self.some(api, max - taken, taken, held.as_ref()).await?;
             if messages.is_empty() {
                 if !self.follow {
                     break;
@@ -140,25 +152,34 @@ impl Receive {
                 continue;
             }
             taken += messages.len() as u64;
-            if self.follow {
+            if whole {
+                all.extend(messages);
+            } else {
                 self.raw.more(out, &messages)?;
                 self.end(api, &messages).await?;
-            } else {
-                all.extend(messages);
             }
         }
-        if !self.follow {
+        if whole {
             self.raw.list(out, &all)?;
-            if all.is_empty() {
-                out.note(self.nothing(held.as_ref()));
-            }
             self.end(api, &all).await?;
         }
-        if self.end.keep && !all.is_empty() {
+        if taken == 0 {
+            out.note(self.nothing(held.as_ref()));
+        }
+        if self.end.keep && taken > 0 {
             out.note(format_args!(
                 "leased; settle with `malote settle {} LEASE --complete`, -o json shows the leases",
                 self.queue
             ));
+        }
+        Ok(())
+    }
+
+    /// A hold must last over the next wait and the settling after it.
+    async fn keep_hold(&self, api: &Api, held: &mut Held) -> anyhow::Result<()> {
+        let wait = if self.follow && self.session.is_some() { HELD_WAIT_MS } else { 0 };
+        if held.until.saturating_sub(when::now()) < wait + HOLD_MARGIN_MS {
+            held.until = api.renew(&self.queue, held, self.lock.map(when::ms)).await?;
         }
         Ok(())
     }
@@ -177,27 +198,26 @@ impl Receive {
         api: &Api,
         max: u64,
         taken: u64,
-        session_token: Option<String>,
+        held: Option<&Held>,
     ) -> anyhow::Result<Vec<Received>> {
         let asked = words::Receive {
             max: max.min(limits::RECEIVE_BATCH_MAX as u64) as u32,
-            // Only the first is waited for, or --max 100 would wait for the 100th. A session that is
-            // held and empty is given back soon.
-            wait_ms: match (self.follow, taken, &session_token) {
-                (true, _, Some(_)) if self.any_session => 0,
-                (true, ..) => self.wait_ms(),
-                (false, 0, None) => self.wait_ms(),
-                (false, 0, Some(_)) if self.session.is_some() => self.wait_ms(),
-                (false, ..) => 0,
+            // Only the first is waited for, or --max 100 would wait for the 100th. A session that was taken because
+            // it has messages is not waited on at all.
+            wait_ms: match held {
+                Some(_) if self.any_session => 0,
+                Some(_) if self.follow => HELD_WAIT_MS,
+                _ if self.follow || taken == 0 => self.wait_ms(),
+                _ => 0,
             },
             lock_ms: self.lock.map(when::ms),
-            session_token,
+            session_token: held.map(|held| held.token.clone()),
         };
         Ok(api.receive(&self.queue, &asked).await?)
     }
 
     async fn end(&self, api: &Api, messages: &[Received]) -> anyhow::Result<()> {
-        let Some(how) = self.end.how() else { return Ok(()) };
+        let Some(how) = self.end.how(&self.text) else { return Ok(()) };
         let leases: Vec<String> = messages.iter().filter_map(|m| m.lease.clone()).collect();
         settle(api, &self.queue, leases, &how).await
     }

@@ -21,6 +21,8 @@ pub(crate) struct Settle {
     leases: Vec<String>,
     #[command(flatten)]
     outcome: Outcome,
+    #[command(flatten)]
+    text: ErrorText,
     /// With --abandon or --release: not before so long
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with_all = ["complete", "defer", "dead_letter"])]
     delay: Option<Duration>,
@@ -46,6 +48,14 @@ struct Outcome {
     dead_letter: Option<String>,
 }
 
+/// What went wrong, in full.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ErrorText {
+    /// With --dead-letter: what went wrong, in full
+    #[arg(long, value_name = "TEXT", requires = "dead_letter")]
+    error: Option<String>,
+}
+
 /// How leases end.
 pub(crate) enum How {
     /// Done.
@@ -57,13 +67,13 @@ pub(crate) enum How {
     /// Set aside.
     Defer,
     /// Given up.
-    DeadLetter { reason: String },
+    DeadLetter { reason: String, text: Option<String> },
 }
 
 impl How {
     /// Given up for this reason.
-    pub(crate) fn dead_letter(reason: &str) -> Self {
-        Self::DeadLetter { reason: reason.to_owned() }
+    pub(crate) fn dead_letter(reason: &str, text: &ErrorText) -> Self {
+        Self::DeadLetter { reason: reason.to_owned(), text: text.error.clone() }
     }
 
     fn asked(&self, leases: Vec<String>) -> words::Settle {
@@ -77,21 +87,24 @@ impl How {
                 words::Settle { outcome: "release", delay_ms: delay.map(when::ms), ..base }
             }
             Self::Defer => words::Settle { outcome: "defer", ..base },
-            Self::DeadLetter { reason } => {
-                words::Settle { outcome: "dead_letter", reason: Some(reason.clone()), ..base }
-            }
+            Self::DeadLetter { reason, text } => words::Settle {
+                outcome: "dead_letter",
+                reason: Some(reason.clone()),
+                text: text.clone(),
+                ..base
+            },
         }
     }
 }
 
 impl Settle {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let Self { remote, queue, leases, outcome, delay } = self;
+        let Self { remote, queue, leases, outcome, text, delay } = self;
         let how = match outcome {
             Outcome { abandon: true, .. } => How::Abandon { delay },
             Outcome { release: true, .. } => How::Release { delay },
             Outcome { defer: true, .. } => How::Defer,
-            Outcome { dead_letter: Some(reason), .. } => How::dead_letter(&reason),
+            Outcome { dead_letter: Some(reason), .. } => How::dead_letter(&reason, &text),
             _ => How::Complete,
         };
         remote.run(|api, out| async move {

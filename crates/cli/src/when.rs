@@ -40,10 +40,14 @@ pub(crate) fn shown_ms(ms: u64) -> String {
     malote_server::settings::format_duration(Duration::from_millis(ms))
 }
 
+/// Milliseconds since 1970. Only what people see and when to renew hang on it; the server has its own clock.
+pub(crate) fn now() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
+}
+
 /// How long ago a moment was, in one unit.
 pub(crate) fn age(at_ms: u64) -> String {
-    let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-    span(now.saturating_sub(at_ms) / 1000)
+    span(now().saturating_sub(at_ms) / 1000)
 }
 
 fn span(seconds: u64) -> String {
@@ -66,6 +70,11 @@ pub(crate) fn grouped(number: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// So many of something: `1 message`, `1,000 messages`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// Bytes for people.
@@ -101,6 +110,7 @@ mod tests {
             (grouped(1), grouped(1000), grouped(1_204_000)),
             ("1".into(), "1,000".into(), "1,204,000".into())
         );
+        assert_eq!((count(1, "day"), count(2, "day")), ("1 day".into(), "2 days".into()));
         assert_eq!((bytes(1023), bytes(1536)), ("1023 B".into(), "1.5 KiB".into()));
     }
 }

@@ -45,6 +45,9 @@ pub enum Command {
         take: bool,
         connection: Option<ConnectionId>,
     },
+    /// What is inside, with tokens of this queue only: a caller who may use one queue has no business with the leases
+    /// of another.
+    Within { queue: QueueName, command: Box<Command> },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
     /// Prolong leases or holds from now.

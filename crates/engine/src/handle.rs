@@ -193,9 +193,19 @@ impl Engine {
 
     /// Sends all or none, to one queue or several.
     pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+        let told = tracing::enabled!(tracing::Level::DEBUG);
+        let about: Vec<_> = messages
+            .iter()
+            .filter(|_| told)
+            .map(|(queue, m)| (queue.clone(), m.session.clone()))
+            .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
         let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
+        for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
+            let session = session.as_ref().map(SessionId::as_str);
+            tracing::debug!(%queue, session, message_id, seq = seq.0, "sent");
+        }
         Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
     }
 
@@ -284,23 +294,35 @@ impl Engine {
         self.deliveries(&queue, grants).await
     }
 
-    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state.
+    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
+    /// of other queues are refused as lost: whoever may use one queue has no business with the leases of another.
     pub async fn settle(
         &self,
+        queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         settlement: Settlement,
         state: Option<StateChange>,
     ) -> Answer<Vec<Result<(), Refusal>>> {
-        answer!(self.ask(Command::Settle { leases, settlement, state }).await, Reply::Settled(each) => each)
+        let told =
+            tracing::enabled!(tracing::Level::DEBUG).then(|| (leases.clone(), settlement.word()));
+        let command = within(queue, Command::Settle { leases, settlement, state });
+        let each = answer!(self.ask(command).await, Reply::Settled(each) => each)?;
+        if let Some((leases, outcome)) = told {
+            for (lease, done) in leases.iter().zip(&each) {
+                tracing::debug!(%lease, outcome, ok = done.is_ok(), "settled");
+            }
+        }
+        Ok(each)
     }
 
     /// Prolongs leases or session holds, counted from now.
     pub async fn renew(
         &self,
+        queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         lock_ms: Option<u64>,
     ) -> Answer<Vec<Result<Timestamp, Refusal>>> {
-        answer!(self.ask(Command::Renew { leases, lock_ms }).await, Reply::Renewed(each) => each)
+        answer!(self.ask(within(queue, Command::Renew { leases, lock_ms })).await, Reply::Renewed(each) => each)
     }
 
     /// Holds a session by name, or the next that is ready within `wait_ms`; none is a clean `None`.
@@ -333,13 +355,13 @@ impl Engine {
     }
 
     /// Lets go of a held session; what is out of it comes back uncounted.
-    pub async fn release_session(&self, hold: LeaseToken) -> Answer<()> {
-        answer!(self.ask(Command::ReleaseSession { hold }).await, Reply::Done => ())
+    pub async fn release_session(&self, queue: Option<&QueueName>, hold: LeaseToken) -> Answer<()> {
+        answer!(self.ask(within(queue, Command::ReleaseSession { hold })).await, Reply::Done => ())
     }
 
     /// Sets or clears the state of a held session.
-    pub async fn set_state(&self, change: StateChange) -> Answer<()> {
-        answer!(self.ask(Command::SetState { change }).await, Reply::Done => ())
+    pub async fn set_state(&self, queue: Option<&QueueName>, change: StateChange) -> Answer<()> {
+        answer!(self.ask(within(queue, Command::SetState { change })).await, Reply::Done => ())
     }
 
     /// The state of a session. With a hold it must be valid; without one an operator looks.
@@ -522,13 +544,28 @@ impl Engine {
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;
             match stored {
-                Ok(stored) => all.push(Delivery { seq, lease, until, receives, failed, stored }),
+                Ok(stored) => {
+                    let message = &stored.message;
+                    let session = message.session.as_ref().map(SessionId::as_str);
+                    let (id, token) =
+                        (message.message_id.as_deref(), lease.map(tracing::field::display));
+                    tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
+                    all.push(Delivery { seq, lease, until, receives, failed, stored });
+                }
                 Err(error) => {
                     tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
                 }
             }
         }
         Ok(all)
+    }
+}
+
+/// The command, with tokens of this queue only.
+fn within(queue: Option<&QueueName>, command: Command) -> Command {
+    match queue {
+        Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
+        None => command,
     }
 }
 

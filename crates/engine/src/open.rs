@@ -18,6 +18,10 @@ use crate::journal::{
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
 
+/// How often, and how long apart, a locked directory is tried again.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
 /// How an engine is opened.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -67,6 +71,15 @@ impl Engine {
     /// Opens a data directory, recovers what is in it, and serves.
     pub fn open(settings: Settings) -> Result<(Engine, Running), OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&settings.data)?);
+        // A process that was just killed may still be waiting for its last sync, and with it keep the lock.
+        for _ in 0..LOCK_TRIES {
+            match Self::open_on(disk.clone(), &settings.journal, Chance::of_system()) {
+                Err(OpenError::Journal(journal::OpenError::Locked(_))) => {
+                    std::thread::sleep(LOCK_PAUSE)
+                }
+                opened => return opened,
+            }
+        }
         Self::open_on(disk, &settings.journal, Chance::of_system())
     }
 

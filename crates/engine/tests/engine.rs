@@ -45,7 +45,8 @@ async fn what_was_sent_is_there_after_a_restart() {
     assert_eq!(sent.len(), 100);
     let got = engine.receive(receive("q", 10, 0)).await.unwrap();
     let leases: Vec<_> = got.iter().filter_map(|d| d.lease).collect();
-    let settled = engine.settle(leases[..5].to_vec(), Settlement::Complete, None).await.unwrap();
+    let settled =
+        engine.settle(None, leases[..5].to_vec(), Settlement::Complete, None).await.unwrap();
     assert!(settled.iter().all(Result::is_ok));
     running.stop().await;
 
@@ -53,7 +54,8 @@ async fn what_was_sent_is_there_after_a_restart() {
     let facts = engine.describe(name("q")).await.unwrap();
     assert_eq!((facts.ready, facts.locked, facts.totals.completed), (90, 5, 5));
     // Free-standing leases live on.
-    let settled = engine.settle(leases[5..].to_vec(), Settlement::Complete, None).await.unwrap();
+    let settled =
+        engine.settle(None, leases[5..].to_vec(), Settlement::Complete, None).await.unwrap();
     assert!(settled.iter().all(Result::is_ok));
     let next = engine.receive(receive("q", 1, 0)).await.unwrap();
     assert_eq!(next[0].stored.message.body.bytes, "m10");
@@ -130,7 +132,7 @@ async fn dead_letters_are_redriven_and_edited() {
         text: "no".into(),
         changes: Default::default(),
     };
-    engine.settle(leases, dead, None).await.unwrap();
+    engine.settle(None, leases, dead, None).await.unwrap();
     let peek =
         Peek { queue: name("q").dead_letters(), from: Seq(0), max: 10, session: None, state: None };
     let (seen, _) = engine.peek(peek).await.unwrap();
@@ -177,7 +179,8 @@ async fn many_senders_and_receivers_at_once() {
                     }
                     seen.extend(got.iter().map(|d| d.stored.message.body.bytes.clone()));
                     let leases = got.iter().filter_map(|d| d.lease).collect();
-                    let each = engine.settle(leases, Settlement::Complete, None).await.unwrap();
+                    let each =
+                        engine.settle(None, leases, Settlement::Complete, None).await.unwrap();
                     assert!(each.iter().all(Result::is_ok));
                 }
             })
@@ -193,5 +196,26 @@ async fn many_senders_and_receivers_at_once() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), 1600);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_of_another_queue_is_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    engine.declare(name("mine"), QueueSpec::default()).await.unwrap();
+    engine.declare(name("yours"), QueueSpec::default()).await.unwrap();
+    engine.send(vec![(name("yours"), message("x", None))]).await.unwrap();
+    let lease = engine.receive(receive("yours", 1, 0)).await.unwrap()[0].lease.unwrap();
+    let (mine, yours) = (name("mine"), name("yours"));
+    assert!(
+        engine.settle(Some(&mine), vec![lease], Settlement::Complete, None).await.unwrap()[0]
+            .is_err()
+    );
+    assert!(engine.renew(Some(&mine), vec![lease], None).await.unwrap()[0].is_err());
+    assert!(
+        engine.settle(Some(&yours), vec![lease], Settlement::Complete, None).await.unwrap()[0]
+            .is_ok()
+    );
     running.stop().await;
 }

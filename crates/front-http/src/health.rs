@@ -1,4 +1,4 @@
-//! Whether the process lives, is ready, and whether queues pile up. Shapes: model.md §6.
+//! Whether the process lives, is ready, and whether queues pile up. Shapes: docs/concepts/model.md.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -33,7 +33,7 @@ pub struct Limits {
     pub ping_every: Duration,
     /// A native connection that is silent for so long is lost.
     pub silence_max: Duration,
-    /// How long the leases of a lost native connection wait for it to come back (model.md §3).
+    /// How long the leases of a lost native connection wait for it to come back.
     pub reconnect_grace: Duration,
     /// Native connections at once, those that wait to be resumed included.
     pub connections_max: usize,

@@ -1,4 +1,4 @@
-//! Prometheus. Names, types and labels: ecosystem.md §3.1. Message, session and job ids are never labels.
+//! Prometheus. Message, session and job ids are never labels.
 //!
 //! Queue figures are read from the engine at scrape time; requests and connections are counted here. `/metrics`
 //! sums over all queues, because thousands of queues times a dozen metrics break scrapes; `/metrics/per-object` has
@@ -312,7 +312,7 @@ pub struct QueueMetrics {
     delayed: u64,
 }
 
-/// Every queue in five numbers (model.md §6).
+/// Every queue in five numbers.
 pub async fn queues(
     State(api): State<Api>,
     Caller(caller): Caller,

@@ -22,6 +22,8 @@ pub const SEND_BYTES_MAX: u64 = 48 << 20;
 pub const SETTLE_BATCH_MAX: usize = 4096;
 /// Messages of one receive, peek or redrive step.
 pub const RECEIVE_BATCH_MAX: usize = 1024;
+/// Bytes of messages handed out at once, beyond the first message: whoever reads them holds them in memory.
+pub const DELIVERY_BYTES_MAX: u64 = 8 << 20;
 /// Credit of one consumer: what may be out to it at once.
 pub const CREDIT_MAX: u32 = 65_536;
 /// How long a receive or an accept may wait: SQS's long poll.

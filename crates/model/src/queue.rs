@@ -101,13 +101,68 @@ pub enum RetryOrder {
 macro_rules! differing {
     ($have:expr, $asked:expr, $($field:ident),+) => {
         $(if $have.$field != $asked.$field {
-            return Some((stringify!($field), shown(&$have.$field), shown(&$asked.$field)));
+            let shown = |spec: &QueueSpec| crate::ids::clip(&spec.$field.shown());
+            return Some((stringify!($field), shown($have), shown($asked)));
         })+
     };
 }
 
-fn shown(value: &impl std::fmt::Debug) -> String {
-    crate::ids::clip(&format!("{value:?}"))
+/// A value as people write it.
+trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for u64 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for Option<u32> {
+    fn shown(&self) -> String {
+        self.map_or("none".into(), |n| n.to_string())
+    }
+}
+
+impl Shown for Sessions {
+    fn shown(&self) -> String {
+        match self {
+            Self::None => "none".into(),
+            Self::Dynamic => "dynamic".into(),
+            Self::Fixed(ids) => {
+                let ids: Vec<_> = ids.iter().take(8).map(SessionId::as_str).collect();
+                format!("[{}]", ids.join(", "))
+            }
+        }
+    }
+}
+
+impl Shown for DeadLetterTarget {
+    fn shown(&self) -> String {
+        match self {
+            Self::Own => "own".into(),
+            Self::Queue(name) => format!("queue {name}"),
+            Self::Drop => "drop".into(),
+        }
+    }
+}
+
+impl Shown for Durability {
+    fn shown(&self) -> String {
+        match self {
+            Self::Fsync => "fsync".into(),
+            Self::Relaxed => "relaxed".into(),
+        }
+    }
+}
+
+impl Shown for RetryOrder {
+    fn shown(&self) -> String {
+        match self {
+            Self::Hold => "hold".into(),
+            Self::Skip => "skip".into(),
+        }
+    }
 }
 
 impl QueueSpec {

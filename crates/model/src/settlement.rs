@@ -37,6 +37,19 @@ pub enum Settlement {
     },
 }
 
+impl Settlement {
+    /// Its name, for logs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Abandon { .. } => "abandon",
+            Self::Release { .. } => "release",
+            Self::Defer { .. } => "defer",
+            Self::DeadLetter { .. } => "dead_letter",
+        }
+    }
+}
+
 /// Properties laid over a message: set, or replaced where the name exists.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {

@@ -83,6 +83,13 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
 
     let limits = Limits {
         head_time_max: settings.limits.header_timeout.max(settings.limits.idle_timeout),
+        // An open server on loopback is reached by a name of its own only: a web page whose name was made to point
+        // here is not one of its clients.
+        hosts: if store.is_open() && settings.listeners.http.is_loopback() {
+            vec!["localhost".into()]
+        } else {
+            Vec::new()
+        },
         ..Limits::default()
     };
     let access: Arc<dyn Access> = store.clone();
@@ -147,10 +154,12 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
 }
 
 fn http(api: &Api) -> Router {
-    let (router, limits) = (malote_front_http::router(api.clone()), api.limits.clone());
+    let (router, limits, metrics) =
+        (malote_front_http::router(api.clone()), api.limits.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (router, limits) = (router.clone(), limits.clone());
+            let (router, limits, _open) =
+                (router.clone(), limits.clone(), metrics.connection("http"));
             async move {
                 let served = malote_front_http::serve_connection(
                     stream,

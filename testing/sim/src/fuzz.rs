@@ -15,6 +15,9 @@ use malote_engine::journal::{
     decode_header, decode_snapshot, recover,
 };
 
+use malote_front_http::native::decode_frame as decode_native;
+use malote_front_http::wire::Encoding;
+
 use crate::alloc::peak_of;
 use crate::disk::SimDisk;
 use crate::rng::Rng;
@@ -29,6 +32,11 @@ pub struct Corpus {
     states: Vec<Vec<u8>>,
     /// The kind first, then the body.
     records: Vec<Vec<u8>>,
+    /// Bodies of requests of the HTTP API.
+    requests: Vec<Vec<u8>>,
+    /// Messages of the native connection, as JSON and as MessagePack.
+    frames_json: Vec<Vec<u8>>,
+    frames_msgpack: Vec<Vec<u8>>,
 }
 
 type Pick = fn(&Corpus) -> &[Vec<u8>];
@@ -43,6 +51,32 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("core-snapshot", |c| &c.states, core_snapshot, 600 << 20),
     ("event", |c| &c.records, event, 4 << 20),
     ("stored-message", |c| &c.records, stored, 1 << 20),
+    ("api-json", |c| &c.requests, api_json, 1 << 20),
+    ("native-json", |c| &c.frames_json, native_json, 1 << 20),
+    // A map or list that announces many entries is given room for at most a megabyte of them at a time.
+    ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 4 << 20),
+];
+
+/// A request of every kind.
+const REQUESTS: &[&str] = &[
+    r#"{"sessions":["one","two"],"lock_ms":30000,"failed_max":10,"receives_max":null,"dead_letter":{"queue":"graves"},"durability":"relaxed","retry":"skip","delay_ms":5,"message_bytes_max":1024,"backlog_warning":7}"#,
+    r#"{"messages":[{"queue":"q","body":{"a":[1,2.5,null,true]},"session":"s","id":"1","delay_ms":5,"priority":3,"ttl_ms":9,"properties":{"x":1,"y":{"$type":"i32","value":7},"z":[1,{"k":"v"}]}},{"body_base64":"aGVsbG8=","at":1794797062000}]}"#,
+    r#"{"max":10,"wait_ms":20000,"lock_ms":1000,"mode":"delete","session_token":"000000010000000000000001fdb39786","per_session":3}"#,
+    r#"{"leases":["000000010000000000000001fdb39786"],"outcome":"dead_letter","reason":"bad","text":"why","properties":{"a":"b"},"session_state":{"token":"000000010000000000000001fdb39786","state_base64":"AA=="}}"#,
+    r#"{"seqs":[1,2,18446744073709551615],"to":"other","limit":5,"dry_run":true}"#,
+    r#"{"session":"one","wait_ms":5,"lock_ms":7}"#,
+];
+
+/// A frame of every kind.
+const FRAMES: &[&str] = &[
+    r#"{"send":{"id":1,"messages":[{"queue":"q","body":"x","session":"s","properties":{"a":{"$type":"uuid","value":"01a1e23d-c770-7ab7-9f95-bed9c63d4f67"}}}]}}"#,
+    r#"[{"attach":{"id":2,"consumer":1,"queue":"q","credit":100,"mode":"lock","per_session":2}},{"credit":{"id":3,"consumer":1,"credit":5,"replace":true}},{"detach":{"id":4,"consumer":1}}]"#,
+    r#"{"settle":{"id":5,"queue":"q","items":[{"leases":["000000010000000000000001fdb39786"],"outcome":"abandon","delay_ms":5}]}}"#,
+    r#"{"accept":{"id":6,"queue":"q","session":"one","wait_ms":5}}"#,
+    r#"[{"renew":{"id":7,"queue":"q","leases":[]}},{"release":{"id":8,"queue":"q","token":"x"}},{"get_state":{"id":9,"queue":"q","session":"s"}},{"set_state":{"id":10,"queue":"q","change":{"token":"x"}}}]"#,
+    r#"{"resume":{"id":11,"connection":1,"secret":"x","leases":["x"]}}"#,
+    r#"{"receive_deferred":{"id":12,"queue":"q","seqs":[1],"mode":"delete"}}"#,
+    r#"{"ping":{"id":13}}"#,
 ];
 
 /// What a target needs beside its input.
@@ -69,6 +103,18 @@ fn header(_: &mut Subject, bytes: &[u8]) {
 
 fn snapshot(_: &mut Subject, bytes: &[u8]) {
     let _ = decode_snapshot(bytes);
+}
+
+fn api_json(_: &mut Subject, bytes: &[u8]) {
+    malote_front_http::wire::try_every_request(bytes);
+}
+
+fn native_json(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_native(bytes, Encoding::Json);
+}
+
+fn native_msgpack(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_native(bytes, Encoding::MessagePack);
 }
 
 /// What was restored must be usable: it is saved, listed and restored again.
@@ -140,6 +186,13 @@ impl Corpus {
             world.flush();
             corpus.take_disk(&world.disk);
         }
+        corpus.requests = REQUESTS.iter().map(|text| text.as_bytes().to_vec()).collect();
+        corpus.frames_json = FRAMES.iter().map(|text| text.as_bytes().to_vec()).collect();
+        let packed = |text: &&str| {
+            let value: serde_json::Value = serde_json::from_str(text).expect("the corpus is JSON");
+            rmp_serde::to_vec_named(&value).expect("any JSON value can be packed")
+        };
+        corpus.frames_msgpack = FRAMES.iter().map(packed).collect();
         corpus
     }
 

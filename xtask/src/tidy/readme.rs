@@ -35,6 +35,7 @@ const KNOWN: &[&str] = &[
     "sudo",
     "systemctl",
     "unset",
+    "wait",
 ];
 
 pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {

@@ -13,31 +13,46 @@ use crate::{ask, files, when};
 
 /// The flags of every command that talks to a server.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Server")]
 pub(crate) struct ConnectArgs {
     /// Where the server is
     #[arg(
         long,
         env = "MALOTE_URL",
+        hide_env_values = true,
         value_name = "URL",
         default_value = "http://127.0.0.1:8080",
-        global = true
+        global = true,
+        help_heading = "Server"
     )]
     url: String,
     /// A bearer token made by `malote token add`
-    #[arg(long, env = "MALOTE_TOKEN", hide_env_values = true, value_name = "TOKEN", global = true)]
+    #[arg(
+        long,
+        env = "MALOTE_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        global = true,
+        help_heading = "Server"
+    )]
     token: Option<String>,
     /// A user, instead of a token; the password comes from MALOTE_PASSWORD or MALOTE_PASSWORD_FILE, or is asked for
-    #[arg(long, env = "MALOTE_USER", value_name = "NAME", global = true)]
+    #[arg(
+        long,
+        env = "MALOTE_USER",
+        hide_env_values = true,
+        value_name = "NAME",
+        global = true,
+        help_heading = "Server"
+    )]
     user: Option<String>,
     /// Trust the certificates in this PEM file, besides the system's
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Server")]
     ca: Option<PathBuf>,
     /// Do not check the server's certificate
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Server")]
     insecure: bool,
     /// How long to wait for an answer, besides what --wait asks for
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration, global = true)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration, global = true, help_heading = "Server")]
     timeout: Duration,
 }
 

@@ -69,7 +69,10 @@ impl ApiError {
             "queue_not_found" => {
                 "`malote queue ls` shows what there is, `malote queue create NAME` makes one"
             }
-            "queue_differs" => "declare it as it is, or change it with `malote queue update`",
+            "queue_differs" => {
+                "`malote queue get NAME` shows what it is, `malote queue update` changes it"
+            }
+            "session_not_listed" => "use one of its ids, or give --key instead of --session",
             "session_required" => "give --session",
             "no_sessions" => "make a queue with `malote queue create NAME --sessions dynamic`",
             "session_held" => "wait until the hold ends, or end it with `malote session break`",
@@ -78,6 +81,7 @@ impl ApiError {
                 "send less, or raise the limit with `malote queue update --message-size`"
             }
             "unauthenticated" => "give --token or --user, or set MALOTE_TOKEN",
+            "lease_lost" => "receive it again",
             "message_not_found" | "forbidden" => "",
             _ => problem.fix.as_str(),
         };

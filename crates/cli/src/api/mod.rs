@@ -143,12 +143,23 @@ impl Api {
 
     /// `POST /queues/{queue}/sessions/{session}/release`
     pub(crate) async fn release(&self, queue: &QueueName, held: &Held) -> Result<()> {
-        #[derive(Serialize)]
-        struct Token<'a> {
-            token: &'a str,
-        }
         let path = Path::queue(queue).part("sessions").part(&held.session).part("release");
-        self.tell(path, &Token { token: &held.token }).await
+        self.tell(path, &Token { token: &held.token, lock_ms: None }).await
+    }
+
+    /// `POST /queues/{queue}/sessions/{session}/renew`: until when it is held now.
+    pub(crate) async fn renew(
+        &self,
+        queue: &QueueName,
+        held: &Held,
+        lock_ms: Option<u64>,
+    ) -> Result<u64> {
+        #[derive(serde::Deserialize)]
+        struct Until {
+            until: u64,
+        }
+        let path = Path::queue(queue).part("sessions").part(&held.session).part("renew");
+        Ok(self.post::<Until>(path, &Token { token: &held.token, lock_ms }).await?.until)
     }
 
     /// `POST /queues/{queue}/sessions/{session}/break`
@@ -248,6 +259,14 @@ impl Api {
         let patience = Duration::from_millis(wait_ms);
         self.client.call_patiently(Method::POST, path, json(body), None, patience).await
     }
+}
+
+/// Proof of a hold.
+#[derive(Serialize)]
+struct Token<'a> {
+    token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock_ms: Option<u64>,
 }
 
 fn json(body: &impl Serialize) -> Option<(&'static str, Bytes)> {

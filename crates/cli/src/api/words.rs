@@ -458,6 +458,8 @@ pub(crate) struct Held {
     pub session: String,
     /// Proof of it.
     pub token: String,
+    /// When the hold ends unless it is renewed.
+    pub until: u64,
 }
 
 /// Sessions, by id.

@@ -202,7 +202,7 @@ fn lease_complete(
                         }
                         let n = got.len() as u64;
                         let leases = got.into_iter().filter_map(|d| d.lease).collect();
-                        engine.settle(leases, Settlement::Complete, None).await?;
+                        engine.settle(None, leases, Settlement::Complete, None).await?;
                         done.fetch_add(n, Ordering::Relaxed);
                     }
                     anyhow::Ok(())
@@ -328,7 +328,7 @@ fn session_cost(
             }
             taken += got.len() as u64;
             let leases = got.into_iter().filter_map(|d| d.lease).collect();
-            engine.settle(leases, Settlement::Complete, None).await?;
+            engine.settle(None, leases, Settlement::Complete, None).await?;
         }
         anyhow::Ok(taken)
     })?;

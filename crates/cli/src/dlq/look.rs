@@ -146,8 +146,8 @@ impl Export {
             file.flush()?;
         }
         out.note(format_args!(
-            "{} dead letters written; they are still there",
-            when::grouped(count)
+            "{} written; nothing was removed",
+            when::count(count, "dead letter")
         ));
         Ok(())
     }

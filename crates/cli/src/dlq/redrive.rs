@@ -7,7 +7,7 @@ use crate::api::words::Redrive as Asked;
 use crate::args::queue_name;
 use crate::ask::Yes;
 use crate::output::Output;
-use crate::when::grouped;
+use crate::when::{count, grouped};
 
 /// Move dead letters back to the queue they came from
 #[derive(clap::Args)]
@@ -65,12 +65,12 @@ impl Purge {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let there = api.queue(&self.queue).await?.counts.dead_lettered;
         self.yes.confirm(format_args!(
-            "Queue `{}` loses {} dead letters.",
+            "Queue `{}` loses {}.",
             self.queue,
-            grouped(there)
+            count(there, "dead letter")
         ))?;
         let removed = api.purge_dead_letters(&self.queue).await?;
-        let said = format!("{} dead letters dropped", grouped(removed.removed));
+        let said = format!("{} dropped", count(removed.removed, "dead letter"));
         out.changed(&removed, said)
     }
 }

@@ -8,7 +8,7 @@ use crate::args::queue_name;
 use crate::ask::Yes;
 use crate::failure::Failure;
 use crate::output::{Format, Output};
-use crate::when::grouped;
+use crate::when::count;
 
 /// Make a queue, or find it just as asked
 ///
@@ -67,10 +67,10 @@ impl Rm {
         let messages =
             counts.ready + counts.locked + counts.delayed + counts.scheduled + counts.deferred;
         self.yes.confirm(format_args!(
-            "Queue `{}` has {} messages and {} dead letters, which are gone with it.",
+            "Queue `{}` has {} and {}, which are gone with it.",
             self.queue,
-            grouped(messages),
-            grouped(counts.dead_lettered),
+            count(messages, "message"),
+            count(counts.dead_lettered, "dead letter"),
         ))?;
         api.delete(&self.queue).await?;
         removed(out, &self.queue)
@@ -102,12 +102,12 @@ impl Purge {
         let counts = api.queue(&self.queue).await?.counts;
         let messages = counts.ready + counts.delayed + counts.scheduled + counts.deferred;
         self.yes.confirm(format_args!(
-            "Queue `{}` loses {} messages.",
+            "Queue `{}` loses {}.",
             self.queue,
-            grouped(messages)
+            count(messages, "message")
         ))?;
         let removed = api.purge(&self.queue).await?;
-        let said = format!("{} messages dropped", grouped(removed.removed));
+        let said = format!("{} dropped", count(removed.removed, "message"));
         out.changed(&removed, said)
     }
 }

@@ -57,67 +57,65 @@ pub(crate) struct Send {
 
 /// What a message has besides its body.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Message")]
 struct MessageArgs {
     /// The session it belongs to
-    #[arg(long, value_name = "ID", value_parser = session_id)]
+    #[arg(long, value_name = "ID", value_parser = session_id, help_heading = "Message")]
     session: Option<SessionId>,
     /// A key; takes the session from the queue's fixed list unless --session is given
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "Message")]
     key: Option<String>,
     /// Its id; with --count, a number is added
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Message")]
     id: Option<String>,
     /// A property: NAME=TEXT, or NAME:=JSON for a number or a boolean
-    #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property)]
+    #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property, help_heading = "Message")]
     props: Vec<(String, Box<RawValue>)>,
     /// What it is about
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "Message")]
     subject: Option<String>,
     /// The media type of the body
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", help_heading = "Message")]
     content_type: Option<String>,
     /// The request that this answers
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Message")]
     correlation_id: Option<String>,
     /// Where answers go
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", help_heading = "Message")]
     reply_to: Option<String>,
     /// Deliver it after so long, in its place
-    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "at")]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "at", help_heading = "Message")]
     delay: Option<Duration>,
     /// Send it at that time: RFC 3339 or milliseconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = when::moment)]
+    #[arg(long, value_name = "TIME", value_parser = when::moment, help_heading = "Message")]
     at: Option<u64>,
     /// Drop it if it waits longer than this
-    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration, help_heading = "Message")]
     ttl: Option<Duration>,
     /// Higher first
-    #[arg(long, value_name = "0-255")]
+    #[arg(long, value_name = "0-255", help_heading = "Message")]
     priority: Option<u8>,
 }
 
 /// How much, and how fast.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Load")]
 struct LoadArgs {
     /// Send the body so many times; without a body, so many messages without sessions
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", help_heading = "Load")]
     count: Option<u64>,
     /// Without a body: how many sessions [default: 100]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"])]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"], help_heading = "Load")]
     sessions: Option<NonZeroU32>,
     /// Without a body: messages in each session [default: 10]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"])]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"], help_heading = "Load")]
     per_session: Option<NonZeroU32>,
     /// Without a body: bytes in each body
-    #[arg(long, value_name = "SIZE", value_parser = when::size, conflicts_with = "what")]
+    #[arg(long, value_name = "SIZE", value_parser = when::size, conflicts_with = "what", help_heading = "Load")]
     size: Option<u64>,
     /// Messages in one request, sent all or nothing
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=limits::SEND_BATCH_MAX as i64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=limits::SEND_BATCH_MAX as i64), help_heading = "Load")]
     batch: u32,
     /// Messages in a second, at most
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", help_heading = "Load")]
     rate: Option<NonZeroU32>,
 }
 
@@ -245,12 +243,12 @@ impl Send {
         }
         if summary.sent != 1 || source.total() != Some(1) {
             out.note(format_args!(
-                "sent {} messages to `{}` in {:.2} s, {} a second, {} requests",
-                when::grouped(summary.sent),
+                "sent {} to `{}` in {:.2} s, {} a second, {}",
+                when::count(summary.sent, "message"),
                 self.queue,
                 seconds,
                 when::grouped(summary.per_second as u64),
-                when::grouped(summary.requests),
+                when::count(summary.requests, "request"),
             ));
         }
         if stopped { Err(Failure::Interrupted.into()) } else { Ok(()) }

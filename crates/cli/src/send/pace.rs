@@ -1,11 +1,14 @@
 //! How fast messages go out, and the bar that shows it.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tokio::time::Instant;
+
+use crate::when::grouped;
 
 /// A rate is kept in steps of this many in a second.
 const STEPS_PER_SECOND: u32 = 20;
@@ -34,11 +37,14 @@ impl Pace {
             _ => ProgressDrawTarget::hidden(),
         });
         let shape = match total {
-            Some(_) => "{bar:40} {human_pos}/{human_len} {per_sec} {eta}",
-            None => "{spinner} {human_pos} {per_sec}",
+            Some(_) => "{bar:40} {human_pos}/{human_len} {rate} {eta}",
+            None => "{spinner} {human_pos} {rate}",
         };
         if let Ok(style) = ProgressStyle::with_template(shape) {
-            bar.set_style(style);
+            let rate = |state: &ProgressState, out: &mut dyn Write| {
+                let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
+            };
+            bar.set_style(style.with_key("rate", rate));
         }
         Self { started: Instant::now(), rate, bar, sent: 0, requests: 0 }
     }

@@ -19,7 +19,7 @@ pub(super) enum Source {
     /// One for each line.
     Lines { reader: Box<dyn BufRead + Send>, from: String, number: u64 },
     /// Made up.
-    Load(Load),
+    Load(Box<Load>),
 }
 
 impl Source {
@@ -50,7 +50,7 @@ impl Source {
         count: Option<u64>,
         size: Option<u64>,
     ) -> Self {
-        Self::Load(Load::new(message, sessions, per_session, count, size))
+        Self::Load(Box::new(Load::new(message, sessions, per_session, count, size)))
     }
 
     /// How many there will be, if that is known.

@@ -358,18 +358,23 @@ impl Turn<'_> {
         let mut rests_on = Pos::ZERO;
         if q.sessions.is_none() {
             let mut seqs = Vec::with_capacity(wanted.min(64));
+            let mut bytes = 0;
             while seqs.len() < wanted
+                && bytes < limits::DELIVERY_BYTES_MAX
                 && let Some(seq) = q.next_ready(seqs.last().copied())
             {
                 seqs.push(seq);
+                bytes += q.index.size(seq);
             }
             self.lease(consumer_id, id, None, seqs, &mut grants, &mut rests_on)?;
         } else {
+            let mut bytes = 0;
             while grants.len() < wanted
+                && bytes < limits::DELIVERY_BYTES_MAX
                 && let Some(slot) = self.first_ready_session(id)
             {
                 let most = (per_session as usize).min(wanted - grants.len());
-                let seqs = self.next_of_session(id, slot, most);
+                let seqs = self.next_of_session(id, slot, most, &mut bytes);
                 self.lease(consumer_id, id, Some((slot, None)), seqs, &mut grants, &mut rests_on)?;
             }
         }
@@ -396,13 +401,16 @@ impl Turn<'_> {
         }
     }
 
-    fn next_of_session(&self, id: QueueId, slot: u32, most: usize) -> Vec<u64> {
+    /// The next messages of a session, at most so many, and no more once `bytes` is past the bound.
+    fn next_of_session(&self, id: QueueId, slot: u32, most: usize, bytes: &mut u64) -> Vec<u64> {
         let mut seqs = Vec::new();
         let Some(q) = self.core.queues.get(&id) else { return seqs };
         while seqs.len() < most
+            && *bytes < limits::DELIVERY_BYTES_MAX
             && let Some(seq) = q.next_of(slot, seqs.last().copied())
         {
             seqs.push(seq);
+            *bytes += q.index.size(seq);
         }
         seqs
     }
@@ -418,7 +426,7 @@ impl Turn<'_> {
                 |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
             let Some(&consumer_id) = s.consumers.iter().find(|id| credit(id) > 0) else { return };
             let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
-            let seqs = self.next_of_session(id, slot, most);
+            let seqs = self.next_of_session(id, slot, most, &mut 0);
             if seqs.is_empty() {
                 return;
             }

@@ -131,8 +131,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn release_session(&mut self, hold: LeaseToken) -> Decided {
-        let lease =
-            self.core.leases.find(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
+        let lease = self.lease_of(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
         let slot = lease.map(|lease| lease.token.slot).ok_or(Refusal::LeaseLost { lease: hold })?;
         self.end_hold(slot, Cause::Released)?;
         self.end();
@@ -207,7 +206,7 @@ impl Turn<'_> {
             let rule = format!("at most {} bytes", limits::SESSION_STATE_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "a session state", rule });
         }
-        let queue = self.core.leases.find(change.hold).map(|lease| lease.queue).ok_or(lost)?;
+        let queue = self.lease_of(change.hold).map(|lease| lease.queue).ok_or(lost)?;
         Ok((queue, self.held_session(queue, change.hold)?))
     }
 

@@ -119,6 +119,11 @@ impl Index {
         })
     }
 
+    /// Bytes of a message, 0 if it is not there.
+    pub(super) fn size(&self, seq: u64) -> u64 {
+        self.get(seq).map_or(0, |(_, size)| u64::from(size))
+    }
+
     /// Takes a message out; false if it was not there.
     pub(super) fn remove(&mut self, seq: u64) -> bool {
         let Some((b, i)) = self.find(seq) else { return false };

@@ -96,6 +96,8 @@ pub struct Turn<'a> {
     pub(super) out: &'a mut Vec<Output>,
     /// False while the last journal segments are kept for settling.
     pub(super) publish_allowed: bool,
+    /// Tokens of other queues are as good as lost.
+    scope: Option<QueueId>,
     eager: bool,
     open: bool,
 }
@@ -174,12 +176,13 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        Self { core, log, now, out, publish_allowed, eager: false, open: false }
+        Self { core, log, now, out, publish_allowed, scope: None, eager: false, open: false }
     }
 
     /// Decides one command and queues its answer.
     pub fn command(&mut self, request: u64, command: Command) {
         let decided = self.decide(request, command);
+        self.scope = None;
         self.end();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
@@ -204,6 +207,10 @@ impl<'a> Turn<'a> {
             Command::Disconnect { connection, clean } => self.disconnect(connection, clean),
             Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
                 self.receive_deferred(&queue, &seqs, hold, lock_ms, take, connection)
+            }
+            Command::Within { queue, command } => {
+                self.scope = Some(self.core.queue(&queue)?.0);
+                self.decide(request, *command)
             }
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
@@ -263,6 +270,12 @@ impl<'a> Turn<'a> {
             Needs::Written => (Pos::ZERO, self.log.end_pos()),
             Needs::Granted(durable) => (durable, self.log.end_pos()),
         }
+    }
+
+    /// The lease that a token stands for, if it is within the scope of the command.
+    fn lease_of(&self, token: LeaseToken) -> Option<&leases::Lease> {
+        let lease = self.core.leases.find(token)?;
+        self.scope.is_none_or(|scope| lease.queue == scope).then_some(lease)
     }
 
     /// A token for the `nth` lease that this event grants.

@@ -51,7 +51,7 @@ impl Turn<'_> {
             Settlement::Complete => self.complete(leases),
             other => leases.iter().map(|&lease| self.settle_one(lease, &other)).collect(),
         };
-        self.end_or_abandon();
+        self.end();
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let needs = match accepted {
             0 => Needs::Settled,
@@ -62,18 +62,13 @@ impl Turn<'_> {
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
-    /// Closes the group; one in which nothing happened leaves no trace.
-    fn end_or_abandon(&mut self) {
-        self.end();
-    }
-
     fn durable(&self, queue: QueueId) -> bool {
         self.core.queues.get(&queue).is_none_or(|q| q.durable())
     }
 
     /// Slot, queue and sequence of a message whose lease is good now.
     fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
-        let lease = self.core.leases.find(token)?;
+        let lease = self.lease_of(token)?;
         let Kind::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
             Some(hold) => self.core.leases.at(hold)?.until,
@@ -289,7 +284,7 @@ impl Turn<'_> {
 
     fn renew_one(&mut self, token: LeaseToken, lock_ms: Option<u64>) -> Result<Timestamp, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
-        let lease = self.core.leases.find(token).ok_or(lost.clone())?;
+        let lease = self.lease_of(token).ok_or(lost.clone())?;
         // Inside an explicit hold there is one lock: the hold's.
         let lease = match lease.what {
             Kind::Message { hold: Some(hold), .. } => {

@@ -115,7 +115,11 @@ impl Link {
         else {
             // Detached meanwhile: nobody looks at these. They were not tried.
             let leases: Vec<_> = deliveries.iter().filter_map(|d| d.lease).collect();
-            let _ = self.api.engine.settle(leases, Settlement::Release { delay_ms: 0 }, None).await;
+            let _ = self
+                .api
+                .engine
+                .settle(None, leases, Settlement::Release { delay_ms: 0 }, None)
+                .await;
             return;
         };
         let count = deliveries.len() as u32;
@@ -153,12 +157,12 @@ impl Link {
         for chunk in unknown.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
             self.api
                 .engine
-                .settle(chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None)
+                .settle(None, chunk.to_vec(), Settlement::Release { delay_ms: 0 }, None)
                 .await?;
         }
         for hold in holds {
             // One that ran out meanwhile is as good as released.
-            let _ = self.api.engine.release_session(hold).await;
+            let _ = self.api.engine.release_session(None, hold).await;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The native connection (model.md §5): one WebSocket, pipelined and batched both ways.
+//! The native connection (docs/protocols/http.md): one WebSocket, pipelined and batched both ways.
 //!
 //! `frame.rs` has the frames and their bytes, `request.rs` what each does, `link.rs` what outlives a socket,
 //! `socket.rs` one socket from welcome to its end. This file has the door and the list of connections.

@@ -202,13 +202,13 @@ async fn deferred(link: &Link, frame: DeferredFrame) -> Result<ReceivedOut, Prob
 }
 
 async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> {
-    queue_for(link, &frame.queue, Action::Receive)?;
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
     check_list("items", frame.items.len(), limits::SETTLE_BATCH_MAX)?;
     link.leases.lock().settled(frame.items.iter().flat_map(|item| &item.leases));
     let texts: Vec<Vec<String>> = frame.items.iter().map(|item| item.leases.clone()).collect();
     // All are handed over at once and stand in one commit.
     let each = futures_util::future::join_all(
-        frame.items.into_iter().map(|item| settle_leases(&link.api, item)),
+        frame.items.into_iter().map(|item| settle_leases(&link.api, &queue, item)),
     );
     let mut results = Vec::new();
     for (outcome, leases) in each.await.into_iter().zip(texts) {
@@ -225,8 +225,8 @@ async fn settle(link: &Link, frame: SettleFrame) -> Result<ResultsOut, Problem> 
 }
 
 async fn renew(link: &Link, frame: RenewFrame) -> Result<ResultsOut, Problem> {
-    queue_for(link, &frame.queue, Action::Receive)?;
-    renew_leases(&link.api, RenewIn { leases: frame.leases, lock_ms: frame.lock_ms }).await
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
+    renew_leases(&link.api, &queue, RenewIn { leases: frame.leases, lock_ms: frame.lock_ms }).await
 }
 
 /// A session in hand, or none that was ready in time.
@@ -248,9 +248,9 @@ async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<
 }
 
 async fn release(link: &Link, frame: ReleaseFrame) -> Result<Nothing, Problem> {
-    queue_for(link, &frame.queue, Action::Receive)?;
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
     let hold = frame.token.parse()?;
-    link.api.engine.release_session(hold).await?;
+    link.api.engine.release_session(Some(&queue), hold).await?;
     link.leases.lock().released(hold);
     Ok(Nothing {})
 }
@@ -279,8 +279,8 @@ async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize +
 }
 
 async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem> {
-    queue_for(link, &frame.queue, Action::Receive)?;
-    link.api.engine.set_state(frame.change.change()?).await?;
+    let queue = queue_for(link, &frame.queue, Action::Receive)?;
+    link.api.engine.set_state(Some(&queue), frame.change.change()?).await?;
     Ok(Nothing {})
 }
 

@@ -124,7 +124,7 @@ pub async fn release(
             "`lock_ms` means nothing when a session is released",
         ));
     }
-    api.engine.release_session(asked.token.parse()?).await?;
+    api.engine.release_session(Some(&queue), asked.token.parse()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -139,7 +139,7 @@ pub async fn renew(
     api.allow(&caller, Action::Receive, &queue)?;
     crate::wire::receive::check_lock(asked.lock_ms)?;
     let hold: LeaseToken = asked.token.parse()?;
-    let mut renewed = api.engine.renew(vec![hold], asked.lock_ms).await?;
+    let mut renewed = api.engine.renew(Some(&queue), vec![hold], asked.lock_ms).await?;
     let until = renewed.pop().unwrap_or(Err(Refusal::LeaseLost { lease: hold }))?;
     Ok(Answer(UntilOut { until: until.0 }))
 }
@@ -213,8 +213,8 @@ async fn change_state(
     api.allow(caller, Action::Receive, &queue)?;
     let hold = token_needed(headers)?;
     // The token says which session it holds; the path must say the same.
-    api.engine.get_state(queue, session, Some(hold)).await?;
-    api.engine.set_state(StateChange { hold, state }).await?;
+    api.engine.get_state(queue.clone(), session, Some(hold)).await?;
+    api.engine.set_state(Some(&queue), StateChange { hold, state }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -2,7 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_model::{Action, LeaseToken, Refusal};
+use malote_model::{Action, LeaseToken, QueueName, Refusal};
 
 use crate::Api;
 use crate::extract::{Caller, Json, JsonMessages, Queue};
@@ -17,13 +17,17 @@ pub async fn settle(
     JsonMessages(asked, _share): JsonMessages<SettleIn>,
 ) -> Result<Answer<ResultsOut>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
-    Ok(Answer(settle_leases(&api, asked).await?))
+    Ok(Answer(settle_leases(&api, &queue, asked).await?))
 }
 
 /// Ends leases, for whoever may.
-pub(crate) async fn settle_leases(api: &Api, asked: SettleIn) -> Result<ResultsOut, Problem> {
+pub(crate) async fn settle_leases(
+    api: &Api,
+    queue: &QueueName,
+    asked: SettleIn,
+) -> Result<ResultsOut, Problem> {
     let (leases, settlement, state) = asked.read()?;
-    let settled = api.engine.settle(good(&leases), settlement, state).await?;
+    let settled = api.engine.settle(Some(queue), good(&leases), settlement, state).await?;
     Ok(results(leases, settled, ResultOut::settled))
 }
 
@@ -35,14 +39,18 @@ pub async fn renew(
     Json(asked): Json<RenewIn>,
 ) -> Result<Answer<ResultsOut>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
-    Ok(Answer(renew_leases(&api, asked).await?))
+    Ok(Answer(renew_leases(&api, &queue, asked).await?))
 }
 
 /// Prolongs leases, for whoever may.
-pub(crate) async fn renew_leases(api: &Api, asked: RenewIn) -> Result<ResultsOut, Problem> {
+pub(crate) async fn renew_leases(
+    api: &Api,
+    queue: &QueueName,
+    asked: RenewIn,
+) -> Result<ResultsOut, Problem> {
     asked.check()?;
     let leases = tokens(asked.leases);
-    let renewed = api.engine.renew(good(&leases), asked.lock_ms).await?;
+    let renewed = api.engine.renew(Some(queue), good(&leases), asked.lock_ms).await?;
     Ok(results(leases, renewed, ResultOut::renewed))
 }
 

@@ -4,9 +4,19 @@ use serde_json::Value;
 
 use super::Answer;
 
+/// As much of a value as a message needs: a body may have megabytes.
+fn brief(value: &Value) -> String {
+    match value {
+        Value::Object(map) => format!("an object of {:?}", map.keys().collect::<Vec<_>>()),
+        Value::Array(all) => format!("a list of {}", all.len()),
+        Value::String(text) => text.chars().take(60).collect(),
+        other => other.to_string(),
+    }
+}
+
 /// What is wrong with `value`, if anything.
 pub fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-    let fail = |why: String| Err(format!("{at}: {why}: {value}"));
+    let fail = |why: String| Err(format!("{at}: {why}: {}", brief(value)));
     if let Some(reference) = schema["$ref"].as_str() {
         let target = document.pointer(reference.trim_start_matches('#'));
         let target = target.ok_or_else(|| format!("{reference} is not in the document"))?;

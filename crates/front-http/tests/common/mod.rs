@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use malote_engine::{Engine, Running, Settings};
 use malote_front_http::{Api, Limits, Nobody, Readiness, router};
 use malote_model::access::AllowAll;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -134,4 +134,33 @@ impl Broker {
         }
         self.request(request.body(body.into()).unwrap()).await
     }
+}
+
+/// The queue of most tests.
+pub const Q: &str = "/api/v1/queues/orders";
+
+/// A broker with the queue `orders`.
+pub async fn with_queue(spec: Value) -> Broker {
+    let broker = Broker::start();
+    broker.put(Q, spec).await.expect(201);
+    broker
+}
+
+/// Sends, and gives the sequences.
+pub async fn send(broker: &Broker, messages: Value) -> Vec<u64> {
+    let sent = broker
+        .post(&format!("{Q}/messages/batch"), json!({"messages": messages}))
+        .await
+        .expect(201);
+    sent["messages"].as_array().unwrap().iter().map(|m| m["seq"].as_u64().unwrap()).collect()
+}
+
+pub async fn receive(broker: &Broker, asked: Value) -> Vec<Value> {
+    let answer = broker.post(&format!("{Q}/receive"), asked).await.expect(200);
+    answer["messages"].as_array().unwrap().clone()
+}
+
+pub async fn settle(broker: &Broker, asked: Value) -> Vec<Value> {
+    let answer = broker.post(&format!("{Q}/settle"), asked).await.expect(200);
+    answer["results"].as_array().unwrap().clone()
 }

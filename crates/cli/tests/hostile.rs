@@ -1,0 +1,139 @@
+//! Clients that mean no good, or do not know better: the server stays up, small, and useful to others.
+#![allow(clippy::unwrap_used)] // a test
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use common::Server;
+
+fn answer(stream: &mut TcpStream) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut bytes = vec![0; 64 << 10];
+    let got = stream.read(&mut bytes).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..got]).into_owned()
+}
+
+fn post(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let server = Server::start();
+    server.ok("queue create orders");
+    let before = server.resident_mib();
+    let idle: Vec<TcpStream> = (0..10_000)
+        .map(|n| {
+            let mut stream = server.connect();
+            match n % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /livez HTT").unwrap(),
+                _ => stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap(),
+            }
+            stream
+        })
+        .collect();
+    server.ok("send orders hello");
+    assert!(server.ok("receive orders").contains("hello"));
+    let grown = server.resident_mib() - before;
+    assert!(grown < 400, "10,000 idle connections cost {grown} MiB");
+    drop(idle);
+    server.ok("queue ls");
+}
+
+#[test]
+fn waiting_receivers_take_nothing_when_they_go() {
+    let server = Server::start();
+    server.ok("queue create orders");
+    let waiting: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut stream = server.connect();
+            let ask = post("/api/v1/queues/orders/receive", r#"{"max":1,"wait_ms":20000}"#);
+            stream.write_all(ask.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    while !server.ok("queue get orders -o json").contains("\"consumers\": 100") {
+        std::thread::yield_now();
+    }
+    drop(waiting);
+    server.ok("send orders hello");
+    assert!(server.ok("receive orders --wait 10s").contains("hello"));
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_no_memory() {
+    let server = Server::start();
+    server.ok("queue create big");
+    let body = "x".repeat(900 << 10);
+    for _ in 0..10 {
+        let said = server.run_with("send big -", &body);
+        assert_eq!(said.code, 0, "{said}");
+    }
+    let before = server.resident_mib();
+    let slow: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream
+                .write_all(
+                    b"GET /api/v1/queues/big/messages?max=10 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+                )
+                .unwrap();
+            stream
+        })
+        .collect();
+    server.ok("send big small");
+    server.ok("queue ls");
+    let grown = server.resident_mib().saturating_sub(before);
+    assert!(grown < 400, "10 slow readers of 9 MiB each cost {grown} MiB");
+    drop(slow);
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
+    let server = Server::start();
+    server.ok("queue create orders");
+    let mut huge = server.connect();
+    huge.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n").unwrap();
+    assert!(answer(&mut huge).starts_with("HTTP/1.1 413"), "a length alone is enough to refuse");
+    let mut endless = server.connect();
+    endless.write_all(b"POST /api/v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
+    let refused = (0..200).any(|_| endless.write_all(chunk.as_bytes()).is_err());
+    assert!(
+        refused || answer(&mut endless).starts_with("HTTP/1.1 413"),
+        "a body without end is cut off"
+    );
+    assert!(server.resident_mib() < 400);
+    assert!(
+        server.ok("queue get orders -o json").contains("\"ready\": 0"),
+        "nothing of it was kept"
+    );
+}
+
+#[test]
+fn noise_is_closed_and_forgotten() {
+    let server = Server::start();
+    for noise in [
+        &b"\0\0\0\0\0\0\0\0"[..],
+        b"AMQP\x03\x01\x00\x00",
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\r\n\r\n\r\n",
+    ] {
+        let mut stream = server.connect();
+        stream.write_all(noise).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = answer(&mut stream);
+    }
+    server.ok("queue ls");
+}

@@ -1,0 +1,198 @@
+//! What needs no server: users, settings, data directories, help.
+#![allow(clippy::unwrap_used)] // a test
+
+mod common;
+
+use common::{Server, local};
+use expect_test::expect;
+
+#[test]
+fn users_keys_and_tokens_live_in_the_data_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |line: &str| local(home.path(), line);
+    assert!(run("user ls").err.contains("the server is open"));
+    expect![[r#"
+        --- stderr
+        user `ana` added
+        it may do nothing yet: `malote user grant ana send,receive 'orders-*'`
+    "#]]
+    .assert_eq(&run("user add ana --no-password").to_string());
+    // The form that a denied caller is told to use.
+    expect![[r#"
+        --- stderr
+        `ana` may send,receive orders-*
+    "#]]
+    .assert_eq(&run("user grant ana send,receive 'orders-*'").to_string());
+    run("user grant ana manage orders-eu");
+    expect![[r#"
+        NAME  PASSWORD  MAY
+        ana   no        send,receive orders-*; manage orders-eu
+    "#]]
+    .assert_eq(&run("user ls").out);
+    assert_eq!(run("user revoke ana receive 'orders-*'").code, 0);
+    assert_eq!(run("user revoke ana receive 'other-*'").code, 3);
+    expect![[r#"
+        --- stderr
+        error: the user `ana` exists already
+        --- exit 4
+    "#]]
+    .assert_eq(&run("user add ana --no-password").to_string());
+    assert_eq!(run("user rm nobody").code, 3);
+    assert_eq!(run("user add bob").code, 2, "nobody can be asked for a password");
+    assert_eq!(run("user grant ana fly orders").code, 2);
+    assert_eq!(run("token add ci").code, 2, "a token must be for somebody or something");
+    let token = run("token add ci --for ana -o name").out;
+    assert!(token.trim().len() > 20, "{token}");
+    expect![[r#"
+        LABEL  MAY
+        ci     acts for ana
+    "#]]
+    .assert_eq(&run("token ls").out);
+    let key = run("key add aws --grant 'send q' -o json").out;
+    assert!(key.contains("\"secret\""), "{key}");
+    assert_eq!(run("key ls -o name").out.lines().count(), 1);
+    assert_eq!(run("user rm ana").code, 0);
+    assert_eq!(run("token ls").out, "", "they go with their user");
+    assert!(home.path().join(".local/share/malote/credentials.toml").exists());
+}
+
+#[test]
+fn a_server_with_users_lets_in_who_it_knows() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let data = data.to_str().unwrap();
+    let mut add = common::malote(home.path());
+    add.args([
+        "user",
+        "add",
+        "ana",
+        "--password-stdin",
+        "--grant",
+        "send,receive orders",
+        "--data",
+        data,
+    ]);
+    let mut add = add.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut add.stdin.take().unwrap(), b"secret\n").unwrap();
+    assert!(add.wait().unwrap().success());
+    let admin = local(home.path(), &format!("token add root --admin --data {data} -o name")).out;
+    let admin = admin.trim();
+    let server = Server::start_with(home, &[]);
+    let nobody = server.run("queue ls -o name");
+    let refused = server.run("queue create orders");
+    assert_eq!(refused.code, 1, "{refused}");
+    assert!(refused.err.contains("--token or --user"), "{refused}");
+    assert_eq!(nobody.out, "");
+    server.ok(&format!("queue create orders --token {admin}"));
+    server.ok(&format!("queue create secret --token {admin}"));
+    let as_ana = |line: &str| {
+        let mut command = common::malote(server.home.path());
+        command.args(common::words(line)).args(["--url", &server.url, "--user", "ana"]);
+        common::Said::from(command.env("MALOTE_PASSWORD", "secret").output().unwrap())
+    };
+    assert_eq!(as_ana("send orders x").code, 0);
+    assert_eq!(as_ana("queue ls -o name").out, "orders\n");
+    let denied = as_ana("queue purge secret --yes");
+    assert_eq!(denied.code, 1);
+    assert!(denied.err.contains("malote user grant ana"), "{denied}");
+    let wrong = server.run("queue ls --token wrong");
+    assert_eq!(wrong.code, 1, "{wrong}");
+}
+
+#[test]
+fn settings_are_printed_with_their_origin_and_checked() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |line: &str| local(home.path(), line);
+    let printed = run("config print --http 9000 --tls-self-signed").out;
+    assert!(printed.contains("http = \"127.0.0.1:9000\" # --http"), "{printed}");
+    assert!(printed.contains("self_signed = true # --tls-self-signed"), "{printed}");
+    assert!(printed.contains("sqs = \"127.0.0.1:9324\" # default"), "{printed}");
+    let entries: serde_json::Value =
+        serde_json::from_str(&run("config print -o json").out).unwrap();
+    assert_eq!(entries[0]["name"], "http");
+    assert_eq!(entries[0]["variable"], "MALOTE_HTTP");
+    expect![[r#"
+        --- stderr
+        the settings are good
+    "#]]
+    .assert_eq(&run("config check").to_string());
+    let bad = run("config check --http nowhere --drain-timeout soon");
+    assert_eq!(bad.code, 1);
+    assert!(
+        bad.err.contains("`http` is `nowhere` (from --http)") && bad.err.contains("drain_timeout"),
+        "{bad}"
+    );
+    let template = run("config default").out;
+    assert!(
+        template.contains("# http = \"127.0.0.1:8080\"") && template.contains("[tls]"),
+        "{template}"
+    );
+    assert_eq!(run("serve --sqsq off").code, 2);
+}
+
+#[test]
+fn serve_fails_with_one_sentence() {
+    let server = Server::start();
+    let data = server.home.path().join("data");
+    let locked = local(server.home.path(), &format!("serve --http 0 --data {}", data.display()));
+    assert_eq!(locked.code, 1);
+    let sentence = locked.err.lines().last().unwrap_or_default();
+    assert!(sentence.starts_with("error: ") && sentence.contains("data"), "{locked}");
+    let port = server.url.rsplit(':').next().unwrap();
+    let other = server.home.path().join("other");
+    let taken =
+        local(server.home.path(), &format!("serve --http {port} --data {}", other.display()));
+    assert_eq!(taken.code, 1);
+    let sentence = taken.err.lines().last().unwrap_or_default();
+    assert!(sentence.starts_with("error: ") && sentence.contains(port), "{taken}");
+}
+
+#[test]
+fn verify_reads_a_directory_and_finds_damage() {
+    let mut server = Server::start();
+    server.ok("send q x --create --count 500");
+    server.stop();
+    let (home, data) = (server.home.path(), server.home.path().join("data"));
+    let line = format!("verify {}", data.display());
+    let good = local(home, &line);
+    assert_eq!(good.code, 0, "{good}");
+    assert!(good.out.starts_with("FILE") && good.err.contains("nothing is damaged"), "{good}");
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&local(home, &format!("{line} -o json")).out).unwrap()
+    };
+    let found = json(&line);
+    assert_eq!(found["ok"], true);
+
+    // One byte in the middle of what was written and synced.
+    let segment =
+        found["segments"].as_array().unwrap().iter().find(|s| s["state"] == "used").unwrap();
+    let file = data.join(segment["file"].as_str().unwrap());
+    flip(&file, 20_000);
+    let bad = local(home, &line);
+    assert_eq!(bad.code, 1, "{bad}");
+    assert!(
+        bad.err.contains("copy the directory away") || bad.err.contains("refuse to start"),
+        "{bad}"
+    );
+    assert_eq!(json(&line)["ok"], false);
+    assert_eq!(local(home, "verify /no/such/directory").code, 3);
+}
+
+#[allow(clippy::disallowed_methods)] // a test breaks what it made
+fn flip(file: &std::path::Path, at: usize) {
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn completions_and_help() {
+    let home = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = local(home.path(), &format!("completions {shell}"));
+        assert!(script.code == 0 && script.out.contains("malote"), "{shell}");
+    }
+    assert_eq!(local(home.path(), "version -o name").out.trim(), env!("CARGO_PKG_VERSION"));
+    assert_eq!(local(home.path(), "fly").code, 2);
+    assert!(local(home.path(), "send --help").out.contains("Examples:"));
+}

@@ -1,0 +1,133 @@
+//! The HTTP client against servers that are not what they should be, and against TLS.
+#![allow(clippy::unwrap_used)] // a test
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use common::{Server, local};
+use expect_test::expect;
+
+/// Answers each connection with one prepared text and closes it; what was asked comes back at the end.
+fn fake(answers: Vec<&'static str>) -> (String, thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = thread::spawn(move || {
+        let answer = |text: &str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = head(&mut stream);
+            stream.write_all(text.as_bytes()).unwrap();
+            head
+        };
+        answers.into_iter().map(answer).collect()
+    });
+    (url, asked)
+}
+
+fn head(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        bytes.push(byte[0]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn without_port(text: &str, url: &str) -> String {
+    text.replace(url, "URL")
+}
+
+#[test]
+fn nobody_there() {
+    let home = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{free}");
+    let said = local(home.path(), &format!("queue ls --url {url}"));
+    expect![[r#"
+        --- stderr
+        error: no server answers at URL: connection refused
+        hint: start one with `malote serve`, or say where it is with --url
+        --- exit 69
+    "#]]
+    .assert_eq(&without_port(&said.to_string(), &url));
+    assert_eq!(local(home.path(), "queue ls --url amqp://x").code, 2);
+    assert_eq!(local(home.path(), &format!("queue ls --url {url} --insecure")).code, 2);
+}
+
+#[test]
+fn something_else_there() {
+    let home = tempfile::tempdir().unwrap();
+    let (url, _) = fake(vec!["HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found"]);
+    let said = local(home.path(), &format!("queue ls --url {url}"));
+    expect![[r#"
+        --- stderr
+        error: the server at URL answered with something that is not Malote: status 404 not found
+        hint: check --url
+        --- exit 1
+    "#]]
+    .assert_eq(&without_port(&said.to_string(), &url));
+    let (url, _) = fake(vec!["220 smtp ready\r\n"]);
+    assert_eq!(local(home.path(), &format!("queue ls --url {url}")).code, 69);
+    let (url, _) = fake(vec!["HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"queues\""]);
+    let cut = local(home.path(), &format!("queue ls --url {url}"));
+    assert!(cut.err.contains("cut off"), "{cut}");
+}
+
+#[test]
+fn silence_has_an_end() {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let said = local(home.path(), &format!("queue ls --url {url} --timeout 200ms"));
+    expect![[r#"
+        --- stderr
+        error: the server at URL did not answer within 200ms
+        hint: raise --timeout, or look at the server's log
+        --- exit 69
+    "#]]
+    .assert_eq(&without_port(&said.to_string(), &url));
+}
+
+#[test]
+fn what_is_sent_says_who_and_what() {
+    let home = tempfile::tempdir().unwrap();
+    let empty = "HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n{\"queues\":[]}";
+    let (url, asked) = fake(vec![empty]);
+    assert_eq!(local(home.path(), &format!("queue ls --url {url}/base/ --token t0k")).code, 0);
+    let head = asked.join().unwrap().pop().unwrap();
+    assert!(head.starts_with("GET /base/api/v1/queues HTTP/1.1\r\n"), "{head}");
+    assert!(
+        head.contains("authorization: Bearer t0k\r\n") && head.contains("user-agent: malote/"),
+        "{head}"
+    );
+}
+
+#[test]
+fn a_problem_of_a_newer_server_shows_its_own_advice() {
+    let home = tempfile::tempdir().unwrap();
+    let problem = "HTTP/1.1 409 Conflict\r\nconnection: close\r\n\r\n\
+        {\"code\":\"moon_in_the_way\",\"detail\":\"the moon is in the way\",\"fix\":\"Wait a little.\"}";
+    let (url, _) = fake(vec![problem]);
+    expect![[r#"
+        --- stderr
+        error: the moon is in the way
+        hint: Wait a little.
+        --- exit 4
+    "#]]
+    .assert_eq(&local(home.path(), &format!("queue ls --url {url}")).to_string());
+}
+
+#[test]
+fn tls_is_checked_unless_told_otherwise() {
+    let server =
+        Server::start_with(tempfile::tempdir().unwrap(), &["--tls-self-signed", "--tls-required"]);
+    assert!(server.url.starts_with("https://"), "{}", server.url);
+    let stranger = server.run("queue ls");
+    assert_eq!(stranger.code, 69, "{stranger}");
+    assert!(stranger.err.to_lowercase().contains("certificate"), "{stranger}");
+    server.ok("send q hello --create --insecure");
+    let ca = server.home.path().join("data/tls-self-signed.pem");
+    assert_eq!(server.ok(&format!("receive q --raw --ca {}", ca.display())), "hello\n");
+}
