@@ -99,8 +99,10 @@ impl Clients {
             (name("fixed"), spec(rng, fixed())),
             (name("other"), spec(rng, other)),
         ];
-        let client =
-            |n: u64| Client { connection: (n % 2 == 0).then_some(n + 1), ..Client::default() };
+        let client = |n: u64| Client {
+            connection: n.is_multiple_of(2).then_some(n + 1),
+            ..Client::default()
+        };
         let clients = (0..4).map(client).collect();
         Self { clients, queues, next_consumer: 1, next_connection: 100, next_message: 1 }
     }
@@ -349,7 +351,7 @@ impl Clients {
                 let client = &self.clients[who];
                 let hold = client.holds.iter().find(|(_, of, _)| *of == queue);
                 let mine = |msg: &crate::model::Msg| {
-                    hold.is_none_or(|(_, _, s)| msg.session.as_ref() == Some(s) || rng_free(msg))
+                    hold.is_none_or(|(_, _, s)| msg.session.as_ref() == Some(s))
                 };
                 let seqs: Vec<_> = q
                     .msgs
@@ -393,7 +395,7 @@ impl Clients {
                     Some(owner) if rng.chance(70) => owner,
                     _ => self.queue(rng),
                 };
-                if to.is_dead_letters() || (from == to) || q.sessioned() {
+                if to.is_dead_letters() || from == to {
                     return None;
                 }
                 let items: Vec<_> = q
@@ -498,8 +500,4 @@ impl Clients {
         let state = hold.map(|hold| (hold, self.some_state(rng)));
         Some(Ask::Settle { leases, settlement, state })
     }
-}
-
-fn rng_free(_: &crate::model::Msg) -> bool {
-    false
 }
