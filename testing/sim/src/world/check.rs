@@ -1,0 +1,200 @@
+//! Everything that can be looked at, against the model.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use malote_engine::command::{Command, Grant, MessageState, Peeked, Reply};
+use malote_engine::{QueueFacts, SessionFacts, Stored, read_state};
+use malote_model::{Message, Properties, QueueName, SessionId};
+
+use super::World;
+use crate::model::{Dead, Msg, Place};
+
+/// A message as whoever gets it must find it.
+pub(super) struct Expected {
+    pub(super) sent: Rc<Message>,
+    pub(super) properties: Properties,
+    pub(super) at: (u64, u64),
+    pub(super) dead: Option<Dead>,
+}
+
+impl World {
+    /// Everything that can be looked at is as the model says.
+    pub fn check_all(&mut self) {
+        let names: Vec<_> = self.model.state.queues.keys().cloned().collect();
+        for name in names {
+            let peeked = self.peek(&name);
+            self.check_messages(&name, &peeked);
+            let Ok(Reply::Queues(facts)) = self.look(Command::Describe { queue: name.clone() })
+            else {
+                panic!("{name} cannot be described");
+            };
+            self.check_facts(&name, &facts[0]);
+            if self.model.state.queue(&name).sessioned() {
+                self.check_sessions(&name);
+            }
+        }
+    }
+
+    pub(super) fn check_messages(&mut self, name: &QueueName, peeked: &[Peeked]) {
+        let now = self.now;
+        let q = self.model.state.queue(name);
+        let have: Vec<u64> = peeked.iter().map(|p| p.seq.0).collect();
+        let want: Vec<u64> = q.msgs.keys().copied().collect();
+        assert_eq!(have, want, "the messages of {name}");
+        let written = self.journal.marks.written();
+        for (p, (seq, msg)) in peeked.iter().zip(&q.msgs) {
+            let (state, due) = match msg.place {
+                Place::Here { due } | Place::Parked { due } if due > now => {
+                    (MessageState::Delayed, Some(due))
+                }
+                Place::Here { .. } | Place::Parked { .. } => (MessageState::Ready, None),
+                Place::Scheduled { due } => (MessageState::Scheduled, Some(due)),
+                Place::Out(_) => (MessageState::Locked, None),
+                Place::Deferred => (MessageState::Deferred, None),
+            };
+            let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed);
+            assert_eq!(is, (state, due, msg.receives, msg.failed), "message {seq} of {name}");
+            if p.pos < written {
+                let expected = Expected {
+                    sent: msg.sent.clone(),
+                    properties: msg.properties.clone(),
+                    at: msg.at,
+                    dead: msg.dead.clone(),
+                };
+                match Stored::read_now(&self.journal.segments, p.pos) {
+                    Ok(stored) => check_stored(&stored, &expected),
+                    Err(_) if self.flipped => {}
+                    Err(error) => panic!("message {seq} of {name} cannot be read: {error}"),
+                }
+            }
+        }
+    }
+
+    pub(super) fn check_facts(&self, name: &QueueName, facts: &QueueFacts) {
+        let now = self.now;
+        let q = self.model.state.queue(name);
+        let count =
+            |of: &dyn Fn(&Place) -> bool| q.msgs.values().filter(|m| of(&m.place)).count() as u64;
+        let waits = |place: &Place| matches!(place, Place::Here { due } | Place::Parked { due } if *due > now);
+        let locked = count(&|p| matches!(p, Place::Out(_)));
+        let delayed = count(&waits);
+        let scheduled = count(&|p| matches!(p, Place::Scheduled { .. }));
+        let deferred = count(&|p| *p == Place::Deferred);
+        let ready = q.msgs.len() as u64 - locked - delayed - scheduled - deferred;
+        let is = [facts.ready, facts.locked, facts.delayed, facts.scheduled, facts.deferred];
+        assert_eq!(
+            is,
+            [ready, locked, delayed, scheduled, deferred],
+            "ready, locked, delayed, scheduled, deferred of {name}"
+        );
+        assert_eq!(facts.totals, q.totals, "totals of {name}");
+        assert_eq!(facts.paused, q.paused, "pause of {name}");
+        assert_eq!(facts.spec, q.spec, "specification of {name}");
+        let dead = self
+            .model
+            .state
+            .queues
+            .get(&name.dead_letters())
+            .map_or(0, |dead| dead.msgs.len() as u64);
+        assert_eq!(
+            facts.dead_lettered,
+            if q.owner.is_some() { 0 } else { dead },
+            "dead letters of {name}"
+        );
+        let held = q.sessions.values().filter(|s| s.hold.is_some()).count() as u64;
+        assert_eq!(facts.sessions_held, held, "held sessions of {name}");
+        let free =
+            q.live_sessions().iter().filter(|s| q.sessioned() && q.free(s, now)).count() as u64;
+        assert_eq!(facts.sessions_ready, free, "ready sessions of {name}");
+    }
+
+    pub(super) fn check_sessions(&mut self, name: &QueueName) {
+        let (now, max) = (self.now, 1000);
+        let look = Command::Sessions { queue: name.clone(), after: None, max };
+        let Ok(Reply::Sessions(facts)) = self.look(look) else { panic!("sessions of {name}") };
+        let facts: BTreeMap<SessionId, SessionFacts> =
+            facts.into_iter().map(|facts| (facts.session.clone(), facts)).collect();
+        let q = self.model.state.queue(name);
+        let mut ids = q.live_sessions();
+        ids.extend(
+            q.sessions
+                .iter()
+                .filter(|(_, s)| s.hold.is_some() || s.state.is_some())
+                .map(|(id, _)| id.clone()),
+        );
+        let mut states = Vec::new();
+        for id in ids {
+            let places = |msg: &Msg| !msg.aside(now);
+            let known = q.sessions.get(&id).is_some_and(|s| s.hold.is_some() || s.state.is_some());
+            let messages = q.line(&id).filter(|(_, msg)| places(msg)).count() as u64;
+            let aside = q
+                .line(&id)
+                .any(|(_, m)| m.aside(now) && !matches!(m.place, Place::Scheduled { .. }));
+            let Some(facts) = facts.get(&id) else {
+                assert!(!known && messages == 0 && !aside, "session {id} of {name} is missing");
+                continue;
+            };
+            let hold =
+                q.hold(&id).and_then(|hold| self.model.state.leases.get(&hold)).map(|l| l.until);
+            assert_eq!(facts.held_until.map(|t| t.0), hold, "the hold of {id} in {name}");
+            assert_eq!(facts.locked, q.out(&id).len() as u64, "what is out of {id} in {name}");
+            let state = q.sessions.get(&id).and_then(|s| s.state.clone());
+            assert_eq!(
+                facts.state_bytes,
+                state.as_ref().map_or(0, |s| s.len() as u64),
+                "state of {id}"
+            );
+            if let Some(state) = state {
+                states.push((id.clone(), state));
+            }
+        }
+        for (session, state) in states {
+            let (queue, hold) = (name.clone(), None);
+            let look = Command::GetState { queue, session: session.clone(), hold };
+            let Ok(Reply::State(Some(pos))) = self.look(look) else { panic!("state of {session}") };
+            if pos < self.journal.marks.written() {
+                let read = read_state(&self.journal.segments, pos);
+                if read.is_err() && self.flipped {
+                    continue;
+                }
+                let read = read.unwrap_or_else(|error| panic!("state of {session}: {error}"));
+                assert_eq!(read, Some(state), "the state of {session} in {name}");
+            }
+        }
+    }
+
+    pub(super) fn check_bodies(&mut self, grants: &[Grant], expected: &[Expected]) {
+        assert_eq!(grants.len(), expected.len(), "something is known of every message");
+        for (grant, expected) in grants.iter().zip(expected) {
+            match Stored::read_now(&self.journal.segments, grant.pos) {
+                Ok(stored) => check_stored(&stored, expected),
+                Err(error) => panic!("what was delivered cannot be read: {error}"),
+            }
+        }
+    }
+}
+
+fn check_stored(stored: &Stored, expected: &Expected) {
+    let Expected { sent, properties, at, dead } = expected;
+    let mut want = (**sent).clone();
+    want.properties = properties.clone();
+    want.when = stored.message.when;
+    assert_eq!(stored.message, want, "what was read is not what was sent");
+    let enqueued = stored.enqueued_at.0;
+    assert!((at.0..=at.1).contains(&enqueued), "enqueued at {enqueued}, not within {at:?}");
+    let is = stored.dead.as_ref().map(|d| {
+        (d.reason.clone(), d.text.clone(), d.from.clone(), d.from_seq.0, d.receives, d.failed)
+    });
+    let want = dead.as_ref().map(|d| {
+        (
+            d.reason.word().to_owned(),
+            d.reason.text(),
+            d.from.clone(),
+            d.from_seq,
+            d.receives,
+            d.failed,
+        )
+    });
+    assert_eq!(is, want, "dead-letter reason and origin");
+}

@@ -1,0 +1,65 @@
+//! What a run went through.
+
+/// What a run went through: one that meets nothing proves nothing.
+#[derive(Default, Debug, Clone, Copy)]
+pub struct Met {
+    pub crashes: u64,
+    pub power: u64,
+    pub kills: u64,
+    pub faults: u64,
+    pub torn: u64,
+    pub flips: u64,
+    pub damaged: u64,
+    pub steps: u64,
+    pub commands: u64,
+    pub refused: u64,
+    pub sent: u64,
+    pub granted: u64,
+    pub settled: u64,
+    pub stale: u64,
+    pub held: u64,
+    pub lost: u64,
+    pub snapshots: u64,
+    pub restored: u64,
+    pub recycled: u64,
+    pub full: u64,
+}
+
+impl Met {
+    /// Adds another run.
+    pub fn add(&mut self, o: &Met) {
+        for (a, b) in self.all().into_iter().zip(o.values()) {
+            *a += b;
+        }
+    }
+
+    fn all(&mut self) -> [&mut u64; 20] {
+        [
+            &mut self.crashes,
+            &mut self.power,
+            &mut self.kills,
+            &mut self.faults,
+            &mut self.torn,
+            &mut self.flips,
+            &mut self.damaged,
+            &mut self.steps,
+            &mut self.commands,
+            &mut self.refused,
+            &mut self.sent,
+            &mut self.granted,
+            &mut self.settled,
+            &mut self.stale,
+            &mut self.held,
+            &mut self.lost,
+            &mut self.snapshots,
+            &mut self.restored,
+            &mut self.recycled,
+            &mut self.full,
+        ]
+    }
+
+    fn values(&self) -> [u64; 20] {
+        let mut copy = *self;
+        copy.all().map(|n| *n)
+    }
+}
