@@ -230,11 +230,17 @@ impl World {
         self.model.begin(now, lo, hi, true);
         if several && lo != hi {
             self.see_places();
+            if self.broken {
+                return; // the write failed: nobody will ever hear of this
+            }
         }
         self.model.expire();
         self.take_in(out, None, lo);
         for (client, ask) in asks {
             self.command(client, ask);
+            if self.broken {
+                return;
+            }
         }
         let (lo, hi, out) = self.call(|turn| turn.dispatch());
         self.model.begin(now, lo, hi, false);
@@ -272,6 +278,9 @@ impl World {
         self.model.begin(now, lo, hi, matches!(ask, Ask::Disconnect { .. }));
         if several && lo != hi {
             self.see_places();
+            if self.broken {
+                return; // the write failed: nobody will ever hear of this
+            }
         }
         if let Ok(watched) = std::env::var("MALOTE_WATCH") {
             for queue in watched.split(',') {
