@@ -1,4 +1,4 @@
-//! The reference model: what the queues hold, written from model.md and as plainly as possible.
+//! The reference model: what the queues hold, written from docs/concepts/model.md and as plainly as possible.
 //!
 //! State is maps of maps; every change is an [`Ev`] with the journal position of the group it stands in. After a crash
 //! the state at the cut is made by applying the events up to there again, and the engine must be in that state.

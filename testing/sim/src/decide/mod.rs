@@ -1,6 +1,6 @@
 //! What the reference model says to each question, and what it allows the engine to do by itself.
 //!
-//! The engine decides first; here its answer is checked and its effect noted. Where model.md leaves a choice (which
+//! The engine decides first; here its answer is checked and its effect noted. Where docs/concepts/model.md leaves a choice (which
 //! consumer is served, which of two timers of one moment comes first) the engine's choice is taken over if it is legal.
 
 mod check;
