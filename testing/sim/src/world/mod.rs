@@ -152,7 +152,11 @@ impl World {
     /// One random step; a crash now and then.
     pub fn step(&mut self) {
         self.met.steps += 1;
-        if self.broken || self.journal.marks.poisoned() {
+        if self.broken {
+            // Part of a step may be written that the model knows nothing of.
+            return self.begin_anew();
+        }
+        if self.journal.marks.poisoned() {
             self.met.faults += 1;
             return self.crash();
         }
