@@ -115,6 +115,13 @@ impl Turn<'_> {
                 all.push(next);
                 next = lease.next;
             }
+            // The list is newest first; what comes back, or dies, does so in order.
+            all.sort_unstable_by_key(|&slot| {
+                match self.core.leases.at(slot).map(|lease| lease.what) {
+                    Some(Kind::Message { seq, .. }) => seq,
+                    _ => u64::MAX,
+                }
+            });
             return all;
         }
         // What is out stands before the cursor, at the front of the line.

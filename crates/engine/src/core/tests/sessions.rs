@@ -289,3 +289,15 @@ fn hot_and_cold_sessions_take_turns() {
             h2 as c"#]],
     );
 }
+
+#[test]
+fn dead_letters_of_a_lost_hold_stay_in_order() {
+    check(
+        "queue q sessions lock=1000 failed=1 \n send q x y z s=one \n accept q \n receive q hold=a max=3 \n wait 1000
+        receive q/$deadletterqueue max=3",
+        expect![[r#"
+            holds one as a until 1000
+            x as b, y as c, z as d
+            x as e [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 1], y as f [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 2], z as g [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 3]"#]],
+    );
+}
