@@ -28,6 +28,7 @@ struct Sent {
 }
 
 struct Lease {
+    session: Option<String>,
     holder: u64,
     until: u64,
     bound: bool,
@@ -37,7 +38,8 @@ struct Lease {
 #[derive(Default)]
 pub struct History {
     messages: BTreeMap<String, Sent>,
-    by_session: BTreeMap<String, BTreeMap<u64, String>>,
+    /// Of each session, what was acknowledged and nobody has begun to complete, by number.
+    waiting: BTreeMap<String, BTreeMap<u64, String>>,
     /// Who holds what now, as far as the holders know.
     held: BTreeMap<String, Lease>,
     /// How often the server was killed.
@@ -56,15 +58,15 @@ impl History {
     /// A send begins.
     pub fn sending(&mut self, id: &str, session: Option<&str>, number: u64) {
         let session = session.map(str::to_owned);
-        if let Some(session) = &session {
-            self.by_session.entry(session.clone()).or_default().insert(number, id.to_owned());
-        }
         self.messages.insert(id.to_owned(), Sent { session, number, ..Sent::default() });
     }
 
     pub fn acknowledged(&mut self, id: &str) {
         if let Some(sent) = self.messages.get_mut(id) {
             sent.acknowledged = true;
+            if let (Some(session), None) = (&sent.session, sent.completing) {
+                self.waiting.entry(session.clone()).or_default().insert(sent.number, id.to_owned());
+            }
         }
     }
 
@@ -100,7 +102,8 @@ impl History {
             if let Some(sent) = self.messages.get_mut(&got.id) {
                 sent.delivered = true;
             }
-            self.held.insert(got.id.clone(), Lease { holder, until: got.until, bound });
+            let (session, until) = (got.session.clone(), got.until);
+            self.held.insert(got.id.clone(), Lease { session, holder, until, bound });
         }
         for pair in got.windows(2) {
             if pair[0].session.is_some()
@@ -130,11 +133,10 @@ impl History {
             self.wrong("two holders", how);
         }
         let Some(session) = &got.session else { return };
-        let ids = self.by_session.get(session).cloned().unwrap_or_default();
-        let ids = ids.values().filter(|id| **id != got.id);
-        if let Some((id, lease)) =
-            ids.filter_map(|id| Some((id, self.held.get(id).filter(other)?))).next()
-        {
+        let of_it = |(id, lease): &(&String, &Lease)| {
+            **id != got.id && lease.session.as_ref() == Some(session) && other(lease)
+        };
+        if let Some((id, lease)) = self.held.iter().find(of_it) {
             let how = tell(&format!("session {session} ({id}, {})", got.id), lease);
             self.wrong("two holders", how);
         }
@@ -143,11 +145,10 @@ impl History {
     /// First delivered: every earlier one of the session is done, or in the same hands.
     fn check_order(&mut self, holder: u64, got: &Got, batch: &BTreeSet<&str>) {
         let Some(session) = &got.session else { return };
-        let Some(line) = self.by_session.get(session) else { return };
+        let Some(line) = self.waiting.get(session) else { return };
         let waits = |id: &str| {
-            let sent = &self.messages[id];
             let mine = self.held.get(id).is_some_and(|lease| lease.holder == holder);
-            sent.acknowledged && sent.completing.is_none() && !mine && !batch.contains(id)
+            !mine && !batch.contains(id)
         };
         if let Some(id) = line.range(..got.number).map(|(_, id)| id.clone()).find(|id| waits(id)) {
             self.wrong("out of order", format!("{} came before {id}", got.id));
@@ -158,6 +159,11 @@ impl History {
         self.held.remove(id);
         if let Some(sent) = self.messages.get_mut(id) {
             sent.completing.get_or_insert(now);
+            if let Some(line) =
+                sent.session.as_ref().and_then(|session| self.waiting.get_mut(session))
+            {
+                line.remove(&sent.number);
+            }
         }
     }
 

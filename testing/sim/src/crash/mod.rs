@@ -108,9 +108,13 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
     }
     shared.quiet.store(true, Ordering::Relaxed);
     // Leases of the dead run out; then everything has been received.
-    let patience = Instant::now();
-    while patience.elapsed() < Duration::from_secs(60) && !shared.history().missing().is_empty() {
+    let (mut patience, mut left) = (Instant::now(), usize::MAX);
+    while left > 0 && patience.elapsed() < Duration::from_secs(30) {
         sleep(Duration::from_millis(100));
+        let missing = shared.history().missing().len();
+        if missing < left {
+            (patience, left) = (Instant::now(), missing);
+        }
     }
     sleep(Duration::from_millis(300));
     shared.done.store(true, Ordering::Relaxed);
