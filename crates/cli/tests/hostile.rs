@@ -132,7 +132,8 @@ fn noise_is_closed_and_forgotten() {
     ] {
         let mut stream = server.connect();
         stream.write_all(noise).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The server may have closed before we do, and then there is nothing left to shut.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = answer(&mut stream);
     }
     server.ok("queue ls");
