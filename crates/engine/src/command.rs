@@ -13,8 +13,8 @@ use crate::journal::{Pin, Pos};
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
 #[derive(Debug)]
 pub enum Command {
-    /// Make the queue, or find it just as asked.
-    Declare { name: QueueName, spec: Box<QueueSpec> },
+    /// Make the queue, or find it just as asked. An exclusive one belongs to the connection.
+    Declare { name: QueueName, spec: Box<QueueSpec>, connection: Option<ConnectionId> },
     /// Replace the specification.
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
@@ -25,6 +25,8 @@ pub enum Command {
     Pause { queue: QueueName, paused: bool },
     /// Send all or none, to one queue or several.
     Send { items: Vec<(QueueName, Outgoing)> },
+    /// Do all of it or nothing.
+    Commit { work: Work },
     /// Take back scheduled messages.
     Cancel { queue: QueueName, seqs: Vec<Seq> },
     /// Start to consume.
@@ -74,6 +76,26 @@ pub enum Command {
     List,
     /// Sessions of a queue, by name, from after `after`.
     Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+}
+
+/// What a transaction does when it is committed.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// To one queue or several.
+    pub sends: Vec<(QueueName, Outgoing)>,
+    /// Leases to end, of which queue, and how. One that is over refuses the whole transaction.
+    pub settles: Vec<(Option<QueueName>, LeaseToken, Settlement)>,
+    /// States of held sessions, of which queue.
+    pub states: Vec<(Option<QueueName>, StateChange)>,
+}
+
+/// What became of a message sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its place in the queue.
+    pub seq: Seq,
+    /// It was sent before, and that is its place.
+    pub duplicate: bool,
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -187,8 +209,8 @@ pub enum Reply {
     Done,
     /// Declared; whether it is new.
     Declared { created: bool },
-    /// The sequences of what was sent, in order.
-    Sent(Vec<Seq>),
+    /// What became of each message sent, in order.
+    Sent(Vec<Receipt>),
     /// How many were removed or moved.
     Count(u64),
     /// One outcome per lease, in order.

@@ -1,6 +1,6 @@
 //! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
 
-use malote_model::{LeaseToken, QueueName, Refusal, Seq, SessionId};
+use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
@@ -56,6 +56,11 @@ impl Connection {
     /// The engine behind it.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Makes a queue, or finds it just as asked; an exclusive one belongs to this connection and goes with it.
+    pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Result<bool, EngineError> {
+        self.engine.declare_for(Some(self.id), name, spec).await
     }
 
     /// Starts to consume; deliveries come through the outbox.

@@ -10,6 +10,8 @@ use malote_model::{
     DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp,
 };
 
+use smallvec::SmallVec;
+
 use crate::journal::Pos;
 
 /// A queue inside the engine; never reused.
@@ -56,24 +58,35 @@ pub enum Event {
 /// A message came in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// Where.
-    pub queue: QueueId,
-    /// Its place.
-    pub seq: u64,
+    /// Where. Several if it was routed: it is stored once.
+    pub places: SmallVec<[Placed; 1]>,
     /// When.
     pub at: Timestamp,
-    /// Not delivered before; 0 for at once.
-    pub due: Timestamp,
     /// It holds no place until it is due.
     pub scheduled: bool,
-    /// Its session, in a queue that has sessions.
+    /// Its session.
     pub session: Option<SessionId>,
+    /// Higher first, where that counts.
+    pub priority: u8,
+    /// Its own time to live.
+    pub ttl_ms: Option<u64>,
+    /// What it is known by, where that counts.
+    pub dedup: Option<u128>,
     /// Everything else, as `codec` wrote it: headers, then the body.
     pub head: Bytes,
     /// The payload. Empty in a replay, which needs only its size.
     pub body: Bytes,
     /// Bytes of head and body.
     pub size: u32,
+}
+
+/// A place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub queue: QueueId,
+    pub seq: u64,
+    /// Not delivered before; 0 for at once.
+    pub due: Timestamp,
 }
 
 /// Why messages are gone.
@@ -90,6 +103,10 @@ pub enum Removal {
     Dropped = 3,
     /// Replaced by an edited one.
     Replaced = 4,
+    /// Their time to live was over.
+    Expired = 5,
+    /// They made room in a full queue.
+    Overflowed = 6,
 }
 
 /// Messages went out to a receiver.
@@ -168,6 +185,10 @@ pub struct Moved {
     pub session: Option<SessionId>,
     /// Its size, as sent.
     pub size: u32,
+    /// As sent.
+    pub priority: u8,
+    /// Its own time to live; a dead letter has none any more.
+    pub ttl_ms: Option<u64>,
     /// Why.
     pub why: Why,
     /// Properties set or replaced.

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::codec::{Outgoing, Stored};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
-    QueueFacts, Reply, SessionFacts, StateChange, Wants,
+    QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::journal::{Marks, Pool, Segments};
@@ -68,6 +68,14 @@ pub struct Sent {
     pub seq: Seq,
     /// The sender's id, or the one that was given.
     pub message_id: String,
+    /// It was sent before, and that is its place: nothing was stored.
+    pub duplicate: bool,
+}
+
+impl Sent {
+    pub(crate) fn of(receipt: Receipt, message_id: String) -> Self {
+        Self { seq: receipt.seq, message_id, duplicate: receipt.duplicate }
+    }
 }
 
 /// A receive.
@@ -168,7 +176,17 @@ impl Engine {
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.
     pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
-        answer!(self.ask(Command::Declare { name, spec: Box::new(spec) }).await, Reply::Declared { created } => created)
+        self.declare_for(None, name, spec).await
+    }
+
+    pub(crate) async fn declare_for(
+        &self,
+        connection: Option<ConnectionId>,
+        name: QueueName,
+        spec: QueueSpec,
+    ) -> Answer<bool> {
+        let command = Command::Declare { name, spec: Box::new(spec), connection };
+        answer!(self.ask(command).await, Reply::Declared { created } => created)
     }
 
     /// Replaces the specification of a queue.
@@ -201,12 +219,12 @@ impl Engine {
             .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
-        let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
-        for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
-            let session = session.as_ref().map(SessionId::as_str);
-            tracing::debug!(%queue, session, message_id, seq = seq.0, "sent");
+        let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
+        for ((queue, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
+            let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
+            tracing::debug!(%queue, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
-        Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
+        Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
     }
 
     pub(crate) fn outgoing(
@@ -224,6 +242,7 @@ impl Engine {
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
         for (queue, mut message) in messages {
+            let id_given = message.message_id.is_none();
             let id = message
                 .message_id
                 .get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()))
@@ -232,7 +251,7 @@ impl Engine {
                 message.origin_id = Some(id.clone());
             }
             ids.push(id);
-            let outgoing = Outgoing::new(&message)?;
+            let outgoing = Outgoing::new(&message, id_given)?;
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
                 return Err(Refusal::TooMany {
@@ -464,8 +483,10 @@ impl Engine {
             unreachable!("one message in, one out")
         };
         let command = Command::Replace { from, seq, to, message };
-        let seqs = answer!(self.ask(command).await, Reply::Sent(seqs) => seqs)?;
-        Ok(Sent { seq: seqs.first().copied().unwrap_or_default(), message_id })
+        match answer!(self.ask(command).await, Reply::Sent(sent) => sent)?[..] {
+            [receipt] => Ok(Sent::of(receipt, message_id)),
+            _ => unreachable!("one message in, one out"),
+        }
     }
 
     /// Looks at messages without touching them. The second value continues where this ended.

@@ -20,6 +20,7 @@ pub mod journal;
 mod mailbox;
 mod open;
 mod shard;
+mod transaction;
 
 pub use codec::{DeadLetter, Outgoing, Stored, read_state};
 pub use command::{
@@ -28,3 +29,4 @@ pub use command::{
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
 pub use open::{OpenError, Running, Settings};
+pub use transaction::Transaction;

@@ -35,6 +35,9 @@ codes! {
     QueueNotFound "queue_not_found" 404 "There is no such queue" => "Create it with PUT /api/v1/queues/{name} (percent-encode a slash as %2F), or send with ?create=true.";
     QueueDiffers "queue_differs" 409 "The queue exists and is different" => "Declare it as it is, or change it with PATCH /api/v1/queues/{name}.";
     QueueFixed "queue_fixed" 409 "That cannot be changed on an existing queue" => "Delete the queue and declare it anew.";
+    QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
+    QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
+    TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
     QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
     BadSpec "bad_spec" 400 "No queue can be like that" => "Correct the field that `detail` names.";
     BadName "bad_name" 400 "That cannot be the name of a queue" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments or segments that begin with $.";
@@ -241,6 +244,9 @@ impl From<Refusal> for Problem {
             Refusal::MessageNotFound { .. } => Code::MessageNotFound,
             Refusal::MessageTooLarge { .. } => Code::MessageTooLarge,
             Refusal::OutOfRange { .. } => Code::OutOfRange,
+            Refusal::QueueFull { .. } => Code::QueueFull,
+            Refusal::QueueExclusive { .. } => Code::QueueExclusive,
+            Refusal::TransactionOver { .. } => Code::TransactionOver,
             // One variant, two meanings: a batch that is too large will be so again.
             Refusal::TooMany { what, .. } if what.contains("in one ") => Code::BatchTooLarge,
             Refusal::TooMany { .. } => Code::TooMany,

@@ -16,6 +16,8 @@ pub use access::{Access, Action, Denied, Principal};
 pub use ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
 pub use message::When;
 pub use message::{Body, BodyKind, Message, Native, Properties, Value};
-pub use queue::{DeadLetterTarget, Durability, QueueSpec, RetryOrder, Sessions};
+pub use queue::{
+    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
+};
 pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};

@@ -54,3 +54,11 @@ pub const FAILED_MAX_MAX: u32 = 1_000_000;
 pub const LEASES_MAX: usize = 16_000_000;
 /// Consumers waiting or attached at once in the whole engine.
 pub const CONSUMERS_MAX: usize = 262_144;
+/// How long a de-duplication key may be remembered: Service Bus allows 7 days.
+pub const DEDUP_WINDOW_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// De-duplication keys of the whole engine; each costs about forty bytes. Beyond it sends are refused, never taken twice.
+pub const DEDUP_KEYS_MAX: usize = 16_000_000;
+/// What a transaction may stage before it is committed: it is held in memory.
+pub const TRANSACTION_BYTES_MAX: u64 = 16 << 20;
+/// How long a transaction may take.
+pub const TRANSACTION_MS_MAX: u64 = 120_000;

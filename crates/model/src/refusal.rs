@@ -141,6 +141,28 @@ pub enum Refusal {
         /// The limit.
         size_bytes_max: u64,
     },
+    /// The queue is as full as it was declared to become.
+    #[error("queue `{queue}` is full ({field} = {limit}): receive from it, or raise {field}")]
+    QueueFull {
+        /// Which queue.
+        queue: QueueName,
+        /// The limit's name.
+        field: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// The queue belongs to another connection.
+    #[error("queue `{queue}` is exclusive to the connection that declared it")]
+    QueueExclusive {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// The transaction waited for its end for too long.
+    #[error("the transaction is over: it must be committed within {limit_ms} ms of its beginning")]
+    TransactionOver {
+        /// How long it may take.
+        limit_ms: u64,
+    },
     /// A number or text outside of what is allowed.
     #[error("{what} must be {rule}")]
     OutOfRange {

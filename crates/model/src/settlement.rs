@@ -88,6 +88,10 @@ pub enum DeadReason {
         /// The queue's limit.
         receives_max: u32,
     },
+    /// Its time to live was over.
+    Expired,
+    /// It was the oldest when its queue overflowed.
+    Overflowed,
 }
 
 impl DeadReason {
@@ -96,6 +100,8 @@ impl DeadReason {
         match self {
             Self::Asked { reason, .. } => reason,
             Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
+            Self::Expired => "TTLExpiredException",
+            Self::Overflowed => "MaxLengthExceeded",
         }
     }
 
@@ -109,6 +115,8 @@ impl DeadReason {
             Self::MaxReceives { receives, receives_max } => {
                 format!("received {receives} times; the queue allows {receives_max} (receives_max)")
             }
+            Self::Expired => "its time to live was over".into(),
+            Self::Overflowed => "the queue was full and it was the oldest".into(),
         }
     }
 }

@@ -6,7 +6,7 @@ use malote_model::{DeadReason, LeaseToken, SessionId};
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
 use super::spec::{get_spec, put_spec};
-use crate::event::{Cause, Event, Leased, Moved, Over, Removal, Returned, Sent, Why};
+use crate::event::{Cause, Event, Leased, Moved, Over, Placed, Removal, Returned, Sent, Why};
 
 pub(super) const VERSION: u8 = 1;
 pub(super) const KIND_SENT: u8 = 7;
@@ -65,17 +65,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_var(*below);
         }
-        Event::Sent(sent) => {
-            out.reserve(sent.size as usize + 64);
-            out.put_queue(sent.queue);
-            out.put_var(sent.seq);
-            out.put_time(sent.at);
-            out.put_time(sent.due);
-            out.put_bool(sent.scheduled);
-            out.put_session(sent.session.as_ref());
-            out.extend_from_slice(&sent.head);
-            out.extend_from_slice(&sent.body);
-        }
+        Event::Sent(sent) => put_sent(out, sent),
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
             out.put_u8(*why as u8);
@@ -231,6 +221,8 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     out.put_time(moved.at);
     out.put_session(moved.session.as_ref());
     out.put_var(u64::from(moved.size));
+    out.put_u8(moved.priority);
+    out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
@@ -252,6 +244,8 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                     out.put_var(u64::from(*receives));
                     out.put_var(u64::from(*receives_max));
                 }
+                DeadReason::Expired => out.put_u8(3),
+                DeadReason::Overflowed => out.put_u8(4),
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -265,6 +259,7 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
     let (queue, seq, at) = (r.queue()?, r.var()?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
+    let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
@@ -273,6 +268,8 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
+                3 => DeadReason::Expired,
+                4 => DeadReason::Overflowed,
                 _ => return Err(Truncated),
             };
             Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
@@ -280,7 +277,20 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
         _ => return Err(Truncated),
     };
     let properties = get_properties(r)?;
-    Ok(Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties })
+    Ok(Moved {
+        from_queue,
+        from_seq,
+        from,
+        queue,
+        seq,
+        at,
+        session,
+        size,
+        priority,
+        ttl_ms,
+        why,
+        properties,
+    })
 }
 
 /// What a record says, but for the body of a message: a replay needs only its size.
@@ -289,7 +299,6 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     if r.u8()? != VERSION {
         return Err(Truncated);
     }
-    let named = |r: &mut Reader<'_>| SessionId::new(r.str()?).map_err(|_| Truncated);
     Ok(match kind {
         1 => Event::Booted { epoch: r.var32()?, at: r.time()? },
         2 => {
@@ -309,6 +318,8 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 2 => Removal::Cancelled,
                 3 => Removal::Dropped,
                 4 => Removal::Replaced,
+                5 => Removal::Expired,
+                6 => Removal::Overflowed,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
@@ -344,20 +355,73 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     })
 }
 
+const SCHEDULED: u8 = 1;
+const PRIORITY: u8 = 2;
+const TTL: u8 = 4;
+const DEDUP: u8 = 8;
+const SESSION: u8 = 16;
+
+fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
+    out.reserve(sent.size as usize + 64);
+    out.put_var(sent.places.len() as u64);
+    for place in &sent.places {
+        out.put_queue(place.queue);
+        out.put_var(place.seq);
+        out.put_time(place.due);
+    }
+    out.put_time(sent.at);
+    let flags = [
+        (SCHEDULED, sent.scheduled),
+        (PRIORITY, sent.priority > 0),
+        (TTL, sent.ttl_ms.is_some()),
+        (DEDUP, sent.dedup.is_some()),
+        (SESSION, sent.session.is_some()),
+    ];
+    out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
+    if sent.priority > 0 {
+        out.put_u8(sent.priority);
+    }
+    if let Some(ttl_ms) = sent.ttl_ms {
+        out.put_var(ttl_ms);
+    }
+    if let Some(dedup) = sent.dedup {
+        out.extend_from_slice(&dedup.to_le_bytes());
+    }
+    if let Some(session) = &sent.session {
+        out.put_str(session.as_str());
+    }
+    out.extend_from_slice(&sent.head);
+    out.extend_from_slice(&sent.body);
+}
+
 /// Leaves the reader at the message's headers.
 pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
-    let (queue, seq, at, due) = (r.queue()?, r.var()?, r.time()?, r.time()?);
-    let (scheduled, session) = (r.bool()?, r.session()?);
+    let n = r.count()?;
+    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
+    let places = (0..n).map(place).collect::<Result<_, _>>()?;
+    let (at, flags) = (r.time()?, r.u8()?);
+    if flags >= SESSION << 1 {
+        return Err(Truncated);
+    }
+    let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
+    let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
+    let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
+    let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let size = u32::try_from(r.rest().len()).map_err(|_| Truncated)?;
     Ok(Sent {
-        queue,
-        seq,
+        places,
         at,
-        due,
-        scheduled,
+        scheduled: flags & SCHEDULED != 0,
         session,
+        priority,
+        ttl_ms,
+        dedup,
         head: Bytes::new(),
         body: Bytes::new(),
         size,
     })
+}
+
+fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
+    SessionId::new(r.str()?).map_err(|_| Truncated)
 }

@@ -1,6 +1,9 @@
 //! Queue specifications.
 
-use malote_model::{DeadLetterTarget, Durability, QueueSpec, RetryOrder, SessionId, Sessions};
+use malote_model::{
+    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, SessionId,
+    Sessions,
+};
 
 use super::read::{Put, Reader, Truncated};
 
@@ -31,6 +34,23 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
     out.put_var(spec.delay_ms);
     out.put_var(spec.message_bytes_max);
     out.put_var(spec.backlog_warning);
+    for limit in [spec.ttl_ms, spec.length_max, spec.bytes_max, spec.idle_ms_max] {
+        out.put_var(limit.unwrap_or(0));
+    }
+    out.put_bool(spec.on_expiry == OnExpiry::DeadLetter);
+    out.put_u8(spec.priority_max);
+    out.put_var(spec.dedup.map_or(0, |dedup| dedup.window_ms));
+    if let Some(dedup) = spec.dedup {
+        out.put_bool(dedup.per_session);
+        out.put_bool(dedup.content);
+    }
+    out.put_u8(match spec.overflow {
+        Overflow::Reject => 0,
+        Overflow::DropOldest => 1,
+        Overflow::DeadLetterOldest => 2,
+    });
+    out.put_bool(spec.auto_delete);
+    out.put_bool(spec.exclusive);
 }
 
 pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
@@ -56,7 +76,32 @@ pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
     let durability = if r.bool()? { Durability::Relaxed } else { Durability::Fsync };
     let retry = if r.bool()? { RetryOrder::Skip } else { RetryOrder::Hold };
     let (delay_ms, message_bytes_max, backlog_warning) = (r.var()?, r.var()?, r.var()?);
+    let mut limit = || Ok(Some(r.var()?).filter(|&n| n > 0));
+    let (ttl_ms, length_max, bytes_max, idle_ms_max) = (limit()?, limit()?, limit()?, limit()?);
+    let on_expiry = if r.bool()? { OnExpiry::DeadLetter } else { OnExpiry::Drop };
+    let priority_max = r.u8()?;
+    let dedup = match r.var()? {
+        0 => None,
+        window_ms => Some(Dedup { window_ms, per_session: r.bool()?, content: r.bool()? }),
+    };
+    let overflow = match r.u8()? {
+        0 => Overflow::Reject,
+        1 => Overflow::DropOldest,
+        2 => Overflow::DeadLetterOldest,
+        _ => return Err(Truncated),
+    };
+    let (auto_delete, exclusive) = (r.bool()?, r.bool()?);
     Ok(QueueSpec {
+        ttl_ms,
+        on_expiry,
+        priority_max,
+        dedup,
+        length_max,
+        bytes_max,
+        overflow,
+        auto_delete,
+        idle_ms_max,
+        exclusive,
         sessions,
         lock_ms,
         failed_max,

@@ -7,10 +7,12 @@
 mod admin;
 mod apply;
 mod consume;
+mod dedup;
 mod expire;
 mod hold;
 mod index;
 mod leases;
+mod lifecycle;
 mod queue;
 mod send;
 mod sessions;
@@ -19,6 +21,8 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod transact;
+mod ttl;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -42,6 +46,8 @@ pub struct Core {
     leases: Leases,
     /// Records that lie over others, and over which: all of them are live.
     under: HashMap<Pos, Pos, FixedState>,
+    /// Keys that all queues remember.
+    seen_keys: usize,
     epoch: u32,
     /// The latest time in any event: the clock starts no earlier.
     last_at: u64,
@@ -57,6 +63,9 @@ struct Live {
     /// Queues that may have something to deliver, and sessions whose holder may.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
+    /// Queues that may hold more than they should, and queues whose last consumer left.
+    overfull: Vec<QueueId>,
+    leaving: Vec<QueueId>,
     random: u64,
 }
 
@@ -66,6 +75,10 @@ enum Timer {
     Lease(u32),
     Due(QueueId, u64),
     Wait(ConsumerId),
+    /// Something of a queue expires.
+    Expiry(QueueId),
+    /// A queue may have been idle for too long.
+    Idle(QueueId),
 }
 
 /// Something to say, once the journal is far enough.
@@ -103,7 +116,8 @@ pub struct Turn<'a> {
 }
 
 /// A group frame costs at most this beside what is counted.
-const FRAME_ROOM: usize = 512;
+/// A session id has up to 512 bytes and a queue name 260.
+const FRAME_ROOM: usize = 1024;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -114,6 +128,7 @@ impl Core {
             next_queue: 1,
             leases: Leases::default(),
             under: fixed(),
+            seen_keys: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
@@ -139,6 +154,8 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
+            overfull: Vec::new(),
+            leaving: Vec::new(),
             random,
         });
         let mut out = Vec::new();
@@ -147,6 +164,7 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
+        turn.remove_orphans()?;
         self.set_timers();
         Ok(())
     }
@@ -184,6 +202,7 @@ impl<'a> Turn<'a> {
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
+        self.make_room();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
             Ok(None) => {}
@@ -194,12 +213,13 @@ impl<'a> Turn<'a> {
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
         match command {
-            Command::Declare { name, spec } => self.declare(name, spec),
+            Command::Declare { name, spec, connection } => self.declare(name, spec, connection),
             Command::Update { name, spec } => self.update(name, spec),
             Command::Delete { name } => self.delete(&name),
             Command::Purge { queue } => self.purge(&queue),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
+            Command::Commit { work } => self.transact(work),
             Command::Cancel { queue, seqs } => self.cancel(&queue, &seqs),
             Command::Attach(attach) => self.attach(request, attach),
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),

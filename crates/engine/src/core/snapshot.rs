@@ -2,9 +2,10 @@
 
 use malote_model::{LeaseToken, SessionId, Timestamp};
 
+use super::dedup::Seen;
 use super::index::Index;
 use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Place, Queue, Touched};
+use super::queue::{Kept, Place, Queue, Touched};
 use super::{Core, fixed};
 use crate::codec::{Put, Reader, Truncated, decode_event, get_spec, put_spec};
 use crate::command::Totals;
@@ -86,6 +87,7 @@ impl Core {
             let id = r.queue()?;
             let q = read_queue(r, hash_seed)?;
             core.names.insert(q.name.clone(), id);
+            core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
         }
         let mut slots = Vec::new();
@@ -136,11 +138,16 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_var(q.returned.len() as u64);
     q.returned.iter().for_each(|&seq| out.put_var(seq));
     let mut kept: Vec<_> = q.kept.iter().collect();
-    kept.sort_unstable();
+    kept.sort_unstable_by_key(|(seq, _)| **seq);
     out.put_var(kept.len() as u64);
-    for (seq, session) in kept {
+    for (seq, kept) in kept {
         out.put_var(*seq);
-        out.put_str(session.as_str());
+        out.put_session(kept.session.as_ref());
+        out.put_u8(kept.priority);
+        out.put_var(kept.ttl_ms.map_or(0, |ms| ms + 1));
+    }
+    if let Some(seen) = &q.seen {
+        seen.save(out);
     }
     let mut touched: Vec<_> = q.touched.iter().collect();
     touched.sort_unstable_by_key(|(seq, _)| **seq);
@@ -192,16 +199,21 @@ fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
         q.returned.insert(r.var()?);
     }
     for _ in 0..r.count()? {
-        let (seq, session) = (r.var()?, r.session()?.ok_or(Truncated)?);
-        q.kept.insert(seq, session);
+        let (seq, session) = (r.var()?, r.session()?);
+        let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+        q.kept.insert(seq, Kept { session, priority, ttl_ms });
+    }
+    if q.seen.is_some() {
+        q.seen = Some(Box::new(Seen::restore(r)?));
     }
     for _ in 0..r.count()? {
         let (seq, touched) = (r.var()?, read_touched(r)?);
         if q.index.contains(seq) {
-            q.count(None, Some(touched.place));
+            q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
         }
     }
+    q.restore_order();
     for _ in 0..r.count()? {
         let slot = r.var32()?;
         let id: SessionId = r.session()?.ok_or(Truncated)?;

@@ -2,8 +2,11 @@
 //! new script.
 
 mod found;
+mod limits;
 mod plain;
 mod sessions;
+mod time;
+mod together;
 mod world;
 
 use expect_test::Expect;

@@ -203,11 +203,14 @@ pub struct SentOne {
     pub seq: u64,
     /// The sender's id, or the one that was given.
     pub id: String,
+    /// It was sent before, and that is its place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 impl From<malote_engine::Sent> for SentOne {
     fn from(sent: malote_engine::Sent) -> Self {
-        Self { seq: sent.seq.0, id: sent.message_id }
+        Self { seq: sent.seq.0, id: sent.message_id, duplicate: sent.duplicate }
     }
 }
 

@@ -714,11 +714,13 @@ fn short(ask: &Ask) -> String {
 
 fn command_of(ask: &Ask) -> Command {
     let outgoing = |message: &Message| {
-        Outgoing::new(message)
+        Outgoing::new(message, false)
             .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"))
     };
     match ask.clone() {
-        Ask::Declare { name, spec } => Command::Declare { name, spec: Box::new(spec) },
+        Ask::Declare { name, spec } => {
+            Command::Declare { name, spec: Box::new(spec), connection: None }
+        }
         Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
         Ask::Delete { name } => Command::Delete { name },
         Ask::Purge { queue } => Command::Purge { queue },

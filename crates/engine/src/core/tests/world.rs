@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, LeaseToken, Message, QueueName, QueueSpec,
-    RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Body, BodyKind, Changes, DeadLetterTarget, Dedup, LeaseToken, Message, OnExpiry, Overflow,
+    QueueName, QueueSpec, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
 };
 
 use crate::codec::{Outgoing, Stored};
@@ -91,6 +91,26 @@ impl World {
                 if flag("skip") {
                     spec.retry = RetryOrder::Skip;
                 }
+                spec.ttl_ms = number("ttl");
+                if flag("bury") {
+                    spec.on_expiry = OnExpiry::DeadLetter;
+                }
+                spec.priority_max = number("prio").unwrap_or(0) as u8;
+                spec.dedup = number("dedup").map(|window_ms| Dedup {
+                    window_ms,
+                    per_session: flag("each"),
+                    content: flag("content"),
+                });
+                spec.length_max = number("max");
+                spec.bytes_max = number("bytes");
+                spec.overflow = match option("over") {
+                    None => Overflow::Reject,
+                    Some("drop") => Overflow::DropOldest,
+                    Some(_) => Overflow::DeadLetterOldest,
+                };
+                spec.auto_delete = flag("auto");
+                spec.idle_ms_max = number("idle");
+                spec.exclusive = flag("exclusive");
                 match option("dead") {
                     Some("drop") => spec.dead_letter = DeadLetterTarget::Drop,
                     Some(name) => {
@@ -98,12 +118,16 @@ impl World {
                     }
                     None => {}
                 }
-                Command::Declare { name: queue(0), spec: Box::new(spec) }
+                let connection = number("conn").map(ConnectionId);
+                Command::Declare { name: queue(0), spec: Box::new(spec), connection }
             }
-            "send" => {
+            "send" | "tx" => {
                 let item = |body: &str| {
                     let mut message =
                         Message { message_id: Some(body.into()), ..Message::default() };
+                    message.dedup_id = option("key").map(Into::into);
+                    message.ttl_ms = number("ttl");
+                    message.priority = number("prio").unwrap_or(0) as u8;
                     message.body = Body {
                         bytes: Bytes::copy_from_slice(body.as_bytes()),
                         kind: BodyKind::Text,
@@ -115,10 +139,23 @@ impl World {
                     if let Some(ms) = number("at") {
                         message.when = When::At(Timestamp(ms));
                     }
-                    Outgoing::new(&message).unwrap()
+                    Outgoing::new(&message, flag("unnamed")).unwrap()
                 };
-                Command::Send {
-                    items: plain[1..].iter().map(|body| (queue(0), item(body))).collect(),
+                let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
+                let sends = bodies.map(|body| (queue(0), item(body))).collect();
+                if *verb == "send" {
+                    Command::Send { items: sends }
+                } else {
+                    let leases = option("complete").into_iter().flat_map(|names| names.split(','));
+                    let settles = leases
+                        .map(|name| (None, self.tokens[name], Settlement::Complete))
+                        .chain(option("abandon").map(|name| {
+                            let changes = changes();
+                            (None, self.tokens[name], Settlement::Abandon { delay_ms, changes })
+                        }))
+                        .collect();
+                    let states = state().map(|change| (None, change)).into_iter().collect();
+                    Command::Commit { work: Work { sends, settles, states } }
                 }
             }
             "cancel" => {
@@ -184,7 +221,7 @@ impl World {
                     from: queue(0),
                     seq: Seq(plain[1].parse().unwrap()),
                     to: queue(0),
-                    message: Outgoing::new(&message).unwrap(),
+                    message: Outgoing::new(&message, true).unwrap(),
                 }
             }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
@@ -315,7 +352,14 @@ impl World {
         let text = match reply {
             Reply::Done => return,
             Reply::Declared { created } => return assert!(created, "declared twice"),
-            Reply::Sent(_) => return,
+            Reply::Sent(sent) if sent.iter().all(|receipt| !receipt.duplicate) => return,
+            Reply::Sent(sent) => {
+                let each = sent.iter().map(|receipt| match receipt.duplicate {
+                    true => format!("{} again", receipt.seq),
+                    false => receipt.seq.to_string(),
+                });
+                each.collect::<Vec<_>>().join(", ")
+            }
             Reply::Count(n) => format!("{n}"),
             Reply::Settled(each) => {
                 let lost = each.iter().filter(|outcome| outcome.is_err()).count();
