@@ -56,8 +56,9 @@ impl Turn<'_> {
     /// Queues whose last consumer left go at the end of the turn, unless somebody came.
     pub(super) fn remove_left(&mut self) {
         for id in std::mem::take(&mut self.core.live().leaving) {
-            let left = |q: &&Box<super::queue::Queue>| q.spec.auto_delete && q.consumers == 0;
-            if self.core.queues.get(&id).filter(left).is_some() && self.remove_queue(id).is_err() {
+            let q = self.core.queues.get(&id);
+            let left = q.is_some_and(|q| q.spec.auto_delete && q.consumers == 0);
+            if left && self.remove_queue(id).is_err() {
                 self.core.live().leaving.push(id);
             }
         }
