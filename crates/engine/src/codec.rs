@@ -7,6 +7,7 @@
 mod event;
 mod message;
 mod read;
+mod rule;
 mod spec;
 mod stored;
 
@@ -14,6 +15,7 @@ pub(crate) use event::{decode_event, encode_event, kind_of};
 pub use message::Outgoing;
 pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};
+pub use rule::{decode_rule, decode_topic_spec, encode_rule, encode_topic_spec};
 pub(crate) use spec::{get_spec, put_spec};
 pub(crate) use stored::state_of;
 pub use stored::{DeadLetter, Stored, read_state};

@@ -41,8 +41,8 @@ pub enum Refusal {
         /// What it must be.
         why: String,
     },
-    /// A name no queue can have.
-    #[error("queue name `{name}` {why}")]
+    /// A name no queue and no topic can have.
+    #[error("name `{name}` {why}")]
     BadName {
         /// The start of the name.
         name: String,

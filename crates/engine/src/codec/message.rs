@@ -201,7 +201,7 @@ pub(crate) fn get_properties(r: &mut Reader<'_>) -> Result<Properties, Truncated
     (0..n).map(|_| Ok((r.str()?.to_owned(), get_value(r, 0)?))).collect()
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refusal> {
+pub(super) fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refusal> {
     if depth > limits::VALUE_DEPTH_MAX {
         let rule = format!("nested at most {} deep", limits::VALUE_DEPTH_MAX);
         return Err(Refusal::OutOfRange { what: "a property value", rule });
@@ -253,7 +253,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refus
     Ok(())
 }
 
-fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Truncated> {
+pub(super) fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Truncated> {
     if depth > limits::VALUE_DEPTH_MAX {
         return Err(Truncated);
     }
