@@ -67,9 +67,18 @@ impl Connection {
     pub async fn attach(&self, consume: Consume) -> Result<ConsumerId, EngineError> {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
         let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
-        let connection = (!free_standing).then_some(self.id);
-        let attach =
-            Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until: None };
+        let (connection, once_until) = (Some(self.id), None);
+        let attach = Attach {
+            consumer,
+            connection,
+            free_standing,
+            queue,
+            wants,
+            credit,
+            take,
+            lock_ms,
+            once_until,
+        };
         match self.engine.ask(Command::Attach(attach)).await {
             Ok(_) => Ok(consumer),
             Err(error) => {

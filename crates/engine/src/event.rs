@@ -7,7 +7,8 @@
 
 use bytes::Bytes;
 use malote_model::{
-    DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp,
+    DeadReason, LeaseToken, Properties, QueueName, QueueSpec, Rule, SessionId, Timestamp,
+    TopicName, TopicSpec,
 };
 
 use smallvec::SmallVec;
@@ -53,6 +54,14 @@ pub enum Event {
     Unheld { queue: QueueId, session: SessionId, lost: bool },
     /// A session has a state, or none.
     State { queue: QueueId, session: SessionId, state: Option<Bytes> },
+    /// A topic came to be. What it has not routed yet stands in a queue of its own, whose id is the topic's.
+    TopicDeclared { topic: QueueId, name: TopicName, spec: Box<TopicSpec>, at: Timestamp },
+    /// A topic is gone.
+    TopicDeleted { topic: QueueId },
+    /// A queue gets copies by this rule.
+    Bound { topic: QueueId, queue: QueueId, rule: Box<Rule> },
+    /// A rule is gone.
+    Unbound { topic: QueueId, queue: QueueId, rule: String },
 }
 
 /// A message came in.
@@ -72,6 +81,10 @@ pub struct Sent {
     pub ttl_ms: Option<u64>,
     /// What it is known by, where that counts.
     pub dedup: Option<u128>,
+    /// The topic that it came through.
+    pub topic: Option<QueueId>,
+    /// Its body is that of the message in this record: only the headers differ.
+    pub body_at: Option<Pos>,
     /// Everything else, as `codec` wrote it: headers, then the body.
     pub head: Bytes,
     /// The payload. Empty in a replay, which needs only its size.
@@ -107,6 +120,8 @@ pub enum Removal {
     Expired = 5,
     /// They made room in a full queue.
     Overflowed = 6,
+    /// Their topic found nobody who wants them.
+    Unrouted = 7,
 }
 
 /// Messages went out to a receiver.
@@ -175,10 +190,8 @@ pub struct Moved {
     pub from_seq: u64,
     /// whose newest record stands here,
     pub from: Pos,
-    /// into this queue
-    pub queue: QueueId,
-    /// and this place.
-    pub seq: u64,
+    /// into these. Several if a topic routed it.
+    pub places: SmallVec<[Placed; 1]>,
     /// When.
     pub at: Timestamp,
     /// Its session, if the target has sessions.
@@ -189,10 +202,25 @@ pub struct Moved {
     pub priority: u8,
     /// Its own time to live; a dead letter has none any more.
     pub ttl_ms: Option<u64>,
+    /// What it remembers of its way.
+    pub way: Way,
+    /// Its routing key from now on, if that changes.
+    pub key: Option<String>,
     /// Why.
     pub why: Why,
     /// Properties set or replaced.
     pub properties: Properties,
+}
+
+/// What a message remembers of its way, so that it does not go in circles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Queues that it left as a dead letter since somebody last said so.
+    pub died_in: SmallVec<[QueueId; 2]>,
+    /// How often it was forwarded.
+    pub hops: u8,
+    /// The queue that it last left as a dead letter: should nobody want it, that is where it belongs.
+    pub home: Option<QueueId>,
 }
 
 /// Why a message moved.
@@ -213,4 +241,8 @@ pub enum Why {
     },
     /// An operator sent it back; counters start anew.
     Redriven,
+    /// Its topic found where it goes.
+    Routed,
+    /// Its queue forwards.
+    Forwarded,
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
-    limits,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
+    Timestamp, limits,
 };
 
 use crate::chance::Chance;
@@ -64,17 +64,20 @@ pub enum EngineError {
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its place in the queue.
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
     pub seq: Seq,
     /// The sender's id, or the one that was given.
     pub message_id: String,
     /// It was sent before, and that is its place: nothing was stored.
     pub duplicate: bool,
+    /// How many queues have it: of a topic, those with a rule that matches.
+    pub copies: u32,
 }
 
 impl Sent {
     pub(crate) fn of(receipt: Receipt, message_id: String) -> Self {
-        Self { seq: receipt.seq, message_id, duplicate: receipt.duplicate }
+        let Receipt { seq, duplicate, copies } = receipt;
+        Self { seq, message_id, duplicate, copies }
     }
 }
 
@@ -141,7 +144,7 @@ pub enum Which {
 }
 
 type Answer<T> = Result<T, EngineError>;
-type Item = (QueueName, Outgoing);
+type Item = (Address, Outgoing);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
@@ -209,27 +212,29 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to one queue or several.
-    pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+    /// Sends all or none, to queues and topics.
+    pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+        let messages: Vec<(Address, Message)> =
+            messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
         let told = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
             .filter(|_| told)
-            .map(|(queue, m)| (queue.clone(), m.session.clone()))
+            .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
         let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
-        for ((queue, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
+        for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
-            tracing::debug!(%queue, session, message_id, seq, duplicate = sent.duplicate, "sent");
+            tracing::debug!(%to, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
         Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
     }
 
     pub(crate) fn outgoing(
         &self,
-        messages: Vec<(QueueName, Message)>,
+        messages: Vec<(Address, Message)>,
     ) -> Answer<(Vec<Item>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::TooMany {
@@ -241,7 +246,7 @@ impl Engine {
         let mut ids = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
-        for (queue, mut message) in messages {
+        for (to, mut message) in messages {
             let id_given = message.message_id.is_none();
             let id = message
                 .message_id
@@ -251,7 +256,10 @@ impl Engine {
                 message.origin_id = Some(id.clone());
             }
             ids.push(id);
-            let outgoing = Outgoing::new(&message, id_given)?;
+            let outgoing = match &to {
+                Address::Queue(_) => Outgoing::new(&message, id_given)?,
+                Address::Topic(_) => Outgoing::to_topic(message, id_given)?,
+            };
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
                 return Err(Refusal::TooMany {
@@ -260,14 +268,15 @@ impl Engine {
                 }
                 .into());
             }
-            items.push((queue, outgoing));
+            items.push((to, outgoing));
         }
         Ok((items, ids))
     }
 
     /// Takes back scheduled messages; one that is not there refuses all.
-    pub async fn cancel(&self, queue: QueueName, seqs: Vec<Seq>) -> Answer<u64> {
-        answer!(self.ask(Command::Cancel { queue, seqs }).await, Reply::Count(n) => n)
+    pub async fn cancel(&self, from: impl Into<Address>, seqs: Vec<Seq>) -> Answer<u64> {
+        let from = from.into();
+        answer!(self.ask(Command::Cancel { from, seqs }).await, Reply::Count(n) => n)
     }
 
     /// Waits for messages. Dropping the future takes no message with it.
@@ -277,6 +286,7 @@ impl Engine {
         let attach = Attach {
             consumer: self.shared.mailbox.new_consumer(),
             connection: None,
+            free_standing: true,
             queue: queue.clone(),
             wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
             credit: max,
@@ -478,8 +488,9 @@ impl Engine {
         to: QueueName,
         message: Message,
     ) -> Answer<Sent> {
-        let (mut items, mut ids) = self.outgoing(vec![(to, message)])?;
-        let (Some((to, message)), Some(message_id)) = (items.pop(), ids.pop()) else {
+        let (mut items, mut ids) = self.outgoing(vec![(to.into(), message)])?;
+        let (Some((Address::Queue(to), message)), Some(message_id)) = (items.pop(), ids.pop())
+        else {
             unreachable!("one message in, one out")
         };
         let command = Command::Replace { from, seq, to, message };

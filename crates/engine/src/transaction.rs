@@ -1,6 +1,8 @@
 //! A transaction: staged in memory, then one command. Dropping it leaves no trace.
 
-use malote_model::{LeaseToken, Message, QueueName, Refusal, Settlement, Timestamp, limits};
+use malote_model::{
+    Address, LeaseToken, Message, QueueName, Refusal, Settlement, Timestamp, limits,
+};
 
 use crate::command::{Command, Reply, StateChange, Work};
 use crate::handle::{Engine, EngineError, Sent};
@@ -29,8 +31,8 @@ impl Transaction {
     }
 
     /// Stages a message.
-    pub fn send(&mut self, queue: QueueName, message: Message) -> Result<(), EngineError> {
-        let (items, ids) = self.engine.outgoing(vec![(queue, message)])?;
+    pub fn send(&mut self, to: impl Into<Address>, message: Message) -> Result<(), EngineError> {
+        let (items, ids) = self.engine.outgoing(vec![(to.into(), message)])?;
         let bytes = items.iter().map(|(_, message)| message.size() as u64).sum();
         self.stage(bytes)?;
         self.work.sends.extend(items);

@@ -49,6 +49,9 @@ pub const DEAD_LETTER_SEGMENT: &str = "$deadletterqueue";
 /// Service Bus clients write it in any, and two names that they cannot tell apart must not exist.
 pub const SUBSCRIPTION_SEGMENT: &str = "Subscriptions";
 
+/// The last segment of the name of a topic's own store.
+const INBOX_SEGMENT: &str = "$inbox";
+
 impl QueueName {
     /// Checks a name that a user chose. Dead-letter names are accepted: they can be read from.
     pub fn new(name: &str) -> Result<Self, Refusal> {
@@ -78,6 +81,16 @@ impl QueueName {
         }
         let (topic, subscription) = split_subscription(&self.0)?;
         Some((TopicName(topic.into()), subscription))
+    }
+
+    /// Where a topic keeps what it has not routed yet. No user can write such a name.
+    pub fn inbox(topic: &TopicName) -> Self {
+        Self(format!("{topic}/{INBOX_SEGMENT}").into())
+    }
+
+    /// Whether this names what a topic has not routed yet.
+    pub fn is_inbox(&self) -> bool {
+        self.0.strip_suffix(INBOX_SEGMENT).is_some_and(|rest| rest.ends_with('/'))
     }
 
     /// The name as text.

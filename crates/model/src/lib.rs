@@ -28,4 +28,4 @@ pub use queue::{
 pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};
 pub use sql::{SqlAction, SqlFilter};
-pub use topic::{TopicKind, TopicSpec};
+pub use topic::{Address, TopicKind, TopicSpec};

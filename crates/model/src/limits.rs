@@ -82,3 +82,7 @@ pub const SQL_DEPTH_MAX: usize = 32;
 pub const SQL_TEXT_BYTES_MAX: usize = 4096;
 /// The pattern of a LIKE that is itself computed; a longer one is unknown.
 pub const SQL_LIKE_BYTES_MAX: usize = 4096;
+/// Topics of one broker; each costs memory even when nobody uses it.
+pub const TOPICS_MAX: usize = 100_000;
+/// How often a message is forwarded before that must be a circle: Service Bus allows four.
+pub const HOPS_MAX: u8 = 4;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use crate::ids::{QueueName, SessionId};
+use crate::ids::{QueueName, SessionId, TopicName};
 use crate::limits;
 use crate::refusal::Refusal;
+use crate::topic::Address;
 
 /// The properties of a queue. They live with the queue and change only through an update.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +50,8 @@ pub struct QueueSpec {
     pub idle_ms_max: Option<u64>,
     /// The queue belongs to the connection that declared it, and goes with it.
     pub exclusive: bool,
+    /// Its messages go on to there.
+    pub forward_to: Option<Address>,
 }
 
 impl Default for QueueSpec {
@@ -75,6 +78,7 @@ impl Default for QueueSpec {
             auto_delete: false,
             idle_ms_max: None,
             exclusive: false,
+            forward_to: None,
         }
     }
 }
@@ -139,6 +143,13 @@ pub enum DeadLetterTarget {
     Own,
     /// Another queue.
     Queue(QueueName),
+    /// A topic, under the key that they have or under this one.
+    Topic {
+        /// Which.
+        topic: TopicName,
+        /// The key.
+        key: Option<String>,
+    },
     /// Nowhere: they are gone. An explicit dead-letter still goes to the own set.
     Drop,
 }
@@ -201,6 +212,18 @@ impl<T: ToString> Shown for Option<T> {
     }
 }
 
+impl Dedup {
+    /// Refuses a window that is none.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let most = limits::DEDUP_WINDOW_MS_MAX;
+        if !(1..=most).contains(&self.window_ms) {
+            let why = format!("window_ms must be from 1 to {most} (7 days)");
+            return Err(Refusal::BadSpec { field: "dedup", why });
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Dedup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ms", self.window_ms)?;
@@ -247,6 +270,8 @@ impl Shown for DeadLetterTarget {
         match self {
             Self::Own => "own".into(),
             Self::Queue(name) => format!("queue {name}"),
+            Self::Topic { topic, key: None } => format!("topic {topic}"),
+            Self::Topic { topic, key: Some(key) } => format!("topic {topic} as {key}"),
             Self::Drop => "drop".into(),
         }
     }
@@ -295,7 +320,8 @@ impl QueueSpec {
             overflow,
             auto_delete,
             idle_ms_max,
-            exclusive
+            exclusive,
+            forward_to
         );
         None
     }
@@ -357,13 +383,26 @@ impl QueueSpec {
             }
         }
         if let Some(dedup) = &self.dedup {
-            if !(1..=limits::DEDUP_WINDOW_MS_MAX).contains(&dedup.window_ms) {
-                let most = limits::DEDUP_WINDOW_MS_MAX;
-                return bad("dedup", format!("window_ms must be from 1 to {most} (7 days)"));
-            }
+            dedup.check()?;
             if dedup.per_session && !self.sessions.required() {
                 return bad("dedup", "per_session needs a queue with sessions".into());
             }
+        }
+        if let DeadLetterTarget::Topic { key: Some(key), .. } = &self.dead_letter
+            && key.len() > limits::RULE_KEY_BYTES_MAX
+        {
+            return bad(
+                "dead_letter",
+                format!("the key must have at most {} bytes", limits::RULE_KEY_BYTES_MAX),
+            );
+        }
+        if self.forward_to.is_some() && self.sessions.required() {
+            return bad("forward_to", "must be absent in a queue with sessions".into());
+        }
+        if let Some(Address::Queue(name)) = &self.forward_to
+            && name.is_dead_letters()
+        {
+            return bad("forward_to", "must be a queue or a topic, not a dead-letter set".into());
         }
         if let DeadLetterTarget::Queue(name) = &self.dead_letter
             && name.is_dead_letters()

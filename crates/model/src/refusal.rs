@@ -1,6 +1,6 @@
 //! Why the engine said no to a well-formed command. Never a bug, never I/O.
 
-use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
+use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
 
 /// A refusal has no effect: nothing changed, nothing is lost. Each front end maps it in one exhaustive `match`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +32,52 @@ pub enum Refusal {
         queue: QueueName,
         /// The field.
         field: &'static str,
+    },
+    /// No such topic.
+    #[error("topic `{topic}` does not exist")]
+    TopicNotFound {
+        /// The name asked for.
+        topic: TopicName,
+    },
+    /// A declaration that differs from what exists.
+    #[error(
+        "topic `{topic}` exists with {field} = {is}, not {asked}: declare it as it is, or delete it first"
+    )]
+    TopicDiffers {
+        /// Which topic.
+        topic: TopicName,
+        /// The first field that differs.
+        field: &'static str,
+        /// What it is.
+        is: String,
+        /// What was asked.
+        asked: String,
+    },
+    /// A topic that takes messages only from others.
+    #[error("topic `{topic}` is internal: it takes messages only from other topics and queues")]
+    TopicInternal {
+        /// Which topic.
+        topic: TopicName,
+    },
+    /// A rule of that name is there, and is another.
+    #[error("queue `{queue}` has another rule `{rule}` on topic `{topic}`: remove it first")]
+    RuleDiffers {
+        /// Which topic.
+        topic: TopicName,
+        /// Which queue.
+        queue: QueueName,
+        /// The rule's name.
+        rule: String,
+    },
+    /// No such rule.
+    #[error("queue `{queue}` has no rule `{rule}` on topic `{topic}`")]
+    RuleNotFound {
+        /// Which topic.
+        topic: TopicName,
+        /// Which queue.
+        queue: QueueName,
+        /// The rule's name.
+        rule: String,
     },
     /// A specification no queue can have.
     #[error("{field}: {why}")]

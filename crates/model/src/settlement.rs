@@ -92,6 +92,14 @@ pub enum DeadReason {
     Expired,
     /// It was the oldest when its queue overflowed.
     Overflowed,
+    /// It has no session that the queue takes.
+    NoSession,
+    /// It was forwarded too often.
+    TooManyHops,
+    /// It came back, by itself, to where it had died before.
+    Cycle,
+    /// The topic of its queue's dead letters found nobody who wants it.
+    Unroutable,
 }
 
 impl DeadReason {
@@ -102,6 +110,10 @@ impl DeadReason {
             Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
             Self::Expired => "TTLExpiredException",
             Self::Overflowed => "MaxLengthExceeded",
+            Self::NoSession => "Session ID is null.",
+            Self::TooManyHops => "MaxTransferHopCountExceeded",
+            Self::Cycle => "DeadLetterCycle",
+            Self::Unroutable => "DeadLetterUnroutable",
         }
     }
 
@@ -117,6 +129,14 @@ impl DeadReason {
             }
             Self::Expired => "its time to live was over".into(),
             Self::Overflowed => "the queue was full and it was the oldest".into(),
+            Self::NoSession => {
+                "the queue has sessions, and the message has none that it takes".into()
+            }
+            Self::TooManyHops => "it was forwarded too often: queues forward in a circle".into(),
+            Self::Cycle => "its dead-letter targets lead back to a queue where it had died".into(),
+            Self::Unroutable => {
+                "the topic that takes the queue's dead letters knows no queue for it".into()
+            }
         }
     }
 }

@@ -1,8 +1,42 @@
 //! What a topic is declared to be. A topic (an exchange) keeps no messages: it copies each to the queues whose rules
 //! match.
 
+use std::fmt;
+
 use crate::filter::{Filter, Rule};
+use crate::ids::{QueueName, TopicName};
+use crate::queue::Dedup;
 use crate::refusal::Refusal;
+
+/// Where messages go: a queue, or a topic that copies them to queues.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A queue.
+    Queue(QueueName),
+    /// A topic.
+    Topic(TopicName),
+}
+
+impl From<QueueName> for Address {
+    fn from(name: QueueName) -> Self {
+        Self::Queue(name)
+    }
+}
+
+impl From<TopicName> for Address {
+    fn from(name: TopicName) -> Self {
+        Self::Topic(name)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(name) => write!(f, "queue {name}"),
+            Self::Topic(name) => write!(f, "topic {name}"),
+        }
+    }
+}
 
 /// The properties of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +47,8 @@ pub struct TopicSpec {
     pub auto_delete: bool,
     /// Takes messages from other topics only.
     pub internal: bool,
+    /// Whether a message that was sent before is routed again.
+    pub dedup: Option<Dedup>,
 }
 
 /// Which rules a topic takes.
@@ -69,7 +105,7 @@ impl TopicKind {
 impl TopicSpec {
     /// The first field in which `asked` differs: its name, what it is, what was asked.
     pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
-        let Self { kind, auto_delete, internal } = self;
+        let Self { kind, auto_delete, internal, dedup } = self;
         let word = |kind: TopicKind| kind.word().to_owned();
         if *kind != asked.kind {
             return Some(("kind", word(*kind), word(asked.kind)));
@@ -78,8 +114,23 @@ impl TopicSpec {
             ("auto_delete", *auto_delete, asked.auto_delete),
             ("internal", *internal, asked.internal),
         ];
-        let (field, is, asked) = flags.into_iter().find(|(_, is, asked)| is != asked)?;
-        Some((field, is.to_string(), asked.to_string()))
+        if let Some((field, is, asked)) = flags.into_iter().find(|(_, is, asked)| is != asked) {
+            return Some((field, is.to_string(), asked.to_string()));
+        }
+        let shown = |dedup: &Option<Dedup>| dedup.map_or("none".into(), |dedup| dedup.to_string());
+        (*dedup != asked.dedup).then(|| ("dedup", shown(dedup), shown(&asked.dedup)))
+    }
+
+    /// Refuses what no topic can be.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match &self.dedup {
+            Some(dedup) if dedup.per_session => {
+                let why = "per_session is for queues: a topic has no sessions".into();
+                Err(Refusal::BadSpec { field: "dedup", why })
+            }
+            Some(dedup) => dedup.check(),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a rule that no topic can have, or that one of this kind cannot.

@@ -2,11 +2,15 @@
 
 use bytes::Bytes;
 use malote_model::{DeadReason, LeaseToken, SessionId};
+use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
+use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
-use crate::event::{Cause, Event, Leased, Moved, Over, Placed, Removal, Returned, Sent, Why};
+use crate::event::{
+    Cause, Event, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+};
 
 pub(super) const VERSION: u8 = 1;
 pub(super) const KIND_SENT: u8 = 7;
@@ -34,6 +38,10 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Held { .. } => 14,
         Event::Unheld { .. } => 15,
         Event::State { .. } => KIND_STATE,
+        Event::TopicDeclared { .. } => 17,
+        Event::TopicDeleted { .. } => 18,
+        Event::Bound { .. } => 19,
+        Event::Unbound { .. } => 20,
     }
 }
 
@@ -109,6 +117,23 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_str(session.as_str());
             out.put_bool(state.is_some());
             out.extend_from_slice(state.as_deref().unwrap_or_default());
+        }
+        Event::TopicDeclared { topic, name, spec, at } => {
+            out.put_queue(*topic);
+            out.put_str(name.as_str());
+            out.put_time(*at);
+            put_topic_spec(out, spec);
+        }
+        Event::TopicDeleted { topic } => out.put_queue(*topic),
+        Event::Bound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            put_rule(out, rule).expect("the rule was checked when it was decided");
+        }
+        Event::Unbound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            out.put_str(rule);
         }
     }
 }
@@ -212,20 +237,40 @@ pub(super) fn get_over(r: &mut Reader<'_>) -> Result<Option<Over>, Truncated> {
     Ok(Some(Over { from, properties: get_properties(r)? }))
 }
 
+pub(crate) fn put_way(out: &mut Vec<u8>, way: &Way) {
+    out.put_var(way.died_in.len() as u64);
+    way.died_in.iter().for_each(|&queue| out.put_queue(queue));
+    out.put_u8(way.hops);
+    out.put_queue(way.home.unwrap_or_default());
+}
+
+pub(crate) fn get_way(r: &mut Reader<'_>) -> Result<Way, Truncated> {
+    let n = r.count()?;
+    let died_in = (0..n).map(|_| r.queue()).collect::<Result<_, _>>()?;
+    let hops = r.u8()?;
+    // No queue has the number 0.
+    let home = Some(r.queue()?).filter(|&home| home != QueueId::default());
+    Ok(Way { died_in, hops, home })
+}
+
 fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     out.put_queue(moved.from_queue);
     out.put_var(moved.from_seq);
     out.put_pos(moved.from);
-    out.put_queue(moved.queue);
-    out.put_var(moved.seq);
+    put_places(out, &moved.places);
     out.put_time(moved.at);
     out.put_session(moved.session.as_ref());
     out.put_var(u64::from(moved.size));
     out.put_u8(moved.priority);
     out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
+    put_way(out, &moved.way);
+    out.put_bool(moved.key.is_some());
+    moved.key.iter().for_each(|key| out.put_str(key));
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
+        Why::Routed => out.put_u8(3),
+        Why::Forwarded => out.put_u8(4),
         Why::Dead { reason, source, receives, failed } => {
             out.put_u8(2);
             match reason {
@@ -246,6 +291,10 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                 }
                 DeadReason::Expired => out.put_u8(3),
                 DeadReason::Overflowed => out.put_u8(4),
+                DeadReason::NoSession => out.put_u8(5),
+                DeadReason::TooManyHops => out.put_u8(6),
+                DeadReason::Cycle => out.put_u8(7),
+                DeadReason::Unroutable => out.put_u8(8),
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -257,12 +306,16 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
 
 pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
-    let (queue, seq, at) = (r.queue()?, r.var()?, r.time()?);
+    let (places, at) = (get_places(r)?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
     let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+    let way = get_way(r)?;
+    let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
+        3 => Why::Routed,
+        4 => Why::Forwarded,
         2 => {
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
@@ -270,6 +323,10 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
                 3 => DeadReason::Expired,
                 4 => DeadReason::Overflowed,
+                5 => DeadReason::NoSession,
+                6 => DeadReason::TooManyHops,
+                7 => DeadReason::Cycle,
+                8 => DeadReason::Unroutable,
                 _ => return Err(Truncated),
             };
             Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
@@ -281,13 +338,14 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
         from_queue,
         from_seq,
         from,
-        queue,
-        seq,
+        places,
         at,
         session,
         size,
         priority,
         ttl_ms,
+        way,
+        key,
         why,
         properties,
     })
@@ -320,6 +378,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 4 => Removal::Replaced,
                 5 => Removal::Expired,
                 6 => Removal::Overflowed,
+                7 => Removal::Unrouted,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
@@ -351,6 +410,19 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (queue, session, set) = (r.queue()?, named(r)?, r.bool()?);
             Event::State { queue, session, state: set.then(|| Bytes::copy_from_slice(r.rest())) }
         }
+        17 => {
+            let (topic, name, at) = (r.queue()?, r.topic()?, r.time()?);
+            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r)?), at }
+        }
+        18 => Event::TopicDeleted { topic: r.queue()? },
+        19 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Bound { topic, queue, rule: Box::new(get_rule(r)?) }
+        }
+        20 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
+        }
         _ => return Err(Truncated),
     })
 }
@@ -360,15 +432,27 @@ const PRIORITY: u8 = 2;
 const TTL: u8 = 4;
 const DEDUP: u8 = 8;
 const SESSION: u8 = 16;
+const TOPIC: u8 = 32;
+const BODY_AT: u8 = 64;
 
-fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
-    out.reserve(sent.size as usize + 64);
-    out.put_var(sent.places.len() as u64);
-    for place in &sent.places {
+fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
+    out.put_var(places.len() as u64);
+    for place in places {
         out.put_queue(place.queue);
         out.put_var(place.seq);
         out.put_time(place.due);
     }
+}
+
+fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placed; 1]>, Truncated> {
+    let n = r.count()?;
+    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
+    (0..n).map(place).collect()
+}
+
+fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
+    out.reserve(sent.size as usize + 64);
+    put_places(out, &sent.places);
     out.put_time(sent.at);
     let flags = [
         (SCHEDULED, sent.scheduled),
@@ -376,6 +460,8 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
         (TTL, sent.ttl_ms.is_some()),
         (DEDUP, sent.dedup.is_some()),
         (SESSION, sent.session.is_some()),
+        (TOPIC, sent.topic.is_some()),
+        (BODY_AT, sent.body_at.is_some()),
     ];
     out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
     if sent.priority > 0 {
@@ -390,25 +476,42 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
     if let Some(session) = &sent.session {
         out.put_str(session.as_str());
     }
-    out.extend_from_slice(&sent.head);
-    out.extend_from_slice(&sent.body);
+    if let Some(topic) = sent.topic {
+        out.put_queue(topic);
+    }
+    match sent.body_at {
+        // Its size counts as if the body were here.
+        Some(body_at) => {
+            out.put_pos(body_at);
+            out.put_var(u64::from(sent.size));
+            out.extend_from_slice(&sent.head);
+        }
+        None => {
+            out.extend_from_slice(&sent.head);
+            out.extend_from_slice(&sent.body);
+        }
+    }
 }
 
 /// Leaves the reader at the message's headers.
 pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
-    let n = r.count()?;
-    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
-    let places = (0..n).map(place).collect::<Result<_, _>>()?;
+    let places = get_places(r)?;
     let (at, flags) = (r.time()?, r.u8()?);
-    if flags >= SESSION << 1 {
+    if flags >= BODY_AT << 1 {
         return Err(Truncated);
     }
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
     let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
     let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
-    let size = u32::try_from(r.rest().len()).map_err(|_| Truncated)?;
+    let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
+    let (body_at, size) = match flags & BODY_AT {
+        0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
+        _ => (Some(r.pos()?), r.var32()?),
+    };
     Ok(Sent {
+        topic,
+        body_at,
         places,
         at,
         scheduled: flags & SCHEDULED != 0,

@@ -20,6 +20,8 @@ pub struct Outgoing {
     key: std::ops::Range<usize>,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
+    /// The message itself, for a topic to look at.
+    pub(crate) facts: Option<Box<Message>>,
 }
 
 impl Outgoing {
@@ -82,7 +84,14 @@ impl Outgoing {
             key,
             head: head.into(),
             body: message.body.bytes.clone(),
+            facts: None,
         })
+    }
+
+    /// Checks and encodes a message for a topic.
+    pub fn to_topic(message: Message, id_given: bool) -> Result<Self, Refusal> {
+        let outgoing = Self::new(&message, id_given)?;
+        Ok(Self { facts: Some(Box::new(message)), ..outgoing })
     }
 
     /// What de-duplication knows the message by: 128 bits of SHA-256, so that nobody can make two alike. Without a

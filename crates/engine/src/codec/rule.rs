@@ -9,6 +9,7 @@ use malote_model::{
 
 use super::message::{get_value, put_value};
 use super::read::{Put, Reader, Truncated};
+use super::spec::{get_dedup, put_dedup};
 
 /// The bytes of a rule; refused is what no rule can be.
 pub fn encode_rule(rule: &Rule) -> Result<Vec<u8>, Refusal> {
@@ -39,7 +40,7 @@ pub fn decode_topic_spec(bytes: &[u8]) -> Option<TopicSpec> {
 }
 
 pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
-    let TopicSpec { kind, auto_delete, internal } = spec;
+    let TopicSpec { kind, auto_delete, internal, dedup } = spec;
     out.put_u8(match kind {
         TopicKind::Filter => 0,
         TopicKind::Direct => 1,
@@ -49,6 +50,7 @@ pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
     });
     out.put_bool(*auto_delete);
     out.put_bool(*internal);
+    put_dedup(out, *dedup);
 }
 
 pub(crate) fn get_topic_spec(r: &mut Reader<'_>) -> Result<TopicSpec, Truncated> {
@@ -60,7 +62,7 @@ pub(crate) fn get_topic_spec(r: &mut Reader<'_>) -> Result<TopicSpec, Truncated>
         4 => TopicKind::Headers,
         _ => return Err(Truncated),
     };
-    Ok(TopicSpec { kind, auto_delete: r.bool()?, internal: r.bool()? })
+    Ok(TopicSpec { kind, auto_delete: r.bool()?, internal: r.bool()?, dedup: get_dedup(r)? })
 }
 
 pub(crate) fn put_rule(out: &mut Vec<u8>, rule: &Rule) -> Result<(), Refusal> {
@@ -270,7 +272,7 @@ mod tests {
         for kind in [Filter, Direct, Fanout, Topic, Headers] {
             for flags in 0..4 {
                 let (auto_delete, internal) = (flags & 1 != 0, flags & 2 != 0);
-                let spec = TopicSpec { kind, auto_delete, internal };
+                let spec = TopicSpec { kind, auto_delete, internal, dedup: None };
                 let bytes = encode_topic_spec(&spec);
                 assert_eq!(decode_topic_spec(&bytes), Some(spec));
                 assert_eq!(decode_topic_spec(&bytes[..2]), None);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use malote_model::{
-    DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
+    Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
 use super::queue::{Place, Queue};
@@ -39,6 +39,24 @@ impl Turn<'_> {
                 }
             };
         }
+        if name.subscription_of().is_some() {
+            let why = "is the queue of a subscription: declare it as a subscription of its topic";
+            return Err(Refusal::BadName { name: name.as_str().to_owned(), why });
+        }
+        let queue = self.make_queue(name, spec, connection, 0)?;
+        self.end();
+        self.made_queue(queue, connection);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    /// Makes a queue, if it can be; the group stays open, with `room` left in it.
+    pub(super) fn make_queue(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        connection: Option<ConnectionId>,
+        room: usize,
+    ) -> Result<QueueId, Refusal> {
         self.check_spec(&name, &spec)?;
         if spec.exclusive && connection.is_none() {
             let why = "an exclusive queue belongs to a connection: declare it over one".into();
@@ -48,16 +66,19 @@ impl Turn<'_> {
             return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
         }
         let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
-        let exclusive = connection.filter(|_| spec.exclusive);
-        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.begin(FRAME_ROOM + spec_room(&spec) + room)?;
         self.commit(Event::Declared { queue, dead, name, spec, at: self.now }, false);
-        self.end();
+        Ok(queue)
+    }
+
+    /// What follows once the queue is journaled.
+    pub(super) fn made_queue(&mut self, queue: QueueId, connection: Option<ConnectionId>) {
         self.core.used(queue, self.now);
         self.core.arm_idle(queue);
-        if let Some(connection) = exclusive {
+        let exclusive = self.core.queues.get(&queue).is_some_and(|q| q.spec.exclusive);
+        if let Some(connection) = connection.filter(|_| exclusive) {
             self.own_queue(connection, queue);
         }
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
     }
 
     fn check_spec(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
@@ -70,6 +91,10 @@ impl Turn<'_> {
             if self.core.queue(target).is_err() {
                 return bad(format!("queue `{target}` does not exist: declare it first"));
             }
+        }
+        if spec.forward_to == Some(Address::Queue(name.clone())) {
+            let why = "must be another queue, or a topic".into();
+            return Err(Refusal::BadSpec { field: "forward_to", why });
         }
         Ok(())
     }
@@ -121,7 +146,7 @@ impl Turn<'_> {
     /// Removes a queue, whoever wants it so; its consumers are told.
     pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
         let Some(q) = self.core.queues.get(&queue) else { return Ok(()) };
-        let (name, dead) = (q.name.clone(), q.dead);
+        let (name, dead, topics) = (q.name.clone(), q.dead, q.bound_to.clone());
         let live = self.core.live();
         let mut orphans: Vec<_> = live
             .consumers
@@ -136,7 +161,7 @@ impl Turn<'_> {
         for orphan in orphans {
             self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
         }
-        Ok(())
+        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
     }
 
     pub(super) fn purge(&mut self, name: &QueueName) -> Decided {

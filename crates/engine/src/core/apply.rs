@@ -7,7 +7,7 @@ use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
 
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
-use super::{Core, Timer};
+use super::{Core, Timer, Under};
 use crate::event::{Cause, Event, Leased, Moved, Over, QueueId, Removal, Returned, Sent, Why};
 use crate::journal::Pos;
 
@@ -96,6 +96,12 @@ impl Core {
                 self.revoke(hold);
                 self.touch(*queue);
             }
+            Event::TopicDeclared { topic, name, spec, at } => {
+                self.topic_declared(*topic, name, spec, *at);
+            }
+            Event::TopicDeleted { topic } => self.drop_topic(*topic),
+            Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
+            Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
             Event::State { queue, session, state } => {
                 let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
                 else {
@@ -111,7 +117,7 @@ impl Core {
         }
     }
 
-    fn saw(&mut self, at: u64) {
+    pub(super) fn saw(&mut self, at: u64) {
         self.last_at = self.last_at.max(at);
     }
 
@@ -142,6 +148,16 @@ impl Core {
     fn sent(&mut self, pos: Pos, sent: &Sent) {
         self.saw(sent.at.0);
         let Sent { at, scheduled, session, priority, ttl_ms, dedup, size, .. } = sent;
+        if let Some(topic) = sent.topic {
+            self.remember_published(topic, *dedup, at.0);
+            if let Some(t) = self.topics.get_mut(&topic) {
+                t.totals.copies += sent.places.len() as u64;
+            }
+        }
+        if let Some(body_at) = sent.body_at {
+            self.share(body_at);
+            self.under.insert(pos, Under { from: body_at, users: 1 });
+        }
         for place in &sent.places {
             let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
@@ -157,16 +173,21 @@ impl Core {
                 session: session.as_ref(),
                 priority: *priority,
                 ttl_ms: *ttl_ms,
-                moved: false,
+                way: None,
             };
             self.arrive(pos, place.queue, &arrival);
+            if sent.body_at.is_some()
+                && let Some(q) = self.queues.get_mut(&place.queue)
+            {
+                q.newest.insert(place.seq, pos);
+            }
         }
     }
 
     /// Puts a message into a queue and, if the queue has sessions, into the line of its own.
     fn arrive(&mut self, pos: Pos, id: QueueId, arrival: &Arrival<'_>) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Arrival { seq, due, scheduled, session, priority, ttl_ms, moved, .. } = *arrival;
+        let Arrival { seq, due, scheduled, session, priority, ttl_ms, way, .. } = *arrival;
         if seq < q.next_seq {
             return; // never: sequences only grow
         }
@@ -189,8 +210,10 @@ impl Core {
             q.refresh_session(slot);
             self.touch_session(id, slot);
         } else {
-            let kept = Kept { session: session.cloned(), priority, ttl_ms };
-            if (scheduled || moved) && kept != Kept::default() {
+            let keeps = scheduled || way.is_some() || q.keeps_all();
+            let way = way.cloned().unwrap_or_default();
+            let kept = Kept { session: session.cloned(), priority, ttl_ms, way };
+            if keeps && kept != Kept::default() {
                 q.kept.insert(seq, kept);
             }
             if due == 0 && q.sessions.is_none() {
@@ -229,8 +252,11 @@ impl Core {
             match why {
                 Removal::Completed | Removal::Taken => q.totals.completed += 1,
                 Removal::Expired => q.totals.expired += 1,
-                Removal::Cancelled | Removal::Dropped | Removal::Replaced | Removal::Overflowed => {
-                }
+                Removal::Cancelled
+                | Removal::Dropped
+                | Removal::Replaced
+                | Removal::Overflowed
+                | Removal::Unrouted => {}
             }
             if why == Removal::Taken {
                 q.totals.delivered += 1;
@@ -290,11 +316,24 @@ impl Core {
         q.refresh_session(slot);
     }
 
-    /// Forgets what lies over what, from the newest record down.
+    /// Forgets what lies over what, from the newest record down to one that others need too.
     fn forget_records(&mut self, newest: Pos) {
-        let mut next = Some(newest);
-        while let Some(pos) = next {
-            next = self.under.remove(&pos);
+        let mut next = newest;
+        while let Some(under) = self.under.get_mut(&next) {
+            under.users -= 1;
+            if under.users > 0 {
+                return;
+            }
+            let from = under.from;
+            self.under.remove(&next);
+            next = from;
+        }
+    }
+
+    /// One more needs a record and what lies under it.
+    fn share(&mut self, pos: Pos) {
+        if let Some(under) = self.under.get_mut(&pos) {
+            under.users += 1;
         }
     }
 
@@ -440,14 +479,14 @@ impl Core {
     /// The record at `pos` lies over the newest one of the message.
     fn lay_over(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
         if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
-            self.under.insert(pos, over.from);
+            self.under.insert(pos, Under { from: over.from, users: 1 });
             q.newest.insert(seq, pos);
         }
     }
 
     fn moved(&mut self, pos: Pos, moved: &Moved) {
         self.saw(moved.at.0);
-        let Moved { from_queue, from_seq, from, queue, seq, at, why, .. } = moved;
+        let Moved { from_queue, from_seq, from, at, why, .. } = moved;
         // The records under it stay live, now under the new place: they are taken off the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
@@ -456,31 +495,37 @@ impl Core {
                 q.totals.expired += u64::from(*reason == DeadReason::Expired);
             }
         }
+        if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {
+            topic.totals.copies += moved.places.len() as u64;
+        }
         let line = self.queues.get(from_queue).and_then(|q| q.line_of(*from_seq));
         self.leave(pos, *from_queue, *from_seq);
         self.left_line(pos, *from_queue, line);
-        self.under.insert(pos, *from);
-        if let Some(q) = self.queues.get_mut(queue) {
+        let users = moved.places.iter().filter(|place| self.queues.contains_key(&place.queue));
+        // One more, so that it outlasts this.
+        let users = users.count() as u32 + 1;
+        self.under.insert(pos, Under { from: *from, users });
+        for place in &moved.places {
+            let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
             let arrival = Arrival {
-                seq: *seq,
+                seq: place.seq,
                 at: at.0,
-                due: 0,
+                due: place.due.0,
                 scheduled: false,
                 size: moved.size,
                 session: moved.session.as_ref(),
                 priority: moved.priority,
                 ttl_ms: moved.ttl_ms,
-                moved: true,
+                way: Some(&moved.way),
             };
-            self.arrive(pos, *queue, &arrival);
+            self.arrive(pos, place.queue, &arrival);
             // `newest` names every place with records under it, so that leaving forgets them.
-            if let Some(q) = self.queues.get_mut(queue) {
-                q.newest.insert(*seq, pos);
+            if let Some(q) = self.queues.get_mut(&place.queue) {
+                q.newest.insert(place.seq, pos);
             }
-        } else {
-            self.forget_records(pos);
         }
+        self.forget_records(pos);
     }
 
     /// A delay is over. Not an event: it follows from the clock.
@@ -661,9 +706,10 @@ impl Core {
         }
     }
 
-    fn drop_queue(&mut self, id: QueueId) {
+    pub(super) fn drop_queue(&mut self, id: QueueId) {
         let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
-        for id in [id, dead] {
+        // A topic's inbox has no dead letters.
+        for id in if id == dead { vec![id] } else { vec![id, dead] } {
             let held: Vec<_> =
                 self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
             for slot in held {
@@ -671,10 +717,11 @@ impl Core {
             }
             let Some(q) = self.queues.remove(&id) else { continue };
             self.names.remove(&q.name);
+            self.forget_bindings(&q, id);
             self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
             q.newest.values().for_each(|&newest| self.forget_records(newest));
             if let Some(live) = self.live.as_mut() {
-                let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle);
+                let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.again);
                 let messages = q.touched.values().filter_map(|t| t.timer);
                 messages.chain(own).for_each(|timer| live.timers.cancel(timer));
             }

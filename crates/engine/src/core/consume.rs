@@ -15,6 +15,7 @@ use crate::journal::Pos;
 pub(super) struct Consumer {
     pub queue: QueueId,
     pub connection: Option<ConnectionId>,
+    pub free_standing: bool,
     pub wants: Want,
     pub credit: u32,
     pub take: bool,
@@ -77,8 +78,8 @@ impl Live {
 
 impl Turn<'_> {
     pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
-        let Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until } =
-            attach;
+        let Attach { consumer, connection, free_standing, queue, wants, credit, .. } = attach;
+        let Attach { take, lock_ms, once_until, .. } = attach;
         check_lock(lock_ms)?;
         if credit > limits::CREDIT_MAX {
             return Err(Refusal::OutOfRange {
@@ -108,6 +109,7 @@ impl Turn<'_> {
             Consumer {
                 queue: id,
                 connection,
+                free_standing,
                 wants,
                 credit,
                 take,
@@ -337,6 +339,13 @@ impl Turn<'_> {
     }
 
     fn serve_queue(&mut self, id: QueueId) {
+        let Some(q) = self.core.queues.get(&id) else { return };
+        if q.spec.forward_to.is_some() {
+            return self.forward(id);
+        }
+        if q.name.is_inbox() {
+            return self.offer_inbox(id);
+        }
         let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
             let Some(&consumer_id) = q.waiting.front().filter(|_| !q.paused) else { return };
@@ -476,7 +485,8 @@ impl Turn<'_> {
         rests_on: &mut Pos,
     ) -> Result<(), Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
-        let (take, lock_ms, connection) = (consumer.take, consumer.lock_ms, consumer.connection);
+        let (take, lock_ms) = (consumer.take, consumer.lock_ms);
+        let connection = consumer.connection.filter(|_| !consumer.free_standing);
         self.grant(
             id,
             seqs,

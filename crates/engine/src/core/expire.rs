@@ -45,6 +45,10 @@ impl Turn<'_> {
                 }
                 Timer::Expiry(queue) => self.expiry_due(queue),
                 Timer::Idle(queue) => self.idle_due(queue),
+                Timer::Again(queue) => {
+                    self.core.touch(queue);
+                    true
+                }
             };
             self.end();
             self.make_room();
@@ -123,6 +127,11 @@ impl Turn<'_> {
             Timer::Idle(queue) => {
                 if let Some(q) = self.core.queues.get_mut(&queue) {
                     q.idle = id;
+                }
+            }
+            Timer::Again(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.again = id;
                 }
             }
         }

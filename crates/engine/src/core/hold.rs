@@ -29,6 +29,7 @@ impl Turn<'_> {
         let waiting = Consumer {
             queue: id,
             connection,
+            free_standing: false,
             wants,
             credit: 0,
             take: false,

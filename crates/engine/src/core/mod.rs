@@ -14,6 +14,7 @@ mod index;
 mod leases;
 mod lifecycle;
 mod queue;
+mod route;
 mod send;
 mod sessions;
 mod settle;
@@ -21,6 +22,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topic;
 mod transact;
 mod ttl;
 
@@ -28,13 +30,14 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
-use malote_model::{LeaseToken, QueueName, Refusal, Timestamp};
+use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
 use self::timers::Wheel;
+use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
-use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply};
+use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
 use crate::event::{Event, QueueId};
 use crate::journal::{Appender, Pos};
 
@@ -44,8 +47,10 @@ pub struct Core {
     names: BTreeMap<QueueName, QueueId>,
     next_queue: u32,
     leases: Leases,
+    topics: HashMap<QueueId, Box<Topic>, FixedState>,
+    topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
-    under: HashMap<Pos, Pos, FixedState>,
+    under: HashMap<Pos, Under, FixedState>,
     /// Keys that all queues remember.
     seen_keys: usize,
     epoch: u32,
@@ -54,6 +59,13 @@ pub struct Core {
     hash_seed: u64,
     /// Everything below is not durable: it begins anew with every start.
     live: Option<Live>,
+}
+
+/// What a record lies over, and how many messages need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Under {
+    from: Pos,
+    users: u32,
 }
 
 struct Live {
@@ -79,6 +91,8 @@ enum Timer {
     Expiry(QueueId),
     /// A queue may have been idle for too long.
     Idle(QueueId),
+    /// What a queue could not send on.
+    Again(QueueId),
 }
 
 /// Something to say, once the journal is far enough.
@@ -99,6 +113,8 @@ pub enum To {
     Request(u64, Result<Reply, Refusal>),
     /// A notice to a consumer of a connection.
     Consumer(ConsumerId, Notice),
+    /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
+    Route(QueueId, Vec<ToRoute>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -116,8 +132,8 @@ pub struct Turn<'a> {
 }
 
 /// A group frame costs at most this beside what is counted.
-/// A session id has up to 512 bytes and a queue name 260.
-const FRAME_ROOM: usize = 1024;
+/// A session id and a key have up to 512 bytes each, and a queue name 403.
+const FRAME_ROOM: usize = 2048;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -127,6 +143,8 @@ impl Core {
             names: BTreeMap::new(),
             next_queue: 1,
             leases: Leases::default(),
+            topics: fixed(),
+            topic_names: BTreeMap::new(),
             under: fixed(),
             seen_keys: 0,
             epoch: 0,
@@ -220,7 +238,7 @@ impl<'a> Turn<'a> {
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
             Command::Commit { work } => self.transact(work),
-            Command::Cancel { queue, seqs } => self.cancel(&queue, &seqs),
+            Command::Cancel { from, seqs } => self.cancel(&from, &seqs),
             Command::Attach(attach) => self.attach(request, attach),
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
             Command::Detach { consumer } => self.detach(consumer),
@@ -243,6 +261,17 @@ impl<'a> Turn<'a> {
             Command::BreakSession { queue, session } => self.break_session(&queue, &session),
             Command::Move { from, items, why } => self.move_messages(&from, items, why),
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
+            Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
+            Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
+            Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
+            Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
+            Command::Route { topic, items } => self.route(topic, items),
+            Command::DescribeTopic { name } => self.describe_topic(&name),
+            Command::ListTopics => Ok(Some((self.list_topics(), Needs::Settled))),
+            Command::Rules { topic, queue, after, max } => {
+                self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
+            }
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),

@@ -11,7 +11,7 @@ use super::sessions::{NONE, Sessions};
 use super::timers::TimerId;
 use super::{FixedState, fixed};
 use crate::command::{ConnectionId, ConsumerId, MessageState, QueueFacts, Totals};
-use crate::event::QueueId;
+use crate::event::{QueueId, Way};
 use crate::journal::Pos;
 
 /// A queue. A message that was never delivered, delayed or set aside is only a place in the index.
@@ -45,6 +45,8 @@ pub(super) struct Queue {
     pub expire_from: u64,
     /// What it has seen, if it cares.
     pub seen: Option<Box<Seen>>,
+    /// Topics with rules that lead here.
+    pub bound_to: BTreeSet<QueueId>,
     /// Bytes of messages that are not ready, if bytes are limited.
     pub aside_bytes: u64,
     /// With sessions: no message before this is ready.
@@ -64,6 +66,8 @@ pub(super) struct Queue {
     pub expiry: Option<(u64, TimerId)>,
     /// Since when nobody has used it, if that counts, and the timer.
     pub idle: Option<TimerId>,
+    /// It could not send its messages on, and tries again.
+    pub again: Option<TimerId>,
     pub used_at: u64,
     pub had_consumer: bool,
     /// Whose it is, if it is exclusive.
@@ -76,6 +80,7 @@ pub(super) struct Kept {
     pub session: Option<SessionId>,
     pub priority: u8,
     pub ttl_ms: Option<u64>,
+    pub way: Way,
 }
 
 /// A message that was delivered, delayed or set aside.
@@ -147,8 +152,8 @@ pub(super) struct Arrival<'a> {
     pub session: Option<&'a SessionId>,
     pub priority: u8,
     pub ttl_ms: Option<u64>,
-    /// It comes from another queue, and may go back one day.
-    pub moved: bool,
+    /// It comes from another queue, and may go back one day: what it remembers of its way.
+    pub way: Option<&'a Way>,
 }
 
 /// What is left of a message that is gone.
@@ -186,6 +191,7 @@ impl Queue {
             expiring: BTreeSet::new(),
             expire_from: 0,
             seen,
+            bound_to: BTreeSet::new(),
             aside_bytes: 0,
             oldest: 0,
             locked: 0,
@@ -200,6 +206,7 @@ impl Queue {
             dirty: false,
             expiry: None,
             idle: None,
+            again: None,
             used_at: 0,
             had_consumer: false,
             connection: None,
@@ -261,6 +268,11 @@ impl Queue {
 
     pub(super) fn ready(&self) -> u64 {
         self.index.len().saturating_sub(self.locked + self.delayed + self.scheduled + self.deferred)
+    }
+
+    /// Whether messages go on from here: then what they would be elsewhere is kept.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.spec.forward_to.is_some() || self.name.is_inbox()
     }
 
     /// Whether older messages go when it is full.

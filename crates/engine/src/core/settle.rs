@@ -6,12 +6,14 @@ use malote_model::{
     Settlement, Timestamp, limits,
 };
 
+use smallvec::smallvec;
+
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
 use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
 use crate::codec::put_properties;
 use crate::command::{Reply, StateChange};
-use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
+use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
 
 impl Turn<'_> {
     pub(super) fn settle(
@@ -217,6 +219,17 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
         let asked = matches!(reason, DeadReason::Asked { .. });
+        let kept = q.kept.get(&from_seq);
+        let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
+        way.hops = 0;
+        way.home = Some(from_queue);
+        // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
+        match asked {
+            true => way.died_in.clear(),
+            false if way.died_in.contains(&from_queue) => {}
+            false => way.died_in.push(from_queue),
+        }
+        let mut new_key = None;
         let queue = match &q.spec.dead_letter {
             _ if q.owner.is_some() => q.dead,
             DeadLetterTarget::Drop if !asked => {
@@ -227,7 +240,12 @@ impl Turn<'_> {
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
             DeadLetterTarget::Queue(name) => {
-                self.dead_target(name, session.as_ref()).unwrap_or(q.dead)
+                let target = self.dead_target(name, session.as_ref());
+                target.filter(|target| !way.died_in.contains(target)).unwrap_or(q.dead)
+            }
+            DeadLetterTarget::Topic { topic, key } => {
+                new_key = key.clone();
+                self.core.topic_names.get(topic).copied().unwrap_or(q.dead)
             }
         };
         let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
@@ -239,27 +257,26 @@ impl Turn<'_> {
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let (receives, failed) =
             touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
-        let priority = q.kept.get(&from_seq).map_or(q.index.priority(from_seq), |k| k.priority);
         let source = q
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
         let why = Why::Dead { reason, source: source.clone(), receives, failed };
         let lazy = !(q.durable() || target.durable());
-        let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
         let moved = Moved {
             from_queue,
             from_seq,
             from,
-            queue,
-            seq,
-            at,
+            places: smallvec![Placed { queue, seq: target.next_seq, due: Timestamp(0) }],
+            at: self.now,
             session,
             size,
-            priority,
+            priority: kept.map_or(q.index.priority(from_seq), |kept| kept.priority),
             ttl_ms: None,
+            way,
+            key: new_key,
             why,
-            properties,
+            properties: changes.properties.clone(),
         };
         self.commit(Event::Moved(Box::new(moved)), lazy);
     }

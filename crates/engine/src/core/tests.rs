@@ -7,6 +7,7 @@ mod plain;
 mod sessions;
 mod time;
 mod together;
+mod topics;
 mod world;
 
 use expect_test::Expect;

@@ -122,7 +122,7 @@ fn a_priority_is_kept_through_delays_schedules_and_dead_letters() {
 #[test]
 fn a_message_that_was_sent_before_is_not_taken_again() {
     check(
-        "queue q dedup=1000 \n send q x \n send q y x \n send q z key=x \n send q w w \n facts q \n receive q \n complete a
+        "queue q dedup=1000 \n send q x \n send q y x \n send q z known=x \n send q w w \n facts q \n receive q \n complete a
         wait 999 \n send q x \n restart \n send q x \n wait 1 \n send q x \n facts q",
         expect![[r#"
             2, 1 again
