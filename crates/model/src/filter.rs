@@ -3,6 +3,8 @@
 //! [`Filter::matches`] says what each filter means, for one message at a time. The engine's router finds the same
 //! answers for many rules at once.
 
+use std::sync::Arc;
+
 use crate::facts::Facts;
 use crate::ids::{SessionId, Timestamp, clip};
 use crate::limits;
@@ -34,8 +36,8 @@ pub enum Filter {
     Pattern(String),
     /// Those with such properties, in the way of headers exchanges.
     Headers(Headers),
-    /// Those with all of these fields.
-    Correlation(Correlation),
+    /// Those with all of these fields. Shared: a router keeps them too, and there may be very many.
+    Correlation(Arc<Correlation>),
     /// Those for which the condition is true.
     Sql(SqlFilter),
 }

@@ -150,6 +150,8 @@ impl TopicSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::filter::{Correlation, Headers};
     use crate::sql::{SqlAction, SqlFilter};
@@ -174,7 +176,7 @@ mod tests {
             Filter::Key("k".into()),
             Filter::Pattern("a.#".into()),
             Filter::Headers(Headers::default()),
-            Filter::Correlation(Correlation::default()),
+            Filter::Correlation(Arc::new(Correlation::default())),
             Filter::Sql(SqlFilter::new("a = 1", vec![]).unwrap()),
         ];
         let kinds = [

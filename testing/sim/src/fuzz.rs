@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use malote_engine::topic::Router;
-use malote_engine::{Stored, decode_rule, decode_topic_spec, encode_rule};
 use malote_engine::core::Core;
 use malote_engine::disk::Disk;
 use malote_engine::journal::{
     HEADER_BYTES, HeaderBlock, KIND_MARK, Options, Pos, Recovered, Replay, decode_frame,
     decode_header, decode_snapshot, recover,
 };
+use malote_engine::topic::Router;
+use malote_engine::{Stored, decode_rule, decode_topic_spec, encode_rule};
 
 use malote_front_http::native::decode_frame as decode_native;
 use malote_front_http::wire::Encoding;
@@ -320,7 +320,7 @@ fn rules() -> Vec<Rule> {
         Filter::Key("a.b.c".into()),
         Filter::Pattern("a.*.#".into()),
         Filter::Headers(Headers { mode: HeadersMatch::Any, values }),
-        Filter::Correlation(correlation),
+        Filter::Correlation(Arc::new(correlation)),
         Filter::Sql(sql.expect("it parses")),
     ];
     let name = |i: usize| format!("rule {i}");

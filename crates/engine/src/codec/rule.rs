@@ -2,6 +2,8 @@
 //!
 //! A SQL text is kept as it was written and parsed again when it is read: what once parsed must always parse.
 
+use std::sync::Arc;
+
 use malote_model::{
     Correlation, Filter, Headers, HeadersMatch, Refusal, Rule, SqlAction, SqlFilter, TopicKind,
     TopicSpec, Value,
@@ -153,7 +155,7 @@ pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Truncated> {
                 }
             }
             correlation.properties = get_named(r)?;
-            Filter::Correlation(correlation)
+            Filter::Correlation(Arc::new(correlation))
         }
         6 => {
             let text = r.str()?;
@@ -216,9 +218,9 @@ mod tests {
             rule("2", headers(HeadersMatch::Any)),
             rule("3", headers(HeadersMatch::AllWithX)),
             rule("4", headers(HeadersMatch::AnyWithX)),
-            rule("5", Filter::Correlation(Correlation::default())),
-            rule("6", Filter::Correlation(some)),
-            rule("7", Filter::Correlation(all)),
+            rule("5", Filter::Correlation(Arc::new(Correlation::default()))),
+            rule("6", Filter::Correlation(Arc::new(some))),
+            rule("7", Filter::Correlation(Arc::new(all))),
             rule("8", Filter::Sql(sql.clone())),
             Rule { name: "9".into(), filter: Filter::Sql(sql), action: Some(action.clone()) },
             Rule { name: "10".into(), filter: Filter::All, action: Some(action) },

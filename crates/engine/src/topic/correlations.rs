@@ -2,6 +2,7 @@
 //! publish costs one look-up per set of fields in use, however many rules there are.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use malote_model::filter::CORRELATION_FIELDS;
@@ -30,7 +31,7 @@ struct Fields {
 struct Slot {
     hash: u64,
     /// What all of them ask for.
-    wanted: Box<Correlation>,
+    wanted: Arc<Correlation>,
     ids: Ids,
 }
 
@@ -110,12 +111,12 @@ impl Correlations {
         (fields, hash.expect("it has the fields that it asks for"))
     }
 
-    pub(super) fn insert(&mut self, wanted: &Correlation, id: RuleId) {
+    pub(super) fn insert(&mut self, wanted: &Arc<Correlation>, id: RuleId) {
         let (fields, hash) = self.place(wanted);
         let table = self.tables.entry(fields).or_default();
         let is_it = |slot: &Slot| slot.hash == hash && same(&slot.wanted, wanted);
         let entry = table.entry(hash, is_it, |slot| slot.hash);
-        let empty = || Slot { hash, wanted: Box::new(wanted.clone()), ids: Ids::default() };
+        let empty = || Slot { hash, wanted: Arc::clone(wanted), ids: Ids::default() };
         entry.or_insert_with(empty).get_mut().ids.insert(id);
     }
 

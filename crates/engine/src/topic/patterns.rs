@@ -6,12 +6,16 @@
 
 use hashbrown::HashTable;
 use malote_model::filter::words;
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::ids::{Ids, RuleId};
 
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;
+
+/// Where the words so far may have led: commonly a few nodes.
+type Nodes = SmallVec<[u32; 16]>;
 
 #[derive(Debug)]
 pub(super) struct Patterns {
@@ -80,7 +84,7 @@ impl Patterns {
         if self.nodes[ROOT as usize].is_idle() {
             return;
         }
-        let (mut now, mut next) = (Vec::new(), Vec::new());
+        let (mut now, mut next) = (Nodes::new(), Nodes::new());
         self.enter(ROOT, &mut now);
         for word in words(key) {
             for &at in &now {
@@ -109,7 +113,7 @@ impl Patterns {
     }
 
     /// At a node, and at once under its `#`, which may stand for no word.
-    fn enter(&self, at: u32, set: &mut Vec<u32>) {
+    fn enter(&self, at: u32, set: &mut Nodes) {
         if at == NONE {
             return;
         }

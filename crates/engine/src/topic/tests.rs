@@ -1,6 +1,7 @@
 //! The router against a scan of all rules, and the answers of the brokers that it follows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use malote_model::{
     Correlation, Facts, Filter, Headers, HeadersMatch, Message, Rule, SessionId, SqlAction,
@@ -102,7 +103,10 @@ fn many_rules_may_say_the_same() {
         Filter::All,
         Filter::Key("a.b".into()),
         Filter::Pattern("a.*".into()),
-        Filter::Correlation(Correlation { subject: subject.clone(), ..Correlation::default() }),
+        Filter::Correlation(Arc::new(Correlation {
+            subject: subject.clone(),
+            ..Correlation::default()
+        })),
     ];
     let message = Message { subject, ..Message::default() };
     for filter in same {
@@ -153,7 +157,8 @@ fn correlations_tell_values_apart() {
     let mut router = Router::new(1);
     for (target, value) in (0..).zip(&values) {
         let properties = vec![("v".to_owned(), value.clone())];
-        let filter = Filter::Correlation(Correlation { properties, ..Correlation::default() });
+        let filter =
+            Filter::Correlation(Arc::new(Correlation { properties, ..Correlation::default() }));
         router.insert(target, rule("r", filter));
     }
     let hits = |value: &Value| {
@@ -230,7 +235,7 @@ fn filter() -> impl Strategy<Value = Filter> {
         1 => key().prop_map(Filter::Key),
         4 => key().prop_map(Filter::Pattern),
         1 => headers,
-        4 => correlation().prop_map(Filter::Correlation),
+        4 => correlation().prop_map(|wanted| Filter::Correlation(Arc::new(wanted))),
         1 => sql.prop_map(|text| Filter::Sql(SqlFilter::new(text, vec![]).unwrap())),
     ]
 }

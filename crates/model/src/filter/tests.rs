@@ -169,12 +169,12 @@ fn rules_have_bounds() {
     rule("r", Filter::Key(text(513))).check().unwrap_err();
     rule("r", Filter::Pattern(text(513))).check().unwrap_err();
     let subject = Some(text(513));
-    rule("r", Filter::Correlation(Correlation { subject, ..Correlation::default() }))
+    rule("r", Filter::Correlation(Arc::new(Correlation { subject, ..Correlation::default() })))
         .check()
         .unwrap_err();
     let properties = |n: usize, value: &Value| {
         let properties = (0..n).map(|i| (i.to_string(), value.clone())).collect();
-        Filter::Correlation(Correlation { properties, ..Correlation::default() })
+        Filter::Correlation(Arc::new(Correlation { properties, ..Correlation::default() }))
     };
     rule("r", properties(256, &Value::Null)).check().unwrap();
     rule("r", properties(257, &Value::Null)).check().unwrap_err();

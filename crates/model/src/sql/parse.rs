@@ -137,9 +137,11 @@ impl<'a> Parser<'a> {
         let mut kind = first.0;
         while self.word("OR") {
             self.condition(Ok((kind, first.1)))?;
+            let skip = self.skip();
             let right = self.conjunction();
             self.condition(right)?;
             self.ops.push(Op::Or);
+            self.land(skip, true);
             kind = Kind::Condition;
         }
         Ok((kind, first.1))
@@ -150,12 +152,28 @@ impl<'a> Parser<'a> {
         let mut kind = first.0;
         while self.word("AND") {
             self.condition(Ok((kind, first.1)))?;
+            let skip = self.skip();
             let right = self.negation();
             self.condition(right)?;
             self.ops.push(Op::And);
+            self.land(skip, false);
             kind = Kind::Condition;
         }
         Ok((kind, first.1))
+    }
+
+    /// A step whose meaning is known when the right side is read.
+    fn skip(&mut self) -> usize {
+        self.ops.push(Op::Unknown);
+        self.ops.len() - 1
+    }
+
+    /// From there to here, if the left side alone decides.
+    fn land(&mut self, skip: usize, decides: bool) {
+        let to = self.ops.len();
+        if let Some(op) = self.ops.get_mut(skip) {
+            *op = Op::SkipIf { decides, to };
+        }
     }
 
     fn negation(&mut self) -> Part {

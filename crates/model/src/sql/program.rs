@@ -42,6 +42,11 @@ pub(super) enum Op {
         negated: bool,
     },
     Not,
+    /// Goes on at `to`, with the value below, if that is what decides.
+    SkipIf {
+        decides: bool,
+        to: usize,
+    },
     And,
     Or,
 }
@@ -95,14 +100,22 @@ fn fold(text: &str) -> impl Iterator<Item = char> {
     text.chars().flat_map(char::to_lowercase)
 }
 
-/// Runs a program. It is one step per token at most, so the length of the text bounds it.
+/// Runs a program. Steps are few per token and lead forwards only, so the length of the text bounds it.
 pub(super) fn run<'a>(
     ops: &'a [Op],
     parameters: &'a [(String, Value)],
     facts: &Facts<'a>,
 ) -> Operand<'a> {
     let mut stack: Vec<Operand<'a>> = Vec::with_capacity(8);
-    for op in ops {
+    let mut next = 0;
+    while let Some(op) = ops.get(next) {
+        next += 1;
+        if let Op::SkipIf { decides, to } = *op {
+            if stack.last().and_then(Operand::truth) == Some(decides) {
+                next = to;
+            }
+            continue;
+        }
         let result = step(op, &mut stack, parameters, facts);
         stack.push(result);
     }
@@ -121,7 +134,7 @@ fn step<'a>(
     facts: &Facts<'a>,
 ) -> Operand<'a> {
     match op {
-        Op::Unknown => Operand::Unknown,
+        Op::Unknown | Op::SkipIf { .. } => Operand::Unknown,
         Op::Bool(b) => Operand::Bool(*b),
         Op::Int(n) => Operand::Int((*n).into()),
         Op::Float(n) => Operand::Float(*n),
