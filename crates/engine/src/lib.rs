@@ -21,6 +21,7 @@ mod mailbox;
 mod open;
 mod shard;
 pub mod topic;
+mod topics;
 mod transaction;
 
 pub use codec::{
@@ -28,7 +29,8 @@ pub use codec::{
     read_state,
 };
 pub use command::{
-    ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange, Totals, Wants,
+    Binding, ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange,
+    TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};

@@ -190,6 +190,7 @@ fn get_named(r: &mut Reader<'_>) -> Result<Vec<(String, Value)>, Truncated> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use malote_model::Dedup;
 
     fn rules() -> Vec<Rule> {
         let rule = |name: &str, filter| Rule { name: name.into(), filter, action: None };
@@ -272,16 +273,21 @@ mod tests {
     fn topic_specs_survive_their_bytes() {
         use TopicKind::{Direct, Fanout, Filter, Headers, Topic};
         for kind in [Filter, Direct, Fanout, Topic, Headers] {
-            for flags in 0..4 {
+            for flags in 0..8 {
                 let (auto_delete, internal) = (flags & 1 != 0, flags & 2 != 0);
-                let spec = TopicSpec { kind, auto_delete, internal, dedup: None };
+                let dedup = (flags & 4 != 0).then_some(Dedup {
+                    window_ms: 9,
+                    per_session: false,
+                    content: true,
+                });
+                let spec = TopicSpec { kind, auto_delete, internal, dedup };
                 let bytes = encode_topic_spec(&spec);
                 assert_eq!(decode_topic_spec(&bytes), Some(spec));
-                assert_eq!(decode_topic_spec(&bytes[..2]), None);
+                (0..bytes.len()).for_each(|cut| assert_eq!(decode_topic_spec(&bytes[..cut]), None));
             }
         }
-        assert_eq!(decode_topic_spec(&[5, 0, 0]), None);
-        assert_eq!(decode_topic_spec(&[0, 2, 0]), None);
-        assert_eq!(decode_topic_spec(&[0, 0, 0, 0]), None);
+        assert_eq!(decode_topic_spec(&[5, 0, 0, 0]), None);
+        assert_eq!(decode_topic_spec(&[0, 2, 0, 0]), None);
+        assert_eq!(decode_topic_spec(&[0, 0, 0, 0, 0]), None);
     }
 }

@@ -150,7 +150,7 @@ impl Core {
         let Sent { at, scheduled, session, priority, ttl_ms, dedup, size, .. } = sent;
         if let Some(topic) = sent.topic {
             self.remember_published(topic, *dedup, at.0);
-            if let Some(t) = self.topics.get_mut(&topic) {
+            if let Some(t) = self.topics.get_mut(&topic).filter(|_| !scheduled) {
                 t.totals.copies += sent.places.len() as u64;
             }
         }

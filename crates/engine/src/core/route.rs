@@ -6,7 +6,7 @@
 
 use malote_model::{
     Address, DeadReason, Facts, Message, Refusal, Seq, SessionId, Sessions, Timestamp, TopicName,
-    Value, When, limits,
+    When, limits,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -72,9 +72,7 @@ impl Core {
                 copies.barred += 1;
                 continue;
             }
-            let Some((rule, action)) =
-                hit.rule.and_then(|rule| Some((rule, rule.action.as_ref()?)))
-            else {
+            let Some(rule) = hit.rule else {
                 match fits(q, message.session.as_ref()) {
                     true => copies.plain.push(hit.target),
                     false => copies.misfits.push((hit.target, DeadReason::NoSession)),
@@ -82,8 +80,7 @@ impl Core {
                 continue;
             };
             let mut changed = message.clone();
-            action.apply(&mut changed, at);
-            changed.properties.set("RuleName", Value::String(rule.name.clone()));
+            rule.act(&mut changed, at);
             match Outgoing::new(&changed, true) {
                 Ok(copy) if fits(q, copy.session.as_ref()) => {
                     copies.changed.push((hit.target, copy));

@@ -62,7 +62,16 @@ fn queues() -> Value {
         "lock_ms": {"type": "integer", "minimum": 1, "maximum": 43_200_000},
         "failed_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
         "receives_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
-        "dead_letter": {"oneOf": [words(&["own", "drop"]), object(&["queue"], json!({"queue": text()}))]},
+        "dead_letter": {"oneOf": [
+            words(&["own", "drop"]),
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text(), "key": text()})),
+        ]},
+        "forward_to": {"oneOf": [
+            {"type": "null"},
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text()})),
+        ]},
         "durability": words(&["fsync", "relaxed"]),
         "retry": words(&["hold", "skip"]),
         "delay_ms": whole(),

@@ -319,7 +319,7 @@ pub struct DeadLetterOut {
 
 impl Received {
     fn of(stored: Stored, encoding: Encoding) -> Self {
-        let Stored { message, enqueued_at, dead } = stored;
+        let Stored { message, enqueued_at, dead, .. } = stored;
         let kind = message.body.kind;
         let bytes = message.body.bytes;
         let is_text = kind == BodyKind::Text && std::str::from_utf8(&bytes).is_ok();
@@ -457,7 +457,13 @@ mod tests {
             "app_id":"j","dedup_id":"l","priority":3,"ttl_ms":9,"properties":{"n":{"$type":"i32","value":1}}}"#;
         let message = new(json).unwrap();
         assert_eq!(message.properties.get("n"), Some(&Value::I32(1)));
-        let stored = Stored { message: message.clone(), enqueued_at: Timestamp(5), dead: None };
+        let stored = Stored {
+            message: message.clone(),
+            enqueued_at: Timestamp(5),
+            dead: None,
+            deaths: Vec::new(),
+            depth: 1,
+        };
         let delivery = Delivery {
             seq: Seq(1),
             lease: None,

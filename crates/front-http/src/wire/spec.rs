@@ -1,8 +1,8 @@
 //! What queues are asked to be, and are.
 
 use malote_model::{
-    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder,
-    SessionId, Sessions,
+    Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueName, QueueSpec,
+    RetryOrder, SessionId, Sessions, TopicName,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -33,6 +33,8 @@ pub struct SpecIn {
     #[serde(default, deserialize_with = "present")]
     idle_ms_max: Option<Option<u64>>,
     exclusive: Option<bool>,
+    #[serde(default, deserialize_with = "present")]
+    forward_to: Option<Option<ForwardIn>>,
     dead_letter: Option<DeadLetterIn>,
     durability: Option<DurabilityWord>,
     retry: Option<RetryWord>,
@@ -88,10 +90,14 @@ enum SessionsWord {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(untagged, expecting = "dead_letter must be \"own\", \"drop\" or {\"queue\": name}")]
+#[serde(
+    untagged,
+    expecting = "dead_letter must be \"own\", \"drop\", {\"queue\": name} or {\"topic\": name, \"key\": key}"
+)]
 enum DeadLetterIn {
     Word(DeadLetterWord),
     Queue(ToQueue),
+    Topic(ToTopic),
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -105,6 +111,27 @@ enum DeadLetterWord {
 #[serde(deny_unknown_fields)]
 struct ToQueue {
     queue: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct ToTopic {
+    topic: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged, expecting = "forward_to must be {\"queue\": name} or {\"topic\": name}")]
+enum ForwardIn {
+    Queue(ToQueue),
+    Topic(OnlyTopic),
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct OnlyTopic {
+    topic: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -138,6 +165,16 @@ impl SpecIn {
                 DeadLetterIn::Word(DeadLetterWord::Own) => DeadLetterTarget::Own,
                 DeadLetterIn::Word(DeadLetterWord::Drop) => DeadLetterTarget::Drop,
                 DeadLetterIn::Queue(to) => DeadLetterTarget::Queue(QueueName::new(&to.queue)?),
+                DeadLetterIn::Topic(ToTopic { topic, key }) => {
+                    DeadLetterTarget::Topic { topic: TopicName::new(&topic)?, key }
+                }
+            };
+        }
+        if let Some(to) = self.forward_to {
+            base.forward_to = match to {
+                None => None,
+                Some(ForwardIn::Queue(to)) => Some(QueueName::new(&to.queue)?.into()),
+                Some(ForwardIn::Topic(to)) => Some(TopicName::new(&to.topic)?.into()),
             };
         }
         if let Some(durability) = self.durability {
@@ -228,6 +265,7 @@ pub struct SpecOut {
     auto_delete: bool,
     idle_ms_max: Option<u64>,
     exclusive: bool,
+    forward_to: Option<ForwardIn>,
 }
 
 impl From<QueueSpec> for SpecOut {
@@ -249,7 +287,18 @@ impl From<QueueSpec> for SpecOut {
                 DeadLetterTarget::Queue(name) => {
                     DeadLetterIn::Queue(ToQueue { queue: name.as_str().to_owned() })
                 }
+                DeadLetterTarget::Topic { topic, key } => {
+                    DeadLetterIn::Topic(ToTopic { topic: topic.as_str().to_owned(), key })
+                }
             },
+            forward_to: spec.forward_to.map(|to| match to {
+                Address::Queue(name) => {
+                    ForwardIn::Queue(ToQueue { queue: name.as_str().to_owned() })
+                }
+                Address::Topic(name) => {
+                    ForwardIn::Topic(OnlyTopic { topic: name.as_str().to_owned() })
+                }
+            }),
             durability: match spec.durability {
                 Durability::Fsync => DurabilityWord::Fsync,
                 Durability::Relaxed => DurabilityWord::Relaxed,
