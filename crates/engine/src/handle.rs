@@ -191,8 +191,18 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to one queue or several.
+    /// Sends all or none, to one queue or several. Waits while too much is being sent.
     pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+        self.send_unless(messages, std::future::pending()).await
+    }
+
+    /// As [`Engine::send`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing sent.
+    /// What has found room is not affected: its outcome is always awaited.
+    pub async fn send_unless(
+        &self,
+        messages: Vec<(QueueName, Message)>,
+        enough: impl Future<Output = ()>,
+    ) -> Answer<Vec<Sent>> {
         let told = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
@@ -200,7 +210,11 @@ impl Engine {
             .map(|(queue, m)| (queue.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
-        let _publishing = self.shared.mailbox.publish_permit(&items).await?;
+        let _publishing = tokio::select! {
+            biased;
+            room = self.shared.mailbox.publish_permit(&items) => room?,
+            () = enough => return Err(Refusal::Busy.into()),
+        };
         let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
         for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
             let session = session.as_ref().map(SessionId::as_str);

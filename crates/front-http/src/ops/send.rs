@@ -57,10 +57,10 @@ pub async fn send(
     message.body = body_of(content_type.as_deref(), body.bytes.clone());
     message.content_type = content_type;
     let sessions = message.session.is_some() || create == Create::Sessions;
-    let sent = match api.engine.send(vec![(queue.clone(), message.clone())]).await {
+    let sent = match publish(&api, vec![(queue.clone(), message.clone())]).await {
         Err(EngineError::Refused(Refusal::QueueNotFound { .. })) if create != Create::No => {
             create_queue(&api, &caller, &queue, sessions).await?;
-            api.engine.send(vec![(queue, message)]).await
+            publish(&api, vec![(queue, message)]).await
         }
         other => other,
     };
@@ -101,6 +101,14 @@ pub async fn send_many(
     Ok((StatusCode::CREATED, Answer(all(sent))))
 }
 
+/// Sends, and does not wait for ever for room: a caller that is told to come back later can still settle.
+pub(crate) async fn publish(
+    api: &Api,
+    messages: Vec<(QueueName, Message)>,
+) -> Result<Vec<Sent>, EngineError> {
+    api.engine.send_unless(messages, tokio::time::sleep(api.limits.publish_wait)).await
+}
+
 /// Each message with the queue that it names.
 pub(crate) fn addressed(
     messages: Vec<NewMessage>,
@@ -118,7 +126,7 @@ async fn send_all(
     caller: &Principal,
     items: Vec<(QueueName, NewMessage)>,
 ) -> Result<Vec<Sent>, Problem> {
-    Ok(api.engine.send(prepare_all(api, caller, items).await?).await?)
+    Ok(publish(api, prepare_all(api, caller, items).await?).await?)
 }
 
 /// Checks and translates a batch; nothing is sent yet.
