@@ -1,5 +1,6 @@
 //! The way into the core's thread, and the way its words find back.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::codec::Outgoing;
 use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply};
 use crate::core::{FixedState, To};
 use crate::handle::EngineError;
+use crate::journal::Marks;
 
 /// Kilobytes of messages that are being sent and not yet answered: senders beyond that wait, settlers never do.
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
@@ -32,6 +34,7 @@ pub(crate) struct Mailbox {
     publishing: Semaphore,
     next_id: AtomicU64,
     poisoned: AtomicBool,
+    marks: Arc<Marks>,
     outlets: Mutex<Outlets>,
 }
 
@@ -47,7 +50,7 @@ struct Outlets {
 }
 
 impl Mailbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(marks: Arc<Marks>) -> Self {
         let outlets = Outlets {
             connections: HashMap::with_hasher(FixedState),
             consumers: HashMap::with_hasher(FixedState),
@@ -58,6 +61,7 @@ impl Mailbox {
             publishing: Semaphore::new(PUBLISHING_KIB_MAX as usize),
             next_id: AtomicU64::new(1),
             poisoned: AtomicBool::new(false),
+            marks,
             outlets: Mutex::new(outlets),
         }
     }
@@ -127,8 +131,10 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
+    /// The journal knows first: whoever loses its answer to a failed sync must not hear that the broker is merely
+    /// stopping, which would mean that nothing happened.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::SeqCst)
+        self.poisoned.load(Ordering::SeqCst) || self.marks.poisoned()
     }
 
     fn closed(&self) -> EngineError {

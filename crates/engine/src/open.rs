@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
 use crate::handle::{Engine, Shared};
 use crate::journal::{
-    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
+    self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
 };
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
@@ -62,7 +62,6 @@ pub struct Running {
     stopping: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     report: Report,
-    marks: Arc<Marks>,
     segments: Segments,
     disk: Arc<dyn Disk>,
 }
@@ -113,7 +112,7 @@ impl Engine {
         }
         syncer.sync().map_err(OpenError::Start)?;
 
-        let mailbox = Arc::new(Mailbox::new());
+        let mailbox = Arc::new(Mailbox::new(marks.clone()));
         let (on_written, on_durable, on_poison) =
             (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let callbacks = Callbacks {
@@ -157,7 +156,7 @@ impl Engine {
                 move || keep_snapshots(snapshotter, hash_seed, &stopping)
             })?,
         ];
-        let running = Running { mailbox, pool, stopping, threads, report, marks, segments, disk };
+        let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
     }
 }
@@ -196,7 +195,7 @@ impl Running {
 
     /// Whether the disk failed. The process should end: a restart goes through recovery.
     pub fn is_poisoned(&self) -> bool {
-        self.mailbox.is_poisoned() || self.marks.poisoned()
+        self.mailbox.is_poisoned()
     }
 
     /// Bytes of journal in use.
