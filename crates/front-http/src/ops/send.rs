@@ -40,6 +40,9 @@ pub(crate) const NAMES: [&str; 17] = [
 
 const HEADER_PREFIX: &str = "malote-";
 const PROPERTY_PREFIX: &str = "property-";
+/// What `curl -d` says when nobody said anything: text of some kind, and no media type. A form that is meant as one
+/// can say so with a parameter, or come in a batch.
+const CURL_DEFAULT: &str = "application/x-www-form-urlencoded";
 
 /// One message: the body is the body.
 pub async fn send(
@@ -55,7 +58,7 @@ pub async fn send(
     let content_type = new.content_type.take();
     let mut message = prepare(&api, &queue, new).await?;
     message.body = body_of(content_type.as_deref(), body.bytes.clone());
-    message.content_type = content_type;
+    message.content_type = content_type.filter(|kind| kind != CURL_DEFAULT);
     let sessions = message.session.is_some() || create == Create::Sessions;
     let sent = match publish(&api, vec![(queue.clone(), message.clone())]).await {
         Err(EngineError::Refused(Refusal::QueueNotFound { .. })) if create != Create::No => {
