@@ -88,10 +88,8 @@ fn holds((name, wanted): &(String, String), message: &Received) -> bool {
     let Some((_, value)) = properties.find(|(have, _)| have == name) else { return false };
     let value: serde_json::Value = serde_json::from_str(value.get()).unwrap_or_default();
     let plain = if value.get("$type").is_some() { &value["value"] } else { &value };
-    match plain {
-        serde_json::Value::String(text) => text == wanted,
-        other => other.to_string() == *wanted,
-    }
+    let shown = plain.as_str().map_or_else(|| plain.to_string(), str::to_owned);
+    shown == *wanted
 }
 
 /// The sequence behind the last message there is. Looking begins near where the count of sends says, and halves the
