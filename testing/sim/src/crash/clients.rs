@@ -364,13 +364,15 @@ fn consume_once(shared: &Shared, n: u64, holder: u64, rng: &mut Rng) -> io::Resu
             got.iter().for_each(|got| history.completing(&got.id, now()));
         }
         let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
-        let settle =
-            json!({ "queue": queue, "items": [{ "leases": leases, "outcome": "complete" }] });
         native.patience(Duration::from_secs(20))?;
-        match native.ask("settle", settle)? {
-            Ok(answer) => note_completed(shared, &got, &answer),
-            Err(problem) => {
-                shared.history().wrong("settlement refused", problem.to_string());
+        if !leases.is_empty() {
+            let settle =
+                json!({ "queue": queue, "items": [{ "leases": leases, "outcome": "complete" }] });
+            match native.ask("settle", settle)? {
+                Ok(answer) => note_completed(shared, &got, &answer),
+                Err(problem) => {
+                    shared.history().wrong("settlement refused", problem.to_string());
+                }
             }
         }
         if let Err(problem) = native.ask("credit", json!({ "consumer": 1, "credit": count }))? {
