@@ -260,6 +260,7 @@ impl From<Refusal> for Problem {
             // One variant, two meanings: a batch that is too large will be so again.
             Refusal::TooMany { what, .. } if what.contains("in one ") => Code::BatchTooLarge,
             Refusal::TooMany { .. } => Code::TooMany,
+            Refusal::Busy => Code::Busy,
             Refusal::DiskFull => Code::DiskFull,
         };
         let mut problem = Self::new(code, refusal.to_string());
