@@ -13,33 +13,37 @@ pub(super) struct Image {
     mounted: bool,
 }
 
-/// Why there can be no image on this machine.
+/// Why there is no image.
 pub(super) enum Missing {
     /// The kernel cannot do it, whoever asks.
     Kernel,
     /// It could, for somebody else or with more tools.
-    Machine(&'static str),
+    Machine(String),
+}
+
+impl From<anyhow::Error> for Missing {
+    fn from(error: anyhow::Error) -> Missing {
+        Missing::Machine(format!("{error:#}"))
+    }
 }
 
 impl Image {
-    /// What is in the way, if anything is.
-    pub fn missing() -> Option<Missing> {
+    pub fn mount(bytes: u64) -> Result<Image, Missing> {
         let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
-        if !devices.lines().any(|line| line.trim().ends_with(" loop")) {
-            return Some(Missing::Kernel);
+        let loaded = devices.lines().any(|line| line.trim().ends_with(" loop"));
+        // A module that is not loaded yet has its door already.
+        if !loaded && !Path::new("/dev/loop-control").exists() {
+            return Err(Missing::Kernel);
         }
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         if effective.and_then(|ids| ids.split_whitespace().nth(1)) != Some("0") {
-            return Some(Missing::Machine("mounting a file system needs root"));
+            return Err(Missing::Machine("mounting a file system needs root".into()));
         }
-        if Command::new("mkfs.ext4").arg("-V").output().is_err() {
-            return Some(Missing::Machine("mkfs.ext4 is not installed"));
-        }
-        None
+        Ok(Image::make(bytes)?)
     }
 
-    pub fn mount(bytes: u64) -> Result<Image> {
+    fn make(bytes: u64) -> Result<Image> {
         let dir = tempfile::tempdir().context("no room for an image")?;
         let file = dir.path().join("image");
         File::create(&file)?.set_len(bytes)?;

@@ -38,19 +38,18 @@ pub enum Outcome {
 
 /// Fills the disk, empties it and fills it again, `rounds` times.
 pub fn run(rounds: u64, image_mib: u64, binary: &Path, seed: u64) -> Result<Outcome> {
-    match Image::missing() {
-        None => {}
-        Some(Missing::Kernel) => {
+    let image = match Image::mount(image_mib << 20) {
+        Ok(image) => image,
+        Err(Missing::Kernel) => {
             println!("skipped: this kernel has no loop devices");
             return Ok(Outcome::Skipped);
         }
-        Some(Missing::Machine(why)) if std::env::var_os("CI").is_some() => bail!("{why}"),
-        Some(Missing::Machine(why)) => {
+        Err(Missing::Machine(why)) if std::env::var_os("CI").is_some() => bail!("{why}"),
+        Err(Missing::Machine(why)) => {
             println!("skipped: {why}");
             return Ok(Outcome::Skipped);
         }
-    }
-    let image = Image::mount(image_mib << 20)?;
+    };
     let mut server = Server::new(binary, &image.data())?;
     server.start()?;
     declare(&server)?;
