@@ -11,6 +11,8 @@ use malote_model::{
     Timestamp, limits,
 };
 
+use tokio::sync::SemaphorePermit;
+
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::codec::{Outgoing, Stored};
@@ -70,14 +72,22 @@ pub struct Sent {
     pub message_id: String,
     /// It was sent before, and that is its place: nothing was stored.
     pub duplicate: bool,
-    /// How many queues have it: of a topic, those with a rule that matches.
-    pub copies: u32,
+    /// Of a topic: how many copies its rules made. None of a queue, which has the message itself, and of what is
+    /// scheduled, which has not been routed.
+    pub copies: Option<u32>,
+}
+
+/// What is known of a message before it is sent.
+pub(crate) struct Given {
+    id: String,
+    to_topic: bool,
 }
 
 impl Sent {
-    pub(crate) fn of(receipt: Receipt, message_id: String) -> Self {
+    pub(crate) fn of(receipt: Receipt, given: Given) -> Self {
         let Receipt { seq, duplicate, copies } = receipt;
-        Self { seq, message_id, duplicate, copies }
+        let routed = given.to_topic && seq == Seq(0);
+        Self { seq, message_id: given.id, duplicate, copies: routed.then_some(copies) }
     }
 }
 
@@ -232,24 +242,34 @@ impl Engine {
             .filter(|_| told)
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
-        let (items, ids) = self.outgoing(messages)?;
-        let _publishing = tokio::select! {
-            biased;
-            room = self.shared.mailbox.publish_permit(&items) => room?,
-            () = enough => return Err(Refusal::Busy.into()),
-        };
+        let (items, given) = self.outgoing(messages)?;
+        let _publishing = self.room(&items, enough).await?;
         let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
-        for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
+        for ((to, session), (sent, given)) in about.iter().zip(sent.iter().zip(&given)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
+            let message_id = &given.id;
             tracing::debug!(%to, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
-        Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
+        Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
+    }
+
+    /// Room among all that is being sent, unless `enough` is over first.
+    pub(crate) async fn room(
+        &self,
+        items: &[Item],
+        enough: impl Future<Output = ()>,
+    ) -> Answer<SemaphorePermit<'_>> {
+        tokio::select! {
+            biased;
+            room = self.shared.mailbox.publish_permit(items) => room,
+            () = enough => Err(Refusal::Busy.into()),
+        }
     }
 
     pub(crate) fn outgoing(
         &self,
         messages: Vec<(Address, Message)>,
-    ) -> Answer<(Vec<Item>, Vec<String>)> {
+    ) -> Answer<(Vec<Item>, Vec<Given>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::TooMany {
                 what: "messages in one send",
@@ -257,7 +277,7 @@ impl Engine {
             }
             .into());
         }
-        let mut ids = Vec::with_capacity(messages.len());
+        let mut given = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
         for (to, mut message) in messages {
@@ -269,7 +289,7 @@ impl Engine {
             if message.origin_id.is_none() {
                 message.origin_id = Some(id.clone());
             }
-            ids.push(id);
+            given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
             let outgoing = match &to {
                 Address::Queue(_) => Outgoing::new(&message, id_given)?,
                 Address::Topic(_) => Outgoing::to_topic(message, id_given)?,
@@ -284,7 +304,7 @@ impl Engine {
             }
             items.push((to, outgoing));
         }
-        Ok((items, ids))
+        Ok((items, given))
     }
 
     /// Takes back scheduled messages; one that is not there refuses all.

@@ -5,14 +5,14 @@ use malote_model::{
 };
 
 use crate::command::{Command, Reply, StateChange, Work};
-use crate::handle::{Engine, EngineError, Sent};
+use crate::handle::{Engine, EngineError, Given, Sent};
 
 /// Sends, settlements and session states that will happen together or not at all.
 pub struct Transaction {
     engine: Engine,
     began: Timestamp,
     work: Work,
-    ids: Vec<String>,
+    given: Vec<Given>,
     bytes: u64,
 }
 
@@ -20,7 +20,7 @@ impl Engine {
     /// Begins a transaction. It must be committed within two minutes.
     pub fn transaction(&self) -> Transaction {
         let (began, work) = (self.now(), Work::default());
-        Transaction { engine: self.clone(), began, work, ids: Vec::new(), bytes: 0 }
+        Transaction { engine: self.clone(), began, work, given: Vec::new(), bytes: 0 }
     }
 }
 
@@ -32,11 +32,11 @@ impl Transaction {
 
     /// Stages a message.
     pub fn send(&mut self, to: impl Into<Address>, message: Message) -> Result<(), EngineError> {
-        let (items, ids) = self.engine.outgoing(vec![(to.into(), message)])?;
+        let (items, given) = self.engine.outgoing(vec![(to.into(), message)])?;
         let bytes = items.iter().map(|(_, message)| message.size() as u64).sum();
         self.stage(bytes)?;
         self.work.sends.extend(items);
-        self.ids.extend(ids);
+        self.given.extend(given);
         Ok(())
     }
 
@@ -48,8 +48,11 @@ impl Transaction {
         settlement: Settlement,
     ) -> Result<(), EngineError> {
         let bytes = match &settlement {
-            Settlement::DeadLetter { reason, text, .. } => reason.len() + text.len(),
-            _ => 0,
+            Settlement::DeadLetter { reason, text, changes } => {
+                reason.len() + text.len() + changes.size()
+            }
+            Settlement::Abandon { changes, .. } | Settlement::Defer { changes } => changes.size(),
+            Settlement::Complete | Settlement::Release { .. } => 0,
         };
         self.stage(bytes as u64 + 256)?;
         self.work.settles.push((queue, lease, settlement));
@@ -91,13 +94,27 @@ impl Transaction {
 
     /// Does all of it, durably, or nothing. Tells about the messages sent, in order.
     pub async fn commit(self) -> Result<Vec<Sent>, EngineError> {
+        self.commit_unless(std::future::pending()).await
+    }
+
+    /// As [`Transaction::commit`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing
+    /// done. One that sends nothing needs no room.
+    pub async fn commit_unless(
+        self,
+        enough: impl Future<Output = ()>,
+    ) -> Result<Vec<Sent>, EngineError> {
         self.check_time()?;
-        let Self { engine, work, ids, .. } = self;
-        let _publishing = engine.shared.mailbox.publish_permit(&work.sends).await?;
+        let Self { engine, work, given, .. } = self;
+        let _publishing = match &work.sends[..] {
+            [] => None,
+            sends => Some(engine.room(sends, enough).await?),
+        };
         match engine.ask(Command::Commit { work }).await? {
-            Reply::Sent(sent) => {
-                Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
-            }
+            Reply::Sent(sent) => Ok(sent
+                .into_iter()
+                .zip(given)
+                .map(|(receipt, given)| Sent::of(receipt, given))
+                .collect()),
             other => unreachable!("the core answered {other:?}"),
         }
     }

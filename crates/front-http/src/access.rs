@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
-use malote_model::{Action, Principal, QueueName};
+use malote_model::{Action, Address, DeadLetterTarget, Principal, QueueName, QueueSpec, TopicName};
 
 use crate::Api;
 use crate::problem::{Code, Problem};
@@ -94,16 +94,65 @@ impl Api {
         Ok(self.access.check(caller, action, name)?)
     }
 
+    /// Whether the caller may do this to the topic. Topics and queues have one name space, and so do their grants.
+    pub(crate) fn allow_topic(
+        &self,
+        caller: &Principal,
+        action: Action,
+        topic: &TopicName,
+    ) -> Result<(), Problem> {
+        Ok(self.access.check(caller, action, topic.as_str())?)
+    }
+
+    /// Whether the caller may do this to the queue or topic.
+    pub(crate) fn allow_at(
+        &self,
+        caller: &Principal,
+        action: Action,
+        at: &Address,
+    ) -> Result<(), Problem> {
+        match at {
+            Address::Queue(queue) => self.allow(caller, action, queue),
+            Address::Topic(topic) => self.allow_topic(caller, action, topic),
+        }
+    }
+
     /// Whether the caller may see that the queue exists: any grant on it will do.
     pub(crate) fn allow_look(&self, caller: &Principal, queue: &QueueName) -> Result<(), Problem> {
+        self.allow_look_at(caller, &queue.clone().into())
+    }
+
+    /// Whether the caller may see that the queue or topic exists: any grant on it will do.
+    pub(crate) fn allow_look_at(&self, caller: &Principal, at: &Address) -> Result<(), Problem> {
         let mut last = Ok(());
         for action in [Action::Manage, Action::Send, Action::Receive] {
-            last = self.allow(caller, action, queue);
+            last = self.allow_at(caller, action, at);
             if last.is_ok() {
                 return Ok(());
             }
         }
         last
+    }
+
+    /// Whether the caller may let messages of a queue go where its new specification sends them: whoever manages one
+    /// queue must not reach another through it. What was so before was allowed to somebody.
+    pub(crate) fn allow_targets(
+        &self,
+        caller: &Principal,
+        before: &QueueSpec,
+        spec: &QueueSpec,
+    ) -> Result<(), Problem> {
+        let dead_letters = match &spec.dead_letter {
+            target if *target == before.dead_letter => None,
+            DeadLetterTarget::Queue(queue) => Some(queue.clone().into()),
+            DeadLetterTarget::Topic { topic, .. } => Some(topic.clone().into()),
+            DeadLetterTarget::Own | DeadLetterTarget::Drop => None,
+        };
+        let forward_to = spec.forward_to.clone().filter(|_| spec.forward_to != before.forward_to);
+        for target in dead_letters.into_iter().chain(forward_to) {
+            self.allow_at(caller, Action::Send, &target)?;
+        }
+        Ok(())
     }
 }
 

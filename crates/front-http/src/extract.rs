@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use malote_model::{Principal, QueueName, Seq, SessionId};
+use malote_model::{Principal, QueueName, Seq, SessionId, TopicName};
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -39,6 +39,38 @@ impl FromRequestParts<Api> for Queue {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
         Ok(Self(QueueName::new(&path_part(parts, api, "queue").await?)?))
+    }
+}
+
+/// `{topic}` of the path.
+pub struct Topic(pub TopicName);
+
+impl FromRequestParts<Api> for Topic {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Ok(Self(TopicName::new(&path_part(parts, api, "topic").await?)?))
+    }
+}
+
+/// `{topic}` and `{subscription}` of the path: the queue of that subscription.
+pub struct Subscription(pub QueueName);
+
+impl FromRequestParts<Api> for Subscription {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        let Topic(topic) = Topic::from_request_parts(parts, api).await?;
+        let name = path_part(parts, api, "subscription").await?;
+        Ok(Self(QueueName::subscription(&topic, &name)?))
+    }
+}
+
+/// `{rule}` of the path.
+pub struct RuleName(pub String);
+
+impl FromRequestParts<Api> for RuleName {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Ok(Self(path_part(parts, api, "rule").await?))
     }
 }
 

@@ -4,7 +4,10 @@
 //! |---|---|
 //! | which routes exist, and which function answers each | [`routes`] |
 //! | declare, update, delete, purge, pause queues | `ops/queues.rs` |
-//! | send one, a batch, over several queues | `ops/send.rs` |
+//! | declare, delete topics; subscriptions; rules, and trying one | `ops/topics.rs`, `ops/subscriptions.rs`, `ops/rules.rs` |
+//! | send one, a batch, over several queues and topics | `ops/send.rs`, `ops/metadata.rs` |
+//! | a request and its answer in one call | `ops/request.rs`, `replies.rs` |
+//! | several operations, all or nothing | `ops/transactions.rs` |
 //! | receive, receive deferred, cancel scheduled | `ops/receive.rs` |
 //! | settle, renew | `ops/settle.rs` |
 //! | accept, release, renew, break, state of sessions | `ops/sessions.rs` |
@@ -31,6 +34,7 @@ mod nearest;
 pub mod openapi;
 mod ops;
 pub mod problem;
+mod replies;
 mod routes;
 mod serve;
 pub mod wire;
@@ -73,6 +77,7 @@ pub struct Api {
     bodies: Arc<Semaphore>,
     control_bodies: Arc<Semaphore>,
     native: Arc<native::Connections>,
+    replies: Arc<replies::Replies>,
     tasks: TaskTracker,
 }
 
@@ -102,6 +107,7 @@ impl Api {
             bodies,
             control_bodies,
             native: Arc::default(),
+            replies: Arc::default(),
             tasks: TaskTracker::new(),
         }
     }

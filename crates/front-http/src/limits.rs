@@ -44,6 +44,8 @@ pub struct Limits {
     pub silence_max: Duration,
     /// How long the leases of a lost native connection wait for it to come back.
     pub reconnect_grace: Duration,
+    /// Requests over HTTP that wait for their answers.
+    pub replies_max: usize,
     /// Native connections at once, those that wait to be resumed included.
     pub connections_max: usize,
     /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name. An open
@@ -74,6 +76,7 @@ impl Default for Limits {
             ping_every: Duration::from_secs(15),
             silence_max: Duration::from_secs(45),
             reconnect_grace: Duration::from_secs(2),
+            replies_max: 10_000,
             connections_max: 20_000,
             hosts: Vec::new(),
             origins: Vec::new(),

@@ -1,8 +1,8 @@
 //! Prometheus. Message, session and job ids are never labels.
 //!
 //! Queue figures are read from the engine at scrape time; requests and connections are counted here. `/metrics`
-//! sums over all queues, because thousands of queues times a dozen metrics break scrapes; `/metrics/per-object` has
-//! the label `queue`. A caller sees the queues that it has any grant on.
+//! sums over all queues and topics, because thousands of them times a dozen metrics break scrapes;
+//! `/metrics/per-object` has the labels `queue` and `topic`. A caller sees those that it has any grant on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -11,8 +11,8 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use malote_engine::QueueFacts;
 use malote_engine::journal::{SYNC_BUCKETS_S, SyncTimes};
+use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{Principal, Timestamp};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -136,6 +136,7 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
     let facts = visible(api, caller).await?;
     let mut registry = Registry::with_prefix("malote");
     register_queues(&mut registry, &facts, api.engine.now(), per_queue);
+    register_topics(&mut registry, &visible_topics(api, caller).await?, per_queue);
     registry.register(
         "request_duration_seconds",
         "Time from a request's head to its answer",
@@ -213,6 +214,35 @@ async fn visible(api: &Api, caller: &Principal) -> Result<Vec<QueueFacts>, Probl
     let mut facts = api.engine.list().await?;
     facts.retain(|facts| api.allow_look(caller, &facts.name).is_ok());
     Ok(facts)
+}
+
+async fn visible_topics(api: &Api, caller: &Principal) -> Result<Vec<TopicFacts>, Problem> {
+    let mut facts = api.engine.topics().await?;
+    facts.retain(|facts| api.allow_look_at(caller, &facts.name.clone().into()).is_ok());
+    Ok(facts)
+}
+
+fn register_topics(registry: &mut Registry, facts: &[TopicFacts], per_topic: bool) {
+    let gauge = || Family::<Labels, Gauge<i64, AtomicI64>>::default();
+    let copies = Family::<Labels, Counter<u64, AtomicU64>>::default();
+    let (rules, messages) = (gauge(), gauge());
+    for f in facts {
+        let topic = || per_topic.then(|| ("topic", f.name.as_str().to_owned()));
+        let plain: Labels = topic().into_iter().collect();
+        copies.get_or_create(&plain).inc_by(f.totals.copies);
+        rules.get_or_create(&plain).inc_by(f.rules as i64);
+        for (state, count) in [("scheduled", f.scheduled), ("waiting", f.waiting)] {
+            let labels: Labels = topic().into_iter().chain([("state", state.to_owned())]).collect();
+            messages.get_or_create(&labels).inc_by(count as i64);
+        }
+    }
+    registry.register("topic_copies", "Copies that topics made for queues", copies);
+    registry.register("topic_rules", "Rules of topics", rules);
+    registry.register(
+        "topic_messages",
+        "Messages that topics have not routed yet: scheduled, or about to be",
+        messages,
+    );
 }
 
 type Labels = Vec<(&'static str, String)>;

@@ -2,10 +2,11 @@
 //! suite against it, so it cannot drift from what the code does.
 
 mod schemas;
+mod topics;
 
 use serde_json::{Map, Value, json};
 
-use crate::ops::send::NAMES;
+use crate::ops::metadata::{CREATE, NAMES, TIMEOUT};
 use crate::ops::sessions::TOKEN_HEADER;
 use crate::routes::ROUTES;
 
@@ -109,7 +110,16 @@ fn operation(name: &str, path: &str) -> Value {
         "operationId": name, "tags": [tag], "summary": summary, "parameters": parameters, "responses": responses,
     });
     if let Some(content) = request.content() {
-        let required = matches!(name, "send_batch" | "send_many" | "settle" | "renew" | "resend");
+        let required = matches!(
+            name,
+            "send_batch"
+                | "send_batch_to_topic"
+                | "send_many"
+                | "settle"
+                | "renew"
+                | "resend"
+                | "transact"
+        );
         operation["requestBody"] = json!({"required": required, "content": content});
     }
     operation
@@ -161,20 +171,8 @@ fn describe(name: &str) -> Operation {
         "pause_queue" => op("queues", "Stop delivery; sending and settling go on", None, done()),
         "resume_queue" => op("queues", "Resume delivery", None, done()),
         "send" => Operation {
-            query: NAMES
-                .iter()
-                .map(|name| (*name, metadata_type(name), metadata_text(name)))
-                .collect(),
-            headers: vec![
-                ("malote-property-{name}", "string", "A property of that name, as text"),
-                (
-                    "malote-{parameter}",
-                    "string",
-                    "Any query parameter, with dashes, as a header instead",
-                ),
-                ("traceparent", "string", "Kept as a property"),
-                ("tracestate", "string", "Kept as a property"),
-            ],
+            query: metadata(Some(CREATE)),
+            headers: metadata_headers(),
             ..op(
                 "messages",
                 "Send one message: the body is the body, its content-type is kept",
@@ -190,7 +188,7 @@ fn describe(name: &str) -> Operation {
         ),
         "send_many" => op(
             "messages",
-            "Send all or none to several queues; each message names its `queue`",
+            "Send all or none to several queues and topics; each message names its `queue` or `topic`",
             Json("Batch"),
             vec![(201, "Durable", Json("SentAll"))],
         ),
@@ -346,13 +344,29 @@ fn describe(name: &str) -> Operation {
             vec![(200, "OpenMetrics", Text("application/openmetrics-text"))],
         ),
         "metrics_queues" => op("observe", "Every queue in five numbers", None, ok("QueueMetrics")),
-        other => unreachable!("route {other} is not described"),
+        other => topics::describe(other)
+            .unwrap_or_else(|| unreachable!("route {other} is not described")),
     }
+}
+
+/// What the query of a raw message may say.
+fn metadata(also: Option<&'static str>) -> Vec<Query> {
+    let names = NAMES.into_iter().chain(also);
+    names.map(|name| (name, metadata_type(name), metadata_text(name))).collect()
+}
+
+fn metadata_headers() -> Vec<Query> {
+    vec![
+        ("malote-property-{name}", "string", "A property of that name, as text"),
+        ("malote-{parameter}", "string", "Any query parameter, with dashes, as a header instead"),
+        ("traceparent", "string", "Kept as a property"),
+        ("tracestate", "string", "Kept as a property"),
+    ]
 }
 
 fn metadata_type(name: &str) -> &'static str {
     match name {
-        "delay_ms" | "ttl_ms" | "priority" => "integer",
+        "delay_ms" | "ttl_ms" | "priority" | TIMEOUT => "integer",
         "session_from_key" => "boolean",
         _ => "string",
     }
@@ -376,6 +390,7 @@ fn metadata_text(name: &str) -> &'static str {
         "at" => "Sent at that time: milliseconds since 1970 or RFC 3339",
         "ttl_ms" => "Expires so long after it was enqueued",
         "priority" => "0 to 255, higher first",
+        TIMEOUT => "How long to wait for the answer, 1 to 300000; 30000 if absent",
         _ => {
             "true: make a missing queue, with sessions if the message has one; sessions: always with sessions"
         }

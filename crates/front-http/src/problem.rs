@@ -43,9 +43,10 @@ codes! {
     QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
     QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
     TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
+    NoReply "no_reply" 504 "No answer came in time" => "Let a responder send its answer to the queue in `reply_to` with the request's `correlation_id`, or wait longer with ?timeout-ms=.";
     QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
-    BadSpec "bad_spec" 400 "No queue can be like that" => "Correct the field that `detail` names.";
-    BadName "bad_name" 400 "That cannot be the name of a queue" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments, segments that begin with $, or a segment Subscriptions.";
+    BadSpec "bad_spec" 400 "No queue, topic or rule can be like that" => "Correct the field that `detail` names.";
+    BadName "bad_name" 400 "That cannot be the name of a queue or topic" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments, segments that begin with $, or a segment Subscriptions.";
     DeadLetterSet "dead_letter_set" 409 "Dead letters cannot be used like that" => "Use the queue itself, or its /dead-letters routes.";
     BadSessionId "bad_session_id" 400 "That cannot be a session id" => "Use 1 to 128 characters.";
     SessionRequired "session_required" 400 "The queue needs a session id on every message" => "Give `session`, or session-from-key=true with a `key` where the list of sessions is fixed.";

@@ -11,7 +11,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::nearest::nearest;
-use crate::ops::{about, dead_letters, peek, queues, receive, send, sessions, settle};
+use crate::ops::{
+    about, dead_letters, peek, queues, receive, request, rules, send, sessions, settle,
+    subscriptions, topics, transactions,
+};
 use crate::problem::{Code, Problem};
 use crate::{Api, health, history, metrics, native};
 
@@ -46,6 +49,26 @@ routes! {
     POST "/api/v1/queues/{queue}/resume" resume_queue => queues::resume;
     POST "/api/v1/queues/{queue}/messages" send => send::send;
     POST "/api/v1/queues/{queue}/messages/batch" send_batch => send::send_batch;
+    POST "/api/v1/queues/{queue}/request" request => request::request;
+    GET "/api/v1/topics" list_topics => topics::list;
+    PUT "/api/v1/topics/{topic}" declare_topic => topics::declare;
+    GET "/api/v1/topics/{topic}" get_topic => topics::describe;
+    DELETE "/api/v1/topics/{topic}" delete_topic => topics::delete;
+    POST "/api/v1/topics/{topic}/messages" send_to_topic => send::send_to_topic;
+    POST "/api/v1/topics/{topic}/messages/batch" send_batch_to_topic => send::send_batch_to_topic;
+    POST "/api/v1/topics/{topic}/scheduled/cancel" cancel_scheduled_of_topic => topics::cancel;
+    GET "/api/v1/topics/{topic}/subscriptions" list_subscriptions => subscriptions::list;
+    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}" declare_subscription => subscriptions::declare;
+    GET "/api/v1/topics/{topic}/subscriptions/{subscription}" get_subscription => subscriptions::describe;
+    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}" delete_subscription => subscriptions::delete;
+    GET "/api/v1/topics/{topic}/subscriptions/{subscription}/rules" list_rules_of_subscription => rules::list_of_subscription;
+    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" put_rule_of_subscription => rules::bind_subscription;
+    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" delete_rule_of_subscription => rules::unbind_subscription;
+    GET "/api/v1/topics/{topic}/rules" list_rules => rules::list;
+    PUT "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" put_rule => rules::bind;
+    DELETE "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" delete_rule => rules::unbind;
+    POST "/api/v1/rules/test" test_rule => rules::test;
+    POST "/api/v1/transactions" transact => transactions::transact;
     POST "/api/v1/send" send_many => send::send_many;
     POST "/api/v1/queues/{queue}/receive" receive => receive::receive;
     POST "/api/v1/queues/{queue}/deferred/receive" receive_deferred => receive::receive_deferred;

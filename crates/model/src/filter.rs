@@ -264,7 +264,7 @@ fn check_values<'a>(
     let mut names = Vec::new();
     let mut size_bytes = 0;
     for (name, value) in values {
-        size_bytes += name.len() + value.map_or(0, |value| size_of(value, 0));
+        size_bytes += name.len() + value.map_or(0, |value| value.size());
         names.push(name);
         if names.len() > limits::RULE_VALUES_MAX || size_bytes > limits::RULE_VALUES_BYTES_MAX {
             let (n, bytes) = (limits::RULE_VALUES_MAX, limits::RULE_VALUES_BYTES_MAX);
@@ -278,25 +278,6 @@ fn check_values<'a>(
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(bad(format!("names `{}` twice", clip(pair[0])))),
         None => Ok(()),
-    }
-}
-
-/// Roughly as encoded; what nests too deep is too large.
-fn size_of(value: &Value, depth: usize) -> usize {
-    if depth > limits::VALUE_DEPTH_MAX {
-        return limits::RULE_VALUES_BYTES_MAX + 1;
-    }
-    let small = 16_usize;
-    match value {
-        Value::String(text) => small + text.len(),
-        Value::Bytes(bytes) => small + bytes.len(),
-        Value::List(items) => {
-            items.iter().fold(small, |sum, v| sum.saturating_add(size_of(v, depth + 1)))
-        }
-        Value::Map(entries) => entries.iter().fold(small, |sum, (name, v)| {
-            sum.saturating_add(name.len()).saturating_add(size_of(v, depth + 1))
-        }),
-        _ => small,
     }
 }
 

@@ -3,6 +3,10 @@
 use bytes::Bytes;
 
 use crate::ids::{SessionId, Timestamp};
+use crate::limits;
+
+/// What a value that nests too deep counts as: no limit on values is as large.
+const TOO_DEEP_BYTES: usize = 1 << 30;
 
 /// What a sender hands in. The engine adds sequence, times and counters.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -199,6 +203,29 @@ pub enum Value {
 }
 
 impl Value {
+    /// Bytes that it takes, roughly as encoded; what nests too deep is larger than anything may be.
+    pub fn size(&self) -> usize {
+        self.size_at(0)
+    }
+
+    fn size_at(&self, depth: usize) -> usize {
+        if depth > limits::VALUE_DEPTH_MAX {
+            return TOO_DEEP_BYTES;
+        }
+        let small = 16_usize;
+        match self {
+            Self::String(text) => small + text.len(),
+            Self::Bytes(bytes) => small + bytes.len(),
+            Self::List(items) => {
+                items.iter().fold(small, |sum, v| sum.saturating_add(v.size_at(depth + 1)))
+            }
+            Self::Map(entries) => entries.iter().fold(small, |sum, (name, v)| {
+                sum.saturating_add(name.len()).saturating_add(v.size_at(depth + 1))
+            }),
+            _ => small,
+        }
+    }
+
     /// As an integer, whatever its width.
     pub fn as_int(&self) -> Option<i128> {
         Some(match *self {

@@ -62,6 +62,12 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         self.properties.is_empty()
     }
+
+    /// Bytes that they take, roughly as encoded.
+    pub fn size(&self) -> usize {
+        let sizes = self.properties.iter().map(|(name, value)| name.len() + value.size());
+        sizes.fold(0, usize::saturating_add)
+    }
 }
 
 /// Why a message is among the dead letters.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use malote_engine::{EngineError, Sent};
-use malote_model::{Message, QueueName, Refusal};
+use malote_model::{Address, Message, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::frame::SendFrame;
@@ -122,7 +122,7 @@ impl Sends {
 /// A send frame that is ready for the engine.
 struct Ready {
     id: u64,
-    messages: Vec<(QueueName, Message)>,
+    messages: Vec<(Address, Message)>,
     place: Place,
 }
 
@@ -155,7 +155,7 @@ async fn lane(
     }
 }
 
-async fn prepare(link: &Link, frame: SendFrame) -> Result<Vec<(QueueName, Message)>, Problem> {
+async fn prepare(link: &Link, frame: SendFrame) -> Result<Vec<(Address, Message)>, Problem> {
     prepare_all(&link.api, &link.caller, addressed(frame.messages)?).await
 }
 
@@ -199,7 +199,7 @@ async fn commit(link: &Link, together: Vec<Ready>, held_up: &watch::Sender<bool>
 /// Sends, and lets the reader know when that takes too long to be waited for.
 async fn send(
     link: &Link,
-    messages: Vec<(QueueName, Message)>,
+    messages: Vec<(Address, Message)>,
     held_up: &watch::Sender<bool>,
 ) -> Result<Vec<Sent>, EngineError> {
     let mut sending = pin!(publish(&link.api, messages));

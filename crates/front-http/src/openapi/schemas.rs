@@ -6,15 +6,15 @@ use super::schema;
 use crate::problem::Code;
 
 /// An object with these properties, of which these are always there, and no others.
-fn object(required: &[&str], properties: Value) -> Value {
+pub(super) fn object(required: &[&str], properties: Value) -> Value {
     json!({"type": "object", "required": required, "properties": properties, "additionalProperties": false})
 }
 
-fn list(items: Value) -> Value {
+pub(super) fn list(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
 
-fn whole() -> Value {
+pub(super) fn whole() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
 
@@ -22,11 +22,11 @@ fn maybe(of: &str) -> Value {
     json!({"type": [of, "null"]})
 }
 
-fn text() -> Value {
+pub(super) fn text() -> Value {
     json!({"type": "string"})
 }
 
-fn maybe_text() -> Value {
+pub(super) fn maybe_text() -> Value {
     maybe("string")
 }
 
@@ -34,7 +34,7 @@ fn maybe_whole() -> Value {
     json!({"type": ["integer", "null"], "minimum": 0})
 }
 
-fn words(words: &[&str]) -> Value {
+pub(super) fn words(words: &[&str]) -> Value {
     json!({"type": "string", "enum": words})
 }
 
@@ -48,12 +48,21 @@ fn with(mut base: Value, more: Value) -> Value {
 /// Every schema by its name.
 pub(super) fn all() -> Value {
     let mut all = Map::new();
-    for group in [queues(), messages(), sessions(), about(), frames()] {
+    let topics = super::topics::schemas(dedup());
+    for group in [queues(), topics, messages(), sessions(), about(), frames()] {
         if let Value::Object(group) = group {
             all.extend(group);
         }
     }
     Value::Object(all)
+}
+
+fn dedup() -> Value {
+    json!({"oneOf": [{"type": "null"}, object(&["window_ms"], json!({
+        "window_ms": {"type": "integer", "minimum": 1, "maximum": 604_800_000},
+        "per_session": {"type": "boolean"},
+        "content": {"type": "boolean", "description": "a message without a key is known by its body"},
+    }))]})
 }
 
 fn queues() -> Value {
@@ -80,11 +89,7 @@ fn queues() -> Value {
         "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "description": "null: messages do not expire"},
         "on_expiry": words(&["drop", "dead_letter"]),
         "priority_max": {"type": "integer", "minimum": 0, "maximum": 255, "description": "0: no priorities"},
-        "dedup": {"oneOf": [{"type": "null"}, object(&["window_ms"], json!({
-            "window_ms": {"type": "integer", "minimum": 1, "maximum": 604_800_000},
-            "per_session": {"type": "boolean"},
-            "content": {"type": "boolean", "description": "a message without a key is known by its body"},
-        }))]},
+        "dedup": dedup(),
         "length_max": {"type": ["integer", "null"], "minimum": 1, "description": "ready messages; null: no limit"},
         "bytes_max": {"type": ["integer", "null"], "minimum": 1, "description": "bytes of ready messages; null: no limit"},
         "overflow": words(&["reject", "drop_oldest", "dead_letter_oldest"]),
@@ -171,13 +176,15 @@ fn messages() -> Value {
              with i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 bytes (base64) timestamp (ms or RFC 3339) uuid map."},
         "NewMessage": object(&[], with(common(), json!({
             "queue": maybe_text(),
+            "topic": maybe_text(),
             "session_from_key": {"type": "boolean"},
             "delay_ms": maybe_whole(),
             "at": {"type": ["integer", "string", "null"], "description": "ms since 1970 or RFC 3339"},
         }))),
         "Batch": object(&["messages"], json!({"messages": list(schema("NewMessage"))})),
         "Sent": object(&["seq", "id"], json!({"seq": whole(), "id": text(),
-            "duplicate": {"type": "boolean", "description": "sent before: that is its place"}})),
+            "duplicate": {"type": "boolean", "description": "sent before: that is its place"},
+            "copies": {"type": "integer", "minimum": 0, "description": "of a topic: how many queues have it"}})),
         "SentAll": object(&["messages"], json!({"messages": list(schema("Sent"))})),
         "Receive": object(&[], json!({
             "max": {"type": "integer", "minimum": 1, "maximum": 1024},
@@ -194,12 +201,15 @@ fn messages() -> Value {
             "reason": text(), "text": text(), "at": whole(), "from": text(), "from_seq": whole(),
             "receives": whole(), "failed": whole(),
         })),
+        "Death": object(&["reason", "text", "at", "from", "count"], json!({
+            "reason": text(), "text": text(), "at": whole(), "from": text(), "count": whole(),
+        })),
         "Message": object(&["seq", "receives", "failed"], with(common(), json!({
             "seq": whole(), "origin_id": text(), "enqueued_at": whole(), "receives": whole(), "failed": whole(),
             "body_kind": words(&["amqp-value", "amqp-sequence"]),
             "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"},
             "state": words(&["ready", "locked", "delayed", "scheduled", "deferred"]),
-            "dead_letter": schema("DeadLetter"),
+            "dead_letter": schema("DeadLetter"), "deaths": list(schema("Death")),
         }))),
         "Received": object(&["messages"], json!({"messages": list(schema("Message"))})),
         "Peeked": object(&["messages", "next"], json!({"messages": list(schema("Message")), "next": maybe_whole()})),

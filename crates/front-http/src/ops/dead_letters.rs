@@ -111,13 +111,13 @@ pub async fn resend(
         }
     };
     api.allow(&caller, Action::Send, &to)?;
-    if asked.message.queue.is_some() {
+    if asked.message.queue.is_some() || asked.message.topic.is_some() {
         return Err(Problem::new(
             Code::BadField,
-            "`queue` means nothing here: `to` says where it goes",
+            "`queue` and `topic` mean nothing here: `to` says where it goes",
         ));
     }
-    let message = prepare(&api, &to, asked.message).await?;
+    let message = prepare(&api, &to.clone().into(), asked.message).await?;
     let sent = api.engine.resend(queue.dead_letters(), seq, to, message).await?;
     Ok((StatusCode::CREATED, Answer(sent.into())))
 }

@@ -2,9 +2,15 @@
 
 pub mod about;
 pub mod dead_letters;
+pub mod metadata;
 pub mod peek;
 pub mod queues;
 pub mod receive;
+pub mod request;
+pub mod rules;
 pub mod send;
 pub mod sessions;
 pub mod settle;
+pub mod subscriptions;
+pub mod topics;
+pub mod transactions;

@@ -43,7 +43,10 @@ pub async fn declare(
     Json(spec): Json<SpecIn>,
 ) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
-    let created = api.engine.declare(queue.clone(), spec.over(QueueSpec::default())?).await?;
+    let before = QueueSpec::default();
+    let spec = spec.over(before.clone())?;
+    api.allow_targets(&caller, &before, &spec)?;
+    let created = api.engine.declare(queue.clone(), spec).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     if created {
         tracing::info!(%queue, front = "http", "queue created");
@@ -60,8 +63,10 @@ pub async fn update(
     Json(spec): Json<SpecIn>,
 ) -> Result<Answer<QueueOut>, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
-    let have = api.engine.describe(queue.clone()).await?.spec;
-    api.engine.update(queue.clone(), spec.over(have)?).await?;
+    let before = api.engine.describe(queue.clone()).await?.spec;
+    let spec = spec.over(before.clone())?;
+    api.allow_targets(&caller, &before, &spec)?;
+    api.engine.update(queue.clone(), spec).await?;
     Ok(Answer(api.engine.describe(queue).await?.into()))
 }
 

@@ -3,8 +3,10 @@
 use std::fmt;
 
 use bytes::Bytes;
-use malote_engine::{Delivery, Seen, Stored};
-use malote_model::{Body, BodyKind, Message, QueueName, SessionId, Timestamp, When};
+use malote_engine::{DeadLetter, Delivery, Seen, Stored};
+use malote_model::{
+    Address, Body, BodyKind, Message, QueueName, SessionId, Timestamp, TopicName, When,
+};
 use serde::de::{self, Deserializer, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,8 @@ use crate::problem::{Code, Problem};
 pub struct NewMessage {
     /// Where to; only where one request sends to several queues.
     pub queue: Option<String>,
+    /// Where to; only where one request sends to several topics.
+    pub topic: Option<String>,
     /// The payload.
     pub body: Option<BodyIn>,
     /// The payload, in JSON, if it is not text.
@@ -199,18 +203,22 @@ pub struct Batch {
 /// What was sent.
 #[derive(Clone, Debug, Serialize)]
 pub struct SentOne {
-    /// Its place in the queue.
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
     pub seq: u64,
     /// The sender's id, or the one that was given.
     pub id: String,
     /// It was sent before, and that is its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
+    /// Of a topic, unless it is scheduled: how many copies its rules made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
 }
 
 impl From<malote_engine::Sent> for SentOne {
     fn from(sent: malote_engine::Sent) -> Self {
-        Self { seq: sent.seq.0, id: sent.message_id, duplicate: sent.duplicate }
+        let malote_engine::Sent { seq, message_id, duplicate, copies } = sent;
+        Self { seq: seq.0, id: message_id, duplicate, copies }
     }
 }
 
@@ -300,6 +308,9 @@ pub struct Received {
     due: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_letter: Option<DeadLetterOut>,
+    /// Every place and reason for which it became a dead letter, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deaths: Vec<DeathOut>,
     /// The disk holds it no longer whole.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     damaged: bool,
@@ -317,9 +328,59 @@ pub struct DeadLetterOut {
     failed: u32,
 }
 
+/// What killed a message, where, and how often; text and time are those of the last time.
+#[derive(Debug, Serialize)]
+pub struct DeathOut {
+    reason: String,
+    text: String,
+    at: u64,
+    from: String,
+    count: u32,
+}
+
+impl DeathOut {
+    /// The same death again is counted, and stands where its newest stands.
+    fn all(deaths: Vec<DeadLetter>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for DeadLetter { reason, text, at, from, .. } in deaths {
+            let same = |have: &&mut Self| have.reason == reason && have.from == from.as_str();
+            match all.iter_mut().find(same) {
+                Some(have) => have.count += 1,
+                None => {
+                    let from = from.as_str().to_owned();
+                    all.push(Self { reason, text, at: at.0, from, count: 1 });
+                }
+            }
+        }
+        all
+    }
+}
+
 impl Received {
+    /// A message that is in no queue.
+    pub fn loose(message: Message) -> Self {
+        Self::content(message, Encoding::Json)
+    }
+
     fn of(stored: Stored, encoding: Encoding) -> Self {
-        let Stored { message, enqueued_at, dead, .. } = stored;
+        let Stored { message, enqueued_at, dead, deaths, depth: _ } = stored;
+        Self {
+            enqueued_at: Some(enqueued_at.0),
+            dead_letter: dead.map(|dead| DeadLetterOut {
+                reason: dead.reason,
+                text: dead.text,
+                at: dead.at.0,
+                from: dead.from.as_str().to_owned(),
+                from_seq: dead.from_seq.0,
+                receives: dead.receives,
+                failed: dead.failed,
+            }),
+            deaths: DeathOut::all(deaths),
+            ..Self::content(message, encoding)
+        }
+    }
+
+    fn content(message: Message, encoding: Encoding) -> Self {
         let kind = message.body.kind;
         let bytes = message.body.bytes;
         let is_text = kind == BodyKind::Text && std::str::from_utf8(&bytes).is_ok();
@@ -354,16 +415,6 @@ impl Received {
             body,
             body_base64,
             body_kind,
-            enqueued_at: Some(enqueued_at.0),
-            dead_letter: dead.map(|dead| DeadLetterOut {
-                reason: dead.reason,
-                text: dead.text,
-                at: dead.at.0,
-                from: dead.from.as_str().to_owned(),
-                from_seq: dead.from_seq.0,
-                receives: dead.receives,
-                failed: dead.failed,
-            }),
             ..Self::default()
         }
     }
@@ -397,11 +448,15 @@ impl Received {
     }
 }
 
-/// The queue that one item of a send over several queues names.
-pub fn queue_of(message: &mut NewMessage) -> Result<QueueName, Problem> {
-    let missing =
-        || Problem::new(Code::BadField, "missing field `queue`: each message names its own");
-    Ok(QueueName::new(&message.queue.take().ok_or_else(missing)?)?)
+/// The queue or topic that one item of a send to several names.
+pub fn address_of(message: &mut NewMessage) -> Result<Address, Problem> {
+    let bad = |why: &str| Err(Problem::new(Code::BadField, why));
+    match (message.queue.take(), message.topic.take()) {
+        (Some(queue), None) => Ok(QueueName::new(&queue)?.into()),
+        (None, Some(topic)) => Ok(TopicName::new(&topic)?.into()),
+        (Some(_), Some(_)) => bad("a message names `queue` or `topic`, not both"),
+        (None, None) => bad("missing field `queue` or `topic`: each message names its own"),
+    }
 }
 
 #[cfg(test)]

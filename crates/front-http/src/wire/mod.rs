@@ -7,10 +7,13 @@ pub mod message;
 pub mod peek;
 pub mod queue;
 pub mod receive;
+pub mod rule;
 pub mod session;
 pub mod settle;
 pub mod spec;
 pub mod text;
+pub mod topic;
+pub mod transaction;
 pub mod value;
 
 /// How a native connection writes its frames; HTTP is always JSON.
@@ -43,6 +46,31 @@ pub fn try_every_request(bytes: &[u8]) {
     if let Some(receive) = read::<receive::ReceiveIn>(bytes) {
         let _ = receive.check();
     }
+    if let Some(subscribe) = read::<topic::SubscribeIn>(bytes) {
+        let _ = subscribe.spec.over(malote_model::QueueSpec::default());
+        subscribe.rules.into_iter().flatten().for_each(|rule| drop(rule.rule()));
+    }
+    if let Some(rule) = read::<rule::RuleBody>(bytes) {
+        let _ = rule.rule("r".into());
+    }
+    if let Some(test) = read::<rule::TestIn>(bytes)
+        && let Ok((rule, message)) = test.parts()
+        && let Ok(mut message) = message.into_message()
+    {
+        let at = malote_model::Timestamp(0);
+        if rule.filter.matches(&malote_model::Facts::new(&message, at)) {
+            rule.act(&mut message, at);
+        }
+    }
+    if let Some(spec) = read::<topic::TopicSpecIn>(bytes) {
+        let _ = malote_model::TopicSpec::from(spec).check();
+    }
+    if let Some(work) = read::<transaction::TransactionIn>(bytes) {
+        work.send.into_iter().for_each(|message| drop(message.into_message()));
+        let items = work.settle.into_iter().flat_map(|of| of.items);
+        items.for_each(|item| drop(item.read()));
+        work.state.into_iter().for_each(|of| drop(of.change.change()));
+    }
     read::<receive::DeferredIn>(bytes);
     read::<receive::CancelIn>(bytes);
     read::<settle::RenewIn>(bytes);
@@ -60,6 +88,9 @@ mod tests {
             r#"{"messages":[{"body":{"a":[1,"x"]},"at":"2030-01-01T00:00:00Z","properties":{"p":{"$type":"uuid","value":"x"}}}]}"#,
             r#"{"leases":["00"],"outcome":"abandon","delay_ms":1,"session_state":{"token":"x","state_base64":"AA=="}}"#,
             r#"{"sessions":["a"],"dead_letter":{"queue":"x"},"failed_max":null,"lock_ms":1}"#,
+            r#"{"spec":{"ttl_ms":5},"rules":[{"name":"r","filter":{"sql":{"text":"a > @b","parameters":{"@b":1}}},"action":"SET a = 1"}]}"#,
+            r#"{"filter":{"headers":{"match":"any","values":{"a":null}}},"action":"REMOVE a","message":{"properties":{"a":1}}}"#,
+            r#"{"send":[{"topic":"t","body":"x"}],"settle":[{"queue":"q","items":[{"leases":["0"],"outcome":"complete"}]}],"state":[{"queue":"q","change":{"token":"0"}}]}"#,
         ];
         let mut state = 88_172_645_463_325_252_u64;
         for round in 0..10_000 {

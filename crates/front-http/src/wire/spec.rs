@@ -65,14 +65,27 @@ enum OverflowWord {
     DeadLetterOldest,
 }
 
+/// What counts as sent before.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct DedupIn {
+pub struct DedupIn {
     window_ms: u64,
     #[serde(default)]
     per_session: bool,
     #[serde(default)]
     content: bool,
+}
+
+impl From<DedupIn> for Dedup {
+    fn from(DedupIn { window_ms, per_session, content }: DedupIn) -> Self {
+        Self { window_ms, per_session, content }
+    }
+}
+
+impl From<Dedup> for DedupIn {
+    fn from(Dedup { window_ms, per_session, content }: Dedup) -> Self {
+        Self { window_ms, per_session, content }
+    }
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -203,11 +216,7 @@ impl SpecIn {
             };
         }
         if let Some(dedup) = self.dedup {
-            base.dedup = dedup.map(|DedupIn { window_ms, per_session, content }| Dedup {
-                window_ms,
-                per_session,
-                content,
-            });
+            base.dedup = dedup.map(Dedup::from);
         }
         let QueueSpec {
             ttl_ms,
@@ -316,11 +325,7 @@ impl From<QueueSpec> for SpecOut {
                 OnExpiry::DeadLetter => ExpiryWord::DeadLetter,
             },
             priority_max: spec.priority_max,
-            dedup: spec.dedup.map(|Dedup { window_ms, per_session, content }| DedupIn {
-                window_ms,
-                per_session,
-                content,
-            }),
+            dedup: spec.dedup.map(DedupIn::from),
             length_max: spec.length_max,
             bytes_max: spec.bytes_max,
             overflow: match spec.overflow {

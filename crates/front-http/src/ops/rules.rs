@@ -1,0 +1,153 @@
+//! Rules: listing, adding and taking away, and trying one on a message.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use malote_model::{Action, Facts, Principal, QueueName, TopicName};
+
+use crate::Api;
+use crate::extract::{Caller, Json, JsonMessages, Query, Queue, RuleName, Subscription, Topic};
+use crate::problem::{Code, Problem};
+use crate::wire::message::Received;
+use crate::wire::rule::{RuleBody, RuleOut, TestIn};
+use crate::wire::topic::{RulesOut, RulesQuery, TestOut};
+
+/// Rules of a topic over all its queues, by queue and name.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Query(query): Query<RulesQuery>,
+) -> Result<Answer<RulesOut>, Problem> {
+    api.allow_look_at(&caller, &topic.clone().into())?;
+    let (queue, after, max) = query.read()?;
+    page(&api, topic, queue, after, max).await
+}
+
+/// Rules of one subscription, by name.
+pub async fn list_of_subscription(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Subscription(queue): Subscription,
+    Query(query): Query<RulesQuery>,
+) -> Result<Answer<RulesOut>, Problem> {
+    api.allow_look(&caller, &queue)?;
+    let (other, after, max) = query.read()?;
+    if other.is_some() {
+        return Err(Problem::new(Code::BadQuery, "`queue` means nothing here: the path names it"));
+    }
+    page(&api, topic, Some(queue), after, max).await
+}
+
+async fn page(
+    api: &Api,
+    topic: TopicName,
+    queue: Option<QueueName>,
+    after: Option<(QueueName, String)>,
+    max: usize,
+) -> Result<Answer<RulesOut>, Problem> {
+    let rules = api.engine.rules(topic, queue, after, max).await?;
+    Ok(Answer(RulesOut::page(&rules, max)))
+}
+
+/// Lets a queue have copies by a rule.
+pub async fn bind(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Queue(queue): Queue,
+    RuleName(name): RuleName,
+    Json(body): Json<RuleBody>,
+) -> Result<Response, Problem> {
+    may_bind(&api, &caller, &topic, &queue)?;
+    add(&api, topic, queue, name, body).await
+}
+
+/// Adds a rule to a subscription.
+pub async fn bind_subscription(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Subscription(queue): Subscription,
+    RuleName(name): RuleName,
+    Json(body): Json<RuleBody>,
+) -> Result<Response, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    add(&api, topic, queue, name, body).await
+}
+
+async fn add(
+    api: &Api,
+    topic: TopicName,
+    queue: QueueName,
+    name: String,
+    body: RuleBody,
+) -> Result<Response, Problem> {
+    let rule = body.rule(name)?;
+    let shown = RuleOut::from(&rule);
+    let created = api.engine.bind(topic, queue, rule).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Answer(shown)).into_response())
+}
+
+/// Takes a rule of a queue away.
+pub async fn unbind(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Queue(queue): Queue,
+    RuleName(name): RuleName,
+) -> Result<StatusCode, Problem> {
+    may_bind(&api, &caller, &topic, &queue)?;
+    api.engine.unbind(topic, queue, name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a rule of a subscription away.
+pub async fn unbind_subscription(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Subscription(queue): Subscription,
+    RuleName(name): RuleName,
+) -> Result<StatusCode, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    api.engine.unbind(topic, queue, name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A subscription belongs to its topic and is managed by its own name; any other queue is somebody else's, so that
+/// both ends are asked.
+fn may_bind(
+    api: &Api,
+    caller: &Principal,
+    topic: &TopicName,
+    queue: &QueueName,
+) -> Result<(), Problem> {
+    api.allow(caller, Action::Manage, queue)?;
+    if queue.subscription_of().is_some_and(|(of, _)| of == *topic) {
+        return Ok(());
+    }
+    api.allow_topic(caller, Action::Manage, topic)
+}
+
+/// Whether a rule takes a message, and what becomes of the copy. Nothing is stored.
+pub async fn test(
+    State(api): State<Api>,
+    JsonMessages(asked, _share): JsonMessages<TestIn>,
+) -> Result<Answer<TestOut>, Problem> {
+    let (rule, message) = asked.parts()?;
+    if message.queue.is_some() || message.topic.is_some() || message.session_from_key {
+        let why = "`queue`, `topic` and `session_from_key` mean nothing to a rule";
+        return Err(Problem::new(Code::BadField, why));
+    }
+    let mut message = message.into_message()?;
+    let now = api.engine.now();
+    let matches = rule.filter.matches(&Facts::new(&message, now));
+    if matches && let Some(action) = &rule.action {
+        action.apply(&mut message, now);
+    }
+    Ok(Answer(TestOut { matches, message: matches.then(|| Received::loose(message)) }))
+}

@@ -1,0 +1,142 @@
+//! Subscriptions: a queue and its rules, made at once.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use malote_model::{Action, QueueName, QueueSpec, Refusal, Rule, TopicName};
+
+use crate::Api;
+use crate::extract::{Caller, Json, Query, Subscription, Topic};
+use crate::limits::PAGE_MAX;
+use crate::problem::{Code, Problem};
+use crate::wire::queue::QueuesQuery;
+use crate::wire::topic::{RulesOut, SubscribeIn, SubscriptionOut, SubscriptionsOut};
+
+/// Every subscription of a topic that the caller may see, or a page of them.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Query(query): Query<QueuesQuery>,
+) -> Result<Answer<SubscriptionsOut>, Problem> {
+    let max = query.max.unwrap_or(usize::MAX);
+    if max == 0 {
+        return Err(Problem::new(Code::BadQuery, "`max` must be at least 1"));
+    }
+    let mut found = Vec::new();
+    for facts in api.engine.list().await? {
+        let Some((_, name)) = facts.name.subscription_of().filter(|(of, _)| *of == topic) else {
+            continue;
+        };
+        let wanted = query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
+            && query.after.as_deref().is_none_or(|after| name > after)
+            && api.allow_look(&caller, &facts.name).is_ok();
+        if wanted {
+            found.push((name.to_owned(), facts));
+        }
+    }
+    if found.is_empty() {
+        // A topic without subscriptions is there; one that is not there is told only to those who may see it.
+        api.allow_look_at(&caller, &topic.clone().into())?;
+        api.engine.topic(topic.clone()).await?;
+    }
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let more = found.len() > max;
+    found.truncate(max);
+    let next = found.last().filter(|_| more).map(|(name, _)| name.clone());
+    let of = |(name, facts): (String, malote_engine::QueueFacts)| {
+        SubscriptionOut::new(topic.as_str().to_owned(), name, facts.into(), None)
+    };
+    Ok(Answer(SubscriptionsOut { subscriptions: found.into_iter().map(of).collect(), next }))
+}
+
+/// Makes the subscription and its rules, or finds them just as asked.
+pub async fn declare(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Subscription(queue): Subscription,
+    Json(asked): Json<SubscribeIn>,
+) -> Result<Response, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    let before = QueueSpec::default();
+    let spec = asked.spec.over(before.clone())?;
+    api.allow_targets(&caller, &before, &spec)?;
+    let rules = asked.rules.map(|rules| rules.into_iter().map(|rule| rule.rule()).collect());
+    let rules: Option<Vec<Rule>> = rules.transpose()?;
+    let created = api.engine.subscribe(queue.clone(), spec, rules.clone()).await?;
+    if created {
+        tracing::info!(%queue, front = "http", "subscription created");
+    } else if let Some(asked) = rules {
+        same_rules(&api, &topic, &queue, asked).await?;
+    }
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Answer(shown(&api, topic, queue).await?)).into_response())
+}
+
+/// The engine keeps the rules of a subscription that is there; whoever asks for others must be told.
+async fn same_rules(
+    api: &Api,
+    topic: &TopicName,
+    queue: &QueueName,
+    mut asked: Vec<Rule>,
+) -> Result<(), Problem> {
+    let differs = |rule: &str| {
+        let (topic, queue) = (topic.clone(), queue.clone());
+        Problem::from(Refusal::RuleDiffers { topic, queue, rule: rule.to_owned() })
+            .fix("Put and delete rules by themselves: …/subscriptions/{name}/rules/{rule}.")
+    };
+    asked.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut asked = asked.into_iter();
+    let mut after = None;
+    loop {
+        let (topic, only) = (topic.clone(), Some(queue.clone()));
+        let page = api.engine.rules(topic, only, after.take(), PAGE_MAX).await?;
+        for have in &page {
+            match asked.next() {
+                Some(rule) if rule == have.rule => {}
+                Some(rule) => return Err(differs(&rule.name)),
+                None => return Err(differs(&have.rule.name)),
+            }
+        }
+        match page.last() {
+            Some(last) if page.len() >= PAGE_MAX => {
+                after = Some((last.queue.clone(), last.rule.name.clone()));
+            }
+            _ => break,
+        }
+    }
+    asked.next().map_or(Ok(()), |rule| Err(differs(&rule.name)))
+}
+
+async fn shown(api: &Api, topic: TopicName, queue: QueueName) -> Result<SubscriptionOut, Problem> {
+    let facts = api.engine.describe(queue.clone()).await?;
+    let name = queue.subscription_of().map_or("", |(_, name)| name).to_owned();
+    let rules = api.engine.rules(topic.clone(), Some(queue), None, PAGE_MAX).await?;
+    let rules = RulesOut::page(&rules, PAGE_MAX);
+    Ok(SubscriptionOut::new(topic.as_str().to_owned(), name, facts.into(), Some(rules)))
+}
+
+/// What the subscription is and holds, and its rules.
+pub async fn describe(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Subscription(queue): Subscription,
+) -> Result<Answer<SubscriptionOut>, Problem> {
+    api.allow_look(&caller, &queue)?;
+    Ok(Answer(shown(&api, topic, queue).await?))
+}
+
+/// Removes the subscription and all it holds.
+pub async fn delete(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Subscription(queue): Subscription,
+) -> Result<StatusCode, Problem> {
+    api.allow(&caller, Action::Manage, &queue)?;
+    api.engine.delete(queue.clone()).await?;
+    tracing::info!(%queue, front = "http", "subscription deleted");
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,89 @@
+//! Declaring and looking at topics, and taking back what was scheduled there.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use malote_model::{Action, Seq, limits};
+
+use crate::Api;
+use crate::extract::{Caller, Json, Query, Topic};
+use crate::problem::{Code, Problem};
+use crate::wire::queue::QueuesQuery;
+use crate::wire::receive::{CancelIn, CancelOut, check_list};
+use crate::wire::topic::{TopicOut, TopicSpecIn, TopicsOut};
+
+/// Every topic that the caller may see, or a page of them.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Query(query): Query<QueuesQuery>,
+) -> Result<Answer<TopicsOut>, Problem> {
+    let max = query.max.unwrap_or(usize::MAX);
+    if max == 0 {
+        return Err(Problem::new(Code::BadQuery, "`max` must be at least 1"));
+    }
+    let mut facts = api.engine.topics().await?;
+    facts.retain(|facts| {
+        let name = facts.name.as_str();
+        query.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
+            && query.after.as_deref().is_none_or(|after| name > after)
+            && api.allow_look_at(&caller, &facts.name.clone().into()).is_ok()
+    });
+    let more = facts.len() > max;
+    facts.truncate(max);
+    let next = facts.last().filter(|_| more).map(|last| last.name.as_str().to_owned());
+    Ok(Answer(TopicsOut { topics: facts.into_iter().map(TopicOut::from).collect(), next }))
+}
+
+/// Makes the topic, or finds it just as asked.
+pub async fn declare(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Json(spec): Json<TopicSpecIn>,
+) -> Result<Response, Problem> {
+    api.allow_topic(&caller, Action::Manage, &topic)?;
+    let created = api.engine.declare_topic(topic.clone(), spec.into()).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    if created {
+        tracing::info!(%topic, front = "http", "topic created");
+    }
+    let facts = api.engine.topic(topic).await?;
+    Ok((status, Answer(TopicOut::from(facts))).into_response())
+}
+
+/// What the topic is and does.
+pub async fn describe(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+) -> Result<Answer<TopicOut>, Problem> {
+    api.allow_look_at(&caller, &topic.clone().into())?;
+    Ok(Answer(api.engine.topic(topic).await?.into()))
+}
+
+/// Removes the topic and its subscriptions. Queues that were only bound stay.
+pub async fn delete(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+) -> Result<StatusCode, Problem> {
+    api.allow_topic(&caller, Action::Manage, &topic)?;
+    api.engine.delete_topic(topic.clone()).await?;
+    tracing::info!(%topic, front = "http", "topic deleted");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes back scheduled messages.
+pub async fn cancel(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Json(asked): Json<CancelIn>,
+) -> Result<Answer<CancelOut>, Problem> {
+    api.allow_topic(&caller, Action::Send, &topic)?;
+    check_list("seqs", asked.seqs.len(), limits::RECEIVE_BATCH_MAX)?;
+    let seqs = asked.seqs.into_iter().map(Seq).collect();
+    Ok(Answer(CancelOut { cancelled: api.engine.cancel(topic, seqs).await? }))
+}

@@ -1,0 +1,99 @@
+//! Transactions: sends, settlements and session states that happen together or not at all.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use malote_engine::Transaction;
+use malote_model::{Action, Principal, QueueName, limits};
+
+use super::send::{addressed, all, prepare_all};
+use crate::Api;
+use crate::extract::{Caller, JsonMessages};
+use crate::problem::{Code, Problem};
+use crate::wire::message::{NewMessage, SentAll};
+use crate::wire::receive::check_list;
+use crate::wire::settle::{SettleIn, StateIn};
+use crate::wire::transaction::{SettleOf, StateOf, TransactionIn};
+
+/// All of one body, or nothing of it.
+pub async fn transact(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    JsonMessages(asked, _share): JsonMessages<TransactionIn>,
+) -> Result<Answer<SentAll>, Problem> {
+    let TransactionIn { send, settle, state } = asked;
+    if send.is_empty() && settle.is_empty() && state.is_empty() {
+        let why = "`send`, `settle` and `state` are all empty: there is nothing to do";
+        return Err(Problem::new(Code::BadField, why));
+    }
+    let mut transaction = api.engine.transaction();
+    if !send.is_empty() {
+        stage_send(&api, &caller, &mut transaction, send).await.map_err(in_part("send"))?;
+    }
+    for SettleOf { queue, items } in settle {
+        stage_settle(&api, &caller, &mut transaction, &queue, items).map_err(in_part("settle"))?;
+    }
+    for StateOf { queue, change } in state {
+        stage_state(&api, &caller, &mut transaction, &queue, change).map_err(in_part("state"))?;
+    }
+    commit(&api, transaction).await.map(Answer)
+}
+
+/// Says in which part of the request the problem is.
+fn in_part(part: &'static str) -> impl Fn(Problem) -> Problem {
+    move |problem| Problem::new(problem.code(), format!("{part}: {}", problem.detail()))
+}
+
+/// Stages messages, each with the queue or topic that it names.
+pub(crate) async fn stage_send(
+    api: &Api,
+    caller: &Principal,
+    transaction: &mut Transaction,
+    messages: Vec<NewMessage>,
+) -> Result<(), Problem> {
+    for (to, message) in prepare_all(api, caller, addressed(messages)?).await? {
+        transaction.send(to, message)?;
+    }
+    Ok(())
+}
+
+/// Stages the end of leases of one queue.
+pub(crate) fn stage_settle(
+    api: &Api,
+    caller: &Principal,
+    transaction: &mut Transaction,
+    queue: &str,
+    items: Vec<SettleIn>,
+) -> Result<(), Problem> {
+    let queue = QueueName::new(queue)?;
+    api.allow(caller, Action::Receive, &queue)?;
+    check_list("items", items.len(), limits::SETTLE_BATCH_MAX)?;
+    for item in items {
+        let (leases, settlement, state) = item.read()?;
+        for (_, lease) in leases {
+            transaction.settle(Some(queue.clone()), lease?, settlement.clone())?;
+        }
+        if let Some(change) = state {
+            transaction.state(Some(queue.clone()), change)?;
+        }
+    }
+    Ok(())
+}
+
+/// Stages the state of a held session.
+pub(crate) fn stage_state(
+    api: &Api,
+    caller: &Principal,
+    transaction: &mut Transaction,
+    queue: &str,
+    change: StateIn,
+) -> Result<(), Problem> {
+    let queue = QueueName::new(queue)?;
+    api.allow(caller, Action::Receive, &queue)?;
+    Ok(transaction.state(Some(queue), change.change()?)?)
+}
+
+/// Does all of it, or nothing.
+pub(crate) async fn commit(api: &Api, transaction: Transaction) -> Result<SentAll, Problem> {
+    let enough = tokio::time::sleep(api.limits.publish_wait);
+    Ok(all(transaction.commit_unless(enough).await?))
+}
