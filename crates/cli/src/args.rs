@@ -3,14 +3,14 @@
 use std::future::Future;
 
 use clap::{Parser, Subcommand};
-use malote_model::{QueueName, SessionId};
+use malote_model::{QueueName, SessionId, TopicName};
 
 use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session,
-    settle, tail, token, user, verify, version,
+    bench, completions, config, dlq, health, key, peek, queue, receive, request, rule, send, serve,
+    session, settle, subscription, tail, token, topic, topology, user, verify, version,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -29,13 +29,19 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Serve(serve::Serve),
     Queue(queue::Queue),
+    Topic(topic::Topic),
+    Subscription(subscription::Subscription),
+    Rule(rule::Rule),
     Send(send::Send),
+    Request(request::Request),
     Receive(receive::Receive),
     Settle(settle::Settle),
     Peek(peek::Peek),
     Tail(tail::Tail),
     Dlq(dlq::Dlq),
     Session(session::Session),
+    Apply(topology::Apply),
+    Export(topology::Export),
     User(user::User),
     Key(key::Key),
     Token(token::Token),
@@ -52,13 +58,19 @@ impl Command {
         match self {
             Self::Serve(command) => command.run(),
             Self::Queue(command) => command.run(),
+            Self::Topic(command) => command.run(),
+            Self::Subscription(command) => command.run(),
+            Self::Rule(command) => command.run(),
             Self::Send(command) => command.run(),
+            Self::Request(command) => command.run(),
             Self::Receive(command) => command.run(),
             Self::Settle(command) => command.run(),
             Self::Peek(command) => command.run(),
             Self::Tail(command) => command.run(),
             Self::Dlq(command) => command.run(),
             Self::Session(command) => command.run(),
+            Self::Apply(command) => command.run(),
+            Self::Export(command) => command.run(),
             Self::User(command) => command.run(),
             Self::Key(command) => command.run(),
             Self::Token(command) => command.run(),
@@ -149,6 +161,11 @@ pub(crate) fn queue_name(text: &str) -> Result<QueueName, String> {
     QueueName::new(text).map_err(|refusal| refusal.to_string())
 }
 
+/// The name of a topic as an argument.
+pub(crate) fn topic_name(text: &str) -> Result<TopicName, String> {
+    TopicName::new(text).map_err(|refusal| refusal.to_string())
+}
+
 /// A session id as an argument.
 pub(crate) fn session_id(text: &str) -> Result<SessionId, String> {
     SessionId::new(text).map_err(|refusal| refusal.to_string())
@@ -210,6 +227,9 @@ mod tests {
             include_str!("../../../README.md"),
             include_str!("../../../docs/operations.md"),
             include_str!("../../../docs/guide/sessions.md"),
+            include_str!("../../../docs/guide/topics.md"),
+            include_str!("../../../docs/guide/request-reply.md"),
+            include_str!("../../../docs/guide/topology.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];
         let mut seen = 0;

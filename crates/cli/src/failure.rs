@@ -33,6 +33,9 @@ pub(crate) enum Failure {
     /// Something named is not there.
     #[error("{0}")]
     NotFound(String),
+    /// What is there cannot become what was asked.
+    #[error("{0}")]
+    Conflict(String),
     /// Looked at, and found wanting; what was found is already on standard output.
     #[error("{0}")]
     Unhealthy(String),
@@ -51,6 +54,7 @@ fn code(error: &anyhow::Error) -> u8 {
         return match failure {
             Failure::Usage(_) => USAGE,
             Failure::NotFound(_) => NOT_FOUND,
+            Failure::Conflict(_) => CONFLICT,
             Failure::Unhealthy(_) => FAILED,
             Failure::Interrupted => INTERRUPTED,
         };

@@ -135,6 +135,10 @@ impl Facts for Received {
             facts
                 .push(("attempts", format!("{} delivered, {} failed", self.receives, self.failed)));
         }
+        for death in &self.deaths {
+            let times = when::count(death.count.into(), "time");
+            facts.push(("died", format!("{} in {}, {times}", death.reason, death.from)));
+        }
         for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
             facts.push(("property", format!("{name} = {value}")));
         }
@@ -161,7 +165,11 @@ impl Row for SentOne {
 
 impl Facts for SentOne {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        vec![("seq", self.seq.to_string()), ("id", self.id.clone())]
+        let mut facts = vec![("seq", self.seq.to_string()), ("id", self.id.clone())];
+        if let Some(copies) = self.copies {
+            facts.push(("copies", copies.to_string()));
+        }
+        facts
     }
 
     fn name(&self) -> String {

@@ -123,6 +123,21 @@ impl Output {
         Ok(())
     }
 
+    /// What is gone: people are told on standard error, programs get its name if they asked for names.
+    pub(crate) fn removed(
+        mut self,
+        kind: &str,
+        name: &(impl Display + ?Sized),
+    ) -> anyhow::Result<()> {
+        match self.format {
+            Format::Name => self.text(format_args!("{name}\n")),
+            _ => {
+                self.note(format_args!("{kind} `{name}` removed"));
+                Ok(())
+            }
+        }
+    }
+
     /// A JSON document, readable.
     pub(crate) fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut self.out, value).map_err(io::Error::from)?;

@@ -76,6 +76,7 @@ pub struct Api {
     pub history: Arc<history::History>,
     bodies: Arc<Semaphore>,
     control_bodies: Arc<Semaphore>,
+    staged: Arc<Semaphore>,
     native: Arc<native::Connections>,
     replies: Arc<replies::Replies>,
     tasks: TaskTracker,
@@ -94,6 +95,7 @@ impl Api {
         let shares = |bytes| Arc::new(Semaphore::new(Self::bodies_shares(bytes)));
         let bodies = shares(limits.bodies_bytes_max);
         let control_bodies = shares(limits.control_bodies_bytes_max);
+        let staged = Arc::new(Semaphore::new(limits.staged_bytes_all_max));
         Self {
             engine,
             access,
@@ -106,6 +108,7 @@ impl Api {
             history: Arc::default(),
             bodies,
             control_bodies,
+            staged,
             native: Arc::default(),
             replies: Arc::default(),
             tasks: TaskTracker::new(),

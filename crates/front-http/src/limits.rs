@@ -38,6 +38,12 @@ pub struct Limits {
     pub outgoing_bytes_max: usize,
     /// Consumers of one native connection.
     pub consumers_max: usize,
+    /// Transactions of one native connection that have been begun and are not over.
+    pub transactions_max: usize,
+    /// Bytes of the messages that brought what those transactions staged: the largest transaction, as base64.
+    pub staged_bytes_max: usize,
+    /// The same of all native connections together.
+    pub staged_bytes_all_max: usize,
     /// A silent native connection is asked for a sign of life so often.
     pub ping_every: Duration,
     /// A native connection that is silent for so long is lost.
@@ -73,6 +79,9 @@ impl Default for Limits {
             send_bytes_max: 16 << 20,
             outgoing_bytes_max: 8 << 20,
             consumers_max: 1024,
+            transactions_max: 64,
+            staged_bytes_max: 2 * limits::TRANSACTION_BYTES_MAX as usize,
+            staged_bytes_all_max: 256 << 20,
             ping_every: Duration::from_secs(15),
             silence_max: Duration::from_secs(45),
             reconnect_grace: Duration::from_secs(2),

@@ -43,6 +43,7 @@ codes! {
     QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
     QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
     TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
+    TransactionExists "transaction_exists" 409 "The connection has that transaction already" => "Choose another number, or commit or roll it back first.";
     NoReply "no_reply" 504 "No answer came in time" => "Let a responder send its answer to the queue in `reply_to` with the request's `correlation_id`, or wait longer with ?timeout-ms=.";
     QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
     BadSpec "bad_spec" 400 "No queue, topic or rule can be like that" => "Correct the field that `detail` names.";

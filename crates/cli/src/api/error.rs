@@ -72,6 +72,14 @@ impl ApiError {
             "queue_differs" => {
                 "`malote queue get NAME` shows what it is, `malote queue update` changes it"
             }
+            "topic_not_found" => {
+                "`malote topic ls` shows what there is, `malote topic create NAME` makes one"
+            }
+            "topic_differs" => "`malote topic get NAME` shows what it is",
+            "rule_differs" => "take the other rule away first, or choose another name",
+            "rule_not_found" => "`malote subscription rule ls` shows what there is",
+            "no_reply" => "is somebody there who answers? --wait waits longer",
+            "queue_full" => "receive from it, or raise the limit with `malote queue update`",
             "session_not_listed" => "use one of its ids, or give --key instead of --session",
             "session_required" => "give --session",
             "no_sessions" => "make a queue with `malote queue create NAME --sessions dynamic`",

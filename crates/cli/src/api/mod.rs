@@ -5,6 +5,7 @@ mod connect;
 mod error;
 mod path;
 mod tls;
+pub(crate) mod topics;
 pub(crate) mod words;
 
 pub(crate) use connect::ConnectArgs;

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use malote_model::{QueueName, SessionId};
+use malote_model::{QueueName, SessionId, TopicName};
 
 /// A path that grows part by part.
 #[derive(Clone, Debug)]
@@ -25,6 +25,11 @@ impl Path {
     /// One queue.
     pub(super) fn queue(queue: &QueueName) -> Self {
         Self::api().part("queues").part(queue.as_str())
+    }
+
+    /// One topic.
+    pub(super) fn topic(topic: &TopicName) -> Self {
+        Self::api().part("topics").part(topic.as_str())
     }
 
     /// One session.

@@ -27,10 +27,38 @@ sparse! {
         lock_ms: u64,
         /// Failed deliveries before a message is dead-lettered; `null` is no limit.
         #[serde(deserialize_with = "present")]
-        failed_max: Limit,
+        failed_max: OrNone<u64>,
         /// Deliveries before a message is dead-lettered; `null` is no limit.
         #[serde(deserialize_with = "present")]
-        receives_max: Limit,
+        receives_max: OrNone<u64>,
+        /// Messages expire after so long.
+        #[serde(deserialize_with = "present")]
+        ttl_ms: OrNone<u64>,
+        /// `drop` or `dead_letter`.
+        on_expiry: String,
+        /// The highest priority that counts.
+        priority_max: u8,
+        /// Which messages count as sent before.
+        #[serde(deserialize_with = "present")]
+        dedup: OrNone<Dedup>,
+        /// Ready messages at most.
+        #[serde(deserialize_with = "present")]
+        length_max: OrNone<u64>,
+        /// Bytes of ready messages at most.
+        #[serde(deserialize_with = "present")]
+        bytes_max: OrNone<u64>,
+        /// `reject`, `drop_oldest` or `dead_letter_oldest`.
+        overflow: String,
+        /// Gone with its last consumer.
+        auto_delete: bool,
+        /// Gone when nobody used it for so long.
+        #[serde(deserialize_with = "present")]
+        idle_ms_max: OrNone<u64>,
+        /// It belongs to a connection.
+        exclusive: bool,
+        /// Where its messages go on to.
+        #[serde(deserialize_with = "present")]
+        forward_to: OrNone<Target>,
         /// Where dead letters go.
         dead_letter: DeadLetterWord,
         /// `fsync` or `relaxed`.
@@ -46,14 +74,54 @@ sparse! {
     }
 }
 
-/// A limit that can be none at all.
+/// A setting that can be none at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Limit(pub Option<u32>);
+pub(crate) struct OrNone<T>(pub Option<T>);
 
 /// `null` is something that was said, not something left out.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Limit>, D::Error> {
-    Limit::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<OrNone<T>>, D::Error> {
+    Option::<T>::deserialize(deserializer).map(|value| Some(OrNone(value)))
+}
+
+/// Which messages count as sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Dedup {
+    /// How long a key is remembered.
+    pub window_ms: u64,
+    /// Each session has keys of its own.
+    #[serde(default)]
+    pub per_session: bool,
+    /// A message without a key is known by its body.
+    #[serde(default)]
+    pub content: bool,
+}
+
+/// A queue or a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Target {
+    /// A queue.
+    Queue {
+        /// Its name.
+        queue: String,
+    },
+    /// A topic.
+    Topic {
+        /// Its name.
+        topic: String,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue { queue } => write!(f, "queue {queue}"),
+            Self::Topic { topic } => write!(f, "topic {topic}"),
+        }
+    }
 }
 
 /// Which sessions a queue has.
@@ -76,6 +144,14 @@ pub(crate) enum DeadLetterWord {
     Queue {
         /// Its name.
         queue: String,
+    },
+    /// A topic.
+    Topic {
+        /// Its name.
+        topic: String,
+        /// Under this key, if not under their own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
     },
 }
 
@@ -137,6 +213,12 @@ pub(crate) struct SentOne {
     pub seq: u64,
     /// The sender's id, or the one that was given.
     pub id: String,
+    /// It was sent before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+    /// Of a topic: how many queues have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -301,6 +383,9 @@ macro_rules! messages {
             /// Why it is a dead letter.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub dead_letter: Option<DeadLetter>,
+            /// Every place and reason for which it became one.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub deaths: Vec<Death>,
             /// The disk holds it no longer whole.
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             pub damaged: bool,
@@ -342,7 +427,7 @@ messages! {
 }
 
 /// What an answer has and a message to send has not.
-const ANSWER_ONLY: [&str; 12] = [
+const ANSWER_ONLY: [&str; 13] = [
     "seq",
     "lease",
     "until",
@@ -354,6 +439,7 @@ const ANSWER_ONLY: [&str; 12] = [
     "receives",
     "failed",
     "dead_letter",
+    "deaths",
     "damaged",
 ];
 
@@ -389,6 +475,22 @@ pub(crate) struct DeadLetter {
     pub receives: u32,
     /// How often that had failed.
     pub failed: u32,
+}
+
+/// What killed a message, where, and how often.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Death {
+    /// A word.
+    pub reason: String,
+    /// For people.
+    pub text: String,
+    /// When, the last time.
+    pub at: u64,
+    /// Of which queue.
+    pub from: String,
+    /// How often.
+    pub count: u32,
 }
 
 /// Messages, and where the next page begins.
@@ -553,7 +655,7 @@ mod tests {
 
     #[test]
     fn what_was_written_out_can_be_sent_again() {
-        let line = r#"{"seq":7,"state":"ready","body":"x","session":"s","properties":{"z":1,"a":{"$type":"i8","value":2}},"receives":1,"failed":0,"dead_letter":{"reason":"r"}}"#;
+        let line = r#"{"seq":7,"state":"ready","body":"x","session":"s","properties":{"z":1,"a":{"$type":"i8","value":2}},"receives":1,"failed":0,"dead_letter":{"reason":"r"},"deaths":[{"reason":"r"}]}"#;
         let message = NewMessage::from_line(line).unwrap();
         let again = serde_json::to_string(&message).unwrap();
         assert_eq!(

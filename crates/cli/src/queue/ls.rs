@@ -3,7 +3,7 @@
 use malote_model::QueueName;
 
 use crate::api::Api;
-use crate::api::words::{DeadLetterWord, Limit, Queue, SessionsWord};
+use crate::api::words::{DeadLetterWord, Dedup, OrNone, Queue, SessionsWord};
 use crate::args::queue_name;
 use crate::output::{Facts, Output, Row};
 use crate::when;
@@ -34,6 +34,11 @@ impl Get {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         out.one(&api.queue(&self.queue).await?)
     }
+}
+
+/// A setting for people, or what it is without one.
+fn or<T>(value: Option<OrNone<T>>, none: &str, shown: impl Fn(T) -> String) -> String {
+    value.and_then(|OrNone(value)| value).map_or_else(|| none.to_owned(), shown)
 }
 
 impl Row for Queue {
@@ -69,9 +74,12 @@ impl Row for Queue {
 impl Facts for Queue {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let Self { spec, counts, totals, .. } = self;
-        let limit = |limit: Option<Limit>| match limit {
-            Some(Limit(Some(max))) => max.to_string(),
-            _ => "no limit".to_owned(),
+        let limit = |limit: Option<OrNone<u64>>| or(limit, "no limit", |max| max.to_string());
+        let time = |ms: Option<OrNone<u64>>| or(ms, "none", when::shown_ms);
+        let dedup = |Dedup { window_ms, per_session, content }: Dedup| {
+            let of = if per_session { ", per session" } else { "" };
+            let by = if content { ", by content" } else { "" };
+            format!("{}{of}{by}", when::shown_ms(window_ms))
         };
         let sessions = match &spec.sessions {
             Some(SessionsWord::Fixed(ids)) => format!("{} fixed: {}", ids.len(), ids.join(", ")),
@@ -80,9 +88,15 @@ impl Facts for Queue {
         };
         let dead_letter = match &spec.dead_letter {
             Some(DeadLetterWord::Queue { queue }) => format!("to queue {queue}"),
+            Some(DeadLetterWord::Topic { topic, key: None }) => format!("to topic {topic}"),
+            Some(DeadLetterWord::Topic { topic, key: Some(key) }) => {
+                format!("to topic {topic} as {key}")
+            }
             Some(DeadLetterWord::Word(word)) => word.clone(),
             None => "own".to_owned(),
         };
+        let none = || "none".to_owned();
+        let to = |max: u8| format!("0 to {max}");
         let word = |word: &Option<String>| word.clone().unwrap_or_default();
         let held = format!(
             "{} ready, {} locked, {} delayed, {} scheduled, {} deferred, {} dead",
@@ -130,6 +144,17 @@ impl Facts for Queue {
             ("delay", when::shown_ms(spec.delay_ms.unwrap_or_default())),
             ("message size", when::bytes(spec.message_bytes_max.unwrap_or_default())),
             ("backlog warning", spec.backlog_warning.unwrap_or_default().to_string()),
+            ("time to live", time(spec.ttl_ms)),
+            ("on expiry", word(&spec.on_expiry)),
+            ("priorities", spec.priority_max.filter(|max| *max > 0).map_or_else(none, to)),
+            ("de-duplication", or(spec.dedup, "none", dedup)),
+            ("length max", limit(spec.length_max)),
+            ("bytes max", or(spec.bytes_max, "no limit", when::bytes)),
+            ("overflow", word(&spec.overflow)),
+            ("auto-delete", spec.auto_delete.unwrap_or_default().to_string()),
+            ("idle max", time(spec.idle_ms_max)),
+            ("exclusive", spec.exclusive.unwrap_or_default().to_string()),
+            ("forward to", or(spec.forward_to.clone(), "none", |to| to.to_string())),
         ]
     }
 

@@ -7,7 +7,7 @@ use crate::api::Api;
 use crate::args::queue_name;
 use crate::ask::Yes;
 use crate::failure::Failure;
-use crate::output::{Format, Output};
+use crate::output::Output;
 use crate::when::count;
 
 /// Make a queue, or find it just as asked
@@ -73,17 +73,7 @@ impl Rm {
             count(counts.dead_lettered, "dead letter"),
         ))?;
         api.delete(&self.queue).await?;
-        removed(out, &self.queue)
-    }
-}
-
-fn removed(mut out: Output, queue: &QueueName) -> anyhow::Result<()> {
-    match out.format() {
-        Format::Name => out.text(format_args!("{queue}\n")),
-        _ => {
-            out.note(format_args!("queue `{queue}` removed"));
-            Ok(())
-        }
+        out.removed("queue", &self.queue)
     }
 }
 

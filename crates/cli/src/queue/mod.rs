@@ -2,7 +2,7 @@
 
 mod ls;
 mod manage;
-mod spec;
+pub(crate) mod spec;
 
 use crate::args::noun;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use malote_model::SessionId;
 
-use crate::api::words::{DeadLetterWord, Limit, SessionsWord, Spec};
-use crate::args::{queue_name, session_id};
+use crate::api::words::{DeadLetterWord, Dedup, OrNone, SessionsWord, Spec, Target};
+use crate::args::{queue_name, session_id, topic_name};
 use crate::when;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -33,9 +33,27 @@ enum Retry {
     Skip,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnExpiry {
+    /// It is gone
+    Drop,
+    /// It goes where dead letters go
+    DeadLetter,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Overflow {
+    /// The new message is refused
+    Reject,
+    /// The oldest message makes room
+    DropOldest,
+    /// The oldest message becomes a dead letter
+    DeadLetterOldest,
+}
+
 /// What `create` and `update` take.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct SpecArgs {
+pub(crate) struct SpecArgs {
     /// Whether messages belong to sessions
     #[arg(long, value_enum, value_name = "MODE")]
     sessions: Option<Sessions>,
@@ -47,11 +65,11 @@ pub(super) struct SpecArgs {
     lock: Option<Duration>,
     /// Failed deliveries before a message is dead-lettered, or `none` [default: 10]
     #[arg(long, value_name = "COUNT", value_parser = limit)]
-    failed_max: Option<Limit>,
+    failed_max: Option<OrNone<u64>>,
     /// Deliveries before a message is dead-lettered, or `none` [default: none]
     #[arg(long, value_name = "COUNT", value_parser = limit)]
-    receives_max: Option<Limit>,
-    /// Where dead letters go: `own`, `drop` or `queue:NAME` [default: own]
+    receives_max: Option<OrNone<u64>>,
+    /// Where dead letters go: `own`, `drop`, `queue:NAME` or `topic:NAME[:KEY]` [default: own]
     #[arg(long, value_name = "WHERE", value_parser = dead_letter)]
     dead_letter: Option<DeadLetterWord>,
     /// What an answered send has survived [default: fsync]
@@ -69,14 +87,54 @@ pub(super) struct SpecArgs {
     /// `malote health` warns above so many messages [default: 1000]
     #[arg(long, value_name = "COUNT")]
     backlog_warning: Option<u64>,
+    /// How long a message lives, or `none` [default: none]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    ttl: Option<OrNone<u64>>,
+    /// What becomes of an expired message [default: drop]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    on_expiry: Option<OnExpiry>,
+    /// The highest priority that counts; 0 is a queue without priorities [default: 0]
+    #[arg(long, value_name = "0-255")]
+    priority_max: Option<u8>,
+    /// How long a message that was sent before is known by its id, or `none` [default: none]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    dedup: Option<OrNone<u64>>,
+    /// With --dedup: a message without an id is known by its body
+    #[arg(long, requires = "dedup")]
+    dedup_content: bool,
+    /// With --dedup: each session has ids of its own
+    #[arg(long, requires = "dedup")]
+    dedup_per_session: bool,
+    /// At most so many ready messages, or `none` [default: none]
+    #[arg(long, value_name = "COUNT", value_parser = limit)]
+    length_max: Option<OrNone<u64>>,
+    /// At most so many bytes of ready messages, or `none` [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bytes_max: Option<OrNone<u64>>,
+    /// What happens at those limits [default: reject]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    overflow: Option<Overflow>,
+    /// The queue goes when its last consumer does [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    auto_delete: Option<bool>,
+    /// The queue goes when nobody used it for so long, or `none` [default: none]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    idle_max: Option<OrNone<u64>>,
+    /// Its messages go on to `queue:NAME` or `topic:NAME`, or `none` [default: none]
+    #[arg(long, value_name = "WHERE", value_parser = forward_to)]
+    forward_to: Option<OrNone<Target>>,
 }
 
 impl SpecArgs {
     /// As the API has it.
-    pub(super) fn spec(&self) -> Spec {
+    pub(crate) fn spec(&self) -> Spec {
         let fixed = || self.session_ids.iter().map(|id| id.as_str().to_owned()).collect();
         let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map(|value| value.get_name().to_owned())
+            value().map(|value| value.get_name().replace('-', "_"))
+        };
+        let dedup = |OrNone(window)| {
+            let (per_session, content) = (self.dedup_per_session, self.dedup_content);
+            OrNone(window.map(|window_ms| Dedup { window_ms, per_session, content }))
         };
         Spec {
             sessions: match self.sessions {
@@ -94,6 +152,18 @@ impl SpecArgs {
             delay_ms: self.delay.map(when::ms),
             message_bytes_max: self.message_size,
             backlog_warning: self.backlog_warning,
+            ttl_ms: self.ttl,
+            on_expiry: word(&|| self.on_expiry?.to_possible_value()),
+            priority_max: self.priority_max,
+            dedup: self.dedup.map(dedup),
+            length_max: self.length_max,
+            bytes_max: self.bytes_max,
+            overflow: word(&|| self.overflow?.to_possible_value()),
+            auto_delete: self.auto_delete,
+            idle_ms_max: self.idle_max,
+            // Only a connection can have such a queue, and a command line is none.
+            exclusive: None,
+            forward_to: self.forward_to.clone(),
         }
     }
 
@@ -103,21 +173,51 @@ impl SpecArgs {
     }
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn or_none<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<OrNone<T>, String> {
     match text {
-        "none" => Ok(Limit(None)),
-        _ => {
-            text.parse().map(|max| Limit(Some(max))).map_err(|_| "expected a number or none".into())
-        }
+        "none" => Ok(OrNone(None)),
+        _ => read(text).map(|value| OrNone(Some(value))).map_err(|why| format!("{why}, or none")),
     }
 }
 
+fn limit(text: &str) -> Result<OrNone<u64>, String> {
+    or_none(text, |text| text.parse().map_err(|_| "expected a number".into()))
+}
+
+fn time(text: &str) -> Result<OrNone<u64>, String> {
+    or_none(text, |text| when::duration(text).map(when::ms))
+}
+
+fn size(text: &str) -> Result<OrNone<u64>, String> {
+    or_none(text, when::size)
+}
+
 fn dead_letter(text: &str) -> Result<DeadLetterWord, String> {
-    match (text, text.strip_prefix("queue:")) {
-        ("own" | "drop", _) => Ok(DeadLetterWord::Word(text.to_owned())),
-        (_, Some(name)) => {
+    match text.split_once(':') {
+        None if matches!(text, "own" | "drop") => Ok(DeadLetterWord::Word(text.to_owned())),
+        Some(("queue", name)) => {
             queue_name(name).map(|name| DeadLetterWord::Queue { queue: name.as_str().to_owned() })
         }
-        _ => Err("expected own, drop or queue:NAME".to_owned()),
+        Some(("topic", rest)) => {
+            let (name, key) = rest.split_once(':').map_or((rest, None), |(n, k)| (n, Some(k)));
+            let topic = topic_name(name)?.as_str().to_owned();
+            Ok(DeadLetterWord::Topic { topic, key: key.map(str::to_owned) })
+        }
+        _ => Err("expected own, drop, queue:NAME or topic:NAME[:KEY]".to_owned()),
     }
+}
+
+fn forward_to(text: &str) -> Result<OrNone<Target>, String> {
+    or_none(text, |text| match text.split_once(':') {
+        Some(("queue", name)) => {
+            queue_name(name).map(|name| Target::Queue { queue: name.as_str().to_owned() })
+        }
+        Some(("topic", name)) => {
+            topic_name(name).map(|name| Target::Topic { topic: name.as_str().to_owned() })
+        }
+        _ => Err("expected queue:NAME or topic:NAME".to_owned()),
+    })
 }

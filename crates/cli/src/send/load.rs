@@ -3,7 +3,7 @@
 use crate::api::words::{NewMessage, raw_text};
 
 /// Messages that say which they are.
-pub(super) struct Load {
+pub(crate) struct Load {
     template: NewMessage,
     /// `None`: messages without sessions.
     sessions: Option<u32>,

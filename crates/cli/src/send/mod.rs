@@ -2,7 +2,7 @@
 
 mod load;
 mod pace;
-mod source;
+pub(crate) mod source;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -57,13 +57,16 @@ pub(crate) struct Send {
 
 /// What a message has besides its body.
 #[derive(clap::Args)]
-struct MessageArgs {
+pub(crate) struct MessageArgs {
     /// The session it belongs to
     #[arg(long, value_name = "ID", value_parser = session_id, help_heading = "Message")]
     session: Option<SessionId>,
-    /// A key; takes the session from the queue's fixed list unless --session is given
+    /// A key: what a topic routes by; in a queue it takes the session from its fixed list unless --session is given
     #[arg(long, value_name = "TEXT", help_heading = "Message")]
     key: Option<String>,
+    /// What it is known by where de-duplication is on; its id if absent
+    #[arg(long, value_name = "ID", help_heading = "Message")]
+    dedup_id: Option<String>,
     /// Its id; with --count, a number is added
     #[arg(long, value_name = "ID", help_heading = "Message")]
     id: Option<String>,
@@ -120,10 +123,17 @@ struct LoadArgs {
 }
 
 impl MessageArgs {
+    /// For a queue, where a key chooses the session.
     fn template(&self) -> NewMessage {
+        let from_key = (self.key.is_some() && self.session.is_none()).then_some(true);
+        NewMessage { session_from_key: from_key, ..self.message() }
+    }
+
+    /// For a topic, where a key is what it is routed by.
+    pub(crate) fn message(&self) -> NewMessage {
         NewMessage {
             session: self.session.as_ref().map(|id| id.as_str().to_owned()),
-            session_from_key: (self.key.is_some() && self.session.is_none()).then_some(true),
+            dedup_id: self.dedup_id.clone(),
             key: self.key.clone(),
             id: self.id.clone(),
             subject: self.subject.clone(),

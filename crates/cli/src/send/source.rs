@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::files;
 
 /// Messages, as many as are asked for.
-pub(super) enum Source {
+pub(crate) enum Source {
     /// The same message so many times.
     Copies { message: Box<NewMessage>, count: u64, given: u64 },
     /// One for each line.
@@ -24,7 +24,7 @@ pub(super) enum Source {
 
 impl Source {
     /// One body, once or more often.
-    pub(super) fn body(
+    pub(crate) fn body(
         mut message: NewMessage,
         bytes: &[u8],
         count: Option<u64>,
@@ -37,13 +37,13 @@ impl Source {
     }
 
     /// One message for each line of a file.
-    pub(super) fn lines(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn lines(path: &Path) -> anyhow::Result<Self> {
         let from = path.display().to_string();
         Ok(Self::Lines { reader: files::lines(path)?, from, number: 0 })
     }
 
     /// A load of sessions, or of messages without them.
-    pub(super) fn load(
+    pub(crate) fn load(
         message: NewMessage,
         sessions: Option<u32>,
         per_session: u32,
@@ -54,7 +54,7 @@ impl Source {
     }
 
     /// How many there will be, if that is known.
-    pub(super) fn total(&self) -> Option<u64> {
+    pub(crate) fn total(&self) -> Option<u64> {
         match self {
             Self::Copies { count, .. } => Some(*count),
             Self::Lines { .. } => None,
@@ -63,7 +63,7 @@ impl Source {
     }
 
     /// Whether the queue must have sessions.
-    pub(super) fn has_sessions(&self) -> bool {
+    pub(crate) fn has_sessions(&self) -> bool {
         match self {
             Self::Copies { message, .. } => message.session.is_some(),
             Self::Lines { .. } => false,
@@ -72,7 +72,7 @@ impl Source {
     }
 
     /// The next ones, none at the end.
-    pub(super) fn take(&mut self, max: usize) -> anyhow::Result<Vec<NewMessage>> {
+    pub(crate) fn take(&mut self, max: usize) -> anyhow::Result<Vec<NewMessage>> {
         let mut batch = Vec::with_capacity(max.min(4096));
         while batch.len() < max {
             match self.next()? {

@@ -13,6 +13,7 @@ use crate::wire::Encoding;
 use crate::wire::message::{NewMessage, Received};
 use crate::wire::receive::Mode;
 use crate::wire::settle::{SettleIn, StateIn};
+use crate::wire::spec::SpecIn;
 
 /// Frames of one WebSocket message.
 pub const FRAMES_MAX: usize = 4096;
@@ -24,8 +25,16 @@ const DEPTH_MAX: usize = 64;
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Frame {
-    /// Sends all or none, to one queue or several.
+    /// Sends all or none, to queues and topics.
     Send(SendFrame),
+    /// Makes a queue, or finds it just as asked.
+    Declare(DeclareFrame),
+    /// Begins a transaction.
+    Begin(BeginFrame),
+    /// Does all of a transaction, or nothing.
+    Commit(CommitFrame),
+    /// Gives a transaction up.
+    Rollback(RollbackFrame),
     /// Starts to consume.
     Attach(AttachFrame),
     /// Adds to a consumer's credit, or replaces it.
@@ -72,8 +81,16 @@ fn one() -> u32 {
 }
 
 frames! {
-    /// Each message names its queue.
-    SendFrame { messages: Vec<NewMessage>, }
+    /// Each message names its queue or topic. With a transaction it is only staged.
+    SendFrame { messages: Vec<NewMessage>, transaction: Option<u64>, }
+    /// Without a name the server gives one, and the queue is exclusive unless its specification says otherwise.
+    DeclareFrame { queue: Option<String>, #[serde(default)] spec: SpecIn, }
+    /// `transaction` is the client's own number for it.
+    BeginFrame { transaction: u64, }
+    /// Answered as a send.
+    CommitFrame { transaction: u64, }
+    /// Nothing of it happens.
+    RollbackFrame { transaction: u64, }
     /// `consumer` is the client's own number for it.
     AttachFrame {
         consumer: u64,
@@ -96,7 +113,7 @@ frames! {
         #[serde(default)] mode: Mode,
     }
     /// Each item on its own outcome.
-    SettleFrame { queue: String, items: Vec<SettleIn>, }
+    SettleFrame { queue: String, items: Vec<SettleIn>, transaction: Option<u64>, }
     /// Leases or session tokens.
     RenewFrame { queue: String, leases: Vec<String>, lock_ms: Option<u64>, }
     /// By name, or the next that is ready.
@@ -111,7 +128,7 @@ frames! {
     /// Without a token an operator looks.
     GetStateFrame { queue: String, session: String, token: Option<String>, }
     /// Neither `state` nor `state_base64` clears it.
-    SetStateFrame { queue: String, change: StateIn, }
+    SetStateFrame { queue: String, change: StateIn, transaction: Option<u64>, }
     /// `leases` are those that the client knows of: what else was out to it is delivered again.
     ResumeFrame { connection: u64, secret: String, leases: Option<Vec<String>>, }
     /// Answered at once.
@@ -265,6 +282,8 @@ pub struct WelcomeLimits {
     pub sends_max: u64,
     pub send_bytes_max: u64,
     pub consumers_max: u64,
+    pub transactions_max: u64,
+    pub staged_bytes_max: u64,
     pub ping_every_ms: u64,
     pub silence_max_ms: u64,
 }

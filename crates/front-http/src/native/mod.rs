@@ -1,7 +1,7 @@
 //! The native connection (docs/protocols/http.md): one WebSocket, pipelined and batched both ways.
 //!
-//! `frame.rs` has the frames and their bytes, `sends.rs` what sends do, `request.rs` what every other frame does,
-//! `link.rs` what outlives a socket, `socket.rs` one socket from welcome to its end. This file has the door and the
+//! `frame.rs` has the frames and their bytes, `sends.rs` what sends do, `transactions.rs` what is staged and committed,
+//! `request.rs` what every other frame does, `link.rs` what outlives a socket, `socket.rs` one socket from welcome to its end. This file has the door and the
 //! list of connections.
 //!
 //! Bounds: the size of a message (the socket ends), requests without an answer (nothing more is read), sends without
@@ -14,6 +14,7 @@ mod link;
 mod request;
 mod sends;
 mod socket;
+mod transactions;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,19 +1,20 @@
-//! What each frame does, sends apart: those are in `sends.rs`.
+//! What each frame does, sends and transactions apart: those are in `sends.rs` and `transactions.rs`.
 
 use std::sync::Arc;
 
 use malote_engine::{Consume, Wants};
-use malote_model::{Action, LeaseToken, QueueName, Refusal, Seq, SessionId, limits};
+use malote_model::{Action, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, limits};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
-    AcceptFrame, AttachFrame, CreditFrame, DeferredFrame, DetachFrame, Frame, GetStateFrame,
-    Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
+    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DetachFrame, Frame,
+    GetStateFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
 };
 use super::link::{Consumers, Link};
 use crate::ops::settle::{renew_leases, settle_leases};
 use crate::problem::{Code, Problem};
+use crate::replies::reply_name;
 use crate::wire::Encoding;
 use crate::wire::message::{BodyOut, Received};
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
@@ -28,6 +29,10 @@ pub(super) type Permit = OwnedSemaphorePermit;
 pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(Frame, Permit)>) {
     while let Some((frame, permit)) = frames.recv().await {
         let (id, result) = match frame {
+            Frame::Declare(frame) => {
+                link.reply(Some(frame.id), declare(&link, frame).await).await;
+                continue;
+            }
             Frame::Attach(frame) => (frame.id, attach(&link, frame).await),
             Frame::Credit(frame) => (frame.id, credit(&link, frame).await),
             Frame::Detach(frame) => (frame.id, detach(&link, frame).await),
@@ -36,6 +41,26 @@ pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(F
         link.reply(Some(id), result.map(|()| Nothing {})).await;
         drop(permit);
     }
+}
+
+/// What was declared.
+#[derive(Serialize)]
+struct Declared {
+    queue: String,
+    created: bool,
+}
+
+async fn declare(link: &Link, frame: DeclareFrame) -> Result<Declared, Problem> {
+    let queue = match &frame.queue {
+        Some(name) => QueueName::new(name)?,
+        None => reply_name()?,
+    };
+    link.api.allow(&link.caller, Action::Manage, &queue)?;
+    let before = QueueSpec { exclusive: frame.queue.is_none(), ..QueueSpec::default() };
+    let spec = frame.spec.over(before.clone())?;
+    link.api.allow_targets(&link.caller, &before, &spec)?;
+    let created = link.connection.declare(queue.clone(), spec).await?;
+    Ok(Declared { queue: queue.as_str().to_owned(), created })
 }
 
 async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
@@ -95,7 +120,14 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
                 .await;
         }
         // These have lanes of their own.
-        Frame::Send(_) | Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_) => {}
+        Frame::Send(_)
+        | Frame::Declare(_)
+        | Frame::Attach(_)
+        | Frame::Credit(_)
+        | Frame::Detach(_)
+        | Frame::Begin(_)
+        | Frame::Commit(_)
+        | Frame::Rollback(_) => {}
     }
     drop(permit);
 }

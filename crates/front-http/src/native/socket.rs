@@ -21,6 +21,7 @@ use super::frame::{
 use super::link::{Link, Outgoing};
 use super::request::{Permit, consumer_lane, handle, known};
 use super::sends::{Arrived, Sends};
+use super::transactions::{self, Staged, Staging, is_staged};
 use crate::Api;
 use crate::problem::Problem;
 use crate::wire::Encoding;
@@ -38,6 +39,8 @@ pub(super) struct Session {
     requests: Arc<Semaphore>,
     sends: Sends,
     consumers: mpsc::Sender<(Frame, Permit)>,
+    transactions: mpsc::Sender<Staged>,
+    staging: Staging,
     tasks: JoinSet<()>,
     /// Something was asked already: it is too late to resume another connection.
     used: bool,
@@ -50,10 +53,13 @@ impl Session {
         let requests_max = api.limits.requests_max.max(1);
         let (sends, send_lane) = Sends::new(&link);
         let (consumers, consumer_frames) = mpsc::channel(requests_max);
+        let (transactions, staged_frames) = mpsc::channel(requests_max);
+        let staging = Staging::new(&link);
         let mut tasks = JoinSet::new();
         tasks.spawn(link.clone().pump(outbox));
         tasks.spawn(send_lane);
         tasks.spawn(consumer_lane(link.clone(), consumer_frames));
+        tasks.spawn(transactions::lane(link.clone(), staged_frames));
         Self {
             id,
             link,
@@ -62,6 +68,8 @@ impl Session {
             requests: Arc::new(Semaphore::new(requests_max)),
             sends,
             consumers,
+            transactions,
+            staging,
             tasks,
             used: false,
         }
@@ -196,6 +204,8 @@ fn welcome(api: &Api, connection: u64, secret: String) -> Says<()> {
             sends_max: limits.sends_max as u64,
             send_bytes_max: limits.send_bytes_max as u64,
             consumers_max: limits.consumers_max as u64,
+            transactions_max: limits.transactions_max as u64,
+            staged_bytes_max: limits.staged_bytes_max as u64,
             ping_every_ms: ms(limits.ping_every),
             silence_max_ms: ms(limits.silence_max),
         },
@@ -238,8 +248,19 @@ async fn serve(
 ) -> End {
     let encoding = session.link.encoding;
     let heard = Mutex::new(Instant::now());
-    let Session { link, outgoing, unwritten, requests, sends, consumers, tasks, used, .. } =
-        session;
+    let Session {
+        link,
+        outgoing,
+        unwritten,
+        requests,
+        sends,
+        consumers,
+        transactions,
+        staging,
+        tasks,
+        used,
+        ..
+    } = session;
     let (mut sink, mut stream) = socket.split();
 
     let read = async {
@@ -260,11 +281,12 @@ async fn serve(
                 }
             };
             let mut arrived = Arrived::new(bytes.len());
+            let (size, mut staged_bytes) = (bytes.len(), None);
             drop(bytes);
             while tasks.try_join_next().is_some() {}
             for frame in frames {
                 let frame = match frame {
-                    Ok(Frame::Send(frame)) => {
+                    Ok(Frame::Send(frame)) if frame.transaction.is_none() => {
                         sends.put(frame, &mut arrived, link).await;
                         *used = true;
                         continue;
@@ -274,8 +296,29 @@ async fn serve(
                 let Ok(permit) = requests.clone().acquire_owned().await else { return End::Lost };
                 match frame {
                     Ok(Frame::Resume(frame)) if !*used => return End::Resume(frame),
-                    Ok(frame @ (Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_))) => {
+                    Ok(
+                        frame @ (Frame::Declare(_)
+                        | Frame::Attach(_)
+                        | Frame::Credit(_)
+                        | Frame::Detach(_)),
+                    ) => {
                         drop(consumers.send((frame, permit)).await);
+                    }
+                    Ok(frame) if is_staged(&frame) => {
+                        let bytes = match &staged_bytes {
+                            _ if !frame.brings() => Ok(None),
+                            None => staging.share(size).map(Some),
+                            held => Ok(held.clone()),
+                        };
+                        let frame = match &bytes {
+                            Ok(None) => frame,
+                            Ok(held) => {
+                                staged_bytes = held.clone();
+                                frame
+                            }
+                            Err(_) => frame.emptied(),
+                        };
+                        drop(transactions.send(Staged { frame, permit, bytes }).await);
                     }
                     Ok(frame) => {
                         // Handed to the engine before the next frame is looked at: a session must not be let go

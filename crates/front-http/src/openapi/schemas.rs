@@ -305,7 +305,15 @@ fn frames() -> Value {
     };
     let mode = || words(&["lock", "delete"]);
     let client = [
-        frame("send", &["messages"], json!({"messages": list(schema("NewMessage"))})),
+        frame(
+            "send",
+            &["messages"],
+            json!({"messages": list(schema("NewMessage")), "transaction": maybe_whole()}),
+        ),
+        frame("declare", &[], json!({"queue": maybe_text(), "spec": schema("Spec")})),
+        frame("begin", &["transaction"], json!({"transaction": whole()})),
+        frame("commit", &["transaction"], json!({"transaction": whole()})),
+        frame("rollback", &["transaction"], json!({"transaction": whole()})),
         frame(
             "attach",
             &["consumer", "queue", "credit"],
@@ -332,7 +340,9 @@ fn frames() -> Value {
         frame(
             "settle",
             &["queue", "items"],
-            json!({"queue": text(), "items": list(schema("Settle"))}),
+            json!({
+                "queue": text(), "items": list(schema("Settle")), "transaction": maybe_whole(),
+            }),
         ),
         frame(
             "renew",
@@ -357,7 +367,9 @@ fn frames() -> Value {
         frame(
             "set_state",
             &["queue", "change"],
-            json!({"queue": text(), "change": schema("StateChange")}),
+            json!({
+                "queue": text(), "change": schema("StateChange"), "transaction": maybe_whole(),
+            }),
         ),
         frame(
             "resume",
@@ -375,6 +387,8 @@ fn frames() -> Value {
         "sends_max",
         "send_bytes_max",
         "consumers_max",
+        "transactions_max",
+        "staged_bytes_max",
         "ping_every_ms",
         "silence_max_ms",
     ];

@@ -1,0 +1,72 @@
+//! `malote request`: a message and the answer to it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use malote_model::{QueueName, SessionId};
+
+use crate::api::topics::Ask;
+use crate::args::{Remote, queue_name, session_id};
+use crate::message::Raw;
+use crate::when;
+
+/// Send a message and wait for its answer
+///
+/// Whoever answers sends to the queue in `reply_to` with the request's `correlation_id`.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    #[command(flatten)]
+    remote: Remote,
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// The body; `-` reads standard input
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    body: Option<String>,
+    /// The body is in this file
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How long to wait for the answer
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
+    wait: Duration,
+    /// The session it belongs to
+    #[arg(long, value_name = "ID", value_parser = session_id)]
+    session: Option<SessionId>,
+    /// What it is about
+    #[arg(long, value_name = "TEXT")]
+    subject: Option<String>,
+    /// Its id
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// Higher first
+    #[arg(long, value_name = "0-255")]
+    priority: Option<u8>,
+    #[command(flatten)]
+    raw: Raw,
+}
+
+impl Request {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let remote = self.remote.clone();
+        remote.run(|api, mut out| async move {
+            let bytes = match (self.body.as_deref(), &self.file) {
+                (Some("-"), _) => crate::files::read("-".as_ref())?,
+                (Some(text), _) => text.as_bytes().to_vec(),
+                (None, Some(path)) => crate::files::read(path)?,
+                (None, None) => Vec::new(),
+            };
+            let text = std::str::from_utf8(&bytes).is_ok();
+            let kind = if text { "text/plain" } else { "application/octet-stream" };
+            let said = [
+                ("session", self.session.map(|id| id.as_str().to_owned())),
+                ("subject", self.subject),
+                ("id", self.id),
+                ("priority", self.priority.map(|priority| priority.to_string())),
+            ];
+            let query = said.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let ask = Ask { query: query.collect(), wait_ms: when::ms(self.wait) };
+            let answer = api.request(&self.queue, &ask, kind, bytes.into()).await?;
+            self.raw.list(&mut out, std::slice::from_ref(&answer))
+        })
+    }
+}

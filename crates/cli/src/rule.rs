@@ -1,0 +1,204 @@
+//! `malote rule …`: filters as flags, and trying one on a message.
+
+use clap::ValueEnum;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::api::Api;
+use crate::api::topics::{NamedRule, RuleTest, RuleTested};
+use crate::api::words::raw_text;
+use crate::args::noun;
+use crate::failure::Failure;
+use crate::output::{Facts, Output};
+use crate::send::{MessageArgs, property};
+
+noun! {
+    /// Try rules of topics
+    Rule {
+        Test(Test),
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Match {
+    /// All of them
+    All,
+    /// At least one
+    Any,
+    /// All, also names that begin with x-
+    AllWithX,
+    /// At least one, also names that begin with x-
+    AnyWithX,
+}
+
+/// Which messages, and what is done to the copy.
+#[derive(clap::Args)]
+pub(crate) struct FilterArgs {
+    /// Messages with exactly this key
+    #[arg(id = "filter-key", long, value_name = "KEY", group = "filter", help_heading = "Rule")]
+    key: Option<String>,
+    /// Messages whose key fits: `*` is one word between dots, `#` any number of words
+    #[arg(long, value_name = "PATTERN", group = "filter", help_heading = "Rule")]
+    pattern: Option<String>,
+    /// Messages with this property: NAME=TEXT, NAME:=JSON, or NAME if being there is enough
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, group = "filter", help_heading = "Rule")]
+    headers: Vec<(String, Box<RawValue>)>,
+    /// How many of the headers must be there
+    #[arg(
+        long = "match",
+        value_enum,
+        value_name = "HOW",
+        requires = "headers",
+        help_heading = "Rule"
+    )]
+    mode: Option<Match>,
+    /// Messages whose field equals: FIELD=TEXT with id, subject, to, key, session, correlation_id …, or property.NAME=TEXT
+    #[arg(long = "where", value_name = "FIELD=VALUE", value_parser = property, group = "filter", help_heading = "Rule")]
+    fields: Vec<(String, Box<RawValue>)>,
+    /// Messages for which this condition is true
+    #[arg(long, value_name = "TEXT", group = "filter", help_heading = "Rule")]
+    sql: Option<String>,
+    /// A value for a name that begins with @ in --sql or --action: @NAME=TEXT or @NAME:=JSON
+    #[arg(long = "param", value_name = "@NAME=VALUE", value_parser = property, help_heading = "Rule")]
+    params: Vec<(String, Box<RawValue>)>,
+    /// No message at all
+    #[arg(long, group = "filter", help_heading = "Rule")]
+    nothing: bool,
+    /// The filter as JSON, as the API has it
+    #[arg(long = "filter", value_name = "JSON", group = "filter", help_heading = "Rule")]
+    json: Option<String>,
+    /// What is done to the copy: SET name = expression; REMOVE name
+    #[arg(long, value_name = "SQL", help_heading = "Rule")]
+    action: Option<String>,
+}
+
+/// `NAME=TEXT`, `NAME:=JSON`, or `NAME` alone.
+fn header(text: &str) -> Result<(String, Box<RawValue>), String> {
+    match text.contains('=') {
+        true => property(text),
+        false => Ok((text.to_owned(), RawValue::NULL.to_owned())),
+    }
+}
+
+fn map(pairs: &[(String, Box<RawValue>)]) -> anyhow::Result<Map<String, Value>> {
+    let read = |(name, value): &(String, Box<RawValue>)| {
+        Ok((name.clone(), serde_json::from_str(value.get())?))
+    };
+    pairs.iter().map(read).collect()
+}
+
+impl FilterArgs {
+    /// Whether anything was said.
+    pub(crate) fn given(&self) -> bool {
+        self.nothing
+            || [&self.key, &self.pattern, &self.sql, &self.json, &self.action]
+                .iter()
+                .any(|said| said.is_some())
+            || !self.headers.is_empty()
+            || !self.fields.is_empty()
+    }
+
+    /// The filter and the action as the API has them.
+    pub(crate) fn rule(&self) -> anyhow::Result<(Value, Option<Value>)> {
+        let filter = if let Some(key) = &self.key {
+            json!({"key": key})
+        } else if let Some(pattern) = &self.pattern {
+            json!({"pattern": pattern})
+        } else if !self.headers.is_empty() {
+            let mode = self.mode.unwrap_or(Match::All).to_possible_value();
+            let mode = mode.map(|value| value.get_name().replace('-', "_"));
+            json!({"headers": {"match": mode, "values": map(&self.headers)?}})
+        } else if !self.fields.is_empty() {
+            let (properties, mut fields): (Vec<_>, Vec<_>) =
+                map(&self.fields)?.into_iter().partition(|(name, _)| name.starts_with("property."));
+            let properties: Map<String, Value> = properties
+                .into_iter()
+                .map(|(name, value)| (name.trim_start_matches("property.").to_owned(), value))
+                .collect();
+            if !properties.is_empty() {
+                fields.push(("properties".into(), Value::Object(properties)));
+            }
+            json!({"correlation": fields.into_iter().collect::<Map<_, _>>()})
+        } else if let Some(text) = &self.sql {
+            json!({"sql": self.sql_of(text)?})
+        } else if let Some(text) = &self.json {
+            let wrong = |e| Failure::Usage(format!("--filter is not JSON: {e}"));
+            serde_json::from_str(text).map_err(wrong)?
+        } else {
+            Value::from(if self.nothing { "none" } else { "all" })
+        };
+        let action = self.action.as_deref().map(|text| self.sql_of(text)).transpose()?;
+        Ok((filter, action))
+    }
+
+    /// A text, with those parameters that it names.
+    fn sql_of(&self, text: &str) -> anyhow::Result<Value> {
+        let named = |(name, _): &&(String, Box<RawValue>)| text.contains(name.as_str());
+        let params: Vec<_> = self.params.iter().filter(named).cloned().collect();
+        Ok(match params.is_empty() {
+            true => text.into(),
+            false => json!({"text": text, "parameters": map(&params)?}),
+        })
+    }
+}
+
+/// A rule on one line.
+pub(crate) fn shown(rule: &NamedRule) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let filter = match &rule.filter {
+        Value::Object(one) if one.len() == 1 => {
+            one.iter().map(|(kind, value)| format!("{kind} {}", text(value))).collect()
+        }
+        other => text(other),
+    };
+    match &rule.action {
+        Some(action) => format!("{filter} → {}", text(action)),
+        None => filter,
+    }
+}
+
+/// Try a filter, and its action, on a message; nothing is stored
+///
+/// Exits with 1 when the message does not match.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  malote rule test --sql 'total > 100' --prop total:=150
+  malote rule test --pattern 'eu.#' --key eu.paid --action \"SET class = 'eu'\"")]
+pub(crate) struct Test {
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    message: MessageArgs,
+    /// The body of the message; no filter looks at it
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+}
+
+impl Test {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        let (filter, action) = self.filter.rule()?;
+        let mut message = self.message.message();
+        message.body = self.body.as_deref().map(raw_text);
+        let tested = api.test_rule(&RuleTest { filter, action, message }).await?;
+        out.one(&tested)?;
+        match tested.matches {
+            true => Ok(()),
+            false => Err(Failure::Unhealthy("the message does not match".into()).into()),
+        }
+    }
+}
+
+impl Facts for RuleTested {
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = vec![("matches", self.matches.to_string())];
+        let Some(message) = &self.message else { return facts };
+        // It is in no queue: what only a stored message has means nothing.
+        let meant = |(name, _): &(&str, String)| !matches!(*name, "seq" | "attempts");
+        facts.extend(Facts::facts(message).into_iter().filter(meant));
+        facts
+    }
+
+    fn name(&self) -> String {
+        self.matches.to_string()
+    }
+}

@@ -1,0 +1,105 @@
+//! Rules of subscriptions, one by one.
+
+use clap::Subcommand;
+use malote_model::{QueueName, TopicName};
+
+use crate::api::Api;
+use crate::api::topics::{Bound, NamedRule};
+use crate::args::topic_name;
+use crate::output::{Output, Row};
+use crate::rule::{FilterArgs, shown};
+
+/// List, add and take away rules
+#[derive(clap::Args)]
+pub(crate) struct Rules {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Ls(Ls),
+    Add(Add),
+    Rm(Rm),
+}
+
+/// Which subscription.
+#[derive(clap::Args)]
+struct Of {
+    /// The topic
+    #[arg(value_parser = topic_name)]
+    topic: TopicName,
+    /// The subscription
+    subscription: String,
+}
+
+impl Of {
+    fn queue(&self) -> anyhow::Result<QueueName> {
+        Ok(QueueName::subscription(&self.topic, &self.subscription)?)
+    }
+}
+
+/// List rules
+#[derive(clap::Args)]
+struct Ls {
+    #[command(flatten)]
+    of: Of,
+}
+
+/// Add a rule; another of the same name is refused
+#[derive(clap::Args)]
+struct Add {
+    #[command(flatten)]
+    of: Of,
+    /// The name of the rule
+    rule: String,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Take a rule away
+#[derive(clap::Args)]
+struct Rm {
+    #[command(flatten)]
+    of: Of,
+    /// The name of the rule
+    rule: String,
+}
+
+impl Rules {
+    pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        match self.verb {
+            Verb::Ls(Ls { of }) => {
+                let rules = api.rules(&of.topic, Some(&of.queue()?)).await?;
+                if rules.is_empty() {
+                    out.note("no rules: it gets no messages");
+                }
+                out.list(&rules)
+            }
+            Verb::Add(Add { of, rule, filter }) => {
+                let (filter, action) = filter.rule()?;
+                let rule = NamedRule { name: rule, filter, action };
+                let new = api.bind(&of.topic, &of.queue()?, &rule).await?;
+                let said = if new { "added" } else { "was there already, just so" };
+                out.note(format_args!("rule `{}` {said}", rule.name));
+                Ok(())
+            }
+            Verb::Rm(Rm { of, rule }) => {
+                api.unbind(&of.topic, &of.queue()?, &rule).await?;
+                out.removed("rule", &rule)
+            }
+        }
+    }
+}
+
+impl Row for Bound {
+    const HEAD: &'static [&'static str] = &["RULE", "QUEUE", "FILTER"];
+
+    fn row(&self) -> Vec<String> {
+        vec![self.rule.name.clone(), self.queue.clone(), shown(&self.rule)]
+    }
+
+    fn name(&self) -> String {
+        self.rule.name.clone()
+    }
+}

@@ -1,0 +1,383 @@
+//! The file: TOML or JSON, with the fields that the API has.
+//!
+//! What is absent is the default. TOML has no null: `"none"` stands for it in settings that can be none, and
+//! `{"$type" = "null"}` in the values of a filter.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use malote_model::{QueueName, TopicName};
+use serde_json::{Map, Value, json};
+
+use super::{Fields, Rules, Subscription, Topic, Topology};
+use crate::failure::Failure;
+
+/// Tables that other versions know.
+const LATER: [&str; 2] = ["streams", "schedules"];
+
+/// What a queue is when nothing is said; a test holds it against the server.
+pub(super) fn queue_defaults() -> Fields {
+    fields(json!({
+        "sessions": "none", "lock_ms": 30_000, "failed_max": 10, "receives_max": null, "dead_letter": "own",
+        "durability": "fsync", "retry": "hold", "delay_ms": 0, "message_bytes_max": 1 << 20,
+        "backlog_warning": 1000, "ttl_ms": null, "on_expiry": "drop", "priority_max": 0, "dedup": null,
+        "length_max": null, "bytes_max": null, "overflow": "reject", "auto_delete": false, "idle_ms_max": null,
+        "exclusive": false, "forward_to": null,
+    }))
+}
+
+/// What a topic is when nothing is said.
+pub(super) fn topic_defaults() -> Fields {
+    fields(json!({"kind": "filter", "auto_delete": false, "internal": false, "dedup": null}))
+}
+
+/// Settings that can be none.
+const MAY_BE_NONE: [&str; 8] = [
+    "failed_max",
+    "receives_max",
+    "ttl_ms",
+    "dedup",
+    "length_max",
+    "bytes_max",
+    "idle_ms_max",
+    "forward_to",
+];
+
+fn fields(value: Value) -> Fields {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn wrong(at: &str, why: impl std::fmt::Display) -> anyhow::Error {
+    Failure::Usage(format!("{at}: {why}")).into()
+}
+
+/// Reads a file; `-` is standard input.
+pub(super) fn read(path: &Path) -> anyhow::Result<Topology> {
+    let bytes = crate::files::read(path)?;
+    let at = path.display().to_string();
+    let text = String::from_utf8(bytes).map_err(|_| wrong(&at, "is not UTF-8 text"))?;
+    let document = match text.trim_start().starts_with('{') {
+        true => serde_json::from_str(&text).map_err(|e| wrong(&at, format!("not JSON: {e}")))?,
+        false => {
+            let table: toml::Table = toml::from_str(&text).map_err(|e| wrong(&at, e))?;
+            json_of(toml::Value::Table(table))
+        }
+    };
+    topology(document)
+}
+
+fn json_of(value: toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => Value::String(text),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Float(number) => number.into(),
+        toml::Value::Boolean(flag) => flag.into(),
+        toml::Value::Datetime(time) => Value::String(time.to_string()),
+        toml::Value::Array(items) => items.into_iter().map(json_of).collect(),
+        toml::Value::Table(table) => {
+            let is_null = table.len() == 1
+                && table.get("$type").and_then(toml::Value::as_str) == Some("null");
+            if is_null {
+                return Value::Null;
+            }
+            Value::Object(table.into_iter().map(|(name, v)| (name, json_of(v))).collect())
+        }
+    }
+}
+
+fn table(at: &str, value: Value) -> anyhow::Result<Fields> {
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(wrong(at, "must be a table")),
+    }
+}
+
+fn topology(document: Value) -> anyhow::Result<Topology> {
+    let mut all = Topology::default();
+    for (name, value) in table("the file", document)? {
+        match name.as_str() {
+            "queues" => {
+                for (queue, spec) in table("queues", value)? {
+                    let at = format!("queues.{queue}");
+                    let checked = QueueName::new(&queue).map_err(|e| wrong(&at, e))?;
+                    if checked.subscription_of().is_some() || checked.is_dead_letters() {
+                        let why =
+                            "is not a queue of its own: write subscriptions under their topic";
+                        return Err(wrong(&at, why));
+                    }
+                    let spec = complete(&at, table(&at, spec)?, queue_defaults())?;
+                    if spec.get("exclusive") == Some(&Value::Bool(true)) {
+                        let why =
+                            "an exclusive queue belongs to a connection and cannot stand in a file";
+                        return Err(wrong(&at, why));
+                    }
+                    all.queues.insert(queue, spec);
+                }
+            }
+            "topics" => {
+                for (name, value) in table("topics", value)? {
+                    let at = format!("topics.{name}");
+                    TopicName::new(&name).map_err(|e| wrong(&at, e))?;
+                    all.topics.insert(name, topic(&at, table(&at, value)?)?);
+                }
+            }
+            later if LATER.contains(&later) => {
+                let why = "this version has none of these yet: take the table out";
+                return Err(wrong(later, why));
+            }
+            other => {
+                return Err(wrong(other, "is unknown: a file has `queues` and `topics`"));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn topic(at: &str, mut spec: Fields) -> anyhow::Result<Topic> {
+    let mut take = |name: &str| match spec.remove(name) {
+        Some(value) => table(&format!("{at}.{name}"), value),
+        None => Ok(Map::new()),
+    };
+    let (subscriptions, bindings) = (take("subscriptions")?, take("bindings")?);
+    let spec = complete(at, spec, topic_defaults())?;
+    let kind = spec.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut topic = Topic { spec, ..Topic::default() };
+    for (name, value) in subscriptions {
+        let at = format!("{at}.subscriptions.{name}");
+        let mut spec = table(&at, value)?;
+        let rules = match spec.remove("rules") {
+            Some(given) => rules(&format!("{at}.rules"), given)?,
+            None => default_rules(&kind),
+        };
+        let spec = complete(&at, spec, queue_defaults())?;
+        topic.subscriptions.insert(name, Subscription { spec, rules });
+    }
+    for (queue, value) in bindings {
+        let at = format!("{at}.bindings.{queue}");
+        QueueName::new(&queue).map_err(|e| wrong(&at, e))?;
+        topic.bindings.insert(queue, rules(&at, value)?);
+    }
+    Ok(topic)
+}
+
+/// What a subscription takes when nothing is said.
+pub(super) fn default_rules(kind: &str) -> Rules {
+    match kind {
+        "filter" | "fanout" => {
+            BTreeMap::from([("$Default".to_owned(), fields(json!({"filter": "all"})))])
+        }
+        _ => Rules::new(),
+    }
+}
+
+fn rules(at: &str, value: Value) -> anyhow::Result<Rules> {
+    let mut all = Rules::new();
+    for (name, rule) in table(at, value)? {
+        let at = format!("{at}.{name}");
+        let rule = table(&at, rule)?;
+        if let Some(unknown) = rule.keys().find(|field| !matches!(&***field, "filter" | "action")) {
+            return Err(wrong(
+                &at,
+                format!("`{unknown}` is unknown: a rule has filter and action"),
+            ));
+        }
+        all.insert(name, normal_rule(rule));
+    }
+    Ok(all)
+}
+
+/// A rule as the server writes it, so that two can be compared.
+pub(super) fn normal_rule(mut rule: Fields) -> Fields {
+    if rule.get("action").is_some_and(Value::is_null) {
+        rule.remove("action");
+    }
+    rule.entry("filter").or_insert_with(|| "all".into());
+    let sql = |value: &mut Value| {
+        let bare = value.get("parameters").is_none_or(|all| *all == json!({}));
+        if let Some(text) = value.get("text").filter(|_| bare).cloned() {
+            *value = text;
+        }
+    };
+    if let Some(action) = rule.get_mut("action") {
+        sql(action);
+    }
+    let Some(Value::Object(filter)) = rule.get_mut("filter") else { return rule };
+    if let Some(text) = filter.get_mut("sql") {
+        sql(text);
+    }
+    if let Some(Value::Object(headers)) = filter.get_mut("headers") {
+        headers.entry("match").or_insert_with(|| "all".into());
+        headers.entry("values").or_insert_with(|| json!({}));
+    }
+    if let Some(Value::Object(correlation)) = filter.get_mut("correlation") {
+        correlation.retain(|name, value| {
+            !(value.is_null() || name == "properties" && *value == json!({}))
+        });
+    }
+    rule
+}
+
+/// Every field: what is given over the defaults. What is unknown is refused.
+fn complete(at: &str, given: Fields, defaults: Fields) -> anyhow::Result<Fields> {
+    let mut all = defaults;
+    for (name, mut value) in given {
+        if !all.contains_key(&name) {
+            let known: Vec<&str> = all.keys().map(String::as_str).collect();
+            let why = format!("`{name}` is unknown: use {}", known.join(", "));
+            return Err(wrong(at, why));
+        }
+        if value == "none" && MAY_BE_NONE.contains(&name.as_str()) {
+            value = Value::Null;
+        }
+        all.insert(name, value);
+    }
+    if let Some(Value::Object(dedup)) = all.get_mut("dedup") {
+        dedup.entry("per_session").or_insert(false.into());
+        dedup.entry("content").or_insert(false.into());
+    }
+    Ok(all)
+}
+
+/// The document of what is there; fields that have their defaults are left out.
+pub(super) fn document(all: &Topology) -> Value {
+    let sparse = |spec: &Fields, defaults: Fields| -> Fields {
+        let differs = |(name, value): &(&String, &Value)| defaults.get(*name) != Some(*value);
+        spec.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect()
+    };
+    let named = |rules: &Rules| -> Fields {
+        rules.iter().map(|(name, rule)| (name.clone(), Value::Object(rule.clone()))).collect()
+    };
+    let mut queues = Map::new();
+    for (name, spec) in &all.queues {
+        queues.insert(name.clone(), sparse(spec, queue_defaults()).into());
+    }
+    let mut topics = Map::new();
+    for (name, topic) in &all.topics {
+        let mut shown = sparse(&topic.spec, topic_defaults());
+        let kind = topic.spec.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let mut subscriptions = Map::new();
+        for (name, subscription) in &topic.subscriptions {
+            let mut shown = sparse(&subscription.spec, queue_defaults());
+            if subscription.rules != default_rules(kind) {
+                shown.insert("rules".into(), named(&subscription.rules).into());
+            }
+            subscriptions.insert(name.clone(), shown.into());
+        }
+        let bindings: Fields =
+            topic.bindings.iter().map(|(q, rules)| (q.clone(), named(rules).into())).collect();
+        for (name, part) in [("subscriptions", subscriptions), ("bindings", bindings)] {
+            if !part.is_empty() {
+                shown.insert(name.into(), part.into());
+            }
+        }
+        topics.insert(name.clone(), shown.into());
+    }
+    json!({"queues": queues, "topics": topics})
+}
+
+/// The document as TOML.
+pub(super) fn toml_of(document: &Value) -> anyhow::Result<String> {
+    let value = toml_value("", document)?;
+    let text = toml::to_string(&value)?;
+    Ok(if text.ends_with('\n') { text } else { format!("{text}\n") })
+}
+
+fn toml_value(name: &str, value: &Value) -> anyhow::Result<toml::Value> {
+    Ok(match value {
+        Value::Null if MAY_BE_NONE.contains(&name) => "none".into(),
+        Value::Null => {
+            toml::Value::Table(toml::Table::from_iter([("$type".to_owned(), "null".into())]))
+        }
+        Value::Bool(flag) => (*flag).into(),
+        Value::String(text) => text.as_str().into(),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => whole.into(),
+            (None, Some(number)) if !value.is_u64() => number.into(),
+            _ => anyhow::bail!("TOML has no number as large as {number}: export with -o json"),
+        },
+        Value::Array(items) => {
+            let items = items.iter().map(|item| toml_value("", item));
+            toml::Value::Array(items.collect::<anyhow::Result<_>>()?)
+        }
+        Value::Object(map) => {
+            let entries = map.iter().map(|(name, v)| Ok((name.clone(), toml_value(name, v)?)));
+            toml::Value::Table(entries.collect::<anyhow::Result<_>>()?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toml(text: &str) -> anyhow::Result<Topology> {
+        topology(json_of(toml::Value::Table(toml::from_str(text)?)))
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let text = r##"
+            [queues.orders]
+            sessions = ["a", "b"]
+            failed_max = "none"
+            dedup = { window_ms = 1000 }
+            dead_letter = { topic = "dead", key = "k" }
+            [topics.dead]
+            kind = "headers"
+            [topics.dead.bindings.orders.vip]
+            filter = { headers = { match = "any", values = { vip = { "$type" = "null" }, n = { "$type" = "u8", value = 3 } } } }
+            [topics.sales.subscriptions.large]
+            ttl_ms = 5
+            [topics.sales.subscriptions.large.rules.r]
+            filter = { sql = { text = "a > @b", parameters = { "@b" = 1.5 } } }
+            action = "SET a = 1"
+            [topics.sales.subscriptions.none.rules]
+            [topics.sales.subscriptions.all]
+        "##;
+        let all = toml(text).unwrap();
+        let document = document(&all);
+        assert_eq!(toml(&toml_of(&document).unwrap()).unwrap(), all);
+        assert_eq!(topology(document).unwrap(), all);
+        assert_eq!(all.topics["sales"].subscriptions["all"].rules, default_rules("filter"));
+        assert!(all.topics["sales"].subscriptions["none"].rules.is_empty());
+    }
+
+    #[test]
+    fn rules_written_in_two_ways_are_one() {
+        let rule = |value: Value| normal_rule(fields(value));
+        assert_eq!(rule(json!({})), rule(json!({"filter": "all", "action": null})));
+        assert_eq!(
+            rule(json!({"filter": {"sql": {"text": "a = 1", "parameters": {}}}})),
+            rule(json!({"filter": {"sql": "a = 1"}}))
+        );
+        assert_eq!(
+            rule(json!({"filter": {"headers": {}}})),
+            rule(json!({"filter": {"headers": {"match": "all", "values": {}}}}))
+        );
+        assert_eq!(
+            rule(json!({"filter": {"correlation": {"to": null, "properties": {}}}})),
+            rule(json!({"filter": {"correlation": {}}}))
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, says) in [
+            ("[streams.a]", "streams: this version has none of these yet"),
+            ("[schedules.a]", "schedules: this version has none of these yet"),
+            ("[queue.a]", "queue: is unknown: a file has `queues` and `topics`"),
+            ("queues = 5", "queues: must be a table"),
+            ("[queues.a]\nlock = 5", "queues.a: `lock` is unknown: use auto_delete"),
+            ("[queues.\"a/Subscriptions/b\"]", "write subscriptions under their topic"),
+            ("[queues.\"$a\"]", "begins with $"),
+            ("[queues.a]\nexclusive = true", "belongs to a connection"),
+            ("[topics.t.subscriptions.s.rules.r]\nfilters = 1", "a rule has filter and action"),
+        ] {
+            let why = toml(text).unwrap_err().to_string();
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What is there, as the server says it.
+
+use malote_model::{QueueName, TopicName};
+use serde_json::{Map, Value};
+
+use super::file::normal_rule;
+use super::{Fields, Subscription, Topic, Topology};
+use crate::api::Api;
+use crate::api::topics::NamedRule;
+
+/// Everything that could stand in a file. Queues of connections come and go with them.
+pub(super) async fn read(api: &Api) -> anyhow::Result<Topology> {
+    let mut all = Topology::default();
+    for topic in api.topics().await? {
+        let spec = topic.spec.clone();
+        all.topics.insert(topic.name, Topic { spec, ..Topic::default() });
+    }
+    for (name, spec) in api.specs().await? {
+        if spec.get("exclusive") == Some(&Value::Bool(true)) {
+            continue;
+        }
+        let queue = QueueName::new(&name)?;
+        match queue.subscription_of() {
+            None => drop(all.queues.insert(name, spec)),
+            Some((topic, subscription)) => {
+                // One whose topic we may not see is not ours to describe.
+                if let Some(topic) = all.topics.get_mut(topic.as_str()) {
+                    let found = Subscription { spec, ..Subscription::default() };
+                    topic.subscriptions.insert(subscription.to_owned(), found);
+                }
+            }
+        }
+    }
+    for (name, topic) in &mut all.topics {
+        let name = TopicName::new(name)?;
+        for bound in api.rules(&name, None).await? {
+            let queue = QueueName::new(&bound.queue)?;
+            let rules = match queue.subscription_of().filter(|(of, _)| *of == name) {
+                Some((_, subscription)) => {
+                    &mut topic.subscriptions.entry(subscription.to_owned()).or_default().rules
+                }
+                None if all.queues.contains_key(&bound.queue)
+                    || queue.subscription_of().is_some() =>
+                {
+                    topic.bindings.entry(bound.queue).or_default()
+                }
+                // A queue of a connection.
+                None => continue,
+            };
+            let NamedRule { name, filter, action } = bound.rule;
+            let mut rule: Fields = Map::new();
+            rule.insert("filter".into(), filter);
+            action.map(|action| rule.insert("action".into(), action));
+            rules.insert(name, normal_rule(rule));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,124 @@
+//! `malote apply` and `malote export`: queues, topics, subscriptions and rules as a file.
+//!
+//! `file.rs` reads and writes the file, `live.rs` asks the server what is there, `plan.rs` compares the two, `steps.rs`
+//! carries a plan out.
+
+mod file;
+mod live;
+mod plan;
+mod steps;
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use crate::args::Remote;
+use crate::ask::Yes;
+use crate::failure::Failure;
+use crate::output::Format;
+use crate::when::count;
+use plan::Plan;
+
+/// Fields and values.
+type Fields = Map<String, Value>;
+
+/// Everything there is to declare. Specifications are complete: every field has its value.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Topology {
+    queues: BTreeMap<String, Fields>,
+    topics: BTreeMap<String, Topic>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Topic {
+    spec: Fields,
+    subscriptions: BTreeMap<String, Subscription>,
+    /// Rules of other queues, by queue and name.
+    bindings: BTreeMap<String, Rules>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Subscription {
+    spec: Fields,
+    rules: Rules,
+}
+
+/// `{"filter": …, "action": …}` by name.
+type Rules = BTreeMap<String, Fields>;
+
+/// Make queues, topics, subscriptions and rules as a file says
+///
+/// Prints what differs and changes it. What is there already stays as it is; what cannot be changed is refused before
+/// anything is; nothing is removed without --prune.
+#[derive(clap::Args)]
+pub(crate) struct Apply {
+    #[command(flatten)]
+    remote: Remote,
+    /// TOML or JSON; `-` reads standard input
+    file: PathBuf,
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove what the file does not have
+    #[arg(long)]
+    prune: bool,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Apply {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let Self { remote, file, dry_run, prune, yes } = self;
+        let wanted = file::read(&file)?;
+        remote.run(|api, mut out| async move {
+            let have = live::read(&api).await?;
+            let plan = Plan::between(&have, &wanted, prune)?;
+            steps::check_rules(&api, &plan).await?;
+            out.list(&plan.changes)?;
+            let refused = plan.changes.iter().filter(|change| change.is_refused()).count() as u64;
+            if refused > 0 {
+                let what = count(refused, "change");
+                let why = format!("{what} cannot be made on what is there; nothing was changed");
+                return Err(Failure::Conflict(why).into());
+            }
+            if plan.changes.is_empty() {
+                out.note("nothing to do");
+                return Ok(());
+            }
+            if dry_run {
+                out.note(format_args!("{} to make", count(plan.changes.len() as u64, "change")));
+                return Ok(());
+            }
+            let removed = plan.changes.iter().filter(|change| change.is_removal()).count() as u64;
+            if removed > 0 {
+                let what = count(removed, "thing");
+                yes.confirm(format_args!("{what} will be removed with all they hold."))?;
+            }
+            steps::carry_out(&api, &plan).await?;
+            out.note(format_args!("{} made", count(plan.changes.len() as u64, "change")));
+            Ok(())
+        })
+    }
+}
+
+/// Write queues, topics, subscriptions and rules as a file that `malote apply` takes
+///
+/// TOML, or JSON with -o json. Only what differs from the defaults is written.
+#[derive(clap::Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    remote: Remote,
+}
+
+impl Export {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        self.remote.run(|api, mut out| async move {
+            let document = file::document(&live::read(&api).await?);
+            match out.format() {
+                Format::Json | Format::Ndjson => out.json(&document),
+                Format::Table | Format::Name => out.text(file::toml_of(&document)?),
+            }
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Carrying a plan out, one call to the server after the other.
+
+use malote_model::{QueueName, TopicName};
+use serde_json::Value;
+
+use super::plan::{Plan, Step};
+use super::{Fields, Rules};
+use crate::api::Api;
+use crate::api::topics::{NamedRule, RuleTest};
+use crate::api::words::NewMessage;
+
+/// Lets the server look at every new rule before anything changes: a SQL text may be wrong.
+pub(super) async fn check_rules(api: &Api, plan: &Plan) -> anyhow::Result<()> {
+    for change in &plan.changes {
+        match &change.step {
+            Step::Subscribe(_, _, rules) => {
+                for (name, rule) in rules {
+                    check(api, &format!("{} rule {name}", change.name), rule).await?;
+                }
+            }
+            Step::AddRule(_, _, _, rule) | Step::ReplaceRule(_, _, _, rule) => {
+                check(api, &change.name, rule).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn check(api: &Api, name: &str, rule: &Fields) -> anyhow::Result<()> {
+    let (filter, action) = parts(rule);
+    let test = RuleTest { filter, action, message: NewMessage::default() };
+    api.test_rule(&test)
+        .await
+        .map(drop)
+        .map_err(|error| anyhow::Error::new(error).context(name.to_owned()))
+}
+
+fn parts(rule: &Fields) -> (Value, Option<Value>) {
+    (rule.get("filter").cloned().unwrap_or_else(|| "all".into()), rule.get("action").cloned())
+}
+
+fn named(name: &str, rule: &Fields) -> NamedRule {
+    let (filter, action) = parts(rule);
+    NamedRule { name: name.to_owned(), filter, action }
+}
+
+/// Makes every change. The first that fails ends it; applying again goes on from there.
+pub(super) async fn carry_out(api: &Api, plan: &Plan) -> anyhow::Result<()> {
+    for change in &plan.changes {
+        let done = step(api, &change.step).await;
+        done.map_err(|error| error.context(change.name.clone()))?;
+    }
+    Ok(())
+}
+
+async fn step(api: &Api, step: &Step) -> anyhow::Result<()> {
+    match step {
+        Step::Nothing => Ok(()),
+        Step::MakeTopic(topic, spec) => Ok(api.declare_topic(topic, spec).await.map(drop)?),
+        Step::RemoveTopic(topic) => Ok(api.delete_topic(topic).await?),
+        Step::MakeQueue(queue, spec) => Ok(api.declare_as(queue, spec).await?),
+        Step::Subscribe(queue, spec, rules) => subscribe(api, queue, spec, rules).await,
+        Step::Change(queue, fields) => Ok(api.change(queue, fields).await?),
+        Step::RemoveQueue(queue) => Ok(api.delete(queue).await?),
+        Step::AddRule(topic, queue, name, rule) => {
+            Ok(api.bind(topic, queue, &named(name, rule)).await.map(drop)?)
+        }
+        Step::ReplaceRule(topic, queue, name, rule) => {
+            replace(api, topic, queue, &named(name, rule)).await
+        }
+        Step::RemoveRule(topic, queue, rule) => Ok(api.unbind(topic, queue, rule).await?),
+    }
+}
+
+async fn subscribe(
+    api: &Api,
+    queue: &QueueName,
+    spec: &Fields,
+    rules: &Rules,
+) -> anyhow::Result<()> {
+    let Some((topic, name)) = queue.subscription_of() else {
+        anyhow::bail!("`{queue}` is not a subscription");
+    };
+    let rules: Vec<_> = rules.iter().map(|(name, rule)| named(name, rule)).collect();
+    Ok(api.subscribe(&topic, name, spec, Some(&rules)).await.map(drop)?)
+}
+
+/// The new rule stands beside the old one for a moment, under another name: no message goes past both of them.
+async fn replace(
+    api: &Api,
+    topic: &TopicName,
+    queue: &QueueName,
+    rule: &NamedRule,
+) -> anyhow::Result<()> {
+    let beside = NamedRule { name: format!("{} (new)", rule.name), ..rule.clone() };
+    api.bind(topic, queue, &beside).await?;
+    api.unbind(topic, queue, &rule.name).await?;
+    api.bind(topic, queue, rule).await?;
+    Ok(api.unbind(topic, queue, &beside.name).await?)
+}
