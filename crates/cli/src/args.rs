@@ -244,12 +244,15 @@ mod tests {
             let mut quote = None;
             for c in rest.chars() {
                 match (c, quote) {
+                    // What a shell does with the output is not the command's.
+                    ('|' | '>' | '&', None) => break,
                     ('\'' | '"', None) => quote = Some(c),
                     (c, Some(open)) if c == open => quote = None,
                     (' ', None) => words.push(String::new()),
                     (c, _) => words.last_mut().unwrap().push(c),
                 }
             }
+            words.retain(|word| !word.is_empty());
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{line}\n{error}");
             }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use common::Server;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,11 +18,14 @@ fn page(name: &str) -> String {
 
 /// The `sh` blocks between the marks.
 fn tour(readme: &str) -> String {
-    let tour =
-        readme.split("<!-- tour -->").nth(1).unwrap().split("<!-- /tour -->").next().unwrap();
+    shell(readme.split("<!-- tour -->").nth(1).unwrap().split("<!-- /tour -->").next().unwrap())
+}
+
+/// The `sh` blocks of a page.
+fn shell(page: &str) -> String {
     let mut script = String::new();
     let mut shell = false;
-    for line in tour.lines() {
+    for line in page.lines() {
         match line.strip_prefix("```") {
             Some(fence) => shell = fence == "sh",
             None if shell => {
@@ -31,6 +36,90 @@ fn tour(readme: &str) -> String {
         }
     }
     script
+}
+
+/// The first block of a kind.
+fn block<'a>(page: &'a str, kind: &str) -> &'a str {
+    page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap()
+}
+
+/// Runs a page's examples against a server of its own; what they wrote.
+fn run_page(name: &str, server: &Server) -> String {
+    let script = shell(&page(name));
+    assert!(script.lines().count() > 3, "the examples have gone:\n{script}");
+    let address = server.url.strip_prefix("http://").unwrap();
+    let script =
+        script.replace("127.0.0.1:8080", address).replace("curl ", "curl --fail-with-body -sS ");
+    let bin = PathBuf::from(env!("CARGO_BIN_EXE_malote"));
+    let path = std::env::var("PATH").unwrap();
+    let output = Command::new("bash")
+        .args(["-e", "-x", "-c", &script])
+        .env_clear()
+        .env("PATH", format!("{}:{path}", bin.parent().unwrap().display()))
+        .env("HOME", server.home.path())
+        .env("MALOTE_URL", &server.url)
+        .current_dir(server.home.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{out}\n--- stderr\n{err}", output.status);
+    format!("{out}--- stderr\n{err}")
+}
+
+#[test]
+fn the_guide_to_topics_runs() {
+    let server = Server::start();
+    let said = run_page("docs/guide/topics.md", &server);
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("{\"id\"")).collect();
+    let one = r#"{"id": 1}"#;
+    assert_eq!(lines, [one, r#"{"id": 2}"#, one, r#"{"id": 3}"#], "{said}");
+    assert!(said.contains("matches   true"), "{said}");
+    // Forwarded at last: into both subscriptions.
+    let large = server.ok("receive sales/Subscriptions/large --wait 20s --raw");
+    assert_eq!(large, "{\"id\": 4}\n");
+    // The circle of the page, turned once by hand.
+    server.ok("send work try");
+    assert_eq!(server.ok("receive work --raw --abandon"), "try\n");
+    let later = server.ok("peek later -o json");
+    assert!(later.contains("\"from\": \"work\""), "{later}");
+}
+
+#[test]
+fn the_guide_to_requests_runs() {
+    let server = Server::start();
+    let said = run_page("docs/guide/request-reply.md", &server);
+    assert!(said.lines().any(|line| line == "4"), "{said}");
+}
+
+#[test]
+fn the_guide_to_the_file_runs() {
+    let server = Server::start();
+    let text = page("docs/guide/topology.md");
+    #[allow(clippy::disallowed_methods)] // a test writes the file that the page shows
+    std::fs::write(server.home.path().join("topology.toml"), block(&text, "toml")).unwrap();
+    let said = run_page("docs/guide/topology.md", &server);
+    assert!(said.contains("8 changes to make") && said.contains("8 changes made"), "{said}");
+    assert!(said.contains("nothing to do"), "{said}");
+}
+
+#[test]
+fn the_page_of_the_api_runs_as_far_as_it_needs_no_tokens() {
+    let server = Server::start();
+    let text = page("docs/protocols/http.md");
+    let script = shell(&text);
+    let runnable: Vec<&str> = script.lines().filter(|line| !line.contains('…')).collect();
+    assert!(runnable.len() >= 8, "{script}");
+    server.ok("queue create hello");
+    let address = server.url.strip_prefix("http://").unwrap();
+    for line in runnable.iter().filter(|line| !line.contains("/accept")) {
+        let line = line.replace("127.0.0.1:8080", address).replace("20000", "10");
+        let line = line.replace("curl ", "curl --fail-with-body -sS ");
+        let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{line}\n{said}");
+    }
 }
 
 fn free_port() -> u16 {

@@ -84,6 +84,13 @@ const REQUESTS: &[&str] = &[
     r#"{"leases":["000000010000000000000001fdb39786"],"outcome":"dead_letter","reason":"bad","text":"why","properties":{"a":"b"},"session_state":{"token":"000000010000000000000001fdb39786","state_base64":"AA=="}}"#,
     r#"{"seqs":[1,2,18446744073709551615],"to":"other","limit":5,"dry_run":true}"#,
     r#"{"session":"one","wait_ms":5,"lock_ms":7}"#,
+    r#"{"ttl_ms":5,"on_expiry":"dead_letter","priority_max":9,"dedup":{"window_ms":5,"per_session":true,"content":true},"length_max":7,"bytes_max":null,"overflow":"drop_oldest","auto_delete":true,"idle_ms_max":5,"exclusive":true,"forward_to":{"topic":"t"},"dead_letter":{"topic":"t","key":"k"}}"#,
+    r#"{"kind":"headers","auto_delete":true,"internal":true,"dedup":{"window_ms":5}}"#,
+    r##"{"spec":{"lock_ms":5},"rules":[{"name":"a","filter":"all"},{"name":"b","filter":{"key":"k"}},{"name":"c","filter":{"pattern":"a.*.#"}},{"name":"d","filter":{"sql":"a > 1 AND sys.Label LIKE 'x%'"},"action":"SET a = 1; REMOVE b"}]}"##,
+    r#"{"filter":{"headers":{"match":"any_with_x","values":{"a":1,"x-b":null,"c":{"$type":"uuid","value":"01a1e23d-c770-7ab7-9f95-bed9c63d4f67"}}}}}"#,
+    r#"{"filter":{"correlation":{"id":"1","subject":"s","session":"x","properties":{"p":[1,{"k":true}]}}},"action":{"text":"SET a = @b","parameters":{"@b":1.5}},"message":{"subject":"s","properties":{"p":1}}}"#,
+    r#"{"filter":{"sql":{"text":"a = @b OR NOT EXISTS(c)","parameters":{"@b":"x"}}},"message":{"key":"k","body":{"a":1}}}"#,
+    r#"{"send":[{"queue":"q","body":"x"},{"topic":"t","at":5}],"settle":[{"queue":"q","items":[{"leases":["000000010000000000000001fdb39786"],"outcome":"abandon","properties":{"a":1}}]}],"state":[{"queue":"q","change":{"token":"000000010000000000000001fdb39786","state_base64":"AA=="}}]}"#,
 ];
 
 /// A frame of every kind.
@@ -96,6 +103,8 @@ const FRAMES: &[&str] = &[
     r#"{"resume":{"id":11,"connection":1,"secret":"x","leases":["x"]}}"#,
     r#"{"receive_deferred":{"id":12,"queue":"q","seqs":[1],"mode":"delete"}}"#,
     r#"{"ping":{"id":13}}"#,
+    r#"[{"begin":{"id":14,"transaction":1}},{"send":{"id":15,"transaction":1,"messages":[{"topic":"t","key":"a.b"}]}},{"settle":{"id":16,"transaction":1,"queue":"q","items":[{"leases":["x"],"outcome":"complete"}]}},{"set_state":{"id":17,"transaction":1,"queue":"q","change":{"token":"x","state_base64":"AA=="}}},{"commit":{"id":18,"transaction":1}},{"rollback":{"id":19,"transaction":2}}]"#,
+    r#"[{"declare":{"id":20}},{"declare":{"id":21,"queue":"mine","spec":{"exclusive":true,"durability":"relaxed","sessions":["a"]}}}]"#,
 ];
 
 /// What a target needs beside its input.
