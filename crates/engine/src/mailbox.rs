@@ -18,6 +18,7 @@ use crate::handle::EngineError;
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
 
 type Answer = Result<Reply, EngineError>;
+type Routes = std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>;
 type Outlet = mpsc::UnboundedSender<(ConsumerId, QueueName, Notice)>;
 
 /// A command and whom to answer; nobody for what the engine tells itself.
@@ -34,7 +35,7 @@ pub(crate) struct Mailbox {
     next_id: AtomicU64,
     poisoned: AtomicBool,
     outlets: Mutex<Outlets>,
-    routes: Mutex<Option<std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>>>,
+    routes: Mutex<Option<Routes>>,
 }
 
 struct State {
@@ -200,7 +201,7 @@ impl Mailbox {
 
     /// Where messages go that must be read so that their topic can route them. Bounded: a topic asks for a few at a
     /// time and waits for them.
-    pub(crate) fn set_routes(&self, routes: std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>) {
+    pub(crate) fn set_routes(&self, routes: Routes) {
         *self.routes.lock() = Some(routes);
     }
 

@@ -150,7 +150,7 @@ impl Stored {
 
 enum Link {
     Over(Pos, malote_model::Properties),
-    Moved(crate::event::Moved),
+    Moved(Box<crate::event::Moved>),
     Sent(Timestamp, Box<Message>, Option<Pos>),
 }
 
@@ -172,7 +172,7 @@ impl Link {
                 let over = get_over(&mut r)?.ok_or(Truncated)?;
                 Ok(Self::Over(over.from, over.properties))
             }
-            KIND_MOVED => Ok(Self::Moved(get_moved(&mut r)?)),
+            KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r)?))),
             _ => Err(Truncated),
         }
     }
