@@ -214,7 +214,7 @@ impl Engine {
         messages: Vec<(QueueName, Message)>,
     ) -> Answer<(Vec<Item>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
                 limit: limits::SEND_BATCH_MAX as u64,
             }
@@ -235,7 +235,7 @@ impl Engine {
             let outgoing = Outgoing::new(&message)?;
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
-                return Err(Refusal::TooMany {
+                return Err(Refusal::BatchTooLarge {
                     what: "bytes in one send",
                     limit: limits::SEND_BYTES_MAX,
                 }

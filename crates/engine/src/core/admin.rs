@@ -33,7 +33,7 @@ impl Turn<'_> {
         }
         self.check_spec(&name, &spec)?;
         if self.core.queues.len() / 2 >= limits::QUEUES_MAX {
-            return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "queues", limit: limits::QUEUES_MAX as u64 });
         }
         let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
         self.begin(FRAME_ROOM + spec_room(&spec))?;

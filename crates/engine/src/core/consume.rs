@@ -150,7 +150,7 @@ impl Turn<'_> {
         let (queue, connection) = (consumer.queue, consumer.connection);
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BoundReached {
                 what: "consumers",
                 limit: limits::CONSUMERS_MAX as u64,
             });
@@ -602,8 +602,8 @@ impl Turn<'_> {
     ) -> Decided {
         check_lock(lock_ms)?;
         if seqs.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
-                what: "sequences",
+            return Err(Refusal::BatchTooLarge {
+                what: "sequences in one receive",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });
         }

@@ -67,7 +67,7 @@ impl Turn<'_> {
         connection: Option<ConnectionId>,
     ) -> Result<Held, Refusal> {
         if self.core.leases.len() >= limits::LEASES_MAX {
-            return Err(Refusal::TooMany { what: "leases", limit: limits::LEASES_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
         self.begin(2 * FRAME_ROOM)?;
         let until = self.now.plus_ms(lock_ms);

@@ -160,7 +160,7 @@ impl Turn<'_> {
     ) -> Decided {
         let MoveWhy::Redrive = why;
         if items.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one move",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });

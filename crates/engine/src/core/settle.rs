@@ -21,7 +21,7 @@ impl Turn<'_> {
         state: Option<StateChange>,
     ) -> Decided {
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one settle",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
@@ -271,7 +271,7 @@ impl Turn<'_> {
     pub(super) fn renew(&mut self, leases: &[LeaseToken], lock_ms: Option<u64>) -> Decided {
         check_lock(lock_ms)?;
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one renew",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
