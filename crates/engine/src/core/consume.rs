@@ -352,8 +352,7 @@ impl Turn<'_> {
             let share = q.ready() as usize / (q.waiting.len() + 1);
             wanted = wanted.min(share.clamp(1, 256));
         }
-        wanted =
-            wanted.min(limits::RECEIVE_BATCH_MAX).min(limits::LEASES_MAX - self.core.leases.len());
+        wanted = wanted.min(limits::RECEIVE_BATCH_MAX).min(self.core.leases.room());
         let mut grants = Vec::new();
         let mut rests_on = Pos::ZERO;
         if q.sessions.is_none() {
@@ -426,6 +425,7 @@ impl Turn<'_> {
                 |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
             let Some(&consumer_id) = s.consumers.iter().find(|id| credit(id) > 0) else { return };
             let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
+            let most = most.min(self.core.leases.room());
             let seqs = self.next_of_session(id, slot, most, &mut 0);
             if seqs.is_empty() {
                 return;
@@ -606,6 +606,9 @@ impl Turn<'_> {
                 what: "sequences in one receive",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });
+        }
+        if !take && seqs.len() > self.core.leases.room() {
+            return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
         let (id, q) = self.core.queue(queue)?;
         let session = match (q.sessions.is_some(), hold) {

@@ -66,7 +66,7 @@ impl Turn<'_> {
         lock_ms: u64,
         connection: Option<ConnectionId>,
     ) -> Result<Held, Refusal> {
-        if self.core.leases.len() >= limits::LEASES_MAX {
+        if self.core.leases.room() == 0 {
             return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
         self.begin(2 * FRAME_ROOM)?;

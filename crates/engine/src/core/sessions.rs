@@ -174,24 +174,15 @@ impl Sessions {
         slot
     }
 
-    /// Puts a session into the slot that a snapshot names; none if the slot is taken or absurd.
-    pub(super) fn add_at(&mut self, slot: u32, id: &SessionId) -> Option<&mut Session> {
-        let at = slot as usize;
-        if at >= 1 << 26 || self.at(slot).is_some() || self.find(id).is_some() {
+    /// Puts a session of a snapshot into the slot after the last; none if it is there already.
+    pub(super) fn add_last(&mut self, id: &SessionId) -> Option<&mut Session> {
+        if self.find(id).is_some() {
             return None;
         }
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
-        }
+        let slot = self.slots.len() as u32;
+        self.slots.push(None);
         self.put(slot, id);
         self.at_mut(slot)
-    }
-
-    /// After slots were named: those without a session are free.
-    pub(super) fn rebuild_free(&mut self) {
-        let free =
-            self.slots.iter().enumerate().filter(|(_, s)| s.is_none()).map(|(slot, _)| slot as u32);
-        self.free = free.rev().collect();
     }
 
     fn put(&mut self, slot: u32, id: &SessionId) {
