@@ -103,8 +103,8 @@ pub struct Leased {
     pub bound: bool,
     /// Under this explicit hold.
     pub hold: Option<LeaseToken>,
-    /// Of this session.
-    pub session: Option<SessionId>,
+    /// Of these sessions, in order, so many of each; none in a queue without sessions.
+    pub sessions: Vec<(SessionId, usize)>,
     /// They were deferred, and fall back to that.
     pub deferred: bool,
     /// Places and leases.

@@ -1,7 +1,7 @@
 //! What events do to the state. Never refuses, never fails: after damage on disk some events are missing, and what
 //! follows them must still be applied as far as it makes sense.
 
-use malote_model::{QueueSpec, SessionId, Sessions as SessionSpec, Timestamp};
+use malote_model::{LeaseToken, QueueSpec, SessionId, Sessions as SessionSpec, Timestamp};
 
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Place, Queue, Touched};
@@ -307,13 +307,31 @@ impl Core {
     }
 
     fn leased(&mut self, leased: &Leased) {
-        let id = leased.queue;
-        let session = leased.session.as_ref();
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        for &(seq, token) in &leased.items {
+        let mut items = &leased.items[..];
+        for (session, count) in &leased.sessions {
+            let (of_it, rest) = items.split_at((*count).min(items.len()));
+            items = rest;
+            let Some(q) = self.queues.get_mut(&leased.queue) else { return };
+            let slot = q.sessions.as_mut().map(|sessions| sessions.find_or_add(session));
+            self.leased_of(leased, hold, slot, of_it);
+        }
+        if leased.sessions.is_empty() {
+            self.leased_of(leased, hold, None, items);
+        }
+    }
+
+    /// Leases of one session's messages, or of a queue without sessions.
+    fn leased_of(
+        &mut self,
+        leased: &Leased,
+        hold: Option<u32>,
+        slot: Option<u32>,
+        items: &[(u64, LeaseToken)],
+    ) {
+        let id = leased.queue;
+        for &(seq, token) in items {
             let Some(q) = self.queues.get_mut(&id) else { return };
             if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;

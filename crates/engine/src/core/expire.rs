@@ -5,7 +5,7 @@ use malote_model::Timestamp;
 use super::leases::Leased as Kind;
 use super::queue::Place;
 use super::timers::TimerId;
-use super::{FRAME_ROOM, Timer, Turn};
+use super::{FRAME_ROOM, SMALL_ROOM, Timer, Turn};
 use crate::event::{Cause, Event, QueueId};
 
 /// When a record finds no room, it is tried again after so long.
@@ -17,7 +17,7 @@ impl Turn<'_> {
         let held: Vec<_> =
             self.core.leases.iter().map(|lease| (lease.token, lease.until)).collect();
         for some in held.chunks(1024) {
-            if self.begin(some.len() * 128).is_err() {
+            if self.begin(some.len() * SMALL_ROOM).is_err() {
                 return;
             }
             for &(token, until) in some {
@@ -75,7 +75,7 @@ impl Turn<'_> {
         match touched.place {
             Place::Scheduled => {
                 let session = q.kept.get(&seq).cloned();
-                if self.begin(2 * FRAME_ROOM).is_err() {
+                if self.begin(FRAME_ROOM).is_err() {
                     return false;
                 }
                 self.activate(id, seq, session);

@@ -100,10 +100,16 @@ pub struct Turn<'a> {
     scope: Option<QueueId>,
     eager: bool,
     open: bool,
+    /// Bytes that the open group may have.
+    room: usize,
 }
 
-/// A group frame costs at most this beside what is counted.
-const FRAME_ROOM: usize = 512;
+/// A frame of a group has at most this beside what is counted: all its numbers, a session id of 128 characters with
+/// four bytes each, and the name of a queue. A group that outgrows the room it asked for is a broken invariant.
+const FRAME_ROOM: usize = 1024;
+
+/// The same for a record that names its message only by numbers: a lease that is renewed, or ends with no dead letter.
+const SMALL_ROOM: usize = 64;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -176,7 +182,8 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        Self { core, log, now, out, publish_allowed, scope: None, eager: false, open: false }
+        let (scope, eager, open, room) = (None, false, false, 0);
+        Self { core, log, now, out, publish_allowed, scope, eager, open, room }
     }
 
     /// Decides one command and queues its answer.
@@ -236,7 +243,7 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
         self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
-        (self.open, self.eager) = (true, false);
+        (self.open, self.eager, self.room) = (true, false, bytes);
         Ok(())
     }
 
@@ -253,6 +260,8 @@ impl<'a> Turn<'a> {
     fn end(&mut self) {
         if self.open {
             self.open = false;
+            // Only at the end of a segment is it fatal; in tests it is everywhere.
+            debug_assert!(self.log.group_bytes() <= self.room, "a group outgrew its room");
             self.log.end_group(!self.eager);
         }
     }

@@ -3,7 +3,7 @@
 use malote_model::{QueueName, Refusal, Seq, SessionId, Sessions, Timestamp, When, limits};
 
 use super::queue::Place;
-use super::{Decided, FRAME_ROOM, Needs, Turn};
+use super::{Decided, FRAME_ROOM, Needs, SMALL_ROOM, Turn};
 use crate::codec::Outgoing;
 use crate::command::{MoveWhy, Reply};
 use crate::event::{Event, Moved, QueueId, Removal, Sent, Why};
@@ -20,7 +20,8 @@ impl Turn<'_> {
         for (name, message) in &items {
             let (id, is_durable) = self.check_target(name, message)?;
             durable |= is_durable;
-            room += message.size() + FRAME_ROOM;
+            let session = message.session.as_ref().map_or("", |session| session.as_str());
+            room += SMALL_ROOM + session.len() + message.size();
             targets.push(id);
         }
         if targets.is_empty() {

@@ -242,6 +242,11 @@ impl Sessions {
         (self.head != NONE).then_some(self.head)
     }
 
+    /// Who stands behind another in the ready ring.
+    pub(super) fn ready_after(&self, slot: u32) -> Option<u32> {
+        self.at(slot).map(|s| s.next).filter(|&next| next != NONE)
+    }
+
     /// Joins the tail of the ready ring, or leaves it. A session already where it should be keeps its place.
     pub(super) fn set_ready(&mut self, slot: u32, ready: bool) {
         let tail = self.tail;

@@ -8,7 +8,7 @@ use malote_model::{
 
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
-use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
+use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
 use crate::command::{Reply, StateChange};
 use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
@@ -26,8 +26,8 @@ impl Turn<'_> {
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        let each = check_settlement(&settlement)? + FRAME_ROOM;
-        let mut room = each * leases.len() + FRAME_ROOM;
+        let each = check_settlement(&settlement)?;
+        let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
         if let Some(change) = &state {
             self.check_state(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
@@ -60,6 +60,43 @@ impl Turn<'_> {
             _ => Needs::of(durable),
         };
         Ok(Some((Reply::Settled(outcomes), needs)))
+    }
+
+    /// What a delay needs beside the records of these leases: it holds back all that is out of their sessions.
+    fn held_back_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
+        let (Settlement::Abandon { delay_ms, .. } | Settlement::Release { delay_ms }) = settlement
+        else {
+            return 0;
+        };
+        if *delay_ms == 0 {
+            return 0;
+        }
+        let mut seen: HashSet<(QueueId, u32), FixedState> = HashSet::with_hasher(FixedState);
+        let each = leases.iter().filter_map(|&token| {
+            let lease = self.lease_of(token)?;
+            let Kind::Message { session: Some(session), .. } = lease.what else { return None };
+            let s = self.core.queues.get(&lease.queue)?.sessions.as_ref()?.at(session)?;
+            let room = SMALL_ROOM * s.out as usize + FRAME_ROOM;
+            seen.insert((lease.queue, session)).then_some(room)
+        });
+        each.sum()
+    }
+
+    /// What the records of so many of a session's messages may need when their leases end by no word of the holder.
+    pub(super) fn return_room(
+        &self,
+        queue: QueueId,
+        session: u32,
+        cause: Cause,
+        n: usize,
+    ) -> usize {
+        let Some(q) = self.core.queues.get(&queue) else { return 0 };
+        let limited = q.spec.failed_max.is_some() || q.spec.receives_max.is_some();
+        if cause == Cause::Released || !limited {
+            return n * SMALL_ROOM;
+        }
+        let id = q.sessions.as_ref().and_then(|s| s.at(session)).map_or("", |s| s.id.as_str());
+        n * (2 * SMALL_ROOM + q.name.as_str().len() + id.len())
     }
 
     fn durable(&self, queue: QueueId) -> bool {
@@ -276,7 +313,7 @@ impl Turn<'_> {
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        self.begin(FRAME_ROOM + leases.len() * (FRAME_ROOM + 16))?;
+        self.begin(SMALL_ROOM * leases.len() + FRAME_ROOM)?;
         let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
         self.end();
         Ok(Some((Reply::Renewed(outcomes), Needs::Granted(self.log.last_eager()))))
@@ -304,15 +341,16 @@ impl Turn<'_> {
     }
 }
 
-/// Checks a settlement's own values; tells how many bytes it may add to a record.
+/// Checks a settlement's own values; tells how many bytes the record of one lease may have.
 fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
-    let (delay_ms, changes, texts) = match settlement {
-        Settlement::Complete => return Ok(16),
-        Settlement::Release { delay_ms } => (*delay_ms, None, 0),
-        Settlement::Abandon { delay_ms, changes } => (*delay_ms, Some(changes), 0),
-        Settlement::Defer { changes } => (0, Some(changes), 0),
+    let (room, delay_ms, changes, texts) = match settlement {
+        Settlement::Complete => return Ok(SMALL_ROOM),
+        Settlement::Release { delay_ms } => (SMALL_ROOM, *delay_ms, None, 0),
+        // It may be once too often, and then it is a dead letter.
+        Settlement::Abandon { delay_ms, changes } => (FRAME_ROOM, *delay_ms, Some(changes), 0),
+        Settlement::Defer { changes } => (SMALL_ROOM, 0, Some(changes), 0),
         Settlement::DeadLetter { reason, text, changes } => {
-            (0, Some(changes), reason.len().max(text.len()))
+            (FRAME_ROOM, 0, Some(changes), reason.len().max(text.len()))
         }
     };
     if delay_ms > limits::DELAY_MS_MAX {
@@ -333,5 +371,5 @@ fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
         let rule = format!("at most {} bytes together", limits::CHANGES_BYTES_MAX);
         return Err(Refusal::OutOfRange { what: "changed properties", rule });
     }
-    Ok(encoded.len() + 2 * texts + 64)
+    Ok(room + encoded.len() + 2 * texts)
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
@@ -13,8 +15,8 @@ use malote_model::{
 use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
-use crate::disk::OsDisk;
-use crate::journal::{Patience, Recovered, Replay, recover};
+use crate::disk::{Disk, DiskFile, Entry, OsDisk};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -26,15 +28,57 @@ pub(super) struct World {
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
+    full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
 }
 
+/// A disk that is full when a script says so.
+struct Fillable {
+    disk: OsDisk,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk for Fillable {
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(if self.full.load(Ordering::Relaxed) { 0 } else { 1 << 40 })
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.disk.list()
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn sync_dir(&self) -> io::Result<()> {
+        self.disk.sync_dir()
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        self.disk.try_lock()
+    }
+    fn unlock(&self) {
+        self.disk.unlock();
+    }
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+}
+
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(segment_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut core = Core::new(1);
-        let disk = Arc::new(OsDisk::open(dir.path()).unwrap());
-        let mut journal = recover(disk, &Default::default(), &mut core).unwrap();
+        let full = Arc::new(AtomicBool::new(false));
+        let disk = Fillable { disk: OsDisk::open(dir.path()).unwrap(), full: full.clone() };
+        let options = Options { segment_bytes, ..Options::default() };
+        let mut journal = recover(Arc::new(disk), &options, &mut core).unwrap();
         core.go_live(&mut journal.appender, Timestamp(0), 7).unwrap();
         let (tokens, consumers) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -46,6 +90,7 @@ impl World {
             consumers,
             requests: 0,
             said: String::new(),
+            full,
             _dir: dir,
         }
     }
@@ -233,6 +278,8 @@ impl World {
             "facts" => Command::Describe { queue: queue(0) },
             "wait" => return self.wait(plain[0].parse().unwrap()),
             "restart" => return self.restart(),
+            "full" => return self.fill(),
+            "room" => return self.full.store(false, Ordering::Relaxed),
             other => panic!("no such step: {other}"),
         };
         self.requests += 1;
@@ -249,6 +296,17 @@ impl World {
         }
         self.now = until;
         self.turn(None);
+    }
+
+    /// The disk is full, and so is the segment.
+    fn fill(&mut self) {
+        self.full.store(true, Ordering::Relaxed);
+        for bytes in [4000, 100, 1] {
+            while self.journal.appender.begin_with_room(bytes + FRAME_HEADER_BYTES).is_ok() {
+                self.journal.appender.frame_at(200, |out| out.resize(out.len() + bytes, 0));
+                self.journal.appender.end_group(true);
+            }
+        }
     }
 
     /// The process ends and starts again: what was written is there.
@@ -305,7 +363,7 @@ impl World {
     }
 
     fn name(&mut self, token: LeaseToken) -> String {
-        let name = char::from(b'a' + self.granted as u8).to_string();
+        let name = name_of(self.granted);
         self.granted += 1;
         self.tokens.insert(name.clone(), token);
         name
@@ -389,6 +447,12 @@ impl World {
         };
         writeln!(self.said, "{text}").unwrap();
     }
+}
+
+/// What the nth lease or hold is called: a to z, then a1 to z1 and so on.
+pub(super) fn name_of(nth: usize) -> String {
+    let letter = char::from(b'a' + (nth % 26) as u8);
+    if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
 }
 
 /// Tokens differ from run to run of the tests' author, not of the reader.
