@@ -8,6 +8,7 @@ use malote_model::{
 };
 
 use crate::codec::Outgoing;
+use crate::event::Cause;
 use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
@@ -295,29 +296,62 @@ pub struct QueueFacts {
     pub totals: Totals,
 }
 
-/// Counts since the queue was declared. They survive restarts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+/// Spells the totals once: their names are a part of snapshots and of what front ends show.
+macro_rules! totals {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counts since the queue was declared. They survive restarts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Totals { $($(#[$doc])+ pub $name: u64,)+ }
+
+        impl Totals {
+            /// Their names, in the order in which snapshots hold them: new ones come last.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+
+            /// Their values, in the same order.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name),+]
+            }
+
+            pub(crate) fn of_values(values: [u64; Self::NAMES.len()]) -> Self {
+                let [$($name),+] = values;
+                Self { $($name),+ }
+            }
+        }
+    };
+}
+
+totals! {
     /// Messages put in.
-    pub sent: u64,
+    sent,
     /// Grants.
-    pub delivered: u64,
+    delivered,
     /// Grants of messages that had been granted before.
-    pub redelivered: u64,
+    redelivered,
     /// Completed, or removed as they were delivered.
-    pub completed: u64,
+    completed,
     /// Failed deliveries by the holder's word.
-    pub abandoned: u64,
+    abandoned,
     /// Moved to the dead letters.
-    pub dead_lettered: u64,
+    dead_lettered,
     /// Set aside.
-    pub deferred: u64,
+    deferred,
     /// Expired.
-    pub expired: u64,
+    expired,
     /// Leases of messages that ran out or whose holder vanished.
-    pub lost: u64,
+    lost,
     /// Session holds that ran out or whose holder vanished.
-    pub sessions_lost: u64,
+    sessions_lost,
+}
+
+impl Totals {
+    /// Counts how a message's lease ended, whatever became of the message.
+    pub(crate) fn lease_ended(&mut self, cause: Cause) {
+        match cause {
+            Cause::Released => {}
+            Cause::Abandoned => self.abandoned += 1,
+            Cause::Lost => self.lost += 1,
+        }
+    }
 }
 
 /// What a session is and holds.

@@ -78,18 +78,17 @@ pub struct Sent {
 
 /// Why messages are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Removal {
     /// The holder completed them.
-    Completed = 0,
+    Completed,
     /// They were removed as they were delivered.
-    Taken = 1,
+    Taken,
     /// Their schedule was cancelled.
-    Cancelled = 2,
-    /// Dropped instead of dead-lettered, as the queue is declared.
-    Dropped = 3,
+    Cancelled,
+    /// Dropped instead of dead-lettered, as the queue is declared; their leases ended like this.
+    Dropped(Cause),
     /// Replaced by an edited one.
-    Replaced = 4,
+    Replaced,
 }
 
 /// Messages went out to a receiver.
@@ -189,6 +188,8 @@ pub enum Why {
         receives: u32,
         /// Failed deliveries before.
         failed: u32,
+        /// How its last lease ended. Only an abandoned or a lost one counts as such.
+        cause: Cause,
     },
     /// An operator sent it back; counters start anew.
     Redriven,

@@ -84,7 +84,15 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
         }
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
-            out.put_u8(*why as u8);
+            out.put_u8(match why {
+                Removal::Completed => 0,
+                Removal::Taken => 1,
+                Removal::Cancelled => 2,
+                Removal::Dropped(Cause::Released) => 3,
+                Removal::Replaced => 4,
+                Removal::Dropped(Cause::Abandoned) => 5,
+                Removal::Dropped(Cause::Lost) => 6,
+            });
             out.put_session(session.as_ref());
             put_seqs(out, seqs);
         }
@@ -260,8 +268,12 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
-        Why::Dead { reason, source, receives, failed } => {
-            out.put_u8(2);
+        Why::Dead { reason, source, receives, failed, cause } => {
+            out.put_u8(match cause {
+                Cause::Released => 2,
+                Cause::Abandoned => 3,
+                Cause::Lost => 4,
+            });
             match reason {
                 DeadReason::Asked { reason, text } => {
                     out.put_u8(0);
@@ -294,14 +306,17 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
-        2 => {
+        dead @ 2..=4 => {
+            // Records of before this was told say 2 whatever it was.
+            let cause = [Cause::Released, Cause::Abandoned, Cause::Lost][usize::from(dead - 2)];
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
                 _ => return Err(Truncated),
             };
-            Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
+            let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);
+            Why::Dead { reason, source, receives, failed, cause }
         }
         _ => return Err(Truncated),
     };
@@ -334,8 +349,10 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 0 => Removal::Completed,
                 1 => Removal::Taken,
                 2 => Removal::Cancelled,
-                3 => Removal::Dropped,
+                3 => Removal::Dropped(Cause::Released),
                 4 => Removal::Replaced,
+                5 => Removal::Dropped(Cause::Abandoned),
+                6 => Removal::Dropped(Cause::Lost),
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }

@@ -69,7 +69,7 @@ impl Stored {
                     // The newest move tells where it is now; older ones are history.
                     if moved_at.is_none() {
                         moved_at = Some(moved.at);
-                        if let Why::Dead { reason, source, receives, failed } = moved.why {
+                        if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
                             let (word, text) = (reason.word().to_owned(), reason.text());
                             let (at, from_seq) = (moved.at, Seq(moved.from_seq));
                             dead = Some(DeadLetter {

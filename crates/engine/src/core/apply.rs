@@ -215,7 +215,8 @@ impl Core {
             let Some(q) = self.queues.get_mut(&id) else { return };
             match why {
                 Removal::Completed | Removal::Taken => q.totals.completed += 1,
-                Removal::Cancelled | Removal::Dropped | Removal::Replaced => {}
+                Removal::Dropped(cause) => q.totals.lease_ended(cause),
+                Removal::Cancelled | Removal::Replaced => {}
             }
             if why == Removal::Taken {
                 q.totals.delivered += 1;
@@ -380,16 +381,13 @@ impl Core {
         let Place::Locked(lease_slot) = touched.place else { return };
         match cause {
             Cause::Released => touched.released = touched.released.saturating_add(1),
-            Cause::Abandoned => {
-                touched.failed = touched.failed.saturating_add(1);
-                q.totals.abandoned += 1;
-            }
+            Cause::Abandoned => touched.failed = touched.failed.saturating_add(1),
             Cause::Lost => {
                 touched.failed = touched.failed.saturating_add(1);
                 touched.lost = touched.lost.saturating_add(1);
-                q.totals.lost += 1;
             }
         }
+        q.totals.lease_ended(*cause);
         self.lay_over(pos, *id, *seq, over.as_ref());
         let what = self.leases.at(lease_slot).map(|lease| lease.what);
         let Some(Kind::Message { session, deferred, .. }) = what else { return };
@@ -462,8 +460,9 @@ impl Core {
         // The records under it stay live, now under the new place: they are taken off the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
-            if matches!(why, Why::Dead { .. }) {
+            if let Why::Dead { cause, .. } = why {
                 q.totals.dead_lettered += 1;
+                q.totals.lease_ended(*cause);
             }
         }
         let redriven = matches!(why, Why::Redriven);

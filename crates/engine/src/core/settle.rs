@@ -173,7 +173,7 @@ impl Turn<'_> {
             }
             Settlement::DeadLetter { reason, text, changes } => {
                 let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                self.dead_letter(queue, seq, reason, changes);
+                self.dead_letter(queue, seq, reason, Cause::Released, changes);
             }
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Turn<'_> {
         if cause != Cause::Released
             && let Some(reason) = self.once_too_often(queue, seq)
         {
-            return self.dead_letter(queue, seq, reason, changes);
+            return self.dead_letter(queue, seq, reason, cause, changes);
         }
         let due = if delay_ms == 0 { Timestamp(0) } else { self.now.plus_ms(delay_ms) };
         let parked = session.is_some() && q.spec.retry == RetryOrder::Skip;
@@ -242,6 +242,7 @@ impl Turn<'_> {
         from_queue: QueueId,
         from_seq: u64,
         reason: DeadReason,
+        cause: Cause,
         changes: &Changes,
     ) {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
@@ -250,7 +251,7 @@ impl Turn<'_> {
         let queue = match &q.spec.dead_letter {
             _ if q.owner.is_some() => q.dead,
             DeadLetterTarget::Drop if !asked => {
-                let (why, seqs) = (Removal::Dropped, vec![from_seq]);
+                let (why, seqs) = (Removal::Dropped(cause), vec![from_seq]);
                 let lazy = !q.durable();
                 self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
                 return;
@@ -271,7 +272,7 @@ impl Turn<'_> {
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
-        let why = Why::Dead { reason, source: source.clone(), receives, failed };
+        let why = Why::Dead { reason, source: source.clone(), receives, failed, cause };
         let lazy = !(q.durable() || target.durable());
         let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
         let moved =

@@ -150,8 +150,7 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     out.put_bool(q.paused);
     out.put_var(q.next_seq);
     out.put_var(q.cursor);
-    let totals = totals_of(&q.totals);
-    totals.iter().for_each(|&n| out.put_var(n));
+    q.totals.values().iter().for_each(|&n| out.put_var(n));
     q.index.save(out);
     let mut newest: Vec<_> = q.newest.iter().collect();
     newest.sort_unstable();
@@ -203,11 +202,11 @@ fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<(Queue, Ranks), Trun
     q.owner = (owner != QueueId::default()).then_some(owner);
     q.paused = r.bool()?;
     (q.next_seq, q.cursor) = (r.var()?, r.var()?);
-    let mut totals = [0; 10];
+    let mut totals = Totals::default().values();
     for n in &mut totals {
         *n = r.var()?;
     }
-    q.totals = of_totals(totals);
+    q.totals = Totals::of_values(totals);
     q.index = Index::restore(r)?;
     q.newest = fixed();
     for _ in 0..r.count()? {
@@ -341,48 +340,6 @@ fn with_rank(mut lease: Lease, ranks: &HashMap<QueueId, Ranks, FixedState>) -> L
         }
     }
     lease
-}
-
-fn totals_of(t: &Totals) -> [u64; 10] {
-    [
-        t.sent,
-        t.delivered,
-        t.redelivered,
-        t.completed,
-        t.abandoned,
-        t.dead_lettered,
-        t.deferred,
-        t.expired,
-        t.lost,
-        t.sessions_lost,
-    ]
-}
-
-fn of_totals(n: [u64; 10]) -> Totals {
-    let [
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
-    ] = n;
-    Totals {
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
-    }
 }
 
 #[cfg(test)]

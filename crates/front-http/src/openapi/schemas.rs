@@ -1,5 +1,6 @@
 //! The schemas of requests and answers. Requests refuse fields that they do not know, and so do their schemas.
 
+use malote_engine::Totals;
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -84,18 +85,6 @@ fn queues() -> Value {
         "sessions_held",
         "sessions_ready",
     ];
-    let totals = [
-        "sent",
-        "delivered",
-        "redelivered",
-        "completed",
-        "abandoned",
-        "dead_lettered",
-        "deferred",
-        "expired",
-        "lost",
-        "sessions_lost",
-    ];
     let numbers = |names: &[&str]| -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), whole())).collect())
     };
@@ -104,7 +93,7 @@ fn queues() -> Value {
         "Spec": object(&[], spec),
         "FullSpec": full,
         "Counts": object(&counts, with(numbers(&counts), json!({"oldest_at": maybe_whole()}))),
-        "Totals": object(&totals, numbers(&totals)),
+        "Totals": object(Totals::NAMES, numbers(Totals::NAMES)),
         "Queue": object(&["name", "created_at", "paused", "spec", "counts", "totals"], json!({
             "name": text(), "created_at": whole(), "paused": {"type": "boolean"},
             "spec": schema("FullSpec"), "counts": schema("Counts"), "totals": schema("Totals"),

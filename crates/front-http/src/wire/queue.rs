@@ -4,7 +4,7 @@ use malote_engine::{QueueFacts, Totals};
 use malote_model::{
     DeadLetterTarget, Durability, QueueName, QueueSpec, RetryOrder, SessionId, Sessions,
 };
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::problem::Problem;
 
@@ -208,35 +208,17 @@ struct CountsOut {
 }
 
 /// What has happened since it was declared.
-#[derive(Debug, Serialize)]
-struct TotalsOut {
-    sent: u64,
-    delivered: u64,
-    redelivered: u64,
-    completed: u64,
-    abandoned: u64,
-    dead_lettered: u64,
-    deferred: u64,
-    expired: u64,
-    lost: u64,
-    sessions_lost: u64,
+#[derive(Debug)]
+struct TotalsOut(Totals);
+
+impl Serialize for TotalsOut {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Totals::NAMES.iter().zip(self.0.values()))
+    }
 }
 
 impl From<QueueFacts> for QueueOut {
     fn from(facts: QueueFacts) -> Self {
-        let Totals {
-            sent,
-            delivered,
-            redelivered,
-            completed,
-            abandoned,
-            dead_lettered,
-            deferred,
-            expired,
-            lost,
-            sessions_lost,
-            ..
-        } = facts.totals;
         Self {
             name: facts.name.as_str().to_owned(),
             created_at: facts.created_at.0,
@@ -256,18 +238,7 @@ impl From<QueueFacts> for QueueOut {
                 sessions_held: facts.sessions_held,
                 sessions_ready: facts.sessions_ready,
             },
-            totals: TotalsOut {
-                sent,
-                delivered,
-                redelivered,
-                completed,
-                abandoned,
-                dead_lettered,
-                deferred,
-                expired,
-                lost,
-                sessions_lost,
-            },
+            totals: TotalsOut(facts.totals),
         }
     }
 }

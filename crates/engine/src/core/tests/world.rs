@@ -276,6 +276,7 @@ impl World {
                 state: None,
             }),
             "facts" => Command::Describe { queue: queue(0) },
+            "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
             "restart" => return self.restart(),
             "full" => return self.fill(),
@@ -285,6 +286,13 @@ impl World {
         self.requests += 1;
         let request = self.requests - 1;
         self.turn(Some((request, command)));
+    }
+
+    fn tell_totals(&mut self, queue: &QueueName) {
+        let totals = self.core.queue(queue).unwrap().1.totals;
+        let each = Totals::NAMES.iter().zip(totals.values()).filter(|(_, n)| *n > 0);
+        let each: Vec<_> = each.map(|(name, n)| format!("{name} {n}")).collect();
+        writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
     fn wait(&mut self, ms: u64) {
