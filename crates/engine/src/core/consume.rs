@@ -5,7 +5,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
 use super::leases::{Leased as Kind, Leases, NONE};
 use super::queue::{Place, Queue};
 use super::timers::TimerId;
-use super::{Decided, FRAME_ROOM, Live, Needs, Output, Timer, To, Turn};
+use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
 use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
 use crate::event::{Cause, Event, Leased, QueueId, Removal};
 use crate::journal::Pos;
@@ -278,6 +278,12 @@ impl Turn<'_> {
         for id in std::mem::take(&mut connected.consumers) {
             self.waited_enough(id);
         }
+        self.end_bound(connection, clean);
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Ends what is bound to a connection that is gone; what finds no room in the journal ends when there is some.
+    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
         let cause = if clean { Cause::Released } else { Cause::Lost };
         // The list shrinks from its head; a hold takes its messages with it.
         while let Some(slot) =
@@ -289,10 +295,11 @@ impl Turn<'_> {
                 None => break,
             };
             self.end();
-            ended?;
+            if ended.is_err() {
+                return self.stall(Stalled::Connection(connection, clean));
+            }
         }
         self.core.live().connections.remove(&connection);
-        Ok(Some((Reply::Done, Needs::Settled)))
     }
 
     /// Hands out what there is to those who want it, for every queue and session that something happened to.
@@ -330,12 +337,25 @@ impl Turn<'_> {
                 Want::Held(_) => Ok(()),
             };
             self.end();
+            if served.is_err() || self.core.leases.room() == 0 {
+                return self.wait_for_room(consumer_id, id);
+            }
             // Whoever is not satisfied goes to the end of the line.
             self.want(consumer_id);
-            if served.is_err() {
-                return; // no room for the records: settling will make some
+        }
+    }
+
+    /// A consumer keeps its turn. Nothing is marked to be looked at: it would be at once, and again without end.
+    fn wait_for_room(&mut self, consumer_id: ConsumerId, id: QueueId) {
+        if let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id)
+            && (consumer.credit > 0 || consumer.wants == Want::Session)
+        {
+            consumer.waiting = true;
+            if let Some(q) = self.core.queues.get_mut(&id) {
+                q.waiting.push_front(consumer_id);
             }
         }
+        self.stall(Stalled::Queue(id));
     }
 
     fn grant_messages(
@@ -447,7 +467,7 @@ impl Turn<'_> {
             self.end();
             match leased {
                 Ok(granted) => self.deliver(consumer_id, granted),
-                Err(_) => return,
+                Err(_) => return self.stall(Stalled::Session(id, slot)),
             }
         }
     }

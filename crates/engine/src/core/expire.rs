@@ -5,7 +5,7 @@ use malote_model::Timestamp;
 use super::leases::Leased as Kind;
 use super::queue::Place;
 use super::timers::TimerId;
-use super::{FRAME_ROOM, SMALL_ROOM, Timer, Turn};
+use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
 use crate::event::{Cause, Event, QueueId};
 
 /// When a record finds no room, it is tried again after so long.
@@ -41,6 +41,10 @@ impl Turn<'_> {
                 Timer::Due(queue, seq) => self.message_due(queue, seq),
                 Timer::Wait(consumer) => {
                     self.waited_enough(consumer);
+                    true
+                }
+                Timer::Stalled => {
+                    self.go_on();
                     true
                 }
             };
@@ -87,6 +91,29 @@ impl Turn<'_> {
         true
     }
 
+    /// There was no room in the journal for this: it is tried again.
+    pub(super) fn stall(&mut self, what: Stalled) {
+        let at = self.now.0 + AGAIN_MS;
+        let live = self.core.live();
+        if live.stalled.is_empty() {
+            live.timers.set(at, Timer::Stalled);
+        }
+        live.stalled.insert(what);
+    }
+
+    /// Tries what had found no room; what finds none again stalls again.
+    fn go_on(&mut self) {
+        for what in std::mem::take(&mut self.core.live().stalled) {
+            match what {
+                Stalled::Queue(queue) => self.core.touch(queue),
+                Stalled::Session(queue, slot) => {
+                    self.core.live().dirty_sessions.push((queue, slot));
+                }
+                Stalled::Connection(connection, clean) => self.end_bound(connection, clean),
+            }
+        }
+    }
+
     fn try_again(&mut self, timer: Timer) {
         let at = self.now.0 + AGAIN_MS;
         let id = self.core.live().timers.set(at, timer);
@@ -113,6 +140,7 @@ impl Turn<'_> {
                     consumer.timer = id;
                 }
             }
+            Timer::Stalled => {}
         }
     }
 }

@@ -20,7 +20,7 @@ mod snapshot;
 mod tests;
 mod timers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
@@ -57,7 +57,20 @@ struct Live {
     /// Queues that may have something to deliver, and sessions whose holder may.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
+    /// What found no room in the journal and is tried again, all of it by one timer.
+    stalled: BTreeSet<Stalled>,
     random: u64,
+}
+
+/// Something that found no room in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stalled {
+    /// Delivery of a queue.
+    Queue(QueueId),
+    /// Delivery to the holder of the session in a slot.
+    Session(QueueId, u32),
+    /// The end of what was bound to a connection; true if it was closed and not lost.
+    Connection(ConnectionId, bool),
 }
 
 /// What a timer is for.
@@ -66,6 +79,7 @@ enum Timer {
     Lease(u32),
     Due(QueueId, u64),
     Wait(ConsumerId),
+    Stalled,
 }
 
 /// Something to say, once the journal is far enough.
@@ -145,6 +159,7 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
+            stalled: BTreeSet::new(),
             random,
         });
         let mut out = Vec::new();

@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 
-use super::check_in;
 use super::world::{World, name_of};
+use super::{check, check_in};
 
 /// Twenty sessions with ids as long as they may be: 128 characters of four bytes.
 fn long_ids() -> Vec<String> {
@@ -65,4 +65,62 @@ fn a_delay_that_holds_a_whole_session_back_has_room_for_it() {
         world.step("wait 1");
     }
     assert_eq!(world.said.matches("119 as").count(), 8, "{}", world.said);
+}
+
+#[test]
+fn what_a_lost_connection_had_comes_back_as_soon_as_there_is_room() {
+    check(
+        "queue q lock=60000
+        queue s sessions lock=60000
+        send q x y
+        send s z s=one
+        accept s conn=7
+        receive s hold=a
+        attach c q conn=7 credit=2
+        full
+        disconnect conn=7
+        facts q
+        facts s
+        wait 5000
+        facts q
+        room
+        wait 1000
+        facts q
+        facts s
+        receive q max=2
+        receive s",
+        expect![[r#"
+            holds one as a until 60000
+            z as b
+            to c: x as c, y as d
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+            x as e (receives 2, failed 1), y as f (receives 2, failed 1)
+            z as g (receives 2, failed 1)"#]],
+    );
+}
+
+#[test]
+fn delivery_goes_on_as_soon_as_there_is_room() {
+    check(
+        "queue q
+        queue s sessions
+        send q x
+        send s z s=one
+        accept s
+        full
+        attach c q
+        attach d s hold=a
+        receive q wait=9000
+        wait 5000
+        room
+        wait 1000",
+        expect![[r#"
+            holds one as a until 30000
+            to d: z as b
+            to c: x as c"#]],
+    );
 }
