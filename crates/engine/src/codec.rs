@@ -16,4 +16,4 @@ pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};
 pub(crate) use spec::{get_spec, put_spec};
 pub(crate) use stored::state_of;
-pub use stored::{DeadLetter, Stored, read_state};
+pub use stored::{DeadLetter, Stored, Unreadable, read_state};

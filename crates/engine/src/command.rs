@@ -51,6 +51,9 @@ pub enum Command {
     Within { queue: QueueName, command: Box<Command> },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
+    /// These messages cannot be read, each for a reason: they go to the dead letters, and whoever should have had them
+    /// gets as many others.
+    Damaged { leases: Vec<(LeaseToken, String)>, consumer: Option<ConsumerId>, credit: u32 },
     /// Prolong leases or holds from now.
     Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
     /// Hold a session: by name, or the next that is ready.

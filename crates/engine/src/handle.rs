@@ -4,6 +4,7 @@
 //! here, in the caller's own task, so that the one thread of the core only copies bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
@@ -13,7 +14,7 @@ use malote_model::{
 
 use crate::chance::Chance;
 use crate::clock::Clock;
-use crate::codec::{Outgoing, Stored};
+use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
     QueueFacts, Reply, SessionFacts, StateChange, Wants,
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
+    pub(crate) damaged: AtomicU64,
 }
 
 /// Why an answer is not the one asked for.
@@ -119,8 +121,18 @@ pub struct Seen {
     pub failed: u32,
     /// When it is due, if it is not yet.
     pub due: Option<Timestamp>,
-    /// The message as stored; none when the disk holds it no longer whole.
-    pub stored: Option<Stored>,
+    /// The message as stored, unless the disk holds it no longer whole.
+    pub stored: Result<Stored, Unreadable>,
+}
+
+impl Seen {
+    /// Why it is a dead letter, if it is one and that can be read.
+    pub fn dead(&self) -> Option<&DeadLetter> {
+        match &self.stored {
+            Ok(stored) => stored.dead.as_ref(),
+            Err(unreadable) => unreadable.dead.as_deref(),
+        }
+    }
 }
 
 /// Which dead letters to move.
@@ -265,12 +277,23 @@ impl Engine {
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
         };
-        let waiting =
-            Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
-        let reply = self.ask(Command::Attach(attach)).await;
-        waiting.over();
-        let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        loop {
+            let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };
+            let waiting = Waiting {
+                mailbox: &self.shared.mailbox,
+                consumer: attach.consumer,
+                armed: wait > 0,
+            };
+            let reply = self.ask(Command::Attach(attach)).await;
+            waiting.over();
+            let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
+            let granted = !grants.is_empty();
+            let deliveries = self.deliveries(&queue, grants, None).await;
+            // All of them were damaged and are gone from the queue: the next ones, then.
+            if !granted || !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+        }
     }
 
     /// Deferred messages by their sequences; one that is not there refuses all.
@@ -291,7 +314,7 @@ impl Engine {
             connection: None,
         };
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        Ok(self.deliveries(&queue, grants, None).await)
     }
 
     /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
@@ -432,11 +455,7 @@ impl Engine {
             };
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
-                let home = s
-                    .stored
-                    .as_ref()
-                    .and_then(|stored| stored.dead.as_ref())
-                    .map(|dead| dead.from.clone());
+                let home = s.dead().map(|dead| dead.from.clone());
                 to.clone().or(home).map(|to| (s.seq, to))
             });
             let items: Vec<_> = items.collect();
@@ -481,8 +500,7 @@ impl Engine {
         let read =
             Stored::load(&self.shared.segments, items.iter().map(|item| item.pos).collect()).await;
         for (item, stored) in items.into_iter().zip(read) {
-            let stored = stored.ok();
-            if session.is_some() && stored.as_ref().is_some_and(|s| s.message.session != session) {
+            if session.is_some() && stored.as_ref().is_ok_and(|s| s.message.session != session) {
                 continue;
             }
             let (seq, state, due) = (item.seq, item.state, item.due);
@@ -531,16 +549,24 @@ impl Engine {
         self.shared.mailbox.ask(command).await
     }
 
-    /// Fetches what the grants stand for, in the caller's task.
+    /// Messages that could not be read when they should have been delivered, since the start.
+    pub fn damaged(&self) -> u64 {
+        self.shared.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Fetches what the grants stand for, in the caller's task. What cannot be read goes to the dead letters, and the
+    /// consumer gets its credit back.
     pub(crate) async fn deliveries(
         &self,
         queue: &QueueName,
         grants: Vec<Grant>,
-    ) -> Answer<Vec<Delivery>> {
+        consumer: Option<ConsumerId>,
+    ) -> Vec<Delivery> {
         let read =
             Stored::load(&self.shared.segments, grants.iter().map(|grant| grant.pos).collect())
                 .await;
         let mut all = Vec::with_capacity(grants.len());
+        let (mut damaged, mut credit) = (Vec::new(), 0);
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;
             match stored {
@@ -552,12 +578,22 @@ impl Engine {
                     tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
                     all.push(Delivery { seq, lease, until, receives, failed, stored });
                 }
-                Err(error) => {
-                    tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
+                Err(Unreadable { text, .. }) => {
+                    let what = match lease {
+                        Some(_) => "a message is damaged on disk: it goes to the dead letters",
+                        None => "a message is damaged on disk: it was taken, and is gone",
+                    };
+                    tracing::error!(%queue, seq = seq.0, error = text, "{what}");
+                    damaged.extend(lease.map(|lease| (lease, text)));
+                    credit += 1;
                 }
             }
         }
-        Ok(all)
+        if credit > 0 {
+            self.shared.damaged.fetch_add(credit.into(), Ordering::Relaxed);
+            self.shared.mailbox.tell(Command::Damaged { leases: damaged, consumer, credit });
+        }
+        all
     }
 }
 

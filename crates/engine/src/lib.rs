@@ -21,7 +21,7 @@ mod mailbox;
 mod open;
 mod shard;
 
-pub use codec::{DeadLetter, Outgoing, Stored, read_state};
+pub use codec::{DeadLetter, Outgoing, Stored, Unreadable, read_state};
 pub use command::{
     ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange, Totals, Wants,
 };

@@ -88,6 +88,11 @@ pub enum DeadReason {
         /// The queue's limit.
         receives_max: u32,
     },
+    /// The disk holds it no longer whole.
+    Damaged {
+        /// Which file, where in it, and what is wrong there.
+        text: String,
+    },
 }
 
 impl DeadReason {
@@ -96,13 +101,14 @@ impl DeadReason {
         match self {
             Self::Asked { reason, .. } => reason,
             Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
+            Self::Damaged { .. } => "Damaged",
         }
     }
 
     /// The sentence for people; a limit names its counter.
     pub fn text(&self) -> String {
         match self {
-            Self::Asked { text, .. } => text.clone(),
+            Self::Asked { text, .. } | Self::Damaged { text } => text.clone(),
             Self::MaxFailed { failed, failed_max } => {
                 format!("failed {failed} times; the queue allows {failed_max} (failed_max)")
             }

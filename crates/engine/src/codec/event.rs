@@ -290,6 +290,10 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                     out.put_var(u64::from(*receives));
                     out.put_var(u64::from(*receives_max));
                 }
+                DeadReason::Damaged { text } => {
+                    out.put_u8(3);
+                    out.put_str(text);
+                }
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -313,6 +317,7 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
+                3 => DeadReason::Damaged { text: r.str()?.to_owned() },
                 _ => return Err(Truncated),
             };
             let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);

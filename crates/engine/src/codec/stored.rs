@@ -44,23 +44,39 @@ pub struct DeadLetter {
     pub failed: u32,
 }
 
+/// A message that the disk holds no longer whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which file, where in it, and what is wrong there.
+    pub text: String,
+    /// Why it is a dead letter, as far as that can be read.
+    pub dead: Option<Box<DeadLetter>>,
+}
+
 impl Stored {
     /// Reads the record at `pos` and those under it, however long it takes.
     pub fn read_now(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        Self::read(&mut segments.reading(false), pos, Patience::Blocking)
+        Self::read(&mut segments.reading(false), pos, Patience::Blocking, &mut None)
     }
 
-    /// Reads the record at `pos` and those under it.
-    pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
-        let malformed =
-            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
+    /// Reads the record at `pos` and those under it. `dead` is told also if one under it cannot be read.
+    pub(crate) fn read(
+        reading: &mut Reading,
+        pos: Pos,
+        patience: Patience,
+        dead: &mut Option<Box<DeadLetter>>,
+    ) -> io::Result<Self> {
+        let malformed = |pos: Pos| {
+            let text = format!("journal position {pos}: the record is malformed");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        *dead = None;
         let mut over = Vec::new();
         let mut moved_at = None;
-        let mut dead = None;
         let mut next = pos;
         for _ in 0..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
-            match Link::of(kind, &bytes).map_err(malformed)? {
+            match Link::of(kind, &bytes).map_err(|_| malformed(next))? {
                 Link::Over(from, properties) => {
                     over.push(properties);
                     next = from;
@@ -72,7 +88,7 @@ impl Stored {
                         if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
                             let (word, text) = (reason.word().to_owned(), reason.text());
                             let (at, from_seq) = (moved.at, Seq(moved.from_seq));
-                            dead = Some(DeadLetter {
+                            *dead = Some(Box::new(DeadLetter {
                                 reason: word,
                                 text,
                                 at,
@@ -80,7 +96,7 @@ impl Stored {
                                 from_seq,
                                 receives,
                                 failed,
-                            });
+                            }));
                         }
                     }
                     over.push(moved.properties);
@@ -93,36 +109,41 @@ impl Stored {
                     return Ok(Self {
                         message: *message,
                         enqueued_at: moved_at.unwrap_or(at),
-                        dead,
+                        dead: dead.take().map(|dead| *dead),
                     });
                 }
             }
         }
-        Err(malformed(Truncated))
+        Err(malformed(next))
     }
 
     /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
-    /// is asked.
-    pub(crate) async fn load(segments: &Segments, positions: Vec<Pos>) -> Vec<io::Result<Self>> {
+    /// is asked. Fewer than asked for only when the process is ending.
+    pub(crate) async fn load(
+        segments: &Segments,
+        positions: Vec<Pos>,
+    ) -> Vec<Result<Self, Unreadable>> {
         let mut reading = segments.reading(positions.len() > 1);
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
-            match Self::read(&mut reading, pos, Patience::None) {
+            let mut dead = None;
+            match Self::read(&mut reading, pos, Patience::None, &mut dead) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let rest = positions[n..].to_vec();
                     let waiting = move || {
-                        let each = rest
-                            .into_iter()
-                            .map(|pos| Self::read(&mut reading, pos, Patience::Blocking));
+                        let each = rest.into_iter().map(|pos| {
+                            let mut dead = None;
+                            Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
+                                .map_err(|error| Unreadable { text: error.to_string(), dead })
+                        });
                         each.collect::<Vec<_>>()
                     };
-                    match tokio::task::spawn_blocking(waiting).await {
-                        Ok(rest) => all.extend(rest),
-                        Err(stopping) => all.push(Err(io::Error::other(stopping))),
-                    }
+                    all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
                     return all;
                 }
-                read => all.push(read),
+                read => {
+                    all.push(read.map_err(|error| Unreadable { text: error.to_string(), dead }))
+                }
             }
         }
         all

@@ -237,6 +237,7 @@ impl<'a> Turn<'a> {
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
             }
+            Command::Damaged { leases, consumer, credit } => self.damaged(leases, consumer, credit),
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),

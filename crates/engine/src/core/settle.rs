@@ -10,7 +10,7 @@ use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
 use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
-use crate::command::{Reply, StateChange};
+use crate::command::{ConsumerId, Reply, StateChange};
 use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
 
 impl Turn<'_> {
@@ -60,6 +60,35 @@ impl Turn<'_> {
             _ => Needs::of(durable),
         };
         Ok(Some((Reply::Settled(outcomes), needs)))
+    }
+
+    /// Messages that cannot be read leave the way of the others. A dead letter is set aside: it has nowhere to go.
+    pub(super) fn damaged(
+        &mut self,
+        leases: Vec<(LeaseToken, String)>,
+        consumer: Option<ConsumerId>,
+        credit: u32,
+    ) -> Decided {
+        for (token, mut text) in leases {
+            text.truncate(text.floor_char_boundary(limits::DEAD_LETTER_TEXT_BYTES_MAX));
+            if self.begin(FRAME_ROOM + text.len()).is_err() {
+                break; // their locks end them, and they are found once more
+            }
+            if let Some((_, queue, seq)) = self.leased_message(token) {
+                if self.core.queues.get(&queue).is_some_and(|q| q.owner.is_some()) {
+                    let lazy = !self.durable(queue);
+                    self.commit(Event::Deferred { queue, seq, over: None }, lazy);
+                } else {
+                    let (reason, changes) = (DeadReason::Damaged { text }, Changes::default());
+                    self.dead_letter(queue, seq, reason, Cause::Released, &changes);
+                }
+            }
+            self.end();
+        }
+        if let Some(consumer) = consumer {
+            self.credit(consumer, credit, false)?;
+        }
+        Ok(Some((Reply::Done, Needs::Settled)))
     }
 
     /// What a delay needs beside the records of these leases: it holds back all that is out of their sessions.
@@ -247,9 +276,11 @@ impl Turn<'_> {
     ) {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
-        let asked = matches!(reason, DeadReason::Asked { .. });
+        let damaged = matches!(reason, DeadReason::Damaged { .. });
+        let asked = damaged || matches!(reason, DeadReason::Asked { .. });
         let queue = match &q.spec.dead_letter {
-            _ if q.owner.is_some() => q.dead,
+            // What cannot be read is no use in another queue, and no longer there if it is dropped.
+            _ if q.owner.is_some() || damaged => q.dead,
             DeadLetterTarget::Drop if !asked => {
                 let (why, seqs) = (Removal::Dropped(cause), vec![from_seq]);
                 let lazy = !q.durable();

@@ -404,6 +404,7 @@ impl World {
                         &mut self.journal.segments.reading(false),
                         grant.pos,
                         Patience::Blocking,
+                        &mut None,
                     )
                     .unwrap();
                     let mut text = String::from_utf8(message.body.bytes.to_vec()).unwrap();
