@@ -76,8 +76,10 @@ pub enum Command {
     Describe { queue: QueueName },
     /// Facts about every queue, by name.
     List,
-    /// Sessions of a queue, by name, from after `after`.
-    Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+    /// Sessions of a queue, in no order that means anything, from where the last look ended.
+    Sessions { queue: QueueName, from: u32, max: usize },
+    /// One session of a queue.
+    Session { queue: QueueName, session: SessionId },
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -209,8 +211,8 @@ pub enum Reply {
     Peeked { items: Vec<Peeked>, next: Option<Seq> },
     /// Facts about queues.
     Queues(Vec<QueueFacts>),
-    /// Facts about sessions.
-    Sessions(Vec<SessionFacts>),
+    /// Facts about sessions; `next` continues.
+    Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
 }
 
 /// A session in hand.

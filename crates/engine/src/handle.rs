@@ -529,14 +529,27 @@ impl Engine {
         answer!(self.ask(Command::List).await, Reply::Queues(facts) => facts)
     }
 
-    /// Sessions of a queue, by name, from after `after`.
+    /// Sessions of a queue, in no order that means anything, from 0 or from where the last look ended: the second value
+    /// says where, also after a look that found few. Sessions that come or go meanwhile, and a restart between two
+    /// looks, may make it miss some or show some twice.
     pub async fn sessions(
         &self,
         queue: QueueName,
-        after: Option<SessionId>,
+        from: u32,
         max: usize,
-    ) -> Answer<Vec<SessionFacts>> {
-        answer!(self.ask(Command::Sessions { queue, after, max }).await, Reply::Sessions(facts) => facts)
+    ) -> Answer<(Vec<SessionFacts>, Option<u32>)> {
+        let reply = self.ask(Command::Sessions { queue, from, max }).await;
+        answer!(reply, Reply::Sessions { sessions, next } => (sessions, next))
+    }
+
+    /// Facts about one session; none if it has no message, hold or state.
+    pub async fn session(
+        &self,
+        queue: QueueName,
+        session: SessionId,
+    ) -> Answer<Option<SessionFacts>> {
+        let reply = self.ask(Command::Session { queue, session }).await;
+        answer!(reply, Reply::Sessions { mut sessions, .. } => sessions.pop())
     }
 
     /// A connection that consumers, leases and holds can be bound to.

@@ -249,9 +249,8 @@ impl<'a> Turn<'a> {
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),
-            Command::Sessions { queue, after, max } => {
-                self.list_sessions(&queue, after.as_ref(), max)
-            }
+            Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
+            Command::Session { queue, session } => self.describe_session(&queue, &session),
         }
     }
 

@@ -143,6 +143,11 @@ impl Sessions {
         self.table.len()
     }
 
+    /// How many slots there are, with a session or without.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Sessions with work that nobody holds.
     pub(super) fn ready(&self) -> usize {
         self.ready

@@ -336,3 +336,34 @@ fn sessions_that_are_gone_leave_no_holes_in_a_snapshot() {
             ready 1 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/2 held 1"#]],
     );
 }
+
+#[test]
+fn sessions_are_listed_in_slices_and_described_by_name() {
+    check(
+        "queue q sessions
+        send q x s=one
+        send q y z s=two
+        send q v s=three
+        sessions q
+        sessions q max=2
+        sessions q max=2 from=2
+        receive q
+        complete a
+        sessions q max=1
+        sessions q from=1000000
+        session q s=two
+        session q s=one
+        queue p
+        sessions p",
+        expect![[r#"
+            one 1, two 2, three 1
+            one 1, two 2, more from 2
+            three 1
+            x as a
+            two 2, more from 2
+
+            two 2
+
+            refused: queue `p` has no sessions: declare it with sessions to use them"#]],
+    );
+}

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, LeaseToken, Message, QueueName, QueueSpec,
-    RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Body, BodyKind, Changes, DeadLetterTarget, Durability, LeaseToken, Message, QueueName,
+    QueueSpec, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
 };
 
 use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
 use crate::disk::{Disk, DiskFile, Entry, OsDisk};
-use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Recovered, Replay, recover};
+use crate::event::{Event, Leased};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -28,6 +29,10 @@ pub(super) struct World {
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
+    /// Where the journal ended before the last turn that put something into it for which somebody waits.
+    rests_from: Pos,
+    /// Tell of answers whether they wait for that turn.
+    tell_waits: bool,
     full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
 }
@@ -90,12 +95,20 @@ impl World {
             consumers,
             requests: 0,
             said: String::new(),
+            rests_from: Pos::ZERO,
+            tell_waits: false,
             full,
             _dir: dir,
         }
     }
 
     pub(super) fn step(&mut self, line: &str) {
+        if let Some(step) = line.strip_prefix("waits ") {
+            self.tell_waits = true;
+            self.step(step);
+            self.tell_waits = false;
+            return;
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         let (verb, rest) = words.split_first().unwrap();
         let option = |name: &str| rest.iter().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
@@ -132,6 +145,9 @@ impl World {
                     spec.sessions = Sessions::Fixed(
                         ids.split(',').map(|id| SessionId::new(id).unwrap()).collect(),
                     );
+                }
+                if flag("relaxed") {
+                    spec.durability = Durability::Relaxed;
                 }
                 if flag("skip") {
                     spec.retry = RetryOrder::Skip;
@@ -275,6 +291,15 @@ impl World {
                 session: None,
                 state: None,
             }),
+            "sessions" => Command::Sessions {
+                queue: queue(0),
+                from: number("from").unwrap_or(0) as u32,
+                max: number("max").unwrap_or(100) as usize,
+            },
+            "session" => Command::Session {
+                queue: queue(0),
+                session: SessionId::new(option("s").unwrap()).unwrap(),
+            },
             "facts" => Command::Describe { queue: queue(0) },
             "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
@@ -333,6 +358,8 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
+        let rests_from = self.rests_from;
+        let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
             &mut self.core,
             &mut self.journal.appender,
@@ -348,7 +375,13 @@ impl World {
         for chunk in self.journal.appender.take().unwrap_or_default() {
             self.journal.writer.write(&chunk).unwrap();
         }
-        for Output { to, .. } in out {
+        if self.journal.appender.last_eager() != eager {
+            self.rests_from = end;
+        }
+        for Output { to, durable, .. } in out {
+            if self.tell_waits {
+                self.said += if durable > rests_from { "waits: " } else { "at once: " };
+            }
             match to {
                 To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
                 To::Request(_, Ok(reply)) => self.tell(reply),
@@ -368,6 +401,20 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Records as only damage or a forger could make them: the slots of their leases are absurd.
+    pub(super) fn apply_absurd_leases(&mut self, plain: &str, sessioned: &str) {
+        let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
+        let (queue, sessions) = (id(plain), id(sessioned));
+        let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
+        let (until, bound, hold) = (Timestamp(1000), false, None);
+        let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
+        let leased = Leased { queue, until, bound, hold, sessions: of, deferred, items };
+        self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
+        let session = SessionId::new("one").unwrap();
+        let held = Event::Held { queue: sessions, session, token, until, bound };
+        self.core.apply(Pos::new(9, 6000), &held);
     }
 
     fn name(&mut self, token: LeaseToken) -> String {
@@ -452,7 +499,12 @@ impl World {
                     f.sessions_held
                 )
             }
-            Reply::Sessions(facts) => format!("{facts:?}"),
+            Reply::Sessions { sessions, next } => {
+                let each = sessions.iter().map(|s| format!("{} {}", s.session, s.messages));
+                let mut all: Vec<_> = each.collect();
+                all.extend(next.map(|next| format!("more from {next}")));
+                all.join(", ")
+            }
         };
         writeln!(self.said, "{text}").unwrap();
     }
