@@ -34,6 +34,7 @@ fn bodies(deliveries: &[Delivery]) -> Vec<Bytes> {
 }
 
 /// Flips one bit of the only place where the data directory has this text. Tells the file.
+#[allow(clippy::disallowed_methods, reason = "what a broken disk does comes through no door")]
 fn damage(dir: &Path, text: &str) -> String {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
