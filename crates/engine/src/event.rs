@@ -104,24 +104,23 @@ pub struct Placed {
 
 /// Why messages are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Removal {
     /// The holder completed them.
-    Completed = 0,
+    Completed,
     /// They were removed as they were delivered.
-    Taken = 1,
+    Taken,
     /// Their schedule was cancelled.
-    Cancelled = 2,
-    /// Dropped instead of dead-lettered, as the queue is declared.
-    Dropped = 3,
+    Cancelled,
+    /// Dropped instead of dead-lettered, as the queue is declared; their leases ended like this.
+    Dropped(Cause),
     /// Replaced by an edited one.
-    Replaced = 4,
+    Replaced,
     /// Their time to live was over.
-    Expired = 5,
+    Expired,
     /// They made room in a full queue.
-    Overflowed = 6,
+    Overflowed,
     /// Their topic found nobody who wants them.
-    Unrouted = 7,
+    Unrouted,
 }
 
 /// Messages went out to a receiver.
@@ -135,8 +134,8 @@ pub struct Leased {
     pub bound: bool,
     /// Under this explicit hold.
     pub hold: Option<LeaseToken>,
-    /// Of this session.
-    pub session: Option<SessionId>,
+    /// Of these sessions, in order, so many of each; none in a queue without sessions.
+    pub sessions: Vec<(SessionId, usize)>,
     /// They were deferred, and fall back to that.
     pub deferred: bool,
     /// Places and leases.
@@ -238,6 +237,8 @@ pub enum Why {
         receives: u32,
         /// Failed deliveries before.
         failed: u32,
+        /// How its last lease ended. Only an abandoned or a lost one counts as such.
+        cause: Cause,
     },
     /// An operator sent it back; counters start anew.
     Redriven,

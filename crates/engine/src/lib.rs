@@ -25,8 +25,8 @@ mod topics;
 mod transaction;
 
 pub use codec::{
-    DeadLetter, Outgoing, Stored, decode_rule, decode_topic_spec, encode_rule, encode_topic_spec,
-    read_state,
+    DeadLetter, Outgoing, Stored, Unreadable, decode_rule, decode_topic_spec, encode_rule,
+    encode_topic_spec, read_state,
 };
 pub use command::{
     Binding, ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange,

@@ -139,6 +139,7 @@ impl Engine {
             segments: segments.clone(),
             clock: clock.clone(),
             chance,
+            damaged: Default::default(),
         };
         let shard = Shard {
             core,

@@ -176,6 +176,11 @@ fn register_journal(registry: &mut Registry, api: &Api) {
         "Bytes of journal segments in use",
         gauge(api.engine.journal_bytes()),
     );
+    registry.register(
+        "damaged_messages",
+        "Messages that could not be read when they should have been delivered",
+        ConstCounter::new(api.engine.damaged()),
+    );
     registry.register("disk_free_bytes", "Bytes free on the disk", gauge(free));
     registry.register(
         "publish_allowed",

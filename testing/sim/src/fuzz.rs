@@ -55,8 +55,7 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("journal-frame", |c| &c.frames, frame, 64 << 10),
     ("segment-header", |c| &c.headers, header, 64 << 10),
     ("snapshot-file", |c| &c.snapshots, snapshot, 64 << 10),
-    // Sessions lie sparsely in slots, of which there may be 2^26.
-    ("core-snapshot", |c| &c.states, core_snapshot, 600 << 20),
+    ("core-snapshot", |c| &c.states, core_snapshot, 1 << 20),
     ("event", |c| &c.records, event, 4 << 20),
     ("stored-message", |c| &c.records, stored, 1 << 20),
     ("api-json", |c| &c.requests, api_json, 1 << 20),

@@ -106,6 +106,11 @@ impl Outgoing {
         digest.first_chunk().map(|half| u128::from_le_bytes(*half))
     }
 
+    /// Bytes that the record of one place may have.
+    pub(crate) fn room(&self) -> usize {
+        self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 160
+    }
+
     /// Bytes of headers and body.
     pub fn size(&self) -> usize {
         self.head.len() + self.body.len()

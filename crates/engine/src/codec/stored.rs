@@ -48,26 +48,42 @@ pub struct DeadLetter {
     pub failed: u32,
 }
 
+/// A message that the disk holds no longer whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which file, where in it, and what is wrong there.
+    pub text: String,
+    /// Why it is a dead letter, as far as that can be read.
+    pub dead: Option<Box<DeadLetter>>,
+}
+
 impl Stored {
     /// Reads the record at `pos` and those under it, however long it takes.
     pub fn read_now(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        Self::read(&mut segments.reading(false), pos, Patience::Blocking)
+        Self::read(&mut segments.reading(false), pos, Patience::Blocking, &mut None)
     }
 
-    /// Reads the record at `pos` and those under it.
-    pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
-        let malformed =
-            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
+    /// Reads the record at `pos` and those under it. `dead` is told also if one under it cannot be read.
+    pub(crate) fn read(
+        reading: &mut Reading,
+        pos: Pos,
+        patience: Patience,
+        dead: &mut Option<Box<DeadLetter>>,
+    ) -> io::Result<Self> {
+        let malformed = |pos: Pos| {
+            let text = format!("journal position {pos}: the record is malformed");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        *dead = None;
         let mut over = Vec::new();
         let (mut moved_at, mut key) = (None, None);
-        let mut is_dead = false;
         let mut deaths = Vec::new();
         // The headers, once they are found; the body may stand further down.
         let mut found: Option<(Timestamp, Box<Message>)> = None;
         let mut next = pos;
         for depth in 1..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
-            match Link::of(kind, &bytes).map_err(malformed)? {
+            match Link::of(kind, &bytes).map_err(|_| malformed(next))? {
                 Link::Over(from, properties) => {
                     over.push(properties);
                     next = from;
@@ -81,9 +97,8 @@ impl Stored {
                     // The newest move tells where it is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
                     key = key.or(moved.key);
-                    if let Why::Dead { reason, source, receives, failed } = moved.why {
-                        is_dead |= newest;
-                        deaths.push(DeadLetter {
+                    if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
+                        let death = DeadLetter {
                             reason: reason.word().to_owned(),
                             text: reason.text(),
                             at: moved.at,
@@ -91,7 +106,11 @@ impl Stored {
                             from_seq: Seq(moved.from_seq),
                             receives,
                             failed,
-                        });
+                        };
+                        if newest {
+                            *dead = Some(Box::new(death.clone()));
+                        }
+                        deaths.push(death);
                     }
                     over.push(moved.properties);
                 }
@@ -112,36 +131,41 @@ impl Stored {
                     }
                     let Some((enqueued_at, mut message)) = found else { break };
                     message.body.bytes = body;
-                    let dead = deaths.first().filter(|_| is_dead).cloned();
+                    let dead = dead.take().map(|dead| *dead);
                     return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
                 }
             }
         }
-        Err(malformed(Truncated))
+        Err(malformed(next))
     }
 
     /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
-    /// is asked.
-    pub(crate) async fn load(segments: &Segments, positions: Vec<Pos>) -> Vec<io::Result<Self>> {
+    /// is asked. Fewer than asked for only when the process is ending.
+    pub(crate) async fn load(
+        segments: &Segments,
+        positions: Vec<Pos>,
+    ) -> Vec<Result<Self, Unreadable>> {
         let mut reading = segments.reading(positions.len() > 1);
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
-            match Self::read(&mut reading, pos, Patience::None) {
+            let mut dead = None;
+            match Self::read(&mut reading, pos, Patience::None, &mut dead) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let rest = positions[n..].to_vec();
                     let waiting = move || {
-                        let each = rest
-                            .into_iter()
-                            .map(|pos| Self::read(&mut reading, pos, Patience::Blocking));
+                        let each = rest.into_iter().map(|pos| {
+                            let mut dead = None;
+                            Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
+                                .map_err(|error| Unreadable { text: error.to_string(), dead })
+                        });
                         each.collect::<Vec<_>>()
                     };
-                    match tokio::task::spawn_blocking(waiting).await {
-                        Ok(rest) => all.extend(rest),
-                        Err(stopping) => all.push(Err(io::Error::other(stopping))),
-                    }
+                    all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
                     return all;
                 }
-                read => all.push(read),
+                read => {
+                    all.push(read.map_err(|error| Unreadable { text: error.to_string(), dead }))
+                }
             }
         }
         all

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
+use malote_model::{DeadReason, LeaseToken, QueueSpec, SessionId, Timestamp};
 
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
@@ -251,9 +251,9 @@ impl Core {
             let Some(q) = self.queues.get_mut(&id) else { return };
             match why {
                 Removal::Completed | Removal::Taken => q.totals.completed += 1,
+                Removal::Dropped(cause) => q.totals.lease_ended(cause),
                 Removal::Expired => q.totals.expired += 1,
                 Removal::Cancelled
-                | Removal::Dropped
                 | Removal::Replaced
                 | Removal::Overflowed
                 | Removal::Unrouted => {}
@@ -353,13 +353,31 @@ impl Core {
     }
 
     fn leased(&mut self, leased: &Leased) {
-        let id = leased.queue;
-        let session = leased.session.as_ref();
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        for &(seq, token) in &leased.items {
+        let mut items = &leased.items[..];
+        for (session, count) in &leased.sessions {
+            let (of_it, rest) = items.split_at((*count).min(items.len()));
+            items = rest;
+            let Some(q) = self.queues.get_mut(&leased.queue) else { return };
+            let slot = q.sessions.as_mut().map(|sessions| sessions.find_or_add(session));
+            self.leased_of(leased, hold, slot, of_it);
+        }
+        if leased.sessions.is_empty() {
+            self.leased_of(leased, hold, None, items);
+        }
+    }
+
+    /// Leases of one session's messages, or of a queue without sessions.
+    fn leased_of(
+        &mut self,
+        leased: &Leased,
+        hold: Option<u32>,
+        slot: Option<u32>,
+        items: &[(u64, LeaseToken)],
+    ) {
+        let id = leased.queue;
+        for &(seq, token) in items {
             let Some(q) = self.queues.get_mut(&id) else { return };
             if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
@@ -407,16 +425,13 @@ impl Core {
         let Place::Locked(lease_slot) = touched.place else { return };
         match cause {
             Cause::Released => touched.released = touched.released.saturating_add(1),
-            Cause::Abandoned => {
-                touched.failed = touched.failed.saturating_add(1);
-                q.totals.abandoned += 1;
-            }
+            Cause::Abandoned => touched.failed = touched.failed.saturating_add(1),
             Cause::Lost => {
                 touched.failed = touched.failed.saturating_add(1);
                 touched.lost = touched.lost.saturating_add(1);
-                q.totals.lost += 1;
             }
         }
+        q.totals.lease_ended(*cause);
         self.lay_over(pos, *id, *seq, over.as_ref());
         let what = self.leases.at(lease_slot).map(|lease| lease.what);
         let Some(Kind::Message { session, deferred, .. }) = what else { return };
@@ -490,9 +505,10 @@ impl Core {
         // The records under it stay live, now under the new place: they are taken off the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
-            if let Why::Dead { reason, .. } = why {
+            if let Why::Dead { reason, cause, .. } = why {
                 q.totals.dead_lettered += 1;
                 q.totals.expired += u64::from(*reason == DeadReason::Expired);
+                q.totals.lease_ended(*cause);
             }
         }
         if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {

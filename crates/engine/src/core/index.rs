@@ -261,7 +261,8 @@ impl Index {
         *self = Self::default();
     }
 
-    pub(super) fn save(&self, out: &mut Vec<u8>) {
+    /// Slots of sessions are renamed: a snapshot numbers them anew.
+    pub(super) fn save(&self, out: &mut Vec<u8>, rename: impl Fn(u32) -> u32) {
         out.put_var(self.blocks.len() as u64);
         for b in &self.blocks {
             out.put_var(b.first);
@@ -281,7 +282,7 @@ impl Index {
             b.at.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
             b.expires.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
             out.extend_from_slice(&b.priority);
-            b.session.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+            b.session.iter().for_each(|&v| out.extend_from_slice(&rename(v).to_le_bytes()));
         }
     }
 
@@ -409,11 +410,11 @@ mod tests {
         }
         assert_eq!((index.len(), index.bytes()), (map.len() as u64, 100 * map.len() as u64));
         let mut saved = Vec::new();
-        index.save(&mut saved);
+        index.save(&mut saved, |slot| slot);
         let back = Index::restore(&mut Reader::new(&saved)).unwrap();
         assert!(back.iter().eq(map.iter().map(|(s, p)| (*s, Pos::from_u64(*p)))));
         let mut again = Vec::new();
-        back.save(&mut again);
+        back.save(&mut again, |slot| slot);
         assert_eq!(saved, again);
         assert!(back.own_expiries().eq(index.own_expiries()));
         for cut in (0..saved.len()).step_by(97) {

@@ -26,7 +26,7 @@ mod topic;
 mod transact;
 mod ttl;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
@@ -78,7 +78,20 @@ struct Live {
     /// Queues that may hold more than they should, and queues whose last consumer left.
     overfull: Vec<QueueId>,
     leaving: Vec<QueueId>,
+    /// What found no room in the journal and is tried again, all of it by one timer.
+    stalled: BTreeSet<Stalled>,
     random: u64,
+}
+
+/// Something that found no room in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stalled {
+    /// Delivery of a queue.
+    Queue(QueueId),
+    /// Delivery to the holder of the session in a slot.
+    Session(QueueId, u32),
+    /// The end of what was bound to a connection; true if it was closed and not lost.
+    Connection(ConnectionId, bool),
 }
 
 /// What a timer is for.
@@ -93,6 +106,7 @@ enum Timer {
     Idle(QueueId),
     /// What a queue could not send on.
     Again(QueueId),
+    Stalled,
 }
 
 /// Something to say, once the journal is far enough.
@@ -129,11 +143,16 @@ pub struct Turn<'a> {
     scope: Option<QueueId>,
     eager: bool,
     open: bool,
+    /// Bytes that the open group may have.
+    room: usize,
 }
 
-/// A group frame costs at most this beside what is counted.
-/// A session id and a key have up to 512 bytes each, and a queue name 403.
+/// A frame of a group has at most this beside what is counted: all its numbers, a session id and a key of 512 bytes
+/// each, and the name of a queue, of up to 403. A group that outgrows the room it asked for is a broken invariant.
 const FRAME_ROOM: usize = 2048;
+
+/// The same for a record that names its message only by numbers: a lease that is renewed, or ends with no dead letter.
+const SMALL_ROOM: usize = 64;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -174,6 +193,7 @@ impl Core {
             dirty_sessions: Vec::new(),
             overfull: Vec::new(),
             leaving: Vec::new(),
+            stalled: BTreeSet::new(),
             random,
         });
         let mut out = Vec::new();
@@ -212,7 +232,8 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        Self { core, log, now, out, publish_allowed, scope: None, eager: false, open: false }
+        let (scope, eager, open, room) = (None, false, false, 0);
+        Self { core, log, now, out, publish_allowed, scope, eager, open, room }
     }
 
     /// Decides one command and queues its answer.
@@ -253,6 +274,7 @@ impl<'a> Turn<'a> {
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
             }
+            Command::Damaged { leases, consumer, credit } => self.damaged(leases, consumer, credit),
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),
@@ -275,9 +297,8 @@ impl<'a> Turn<'a> {
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),
-            Command::Sessions { queue, after, max } => {
-                self.list_sessions(&queue, after.as_ref(), max)
-            }
+            Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
+            Command::Session { queue, session } => self.describe_session(&queue, &session),
         }
     }
 
@@ -285,7 +306,7 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
         self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
-        (self.open, self.eager) = (true, false);
+        (self.open, self.eager, self.room) = (true, false, bytes);
         Ok(())
     }
 
@@ -302,6 +323,8 @@ impl<'a> Turn<'a> {
     fn end(&mut self) {
         if self.open {
             self.open = false;
+            // Only at the end of a segment is it fatal; in tests it is everywhere.
+            debug_assert!(self.log.group_bytes() <= self.room, "a group outgrew its room");
             self.log.end_group(!self.eager);
         }
     }

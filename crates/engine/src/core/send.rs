@@ -81,7 +81,7 @@ impl Turn<'_> {
                         filling.add(id, q, message.size() as u64)?;
                     }
                     plan.durable |= q.durable();
-                    plan.room += message.size() + FRAME_ROOM;
+                    plan.room += message.room();
                     plan.targets.push(Target::Queue(id, key));
                 }
                 Address::Topic(name) => {
@@ -152,7 +152,7 @@ impl Turn<'_> {
     /// Whether one more key can be remembered.
     pub(super) fn check_keys(&self, key: Option<u128>) -> Result<(), Refusal> {
         if key.is_some() && self.core.seen_keys >= limits::DEDUP_KEYS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BoundReached {
                 what: "de-duplication keys",
                 limit: limits::DEDUP_KEYS_MAX as u64,
             });
@@ -224,7 +224,7 @@ impl Turn<'_> {
     ) -> Decided {
         let MoveWhy::Redrive = why;
         if items.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one move",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });

@@ -133,7 +133,7 @@ impl Turn<'_> {
         }
         spec.check()?;
         if self.core.topics.len() >= limits::TOPICS_MAX {
-            return Err(Refusal::TooMany { what: "topics", limit: limits::TOPICS_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "topics", limit: limits::TOPICS_MAX as u64 });
         }
         let topic = QueueId(self.core.next_queue);
         self.begin(FRAME_ROOM)?;
@@ -214,7 +214,7 @@ impl Turn<'_> {
     fn check_rules(&self, topic: &Topic, more: usize) -> Result<(), Refusal> {
         if topic.router.len() + more > limits::RULES_PER_TOPIC_MAX {
             let limit = limits::RULES_PER_TOPIC_MAX as u64;
-            return Err(Refusal::TooMany { what: "rules of a topic", limit });
+            return Err(Refusal::BoundReached { what: "rules of a topic", limit });
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A time to live that the queue sets costs no timer per message: its heads are looked at. Only messages with one of
 //! their own stand in an ordered set besides.
 
-use malote_model::{Changes, DeadReason, OnExpiry, Overflow, SessionId};
+use malote_model::{DeadReason, OnExpiry, Overflow, SessionId};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::queue::Place;
@@ -152,7 +152,7 @@ impl Turn<'_> {
             self.commit(Event::Removed { queue: id, why, session: None, seqs }, lazy);
         } else {
             for seq in seqs {
-                self.dead_letter(id, seq, reason.clone(), &Changes::default());
+                self.bury(id, seq, reason.clone());
             }
         }
     }

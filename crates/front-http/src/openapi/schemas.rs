@@ -1,5 +1,6 @@
 //! The schemas of requests and answers. Requests refuse fields that they do not know, and so do their schemas.
 
+use malote_engine::Totals;
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -107,18 +108,6 @@ fn queues() -> Value {
         "sessions_held",
         "sessions_ready",
     ];
-    let totals = [
-        "sent",
-        "delivered",
-        "redelivered",
-        "completed",
-        "abandoned",
-        "dead_lettered",
-        "deferred",
-        "expired",
-        "lost",
-        "sessions_lost",
-    ];
     let numbers = |names: &[&str]| -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), whole())).collect())
     };
@@ -127,7 +116,7 @@ fn queues() -> Value {
         "Spec": object(&[], spec),
         "FullSpec": full,
         "Counts": object(&counts, with(numbers(&counts), json!({"oldest_at": maybe_whole()}))),
-        "Totals": object(&totals, numbers(&totals)),
+        "Totals": object(Totals::NAMES, numbers(Totals::NAMES)),
         "Queue": object(&["name", "created_at", "paused", "spec", "counts", "totals"], json!({
             "name": text(), "created_at": whole(), "paused": {"type": "boolean"},
             "spec": schema("FullSpec"), "counts": schema("Counts"), "totals": schema("Totals"),
@@ -197,7 +186,7 @@ fn messages() -> Value {
         "Message": object(&["seq", "receives", "failed"], with(common(), json!({
             "seq": whole(), "origin_id": text(), "enqueued_at": whole(), "receives": whole(), "failed": whole(),
             "body_kind": words(&["amqp-value", "amqp-sequence"]),
-            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"},
+            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"}, "problem": text(),
             "state": words(&["ready", "locked", "delayed", "scheduled", "deferred"]),
             "dead_letter": schema("DeadLetter"),
         }))),

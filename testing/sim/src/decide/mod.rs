@@ -373,6 +373,7 @@ impl Model {
                         seq,
                         completed: false,
                         taken: false,
+                        cause: Cause::Released,
                     });
                 }
                 self.done(queue)
@@ -502,6 +503,7 @@ impl Model {
                     seq: seq.0,
                     completed: false,
                     taken: false,
+                    cause: Cause::Released,
                 });
                 self.put(to, message, seqs[0].seq);
                 let (a, b) = (self.done(from), self.done(to));
@@ -744,7 +746,13 @@ impl Model {
         if by.take {
             assert_eq!(grant.lease, None, "taken without a lease");
             let durable = if q.durable() { hi } else { Pos::ZERO };
-            self.note(Ev::Gone { queue: by.queue.clone(), seq, completed: true, taken: true });
+            self.note(Ev::Gone {
+                queue: by.queue.clone(),
+                seq,
+                completed: true,
+                taken: true,
+                cause: Cause::Released,
+            });
             return Need { durable: need.durable.max(durable), written: hi };
         }
         let token = grant.lease.expect("granted with a lease");

@@ -68,7 +68,7 @@ impl World {
     pub fn new(seed: u64, verbose: bool) -> World {
         let mut rng = Rng::new(seed);
         let options = Options {
-            segment_bytes: (80 + rng.below(64)) << 10,
+            segment_bytes: (24 + rng.below(64)) << 10,
             first_segment_bytes: 16 << 10,
             spares: 3,
             spares_reserved: 2,
