@@ -16,7 +16,7 @@ use crate::disk::{DirError, Disk, OsDisk};
 use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
 use crate::journal::{
-    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
+    self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
 };
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
@@ -65,7 +65,6 @@ pub struct Running {
     stopping: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     report: Report,
-    marks: Arc<Marks>,
     segments: Segments,
     disk: Arc<dyn Disk>,
 }
@@ -116,7 +115,7 @@ impl Engine {
         }
         syncer.sync().map_err(OpenError::Start)?;
 
-        let mailbox = Arc::new(Mailbox::new());
+        let mailbox = Arc::new(Mailbox::new(marks.clone()));
         let (on_written, on_durable, on_poison) =
             (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let callbacks = Callbacks {
@@ -167,7 +166,7 @@ impl Engine {
                 move || keep_snapshots(snapshotter, hash_seed, &stopping)
             })?,
         ];
-        let running = Running { mailbox, pool, stopping, threads, report, marks, segments, disk };
+        let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
     }
 }
@@ -226,7 +225,7 @@ impl Running {
 
     /// Whether the disk failed. The process should end: a restart goes through recovery.
     pub fn is_poisoned(&self) -> bool {
-        self.mailbox.is_poisoned() || self.marks.poisoned()
+        self.mailbox.is_poisoned()
     }
 
     /// Bytes of journal in use.

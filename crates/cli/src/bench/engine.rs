@@ -5,8 +5,6 @@
 //! change by the minute, ratios much less.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -126,29 +124,16 @@ fn enqueue(
 ) -> anyhow::Result<()> {
     let bare_before = Bare::enqueue(dir, size, args.batch, time / 2)?;
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
-    let sent = Arc::new(AtomicU64::new(0));
-    let (cpu, watch) = (Cpu::start(), Watch::start());
-    runtime.block_on(async {
-        let tasks: Vec<_> = (0..IN_FLIGHT)
-            .map(|_| {
-                let (engine, sent, batch) = (engine.clone(), sent.clone(), args.batch);
-                tokio::spawn(async move {
-                    let message = body(size);
-                    while watch.elapsed() < time {
-                        let messages = (0..batch).map(|_| (queue(), message.clone())).collect();
-                        engine.send(messages).await?;
-                        sent.fetch_add(batch as u64, Ordering::Relaxed);
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await??;
+    let batch = args.batch;
+    let send = move || {
+        let (engine, message) = (engine.clone(), body(size));
+        async move {
+            let messages = (0..batch).map(|_| (queue(), message.clone())).collect();
+            engine.send(messages).await?;
+            Ok(batch as u64)
         }
-        anyhow::Ok(())
-    })?;
-    let (n, elapsed, cpu) = (sent.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    };
+    let (n, elapsed, cpu) = in_flight(runtime, time, send)?;
     runtime.block_on(running.stop());
     let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
     report.push(Row::rate(
@@ -159,6 +144,55 @@ fn enqueue(
         (bare_before + bare_after) / 2.0,
     ));
     Ok(())
+}
+
+/// [`IN_FLIGHT`] tasks that repeat an operation until the time is over or it has nothing more to do: messages, and the
+/// time and processor time they took.
+fn in_flight<O>(
+    runtime: &tokio::runtime::Runtime,
+    time: Duration,
+    operation: impl Fn() -> O + Clone + Send + 'static,
+) -> anyhow::Result<(u64, Duration, Duration)>
+where
+    O: Future<Output = anyhow::Result<u64>> + Send,
+{
+    let (cpu, watch) = (Cpu::start(), Watch::start());
+    let n = runtime.block_on(async {
+        let tasks: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| {
+                let operation = operation.clone();
+                tokio::spawn(async move {
+                    let mut n = 0;
+                    while watch.elapsed() < time {
+                        match operation().await? {
+                            0 => break,
+                            more => n += more,
+                        }
+                    }
+                    anyhow::Ok(n)
+                })
+            })
+            .collect();
+        let mut n = 0;
+        for task in tasks {
+            n += task.await??;
+        }
+        anyhow::Ok(n)
+    })?;
+    Ok((n, watch.elapsed(), cpu.elapsed()))
+}
+
+/// Receives and completes one batch; 0 when nothing is left.
+async fn take_batch(engine: Engine, max: u32, per_session: u32) -> anyhow::Result<u64> {
+    let (wait_ms, lock_ms, take, hold) = (0, None, false, None);
+    let receive = Receive { queue: queue(), max, wait_ms, lock_ms, take, hold, per_session };
+    let got = engine.receive(receive).await?;
+    let n = got.len() as u64;
+    if n > 0 {
+        let leases = got.into_iter().filter_map(|d| d.lease).collect();
+        engine.settle(None, leases, Settlement::Complete, None).await?;
+    }
+    Ok(n)
 }
 
 fn lease_complete(
@@ -179,42 +213,8 @@ fn lease_complete(
         }
         anyhow::Ok(())
     })?;
-    let done = Arc::new(AtomicU64::new(0));
-    let (cpu, watch) = (Cpu::start(), Watch::start());
-    runtime.block_on(async {
-        let tasks: Vec<_> = (0..IN_FLIGHT)
-            .map(|_| {
-                let (engine, done) = (engine.clone(), done.clone());
-                tokio::spawn(async move {
-                    while watch.elapsed() < time {
-                        let receive = Receive {
-                            queue: queue(),
-                            max: batch as u32,
-                            wait_ms: 0,
-                            lock_ms: None,
-                            take: false,
-                            hold: None,
-                            per_session: 1,
-                        };
-                        let got = engine.receive(receive).await?;
-                        if got.is_empty() {
-                            break;
-                        }
-                        let n = got.len() as u64;
-                        let leases = got.into_iter().filter_map(|d| d.lease).collect();
-                        engine.settle(None, leases, Settlement::Complete, None).await?;
-                        done.fetch_add(n, Ordering::Relaxed);
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await??;
-        }
-        anyhow::Ok(())
-    })?;
-    let (n, elapsed, cpu) = (done.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    let take = move || take_batch(engine.clone(), batch as u32, 1);
+    let (n, elapsed, cpu) = in_flight(runtime, time, take)?;
     runtime.block_on(running.stop());
     let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
     report.push(Row::rate(
@@ -313,22 +313,10 @@ fn session_cost(
         let mut taken = 0_u64;
         while taken < MEASURED {
             let per_session = if sessions == 1 { batch as u32 } else { 1 };
-            let receive = Receive {
-                queue: queue(),
-                max: batch as u32,
-                wait_ms: 0,
-                lock_ms: None,
-                take: false,
-                hold: None,
-                per_session,
-            };
-            let got = engine.receive(receive).await?;
-            if got.is_empty() {
-                break;
+            match take_batch(engine.clone(), batch as u32, per_session).await? {
+                0 => break,
+                n => taken += n,
             }
-            taken += got.len() as u64;
-            let leases = got.into_iter().filter_map(|d| d.lease).collect();
-            engine.settle(None, leases, Settlement::Complete, None).await?;
         }
         anyhow::Ok(taken)
     })?;
