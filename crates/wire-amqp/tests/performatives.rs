@@ -20,7 +20,7 @@ fn decode(bytes: &[u8]) -> Decoded<(Performative, Bytes)> {
 
 #[test]
 fn a_transfer_and_its_payload() {
-    let bytes = b"\x00\x53\x14\xc0\x12\x0b\x43\x52\x07\xa0\x02\x01\x02\x43\x42\x40\x40\x40\x40\x40\x40payload";
+    let bytes = b"\x00\x53\x14\xc0\x10\x0b\x43\x52\x07\xa0\x02\x01\x02\x43\x42\x40\x40\x40\x40\x40\x40payload";
     let (performative, payload) = decode(bytes).unwrap();
     let Performative::Transfer(transfer) = &performative else { panic!("{performative:?}") };
     assert_eq!(transfer.handle, 0);
@@ -107,7 +107,7 @@ fn errors_name_the_field() {
         "amqp:attach:list.role: the format code 0x43 stands where boolean is expected"
     );
     assert_eq!(wrong.condition(), condition::INVALID_FIELD);
-    let inner = decode(b"\x00\x53\x18\xc0\x07\x01\x00\x53\x1d\xc0\x02\x01\x43").unwrap_err();
+    let inner = decode(b"\x00\x53\x18\xc0\x08\x01\x00\x53\x1d\xc0\x02\x01\x43").unwrap_err();
     assert_eq!(inner.place, Some(("amqp:error:list", "condition")));
     let cut = decode(b"\x00\x53\x18\xc0\x07\x01\x00\x53").unwrap_err();
     assert_eq!(cut.condition(), condition::DECODE_ERROR);

@@ -245,6 +245,8 @@ impl Link {
         self.remote_max_message_size = attach.max_message_size.unwrap_or(0);
         if self.role == Role::Receiver {
             self.delivery_count = attach.initial_delivery_count.unwrap_or(0);
+            // Credit may have been granted before it was known where the sender begins to count.
+            self.limit = self.delivery_count.wrapping_add(self.credit);
         }
         if !self.attach_sent {
             self.snd_settle_mode = attach.snd_settle_mode;

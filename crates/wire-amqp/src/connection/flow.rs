@@ -8,7 +8,7 @@ impl Connection {
     /// Lets the sender send so many deliveries from now on: replaces the credit, and ends a drain.
     pub fn grant(&mut self, link: LinkId, credit: u32) -> Result<(), UseError> {
         let state = self.receiver(link)?;
-        state.credit = credit;
+        state.set_credit(credit);
         state.drain = false;
         self.write_link_flow(link);
         Ok(())

@@ -25,6 +25,9 @@ pub(super) struct Link {
     pub(super) delivery_count: u32,
     /// Deliveries that may still begin.
     pub(super) credit: u32,
+    /// Receiver: the highest count up to which the sender was ever allowed to go. Credit can be lowered, but what
+    /// was sent before the sender heard of it still comes.
+    pub(super) limit: u32,
     /// Sender: deliveries that were accepted from the owner and have not begun.
     pub(super) queued: u32,
     /// The receiver wants the credit used up.
@@ -66,6 +69,7 @@ impl Link {
             initial_count: 0,
             delivery_count: 0,
             credit: 0,
+            limit: 0,
             queued: 0,
             drain: false,
             drained_after_queue: false,
@@ -86,6 +90,25 @@ impl Link {
         self.credit.saturating_sub(self.queued)
     }
 
+    /// Receiver: allows the sender to begin so many deliveries from now on.
+    pub(super) fn set_credit(&mut self, credit: u32) {
+        self.credit = credit;
+        let limit = self.delivery_count.wrapping_add(credit);
+        if limit.wrapping_sub(self.limit) <= u32::MAX / 2 {
+            self.limit = limit;
+        }
+    }
+
+    /// Receiver: a delivery begins. False if it was never allowed.
+    pub(super) fn take_delivery(&mut self) -> bool {
+        if self.delivery_count == self.limit {
+            return false;
+        }
+        self.credit = self.credit.saturating_sub(1);
+        self.delivery_count = self.delivery_count.wrapping_add(1);
+        true
+    }
+
     /// Takes a flow from the other end.
     pub(super) fn take_flow(&mut self, flow: &Flow) {
         match self.role {
@@ -104,7 +127,7 @@ impl Link {
                 if let Some(count) = flow.delivery_count {
                     let used = count.wrapping_sub(self.delivery_count);
                     // The sender cannot go backwards, nor use more than it has.
-                    if used <= u32::MAX / 2 {
+                    if used <= self.limit.wrapping_sub(self.delivery_count) {
                         self.credit = self.credit.saturating_sub(used);
                         self.delivery_count = count;
                     }

@@ -75,12 +75,10 @@ impl Connection {
                     let text = "a delivery-tag of more than 32 bytes";
                     return Err(session_error(condition::INVALID_FIELD, text));
                 }
-                let Some(credit) = state.credit.checked_sub(1) else {
+                if !state.take_delivery() {
                     let text = "a delivery without credit";
                     return Err(link_error(condition::TRANSFER_LIMIT_EXCEEDED, text));
-                };
-                state.credit = credit;
-                state.delivery_count = state.delivery_count.wrapping_add(1);
+                }
                 let partial = Partial {
                     delivery,
                     tag,
