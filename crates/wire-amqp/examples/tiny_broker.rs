@@ -40,6 +40,8 @@ struct Client {
     queues: Arc<Queues>,
     /// The node of each link.
     links: HashMap<LinkId, (Role, String)>,
+    /// Answers that wait for credit: a client may ask first and grant it later.
+    answers: VecDeque<(LinkId, Bytes)>,
     /// What is out, by key.
     out: HashMap<u64, (String, Bytes)>,
     next_key: u64,
@@ -68,8 +70,14 @@ async fn serve(mut socket: TcpStream, queues: Arc<Queues>) -> std::io::Result<()
     let mechanisms = mechanisms.into_iter().map(Symbol::from_static).collect();
     let config = Config { mechanisms, ..Config::default() };
     let connection = Connection::server(config, 0);
-    let mut client =
-        Client { connection, queues, links: HashMap::new(), out: HashMap::new(), next_key: 1 };
+    let mut client = Client {
+        connection,
+        queues,
+        links: HashMap::new(),
+        answers: VecDeque::new(),
+        out: HashMap::new(),
+        next_key: 1,
+    };
     loop {
         let queues = client.queues.clone();
         let bell = queues.bell.notified();
@@ -196,7 +204,7 @@ impl Client {
                 .with_string("status-description", "Accepted"),
             ..Draft::value(Value::Null)
         };
-        self.send(reply, answer.to_bytes(), true);
+        self.answers.push_back((reply, answer.to_bytes()));
         Ok(())
     }
 
@@ -221,6 +229,13 @@ impl Client {
 
     /// Gives every receiver what it has credit for.
     fn deliver(&mut self) {
+        for (link, answer) in std::mem::take(&mut self.answers) {
+            if self.connection.credit(link) > 0 {
+                self.send(link, answer, true);
+            } else if self.links.contains_key(&link) {
+                self.answers.push_back((link, answer));
+            }
+        }
         let receivers: Vec<(LinkId, String)> = self
             .links
             .iter()
