@@ -380,6 +380,66 @@ fn late_frames_are_passed_over() {
     assert!(!peer.server.is_finished());
 }
 
+/// Numbers are serial: after the highest comes zero.
+#[test]
+fn numbers_go_round() {
+    let mut peer = Peer::opened(plain());
+    let begin = Begin { next_outgoing_id: u32::MAX, incoming_window: 9, ..Begin::default() };
+    peer.say(0, Performative::Begin(Box::new(begin)));
+    peer.events();
+    let mut attach = match attach(0, "s", Role::Sender) {
+        Performative::Attach(attach) => attach,
+        _ => unreachable!("an attach"),
+    };
+    attach.initial_delivery_count = Some(u32::MAX - 1);
+    peer.say(0, Performative::Attach(attach));
+    let Some(Event::Attach { link, attach }) = peer.server.next_event() else { panic!("attach") };
+    peer.server.accept(link, attach.answer()).unwrap();
+    peer.server.grant(link, 4).unwrap();
+    for id in [u32::MAX - 1, u32::MAX, 0, 1] {
+        peer.say(0, transfer(0, id));
+    }
+    assert_eq!(deliveries(&peer.events()).len(), 4);
+    assert_eq!(peer.server.credit(link), 0);
+    let range = Disposition {
+        role: Role::Sender,
+        first: u32::MAX,
+        last: Some(0),
+        settled: true,
+        ..Disposition::default()
+    };
+    peer.say(0, Performative::Disposition(range));
+    let events = peer.events();
+    let ids: Vec<_> = dispositions(&events).iter().map(|d| d.delivery.0).collect();
+    assert_eq!(ids, [u32::MAX, 0]);
+    // The two that are left are not neighbours.
+    peer.heard();
+    for id in [u32::MAX - 1, 1] {
+        assert_eq!(peer.server.dispose(link, DeliveryId(id), true, None), Ok(true));
+    }
+    assert_eq!(peer.heard().len(), 2);
+    peer.say(0, transfer(0, 2));
+    peer.detached(condition::TRANSFER_LIMIT_EXCEEDED);
+}
+
+/// Who asks for an answer gets one, with our side of the numbers.
+#[test]
+fn an_echo_is_answered() {
+    let (mut peer, _) = Peer::attached(plain(), 5);
+    peer.say(0, transfer(0, 0));
+    let echo = Flow { handle: Some(0), delivery_count: Some(1), echo: true, ..Flow::default() };
+    peer.say(0, Performative::Flow(echo));
+    peer.events();
+    let heard = peer.heard();
+    let [Performative::Flow(flow)] = &heard[..] else { panic!("{heard:?}") };
+    assert_eq!((flow.handle, flow.delivery_count, flow.link_credit), (Some(0), Some(1), Some(4)));
+    assert_eq!((flow.next_incoming_id, flow.incoming_window, flow.echo), (Some(1), 7, false));
+    peer.say(0, Performative::Flow(Flow { echo: true, ..Flow::default() }));
+    peer.events();
+    let heard = peer.heard();
+    assert!(matches!(&heard[..], [Performative::Flow(Flow { handle: None, .. })]), "{heard:?}");
+}
+
 /// A range over everything costs what is unsettled, not what is named.
 #[test]
 fn a_range_over_all_numbers_is_cheap() {

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use malote_wire_amqp::message::*;
+use malote_wire_amqp::performative::{Declare, Discharge};
 use malote_wire_amqp::types::*;
 use proptest::prelude::*;
 
@@ -37,11 +38,12 @@ fn sections_are_found_and_read_when_asked_for() {
     assert_eq!(message.value().unwrap(), None);
     assert_eq!(message.footer().unwrap(), draft.footer);
     let parts = [
+        message.properties_encoded().unwrap(),
         message.application_properties_encoded().unwrap(),
         message.body(),
         message.footer_encoded().unwrap(),
     ];
-    assert!(message.bare().ends_with(&parts.concat()));
+    assert_eq!(message.bare(), parts.concat());
 }
 
 /// What a broker does: new header and annotations before the bare message that it kept.
@@ -75,6 +77,11 @@ fn bodies_of_every_kind() {
     let message = Message::parse(Draft::value("token").to_bytes()).unwrap();
     assert_eq!(message.value().unwrap(), Some("token".into()));
     assert_eq!(message.bare(), &b"\x00\x53\x77\xa1\x05token"[..]);
+
+    let declare = Described { descriptor: 0x31_u64.into(), value: Value::List(vec![]) };
+    let message = Message::parse(Draft::value(declare).to_bytes()).unwrap();
+    assert_eq!(message.value_as::<Declare>(), Ok(Some(Declare::default())));
+    assert!(message.value_as::<Discharge>().is_err());
 
     let message = Message::parse(Bytes::new()).unwrap();
     assert_eq!(message.body_kind(), BodyKind::Absent);

@@ -61,8 +61,8 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     // A map or list that announces many entries is given room for at most a megabyte of them at a time.
     ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 4 << 20),
     // Values of a few bytes each unfold into forty, up to 65,536 of them; and are compared as text.
-    ("amqp-frames", |c| &c.amqp_frames, |_, bytes| amqp::try_frames(bytes), 32 << 20),
-    ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 16 << 20),
+    ("amqp-frames", |c| &c.amqp_frames, |_, bytes| amqp::try_frames(bytes), 16 << 20),
+    ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 8 << 20),
     // A megabyte of messages may wait on either side.
     ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
 ];

@@ -171,7 +171,7 @@ pub struct Incoming {
     pub settled: bool,
     /// A transaction, mostly.
     pub state: Option<DeliveryState>,
-    /// The message.
+    /// The message. It shares the bytes that were read with its neighbours: what is kept for long is better copied.
     pub payload: Bytes,
 }
 

@@ -131,6 +131,11 @@ impl Message {
         self.body_kind
     }
 
+    /// The bytes of the properties, with their descriptor.
+    pub fn properties_encoded(&self) -> Option<Bytes> {
+        self.properties.clone().map(|span| self.encoded.slice(span))
+    }
+
     /// The bytes of the application properties, with their descriptor.
     pub fn application_properties_encoded(&self) -> Option<Bytes> {
         self.application_properties.clone().map(|span| self.encoded.slice(span))
@@ -200,6 +205,16 @@ impl Message {
         let mut value = None;
         self.each_part(BodyKind::Value, |reader| {
             value = Some(reader.value()?);
+            Ok(())
+        })?;
+        Ok(value)
+    }
+
+    /// The value of a [`BodyKind::Value`] body that is a composite, such as those that a coordinator is sent.
+    pub fn value_as<T: Composite>(&self) -> Decoded<Option<T>> {
+        let mut value = None;
+        self.each_part(BodyKind::Value, |reader| {
+            value = Some(T::decode(reader)?);
             Ok(())
         })?;
         Ok(value)
