@@ -26,12 +26,17 @@ struct Queues {
 
 impl Queues {
     fn push(&self, queue: &str, message: Bytes) {
-        self.messages.lock().unwrap().entry(queue.to_owned()).or_default().push_back(message);
+        self.messages
+            .lock()
+            .expect("nobody panics with it")
+            .entry(queue.to_owned())
+            .or_default()
+            .push_back(message);
         self.bell.notify_waiters();
     }
 
     fn pop(&self, queue: &str) -> Option<Bytes> {
-        self.messages.lock().unwrap().get_mut(queue)?.pop_front()
+        self.messages.lock().expect("nobody panics with it").get_mut(queue)?.pop_front()
     }
 }
 
@@ -117,7 +122,7 @@ impl Client {
             Event::SaslInit(_) => self.connection.sasl_outcome(SaslCode::Ok),
             Event::Open(_) => self.connection.open(Open::default()),
             Event::Attach { link, attach } => self.attach(link, &attach),
-            Event::Delivery(incoming) => self.receive(*incoming),
+            Event::Delivery(incoming) => self.receive(incoming),
             Event::Flow(flow) if flow.drain => {
                 self.deliver();
                 self.connection.drained(flow.link)

@@ -1,4 +1,5 @@
 //! Client and server engines, back to back.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 

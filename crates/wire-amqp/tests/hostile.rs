@@ -1,4 +1,5 @@
 //! A peer that breaks rules is told which, at the right level; one that sends anything at all breaks nothing.
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
 

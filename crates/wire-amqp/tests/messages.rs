@@ -1,4 +1,5 @@
 //! Messages: sections by their place, the bare message byte for byte, and batches.
+#![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
 use malote_wire_amqp::message::*;

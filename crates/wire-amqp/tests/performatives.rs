@@ -1,4 +1,5 @@
 //! Performatives and frames: bytes written by hand, tolerance, and errors that name the field.
+#![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
 use malote_wire_amqp::frame::{

@@ -1,4 +1,5 @@
 //! Values: bytes written by hand from the specification, round trips of anything, and bytes that lie.
+#![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
 use malote_wire_amqp::types::*;

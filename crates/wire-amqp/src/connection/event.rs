@@ -79,7 +79,7 @@ pub enum Event {
         session: SessionId,
     },
     /// A message, whole.
-    Delivery(Box<Incoming>),
+    Delivery(Incoming),
     /// The peer tells what has become of a delivery.
     Disposition(Disposed),
     /// The peer detaches. Answer with `detach`; deliveries of the link are void already.

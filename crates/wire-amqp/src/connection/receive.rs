@@ -148,7 +148,7 @@ impl Connection {
                 return Err(Failure::Session(channel, error));
             }
         }
-        self.events.push_back(Event::Delivery(Box::new(incoming)));
+        self.events.push_back(Event::Delivery(incoming));
         Ok(())
     }
 }

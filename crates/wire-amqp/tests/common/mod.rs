@@ -147,7 +147,7 @@ pub fn message(key: u64, payload: impl Into<Bytes>) -> Outgoing {
 
 pub fn deliveries(events: &[Event]) -> Vec<&Incoming> {
     let delivery = |event| match event {
-        &Event::Delivery(ref incoming) => Some(incoming.as_ref()),
+        &Event::Delivery(ref incoming) => Some(incoming),
         _ => None,
     };
     events.iter().filter_map(delivery).collect()
