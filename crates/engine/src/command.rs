@@ -4,17 +4,19 @@
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Rule, Seq, SessionId, Settlement,
+    Timestamp, TopicName, TopicSpec,
 };
 
 use crate::codec::Outgoing;
+use crate::event::QueueId;
 use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
 #[derive(Debug)]
 pub enum Command {
-    /// Make the queue, or find it just as asked.
-    Declare { name: QueueName, spec: Box<QueueSpec> },
+    /// Make the queue, or find it just as asked. An exclusive one belongs to the connection.
+    Declare { name: QueueName, spec: Box<QueueSpec>, connection: Option<ConnectionId> },
     /// Replace the specification.
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
@@ -23,10 +25,12 @@ pub enum Command {
     Purge { queue: QueueName },
     /// Stop or resume delivery; sending and settling go on.
     Pause { queue: QueueName, paused: bool },
-    /// Send all or none, to one queue or several.
-    Send { items: Vec<(QueueName, Outgoing)> },
+    /// Send all or none, to queues and topics.
+    Send { items: Vec<(Address, Outgoing)> },
+    /// Do all of it or nothing.
+    Commit { work: Work },
     /// Take back scheduled messages.
-    Cancel { queue: QueueName, seqs: Vec<Seq> },
+    Cancel { from: Address, seqs: Vec<Seq> },
     /// Start to consume.
     Attach(Attach),
     /// Add to a consumer's credit, or replace it.
@@ -66,6 +70,29 @@ pub enum Command {
     Move { from: QueueName, items: Vec<(Seq, QueueName)>, why: MoveWhy },
     /// Remove one message and send another in its stead, atomically.
     Replace { from: QueueName, seq: Seq, to: QueueName, message: Outgoing },
+    /// Make a topic, or find it just as asked.
+    DeclareTopic { name: TopicName, spec: Box<TopicSpec> },
+    /// Remove a topic and its subscriptions. Queues that were only bound stay.
+    DeleteTopic { name: TopicName },
+    /// Make a subscription: the queue of that name and its rules. Without any it takes what its topic's kind suggests.
+    Subscribe { name: QueueName, spec: Box<QueueSpec>, rules: Option<Vec<Rule>> },
+    /// Let a queue have copies by a rule.
+    Bind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
+    /// Take a rule away.
+    Unbind { topic: TopicName, queue: QueueName, rule: String },
+    /// Messages of a topic's inbox that were read: the answer to `To::Route`.
+    Route { topic: QueueId, items: Vec<ToRoute> },
+    /// Facts about one topic.
+    DescribeTopic { name: TopicName },
+    /// Facts about every topic, by name.
+    ListTopics,
+    /// Rules of a topic, or of one queue on it, by queue and name, from after one.
+    Rules {
+        topic: TopicName,
+        queue: Option<QueueName>,
+        after: Option<(QueueName, String)>,
+        max: usize,
+    },
     /// Look without touching.
     Peek(Peek),
     /// Facts about one queue.
@@ -74,6 +101,76 @@ pub enum Command {
     List,
     /// Sessions of a queue, by name, from after `after`.
     Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+}
+
+/// What a transaction does when it is committed.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// To queues and topics.
+    pub sends: Vec<(Address, Outgoing)>,
+    /// Leases to end, of which queue, and how. One that is over refuses the whole transaction.
+    pub settles: Vec<(Option<QueueName>, LeaseToken, Settlement)>,
+    /// States of held sessions, of which queue.
+    pub states: Vec<(Option<QueueName>, StateChange)>,
+}
+
+/// What became of a message sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
+    pub seq: Seq,
+    /// It was sent before, and that is its place.
+    pub duplicate: bool,
+    /// How many copies were made: none if a topic knows nobody who wants it.
+    pub copies: u32,
+}
+
+/// A message of a topic's inbox on its way to be routed.
+#[derive(Clone, Debug)]
+pub struct ToRoute {
+    /// Its place there.
+    pub seq: u64,
+    /// Where its newest record stands.
+    pub pos: Pos,
+    /// What was read there; none if that cannot be read.
+    pub message: Option<Box<Message>>,
+}
+
+/// A rule and the queue that it leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// Which queue.
+    pub queue: QueueName,
+    /// Which messages.
+    pub rule: Rule,
+}
+
+/// What a topic is and does.
+#[derive(Clone, Debug)]
+pub struct TopicFacts {
+    /// Its name.
+    pub name: TopicName,
+    /// As declared.
+    pub spec: TopicSpec,
+    /// When it was declared.
+    pub created_at: Timestamp,
+    /// Queues with rules.
+    pub queues: u64,
+    /// Rules of all of them.
+    pub rules: u64,
+    /// Messages to be routed later.
+    pub scheduled: u64,
+    /// Messages that are about to be routed.
+    pub waiting: u64,
+    /// Since it was declared.
+    pub totals: TopicTotals,
+}
+
+/// Counts since the topic was declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopicTotals {
+    /// Copies made.
+    pub copies: u64,
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -96,8 +193,10 @@ pub struct ConsumerId(pub u64);
 pub struct Attach {
     /// Chosen by the caller.
     pub consumer: ConsumerId,
-    /// Whose leases end with the connection; none makes them free-standing.
+    /// Ends with the connection, and so do its leases.
     pub connection: Option<ConnectionId>,
+    /// Its leases do not: they are free-standing, as those of a consumer without a connection always are.
+    pub free_standing: bool,
     /// From where.
     pub queue: QueueName,
     /// Which messages.
@@ -187,8 +286,8 @@ pub enum Reply {
     Done,
     /// Declared; whether it is new.
     Declared { created: bool },
-    /// The sequences of what was sent, in order.
-    Sent(Vec<Seq>),
+    /// What became of each message sent, in order.
+    Sent(Vec<Receipt>),
     /// How many were removed or moved.
     Count(u64),
     /// One outcome per lease, in order.
@@ -207,6 +306,10 @@ pub enum Reply {
     Queues(Vec<QueueFacts>),
     /// Facts about sessions.
     Sessions(Vec<SessionFacts>),
+    /// Facts about topics.
+    Topics(Vec<TopicFacts>),
+    /// Rules, by queue and name.
+    Rules(Vec<Binding>),
 }
 
 /// A session in hand.
@@ -347,6 +450,3 @@ pub enum Notice {
     /// The consumer ended by itself: its queue was deleted or its hold was lost.
     Ended(Refusal),
 }
-
-/// A message to send, as a caller writes it: `Outgoing` is made from it outside the core.
-pub type Sending = (QueueName, Message);

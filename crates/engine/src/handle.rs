@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
-    limits,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
+    Timestamp, limits,
 };
 
 use crate::chance::Chance;
@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::codec::{Outgoing, Stored};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
-    QueueFacts, Reply, SessionFacts, StateChange, Wants,
+    QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::journal::{Marks, Pool, Segments};
@@ -64,10 +64,21 @@ pub enum EngineError {
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its place in the queue.
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
     pub seq: Seq,
     /// The sender's id, or the one that was given.
     pub message_id: String,
+    /// It was sent before, and that is its place: nothing was stored.
+    pub duplicate: bool,
+    /// How many queues have it: of a topic, those with a rule that matches.
+    pub copies: u32,
+}
+
+impl Sent {
+    pub(crate) fn of(receipt: Receipt, message_id: String) -> Self {
+        let Receipt { seq, duplicate, copies } = receipt;
+        Self { seq, message_id, duplicate, copies }
+    }
 }
 
 /// A receive.
@@ -133,7 +144,7 @@ pub enum Which {
 }
 
 type Answer<T> = Result<T, EngineError>;
-type Item = (QueueName, Outgoing);
+type Item = (Address, Outgoing);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
@@ -168,7 +179,17 @@ impl Engine {
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.
     pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
-        answer!(self.ask(Command::Declare { name, spec: Box::new(spec) }).await, Reply::Declared { created } => created)
+        self.declare_for(None, name, spec).await
+    }
+
+    pub(crate) async fn declare_for(
+        &self,
+        connection: Option<ConnectionId>,
+        name: QueueName,
+        spec: QueueSpec,
+    ) -> Answer<bool> {
+        let command = Command::Declare { name, spec: Box::new(spec), connection };
+        answer!(self.ask(command).await, Reply::Declared { created } => created)
     }
 
     /// Replaces the specification of a queue.
@@ -191,27 +212,29 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to one queue or several.
-    pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+    /// Sends all or none, to queues and topics.
+    pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+        let messages: Vec<(Address, Message)> =
+            messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
         let told = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
             .filter(|_| told)
-            .map(|(queue, m)| (queue.clone(), m.session.clone()))
+            .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
-        let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
-        for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
-            let session = session.as_ref().map(SessionId::as_str);
-            tracing::debug!(%queue, session, message_id, seq = seq.0, "sent");
+        let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
+        for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
+            let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
+            tracing::debug!(%to, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
-        Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
+        Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
     }
 
     pub(crate) fn outgoing(
         &self,
-        messages: Vec<(QueueName, Message)>,
+        messages: Vec<(Address, Message)>,
     ) -> Answer<(Vec<Item>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::TooMany {
@@ -223,7 +246,8 @@ impl Engine {
         let mut ids = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
-        for (queue, mut message) in messages {
+        for (to, mut message) in messages {
+            let id_given = message.message_id.is_none();
             let id = message
                 .message_id
                 .get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()))
@@ -232,7 +256,10 @@ impl Engine {
                 message.origin_id = Some(id.clone());
             }
             ids.push(id);
-            let outgoing = Outgoing::new(&message)?;
+            let outgoing = match &to {
+                Address::Queue(_) => Outgoing::new(&message, id_given)?,
+                Address::Topic(_) => Outgoing::to_topic(message, id_given)?,
+            };
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
                 return Err(Refusal::TooMany {
@@ -241,14 +268,15 @@ impl Engine {
                 }
                 .into());
             }
-            items.push((queue, outgoing));
+            items.push((to, outgoing));
         }
         Ok((items, ids))
     }
 
     /// Takes back scheduled messages; one that is not there refuses all.
-    pub async fn cancel(&self, queue: QueueName, seqs: Vec<Seq>) -> Answer<u64> {
-        answer!(self.ask(Command::Cancel { queue, seqs }).await, Reply::Count(n) => n)
+    pub async fn cancel(&self, from: impl Into<Address>, seqs: Vec<Seq>) -> Answer<u64> {
+        let from = from.into();
+        answer!(self.ask(Command::Cancel { from, seqs }).await, Reply::Count(n) => n)
     }
 
     /// Waits for messages. Dropping the future takes no message with it.
@@ -258,6 +286,7 @@ impl Engine {
         let attach = Attach {
             consumer: self.shared.mailbox.new_consumer(),
             connection: None,
+            free_standing: true,
             queue: queue.clone(),
             wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
             credit: max,
@@ -459,13 +488,16 @@ impl Engine {
         to: QueueName,
         message: Message,
     ) -> Answer<Sent> {
-        let (mut items, mut ids) = self.outgoing(vec![(to, message)])?;
-        let (Some((to, message)), Some(message_id)) = (items.pop(), ids.pop()) else {
+        let (mut items, mut ids) = self.outgoing(vec![(to.into(), message)])?;
+        let (Some((Address::Queue(to), message)), Some(message_id)) = (items.pop(), ids.pop())
+        else {
             unreachable!("one message in, one out")
         };
         let command = Command::Replace { from, seq, to, message };
-        let seqs = answer!(self.ask(command).await, Reply::Sent(seqs) => seqs)?;
-        Ok(Sent { seq: seqs.first().copied().unwrap_or_default(), message_id })
+        match answer!(self.ask(command).await, Reply::Sent(sent) => sent)?[..] {
+            [receipt] => Ok(Sent::of(receipt, message_id)),
+            _ => unreachable!("one message in, one out"),
+        }
     }
 
     /// Looks at messages without touching them. The second value continues where this ended.

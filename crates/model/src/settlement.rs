@@ -88,6 +88,18 @@ pub enum DeadReason {
         /// The queue's limit.
         receives_max: u32,
     },
+    /// Its time to live was over.
+    Expired,
+    /// It was the oldest when its queue overflowed.
+    Overflowed,
+    /// It has no session that the queue takes.
+    NoSession,
+    /// It was forwarded too often.
+    TooManyHops,
+    /// It came back, by itself, to where it had died before.
+    Cycle,
+    /// The topic of its queue's dead letters found nobody who wants it.
+    Unroutable,
 }
 
 impl DeadReason {
@@ -96,6 +108,12 @@ impl DeadReason {
         match self {
             Self::Asked { reason, .. } => reason,
             Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
+            Self::Expired => "TTLExpiredException",
+            Self::Overflowed => "MaxLengthExceeded",
+            Self::NoSession => "Session ID is null.",
+            Self::TooManyHops => "MaxTransferHopCountExceeded",
+            Self::Cycle => "DeadLetterCycle",
+            Self::Unroutable => "DeadLetterUnroutable",
         }
     }
 
@@ -108,6 +126,16 @@ impl DeadReason {
             }
             Self::MaxReceives { receives, receives_max } => {
                 format!("received {receives} times; the queue allows {receives_max} (receives_max)")
+            }
+            Self::Expired => "its time to live was over".into(),
+            Self::Overflowed => "the queue was full and it was the oldest".into(),
+            Self::NoSession => {
+                "the queue has sessions, and the message has none that it takes".into()
+            }
+            Self::TooManyHops => "it was forwarded too often: queues forward in a circle".into(),
+            Self::Cycle => "its dead-letter targets lead back to a queue where it had died".into(),
+            Self::Unroutable => {
+                "the topic that takes the queue's dead letters knows no queue for it".into()
             }
         }
     }

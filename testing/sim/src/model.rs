@@ -12,7 +12,7 @@ use malote_engine::Totals;
 use malote_engine::journal::Pos;
 use malote_model::{
     Changes, DeadReason, Durability, LeaseToken, Message, Properties, QueueName, QueueSpec,
-    SessionId, Sessions,
+    SessionId,
 };
 
 /// Where a message is.
@@ -339,21 +339,14 @@ impl State {
     pub fn apply(&mut self, ev: &Ev, pos: Pos) {
         match ev {
             Ev::Declare { name, spec } => {
-                let dead = QueueSpec {
-                    sessions: Sessions::None,
-                    failed_max: None,
-                    receives_max: None,
-                    delay_ms: 0,
-                    ..spec.clone()
-                };
+                let dead = letters_spec(spec);
                 self.queues.insert(name.clone(), Queue::new(spec.clone(), None, pos));
                 self.queues.insert(name.dead_letters(), Queue::new(dead, Some(name.clone()), pos));
             }
             Ev::Update { name, spec } => {
                 let q = self.queue_mut(name);
                 (q.spec, q.eager) = (spec.clone(), pos);
-                let dead = self.queue_mut(&name.dead_letters());
-                (dead.spec.lock_ms, dead.spec.durability) = (spec.lock_ms, spec.durability);
+                self.queue_mut(&name.dead_letters()).spec = letters_spec(spec);
             }
             Ev::Delete { name } => {
                 for name in [name, &name.dead_letters()] {
@@ -557,5 +550,17 @@ impl Msg {
             self.properties.lay_over(changes.properties.clone());
             self.rests = self.rests.max(pos);
         }
+    }
+}
+
+/// Of its queue, a dead-letter set has the lock, the durability, and what is shown and taken; nothing else.
+fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+    QueueSpec {
+        lock_ms: spec.lock_ms,
+        durability: spec.durability,
+        message_bytes_max: spec.message_bytes_max,
+        backlog_warning: spec.backlog_warning,
+        failed_max: None,
+        ..QueueSpec::default()
     }
 }

@@ -2,11 +2,15 @@
 
 use bytes::Bytes;
 use malote_model::{DeadReason, LeaseToken, SessionId};
+use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
+use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
-use crate::event::{Cause, Event, Leased, Moved, Over, Removal, Returned, Sent, Why};
+use crate::event::{
+    Cause, Event, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+};
 
 pub(super) const VERSION: u8 = 1;
 pub(super) const KIND_SENT: u8 = 7;
@@ -34,6 +38,10 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Held { .. } => 14,
         Event::Unheld { .. } => 15,
         Event::State { .. } => KIND_STATE,
+        Event::TopicDeclared { .. } => 17,
+        Event::TopicDeleted { .. } => 18,
+        Event::Bound { .. } => 19,
+        Event::Unbound { .. } => 20,
     }
 }
 
@@ -65,17 +73,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_var(*below);
         }
-        Event::Sent(sent) => {
-            out.reserve(sent.size as usize + 64);
-            out.put_queue(sent.queue);
-            out.put_var(sent.seq);
-            out.put_time(sent.at);
-            out.put_time(sent.due);
-            out.put_bool(sent.scheduled);
-            out.put_session(sent.session.as_ref());
-            out.extend_from_slice(&sent.head);
-            out.extend_from_slice(&sent.body);
-        }
+        Event::Sent(sent) => put_sent(out, sent),
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
             out.put_u8(*why as u8);
@@ -119,6 +117,23 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_str(session.as_str());
             out.put_bool(state.is_some());
             out.extend_from_slice(state.as_deref().unwrap_or_default());
+        }
+        Event::TopicDeclared { topic, name, spec, at } => {
+            out.put_queue(*topic);
+            out.put_str(name.as_str());
+            out.put_time(*at);
+            put_topic_spec(out, spec);
+        }
+        Event::TopicDeleted { topic } => out.put_queue(*topic),
+        Event::Bound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            put_rule(out, rule).expect("the rule was checked when it was decided");
+        }
+        Event::Unbound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            out.put_str(rule);
         }
     }
 }
@@ -222,18 +237,40 @@ pub(super) fn get_over(r: &mut Reader<'_>) -> Result<Option<Over>, Truncated> {
     Ok(Some(Over { from, properties: get_properties(r)? }))
 }
 
+pub(crate) fn put_way(out: &mut Vec<u8>, way: &Way) {
+    out.put_var(way.died_in.len() as u64);
+    way.died_in.iter().for_each(|&queue| out.put_queue(queue));
+    out.put_u8(way.hops);
+    out.put_queue(way.home.unwrap_or_default());
+}
+
+pub(crate) fn get_way(r: &mut Reader<'_>) -> Result<Way, Truncated> {
+    let n = r.count()?;
+    let died_in = (0..n).map(|_| r.queue()).collect::<Result<_, _>>()?;
+    let hops = r.u8()?;
+    // No queue has the number 0.
+    let home = Some(r.queue()?).filter(|&home| home != QueueId::default());
+    Ok(Way { died_in, hops, home })
+}
+
 fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     out.put_queue(moved.from_queue);
     out.put_var(moved.from_seq);
     out.put_pos(moved.from);
-    out.put_queue(moved.queue);
-    out.put_var(moved.seq);
+    put_places(out, &moved.places);
     out.put_time(moved.at);
     out.put_session(moved.session.as_ref());
     out.put_var(u64::from(moved.size));
+    out.put_u8(moved.priority);
+    out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
+    put_way(out, &moved.way);
+    out.put_bool(moved.key.is_some());
+    moved.key.iter().for_each(|key| out.put_str(key));
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
+        Why::Routed => out.put_u8(3),
+        Why::Forwarded => out.put_u8(4),
         Why::Dead { reason, source, receives, failed } => {
             out.put_u8(2);
             match reason {
@@ -252,6 +289,12 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                     out.put_var(u64::from(*receives));
                     out.put_var(u64::from(*receives_max));
                 }
+                DeadReason::Expired => out.put_u8(3),
+                DeadReason::Overflowed => out.put_u8(4),
+                DeadReason::NoSession => out.put_u8(5),
+                DeadReason::TooManyHops => out.put_u8(6),
+                DeadReason::Cycle => out.put_u8(7),
+                DeadReason::Unroutable => out.put_u8(8),
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -263,16 +306,27 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
 
 pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
-    let (queue, seq, at) = (r.queue()?, r.var()?, r.time()?);
+    let (places, at) = (get_places(r)?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
+    let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+    let way = get_way(r)?;
+    let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
+        3 => Why::Routed,
+        4 => Why::Forwarded,
         2 => {
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
+                3 => DeadReason::Expired,
+                4 => DeadReason::Overflowed,
+                5 => DeadReason::NoSession,
+                6 => DeadReason::TooManyHops,
+                7 => DeadReason::Cycle,
+                8 => DeadReason::Unroutable,
                 _ => return Err(Truncated),
             };
             Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
@@ -280,7 +334,21 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
         _ => return Err(Truncated),
     };
     let properties = get_properties(r)?;
-    Ok(Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties })
+    Ok(Moved {
+        from_queue,
+        from_seq,
+        from,
+        places,
+        at,
+        session,
+        size,
+        priority,
+        ttl_ms,
+        way,
+        key,
+        why,
+        properties,
+    })
 }
 
 /// What a record says, but for the body of a message: a replay needs only its size.
@@ -289,7 +357,6 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     if r.u8()? != VERSION {
         return Err(Truncated);
     }
-    let named = |r: &mut Reader<'_>| SessionId::new(r.str()?).map_err(|_| Truncated);
     Ok(match kind {
         1 => Event::Booted { epoch: r.var32()?, at: r.time()? },
         2 => {
@@ -309,6 +376,9 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 2 => Removal::Cancelled,
                 3 => Removal::Dropped,
                 4 => Removal::Replaced,
+                5 => Removal::Expired,
+                6 => Removal::Overflowed,
+                7 => Removal::Unrouted,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
@@ -340,24 +410,121 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (queue, session, set) = (r.queue()?, named(r)?, r.bool()?);
             Event::State { queue, session, state: set.then(|| Bytes::copy_from_slice(r.rest())) }
         }
+        17 => {
+            let (topic, name, at) = (r.queue()?, r.topic()?, r.time()?);
+            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r)?), at }
+        }
+        18 => Event::TopicDeleted { topic: r.queue()? },
+        19 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Bound { topic, queue, rule: Box::new(get_rule(r)?) }
+        }
+        20 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
+        }
         _ => return Err(Truncated),
     })
 }
 
+const SCHEDULED: u8 = 1;
+const PRIORITY: u8 = 2;
+const TTL: u8 = 4;
+const DEDUP: u8 = 8;
+const SESSION: u8 = 16;
+const TOPIC: u8 = 32;
+const BODY_AT: u8 = 64;
+
+fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
+    out.put_var(places.len() as u64);
+    for place in places {
+        out.put_queue(place.queue);
+        out.put_var(place.seq);
+        out.put_time(place.due);
+    }
+}
+
+fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placed; 1]>, Truncated> {
+    let n = r.count()?;
+    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
+    (0..n).map(place).collect()
+}
+
+fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
+    out.reserve(sent.size as usize + 64);
+    put_places(out, &sent.places);
+    out.put_time(sent.at);
+    let flags = [
+        (SCHEDULED, sent.scheduled),
+        (PRIORITY, sent.priority > 0),
+        (TTL, sent.ttl_ms.is_some()),
+        (DEDUP, sent.dedup.is_some()),
+        (SESSION, sent.session.is_some()),
+        (TOPIC, sent.topic.is_some()),
+        (BODY_AT, sent.body_at.is_some()),
+    ];
+    out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
+    if sent.priority > 0 {
+        out.put_u8(sent.priority);
+    }
+    if let Some(ttl_ms) = sent.ttl_ms {
+        out.put_var(ttl_ms);
+    }
+    if let Some(dedup) = sent.dedup {
+        out.extend_from_slice(&dedup.to_le_bytes());
+    }
+    if let Some(session) = &sent.session {
+        out.put_str(session.as_str());
+    }
+    if let Some(topic) = sent.topic {
+        out.put_queue(topic);
+    }
+    match sent.body_at {
+        // Its size counts as if the body were here.
+        Some(body_at) => {
+            out.put_pos(body_at);
+            out.put_var(u64::from(sent.size));
+            out.extend_from_slice(&sent.head);
+        }
+        None => {
+            out.extend_from_slice(&sent.head);
+            out.extend_from_slice(&sent.body);
+        }
+    }
+}
+
 /// Leaves the reader at the message's headers.
 pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
-    let (queue, seq, at, due) = (r.queue()?, r.var()?, r.time()?, r.time()?);
-    let (scheduled, session) = (r.bool()?, r.session()?);
-    let size = u32::try_from(r.rest().len()).map_err(|_| Truncated)?;
+    let places = get_places(r)?;
+    let (at, flags) = (r.time()?, r.u8()?);
+    if flags >= BODY_AT << 1 {
+        return Err(Truncated);
+    }
+    let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
+    let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
+    let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
+    let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
+    let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
+    let (body_at, size) = match flags & BODY_AT {
+        0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
+        _ => (Some(r.pos()?), r.var32()?),
+    };
     Ok(Sent {
-        queue,
-        seq,
+        topic,
+        body_at,
+        places,
         at,
-        due,
-        scheduled,
+        scheduled: flags & SCHEDULED != 0,
         session,
+        priority,
+        ttl_ms,
+        dedup,
         head: Bytes::new(),
         body: Bytes::new(),
         size,
     })
+}
+
+fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
+    SessionId::new(r.str()?).map_err(|_| Truncated)
 }

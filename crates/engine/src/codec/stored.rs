@@ -23,6 +23,10 @@ pub struct Stored {
     pub enqueued_at: Timestamp,
     /// Why it is a dead letter, if it is one.
     pub dead: Option<DeadLetter>,
+    /// Every time that it became one, newest first; a topic or a queue may have taken it up again since.
+    pub deaths: Vec<DeadLetter>,
+    /// Records that were read: many when much was laid over it.
+    pub depth: u32,
 }
 
 /// Why, whence and when a message became a dead letter.
@@ -55,10 +59,13 @@ impl Stored {
         let malformed =
             |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
         let mut over = Vec::new();
-        let mut moved_at = None;
-        let mut dead = None;
+        let (mut moved_at, mut key) = (None, None);
+        let mut is_dead = false;
+        let mut deaths = Vec::new();
+        // The headers, once they are found; the body may stand further down.
+        let mut found: Option<(Timestamp, Box<Message>)> = None;
         let mut next = pos;
-        for _ in 0..=limits::CHANGES_CHAIN_MAX {
+        for depth in 1..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
             match Link::of(kind, &bytes).map_err(malformed)? {
                 Link::Over(from, properties) => {
@@ -66,35 +73,47 @@ impl Stored {
                     next = from;
                 }
                 Link::Moved(moved) => {
+                    next = moved.from;
+                    if found.is_some() {
+                        continue; // what happened to whose body it is
+                    }
+                    let newest = moved_at.is_none();
                     // The newest move tells where it is now; older ones are history.
-                    if moved_at.is_none() {
-                        moved_at = Some(moved.at);
-                        if let Why::Dead { reason, source, receives, failed } = moved.why {
-                            let (word, text) = (reason.word().to_owned(), reason.text());
-                            let (at, from_seq) = (moved.at, Seq(moved.from_seq));
-                            dead = Some(DeadLetter {
-                                reason: word,
-                                text,
-                                at,
-                                from: source,
-                                from_seq,
-                                receives,
-                                failed,
-                            });
-                        }
+                    moved_at.get_or_insert(moved.at);
+                    key = key.or(moved.key);
+                    if let Why::Dead { reason, source, receives, failed } = moved.why {
+                        is_dead |= newest;
+                        deaths.push(DeadLetter {
+                            reason: reason.word().to_owned(),
+                            text: reason.text(),
+                            at: moved.at,
+                            from: source,
+                            from_seq: Seq(moved.from_seq),
+                            receives,
+                            failed,
+                        });
                     }
                     over.push(moved.properties);
-                    next = moved.from;
                 }
-                Link::Sent(at, mut message) => {
-                    over.into_iter()
-                        .rev()
-                        .for_each(|properties| message.properties.lay_over(properties));
-                    return Ok(Self {
-                        message: *message,
-                        enqueued_at: moved_at.unwrap_or(at),
-                        dead,
-                    });
+                Link::Sent(at, mut message, body_at) => {
+                    let body = message.body.bytes.clone();
+                    if found.is_none() {
+                        let over = std::mem::take(&mut over);
+                        let lay = |properties| message.properties.lay_over(properties);
+                        over.into_iter().rev().for_each(lay);
+                        if key.is_some() {
+                            message.key = key.take();
+                        }
+                        found = Some((moved_at.unwrap_or(at), message));
+                    }
+                    if let Some(body_at) = body_at {
+                        next = body_at;
+                        continue;
+                    }
+                    let Some((enqueued_at, mut message)) = found else { break };
+                    message.body.bytes = body;
+                    let dead = deaths.first().filter(|_| is_dead).cloned();
+                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
                 }
             }
         }
@@ -131,8 +150,8 @@ impl Stored {
 
 enum Link {
     Over(Pos, malote_model::Properties),
-    Moved(crate::event::Moved),
-    Sent(Timestamp, Box<Message>),
+    Moved(Box<crate::event::Moved>),
+    Sent(Timestamp, Box<Message>, Option<Pos>),
 }
 
 impl Link {
@@ -143,8 +162,9 @@ impl Link {
         }
         match kind {
             KIND_SENT => {
-                let at = get_sent(&mut r)?.at;
-                Ok(Self::Sent(at, Box::new(get_message(bytes, r.rest())?)))
+                let sent = get_sent(&mut r)?;
+                let message = Box::new(get_message(bytes, r.rest())?);
+                Ok(Self::Sent(sent.at, message, sent.body_at))
             }
             KIND_RETURNED | KIND_DEFERRED => {
                 r.queue()?;
@@ -152,7 +172,7 @@ impl Link {
                 let over = get_over(&mut r)?.ok_or(Truncated)?;
                 Ok(Self::Over(over.from, over.properties))
             }
-            KIND_MOVED => Ok(Self::Moved(get_moved(&mut r)?)),
+            KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r)?))),
             _ => Err(Truncated),
         }
     }

@@ -3,42 +3,82 @@
 use std::collections::BTreeSet;
 
 use malote_model::{
-    DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
+    Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
 use super::queue::{Place, Queue};
 use super::sessions::{NONE, Session};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
-use crate::command::{Peek, Peeked, Reply, SessionFacts};
+use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
 /// Messages that one peek looks at before it says where to go on.
 const PEEK_SCAN_MAX: usize = 20_000;
 
 impl Turn<'_> {
-    pub(super) fn declare(&mut self, name: QueueName, spec: Box<QueueSpec>) -> Decided {
+    pub(super) fn declare(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        connection: Option<ConnectionId>,
+    ) -> Decided {
         if name.is_dead_letters() {
             return Err(Refusal::DeadLetterSet {
                 queue: name,
                 why: "it comes and goes with its queue",
             });
         }
-        if let Ok((_, q)) = self.core.queue(&name) {
-            return match q.spec.difference(&spec) {
+        if let Ok((id, q)) = self.core.queue(&name) {
+            let difference = q.spec.difference(&spec);
+            self.check_exclusive(&name, connection)?;
+            self.core.used(id, self.now);
+            return match difference {
                 None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
                 Some((field, is, asked)) => {
                     Err(Refusal::QueueDiffers { queue: name, field, is, asked })
                 }
             };
         }
+        if name.subscription_of().is_some() {
+            let why = "is the queue of a subscription: declare it as a subscription of its topic";
+            return Err(Refusal::BadName { name: name.as_str().to_owned(), why });
+        }
+        let queue = self.make_queue(name, spec, connection, 0)?;
+        self.end();
+        self.made_queue(queue, connection);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    /// Makes a queue, if it can be; the group stays open, with `room` left in it.
+    pub(super) fn make_queue(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        connection: Option<ConnectionId>,
+        room: usize,
+    ) -> Result<QueueId, Refusal> {
         self.check_spec(&name, &spec)?;
+        if spec.exclusive && connection.is_none() {
+            let why = "an exclusive queue belongs to a connection: declare it over one".into();
+            return Err(Refusal::BadSpec { field: "exclusive", why });
+        }
         if self.core.queues.len() / 2 >= limits::QUEUES_MAX {
             return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
         }
         let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
-        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.begin(FRAME_ROOM + spec_room(&spec) + room)?;
         self.commit(Event::Declared { queue, dead, name, spec, at: self.now }, false);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(queue)
+    }
+
+    /// What follows once the queue is journaled.
+    pub(super) fn made_queue(&mut self, queue: QueueId, connection: Option<ConnectionId>) {
+        self.core.used(queue, self.now);
+        self.core.arm_idle(queue);
+        let exclusive = self.core.queues.get(&queue).is_some_and(|q| q.spec.exclusive);
+        if let Some(connection) = connection.filter(|_| exclusive) {
+            self.own_queue(connection, queue);
+        }
     }
 
     fn check_spec(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
@@ -52,6 +92,10 @@ impl Turn<'_> {
                 return bad(format!("queue `{target}` does not exist: declare it first"));
             }
         }
+        if spec.forward_to == Some(Address::Queue(name.clone())) {
+            let why = "must be another queue, or a topic".into();
+            return Err(Refusal::BadSpec { field: "forward_to", why });
+        }
         Ok(())
     }
 
@@ -60,8 +104,13 @@ impl Turn<'_> {
         if q.owner.is_some() {
             return Err(Refusal::DeadLetterSet { queue: name, why: "update its queue" });
         }
-        if q.spec.sessions != spec.sessions {
-            return Err(Refusal::QueueFixed { queue: name, field: "sessions" });
+        let fixed = [
+            ("sessions", q.spec.sessions != spec.sessions),
+            ("priority_max", q.spec.priority_max != spec.priority_max),
+            ("exclusive", q.spec.exclusive != spec.exclusive),
+        ];
+        if let Some((field, _)) = fixed.into_iter().find(|(_, differs)| *differs) {
+            return Err(Refusal::QueueFixed { queue: name, field });
         }
         self.check_spec(&name, &spec)?;
         self.begin(FRAME_ROOM + spec_room(&spec))?;
@@ -77,7 +126,6 @@ impl Turn<'_> {
                 why: "delete its queue, or purge it",
             });
         }
-        let dead = q.dead;
         let aims_here = |other: &&Queue| {
             other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
         };
@@ -91,6 +139,14 @@ impl Turn<'_> {
         {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }
+        self.remove_queue(queue)?;
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    /// Removes a queue, whoever wants it so; its consumers are told.
+    pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
+        let Some(q) = self.core.queues.get(&queue) else { return Ok(()) };
+        let (name, dead, topics) = (q.name.clone(), q.dead, q.bound_to.clone());
         let live = self.core.live();
         let mut orphans: Vec<_> = live
             .consumers
@@ -105,7 +161,7 @@ impl Turn<'_> {
         for orphan in orphans {
             self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
         }
-        Ok(Some((Reply::Done, Needs::Durable)))
+        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
     }
 
     pub(super) fn purge(&mut self, name: &QueueName) -> Decided {

@@ -15,6 +15,7 @@ use crate::journal::Pos;
 pub(super) struct Consumer {
     pub queue: QueueId,
     pub connection: Option<ConnectionId>,
+    pub free_standing: bool,
     pub wants: Want,
     pub credit: u32,
     pub take: bool,
@@ -44,11 +45,13 @@ pub(super) struct Connected {
     consumers: Vec<ConsumerId>,
     /// First in the list of its leases and holds.
     first: u32,
+    /// Its exclusive queues.
+    queues: Vec<QueueId>,
 }
 
 impl Default for Connected {
     fn default() -> Self {
-        Self { consumers: Vec::new(), first: NONE }
+        Self { consumers: Vec::new(), first: NONE, queues: Vec::new() }
     }
 }
 
@@ -75,8 +78,8 @@ impl Live {
 
 impl Turn<'_> {
     pub(super) fn attach(&mut self, request: u64, attach: Attach) -> Decided {
-        let Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until } =
-            attach;
+        let Attach { consumer, connection, free_standing, queue, wants, credit, .. } = attach;
+        let Attach { take, lock_ms, once_until, .. } = attach;
         check_lock(lock_ms)?;
         if credit > limits::CREDIT_MAX {
             return Err(Refusal::OutOfRange {
@@ -84,6 +87,7 @@ impl Turn<'_> {
                 rule: format!("at most {}", limits::CREDIT_MAX),
             });
         }
+        self.check_exclusive(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         let sessioned = q.sessions.is_some();
         let wants = match wants {
@@ -105,6 +109,7 @@ impl Turn<'_> {
             Consumer {
                 queue: id,
                 connection,
+                free_standing,
                 wants,
                 credit,
                 take,
@@ -148,6 +153,7 @@ impl Turn<'_> {
         consumer: Consumer,
     ) -> Result<(), Refusal> {
         let (queue, connection) = (consumer.queue, consumer.connection);
+        let stays = consumer.request.is_none();
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
             return Err(Refusal::TooMany {
@@ -161,6 +167,8 @@ impl Turn<'_> {
         live.consumers.insert(id, consumer);
         if let Some(q) = self.core.queues.get_mut(&queue) {
             q.consumers += 1;
+            q.had_consumer |= stays;
+            q.used_at = self.now.0;
         }
         Ok(())
     }
@@ -210,6 +218,7 @@ impl Turn<'_> {
             }
         }
         self.tidy_line(consumer.queue);
+        self.consumer_left(consumer.queue);
         Some(consumer)
     }
 
@@ -291,12 +300,29 @@ impl Turn<'_> {
             self.end();
             ended?;
         }
+        while let Some(&queue) =
+            self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
+        {
+            self.remove_queue(queue)?;
+            if let Some(connected) = self.core.live().connections.get_mut(&connection) {
+                connected.queues.pop();
+            }
+        }
         self.core.live().connections.remove(&connection);
         Ok(Some((Reply::Done, Needs::Settled)))
     }
 
+    /// Makes a queue the connection's own.
+    pub(super) fn own_queue(&mut self, connection: ConnectionId, queue: QueueId) {
+        if let Some(q) = self.core.queues.get_mut(&queue) {
+            q.connection = Some(connection);
+        }
+        self.core.live().connections.entry(connection).or_default().queues.push(queue);
+    }
+
     /// Hands out what there is to those who want it, for every queue and session that something happened to.
     pub fn dispatch(&mut self) {
+        self.remove_left();
         loop {
             let live = self.core.live();
             if let Some((queue, session)) = live.dirty_sessions.pop() {
@@ -313,11 +339,19 @@ impl Turn<'_> {
     }
 
     fn serve_queue(&mut self, id: QueueId) {
+        let Some(q) = self.core.queues.get(&id) else { return };
+        if q.spec.forward_to.is_some() {
+            return self.forward(id);
+        }
+        if q.name.is_inbox() {
+            return self.offer_inbox(id);
+        }
+        let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
             let Some(&consumer_id) = q.waiting.front().filter(|_| !q.paused) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
             if (q.sessions.is_some() && first_session.is_none())
-                || q.next_ready(None).is_none() && q.sessions.is_none()
+                || q.sessions.is_none() && q.first_ready(now).is_none()
             {
                 return;
             }
@@ -357,15 +391,7 @@ impl Turn<'_> {
         let mut grants = Vec::new();
         let mut rests_on = Pos::ZERO;
         if q.sessions.is_none() {
-            let mut seqs = Vec::with_capacity(wanted.min(64));
-            let mut bytes = 0;
-            while seqs.len() < wanted
-                && bytes < limits::DELIVERY_BYTES_MAX
-                && let Some(seq) = q.next_ready(seqs.last().copied())
-            {
-                seqs.push(seq);
-                bytes += q.index.size(seq);
-            }
+            let seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, self.now.0);
             self.lease(consumer_id, id, None, seqs, &mut grants, &mut rests_on)?;
         } else {
             let mut bytes = 0;
@@ -385,17 +411,18 @@ impl Turn<'_> {
 
     /// The head of the ready ring, after those whose messages are gone have left it.
     pub(super) fn first_ready_session(&mut self, id: QueueId) -> Option<u32> {
+        let now = self.now.0;
         loop {
             let q = self.core.queues.get_mut(&id)?;
             let slot = q.sessions.as_ref()?.first_ready()?;
-            if q.next_of(slot, None).is_some() {
+            if q.next_of(slot, None, now).is_some() {
                 return Some(slot);
             }
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                 s.cursor = 0;
             }
             q.refresh_session(slot);
-            if q.next_of(slot, None).is_none() {
+            if q.next_of(slot, None, now).is_none() {
                 q.sessions.as_mut()?.set_ready(slot, false);
             }
         }
@@ -407,7 +434,7 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&id) else { return seqs };
         while seqs.len() < most
             && *bytes < limits::DELIVERY_BYTES_MAX
-            && let Some(seq) = q.next_of(slot, seqs.last().copied())
+            && let Some(seq) = q.next_of(slot, seqs.last().copied(), self.now.0)
         {
             seqs.push(seq);
             *bytes += q.index.size(seq);
@@ -458,7 +485,8 @@ impl Turn<'_> {
         rests_on: &mut Pos,
     ) -> Result<(), Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
-        let (take, lock_ms, connection) = (consumer.take, consumer.lock_ms, consumer.connection);
+        let (take, lock_ms) = (consumer.take, consumer.lock_ms);
+        let connection = consumer.connection.filter(|_| !consumer.free_standing);
         self.grant(
             id,
             seqs,

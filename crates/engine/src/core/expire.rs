@@ -43,8 +43,15 @@ impl Turn<'_> {
                     self.waited_enough(consumer);
                     true
                 }
+                Timer::Expiry(queue) => self.expiry_due(queue),
+                Timer::Idle(queue) => self.idle_due(queue),
+                Timer::Again(queue) => {
+                    self.core.touch(queue);
+                    true
+                }
             };
             self.end();
+            self.make_room();
             if !done {
                 self.try_again(timer);
             }
@@ -74,11 +81,10 @@ impl Turn<'_> {
         };
         match touched.place {
             Place::Scheduled => {
-                let session = q.kept.get(&seq).cloned();
                 if self.begin(2 * FRAME_ROOM).is_err() {
                     return false;
                 }
-                self.activate(id, seq, session);
+                self.activate(id, seq);
             }
             // Being ready again follows from the clock and is not journaled: a replay finds the delay over as well.
             Place::Delayed | Place::Parked => self.core.delay_over(id, seq),
@@ -111,6 +117,21 @@ impl Turn<'_> {
             Timer::Wait(consumer) => {
                 if let Some(consumer) = self.core.live().consumers.get_mut(&consumer) {
                     consumer.timer = id;
+                }
+            }
+            Timer::Expiry(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.expiry = id.map(|id| (self.now.0, id));
+                }
+            }
+            Timer::Idle(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.idle = id;
+                }
+            }
+            Timer::Again(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.again = id;
                 }
             }
         }

@@ -13,6 +13,7 @@ impl Turn<'_> {
     pub(super) fn accept(&mut self, request: u64, accept: Accept) -> Decided {
         let Accept { consumer, connection, queue, session, lock_ms, until } = accept;
         check_lock(lock_ms)?;
+        self.check_exclusive(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue }) };
         let lock = lock_ms.unwrap_or(q.spec.lock_ms);
@@ -28,6 +29,7 @@ impl Turn<'_> {
         let waiting = Consumer {
             queue: id,
             connection,
+            free_standing: false,
             wants,
             credit: 0,
             take: false,
@@ -91,7 +93,8 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
         // That it is ready rests on its first message, too.
-        let first = q.next_of(slot, None).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
+        let first =
+            q.next_of(slot, None, self.now.0).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
         let (session, rests_on) = (s.id.clone(), s.rests_on.max(after(first.unwrap_or_default())));
         let held = self.hold(id, session, lock_ms.unwrap_or(q.spec.lock_ms), connection)?;
         if let Some(request) =

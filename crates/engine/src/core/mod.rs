@@ -7,11 +7,14 @@
 mod admin;
 mod apply;
 mod consume;
+mod dedup;
 mod expire;
 mod hold;
 mod index;
 mod leases;
+mod lifecycle;
 mod queue;
+mod route;
 mod send;
 mod sessions;
 mod settle;
@@ -19,18 +22,22 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topic;
+mod transact;
+mod ttl;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
-use malote_model::{LeaseToken, QueueName, Refusal, Timestamp};
+use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
 use self::timers::Wheel;
+use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
-use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply};
+use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
 use crate::event::{Event, QueueId};
 use crate::journal::{Appender, Pos};
 
@@ -40,14 +47,25 @@ pub struct Core {
     names: BTreeMap<QueueName, QueueId>,
     next_queue: u32,
     leases: Leases,
+    topics: HashMap<QueueId, Box<Topic>, FixedState>,
+    topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
-    under: HashMap<Pos, Pos, FixedState>,
+    under: HashMap<Pos, Under, FixedState>,
+    /// Keys that all queues remember.
+    seen_keys: usize,
     epoch: u32,
     /// The latest time in any event: the clock starts no earlier.
     last_at: u64,
     hash_seed: u64,
     /// Everything below is not durable: it begins anew with every start.
     live: Option<Live>,
+}
+
+/// What a record lies over, and how many messages need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Under {
+    from: Pos,
+    users: u32,
 }
 
 struct Live {
@@ -57,6 +75,9 @@ struct Live {
     /// Queues that may have something to deliver, and sessions whose holder may.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
+    /// Queues that may hold more than they should, and queues whose last consumer left.
+    overfull: Vec<QueueId>,
+    leaving: Vec<QueueId>,
     random: u64,
 }
 
@@ -66,6 +87,12 @@ enum Timer {
     Lease(u32),
     Due(QueueId, u64),
     Wait(ConsumerId),
+    /// Something of a queue expires.
+    Expiry(QueueId),
+    /// A queue may have been idle for too long.
+    Idle(QueueId),
+    /// What a queue could not send on.
+    Again(QueueId),
 }
 
 /// Something to say, once the journal is far enough.
@@ -86,6 +113,8 @@ pub enum To {
     Request(u64, Result<Reply, Refusal>),
     /// A notice to a consumer of a connection.
     Consumer(ConsumerId, Notice),
+    /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
+    Route(QueueId, Vec<ToRoute>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -103,7 +132,8 @@ pub struct Turn<'a> {
 }
 
 /// A group frame costs at most this beside what is counted.
-const FRAME_ROOM: usize = 512;
+/// A session id and a key have up to 512 bytes each, and a queue name 403.
+const FRAME_ROOM: usize = 2048;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -113,7 +143,10 @@ impl Core {
             names: BTreeMap::new(),
             next_queue: 1,
             leases: Leases::default(),
+            topics: fixed(),
+            topic_names: BTreeMap::new(),
             under: fixed(),
+            seen_keys: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
@@ -139,6 +172,8 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
+            overfull: Vec::new(),
+            leaving: Vec::new(),
             random,
         });
         let mut out = Vec::new();
@@ -147,6 +182,7 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
+        turn.remove_orphans()?;
         self.set_timers();
         Ok(())
     }
@@ -184,6 +220,7 @@ impl<'a> Turn<'a> {
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
+        self.make_room();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
             Ok(None) => {}
@@ -194,13 +231,14 @@ impl<'a> Turn<'a> {
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
         match command {
-            Command::Declare { name, spec } => self.declare(name, spec),
+            Command::Declare { name, spec, connection } => self.declare(name, spec, connection),
             Command::Update { name, spec } => self.update(name, spec),
             Command::Delete { name } => self.delete(&name),
             Command::Purge { queue } => self.purge(&queue),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
-            Command::Cancel { queue, seqs } => self.cancel(&queue, &seqs),
+            Command::Commit { work } => self.transact(work),
+            Command::Cancel { from, seqs } => self.cancel(&from, &seqs),
             Command::Attach(attach) => self.attach(request, attach),
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
             Command::Detach { consumer } => self.detach(consumer),
@@ -223,6 +261,17 @@ impl<'a> Turn<'a> {
             Command::BreakSession { queue, session } => self.break_session(&queue, &session),
             Command::Move { from, items, why } => self.move_messages(&from, items, why),
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
+            Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
+            Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
+            Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
+            Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
+            Command::Route { topic, items } => self.route(topic, items),
+            Command::DescribeTopic { name } => self.describe_topic(&name),
+            Command::ListTopics => Ok(Some((self.list_topics(), Needs::Settled))),
+            Command::Rules { topic, queue, after, max } => {
+                self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
+            }
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),

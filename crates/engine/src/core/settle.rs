@@ -6,12 +6,14 @@ use malote_model::{
     Settlement, Timestamp, limits,
 };
 
+use smallvec::smallvec;
+
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
 use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
 use crate::codec::put_properties;
 use crate::command::{Reply, StateChange};
-use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
+use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
 
 impl Turn<'_> {
     pub(super) fn settle(
@@ -62,12 +64,12 @@ impl Turn<'_> {
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
-    fn durable(&self, queue: QueueId) -> bool {
+    pub(super) fn durable(&self, queue: QueueId) -> bool {
         self.core.queues.get(&queue).is_none_or(|q| q.durable())
     }
 
     /// Slot, queue and sequence of a message whose lease is good now.
-    fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
+    pub(super) fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
         let lease = self.lease_of(token)?;
         let Kind::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
@@ -107,7 +109,11 @@ impl Turn<'_> {
         outcomes
     }
 
-    fn settle_one(&mut self, token: LeaseToken, settlement: &Settlement) -> Result<(), Refusal> {
+    pub(super) fn settle_one(
+        &mut self,
+        token: LeaseToken,
+        settlement: &Settlement,
+    ) -> Result<(), Refusal> {
         let (slot, queue, seq) =
             self.leased_message(token).ok_or(Refusal::LeaseLost { lease: token })?;
         match settlement {
@@ -164,12 +170,15 @@ impl Turn<'_> {
         else {
             return;
         };
-        let Some(q) = self.core.queues.get(&queue) else { return };
         if cause != Cause::Released
             && let Some(reason) = self.once_too_often(queue, seq)
         {
             return self.dead_letter(queue, seq, reason, changes);
         }
+        if self.expire_instead(queue, seq) {
+            return;
+        }
+        let Some(q) = self.core.queues.get(&queue) else { return };
         let due = if delay_ms == 0 { Timestamp(0) } else { self.now.plus_ms(delay_ms) };
         let parked = session.is_some() && q.spec.retry == RetryOrder::Skip;
         let holds_back = session.filter(|_| delay_ms > 0 && !parked);
@@ -200,7 +209,7 @@ impl Turn<'_> {
     }
 
     /// Moves a message to where its queue's dead letters go.
-    fn dead_letter(
+    pub(super) fn dead_letter(
         &mut self,
         from_queue: QueueId,
         from_seq: u64,
@@ -210,6 +219,17 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
         let asked = matches!(reason, DeadReason::Asked { .. });
+        let kept = q.kept.get(&from_seq);
+        let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
+        way.hops = 0;
+        way.home = Some(from_queue);
+        // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
+        match asked {
+            true => way.died_in.clear(),
+            false if way.died_in.contains(&from_queue) => {}
+            false => way.died_in.push(from_queue),
+        }
+        let mut new_key = None;
         let queue = match &q.spec.dead_letter {
             _ if q.owner.is_some() => q.dead,
             DeadLetterTarget::Drop if !asked => {
@@ -220,7 +240,12 @@ impl Turn<'_> {
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
             DeadLetterTarget::Queue(name) => {
-                self.dead_target(name, session.as_ref()).unwrap_or(q.dead)
+                let target = self.dead_target(name, session.as_ref());
+                target.filter(|target| !way.died_in.contains(target)).unwrap_or(q.dead)
+            }
+            DeadLetterTarget::Topic { topic, key } => {
+                new_key = key.clone();
+                self.core.topic_names.get(topic).copied().unwrap_or(q.dead)
             }
         };
         let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
@@ -228,17 +253,31 @@ impl Turn<'_> {
         };
         let Some(target) = self.core.queues.get(&queue) else { return };
         let touched = q.touched.get(&from_seq);
+        // The delivery that was once too often is not counted yet.
+        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let (receives, failed) =
-            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(!asked)));
+            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
         let source = q
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
         let why = Why::Dead { reason, source: source.clone(), receives, failed };
         let lazy = !(q.durable() || target.durable());
-        let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
-        let moved =
-            Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties };
+        let moved = Moved {
+            from_queue,
+            from_seq,
+            from,
+            places: smallvec![Placed { queue, seq: target.next_seq, due: Timestamp(0) }],
+            at: self.now,
+            session,
+            size,
+            priority: kept.map_or(q.index.priority(from_seq), |kept| kept.priority),
+            ttl_ms: None,
+            way,
+            key: new_key,
+            why,
+            properties: changes.properties.clone(),
+        };
         self.commit(Event::Moved(Box::new(moved)), lazy);
     }
 
@@ -252,7 +291,7 @@ impl Turn<'_> {
     pub(super) fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
         let q = self.core.queues.get(&queue)?;
         if let Some(kept) = q.kept.get(&seq) {
-            return Some(kept.clone());
+            return kept.session.clone();
         }
         if q.place(seq) == super::queue::Place::Ready {
             let slot = q.session_with(seq)?;
@@ -305,7 +344,7 @@ impl Turn<'_> {
 }
 
 /// Checks a settlement's own values; tells how many bytes it may add to a record.
-fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
+pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
     let (delay_ms, changes, texts) = match settlement {
         Settlement::Complete => return Ok(16),
         Settlement::Release { delay_ms } => (*delay_ms, None, 0),

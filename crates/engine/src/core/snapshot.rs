@@ -1,12 +1,17 @@
 //! The core as bytes, and back: what a snapshot holds. Timers, consumers and connections are not part of it.
 
-use malote_model::{LeaseToken, SessionId, Timestamp};
+use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
 
+use super::dedup::Seen;
 use super::index::Index;
 use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Place, Queue, Touched};
-use super::{Core, fixed};
-use crate::codec::{Put, Reader, Truncated, decode_event, get_spec, put_spec};
+use super::queue::{Kept, Place, Queue, Touched};
+use super::topic::Topic;
+use super::{Core, Under, fixed};
+use crate::codec::{
+    Put, Reader, Truncated, decode_event, get_rule, get_spec, get_topic_spec, get_way, put_rule,
+    put_spec, put_topic_spec, put_way,
+};
 use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
@@ -40,7 +45,18 @@ impl Replay for Core {
         for id in self.names.values() {
             let Some(q) = self.queues.get(id) else { continue };
             out.put_queue(*id);
+            out.put_str(q.name.as_str());
             save_queue(out, q);
+        }
+        out.put_var(self.topic_names.len() as u64);
+        for id in self.topic_names.values() {
+            let (Some(topic), Some(inbox)) = (self.topics.get(id), self.queues.get(id)) else {
+                continue;
+            };
+            out.put_queue(*id);
+            save_topic(out, topic);
+            save_queue(out, inbox);
+            save_rules(out, topic);
         }
         let (slots, free) = self.leases.parts();
         out.put_var(slots.len() as u64);
@@ -54,11 +70,12 @@ impl Replay for Core {
         out.put_var(free.len() as u64);
         free.iter().for_each(|&slot| out.put_var(u64::from(slot)));
         let mut under: Vec<_> = self.under.iter().collect();
-        under.sort_unstable();
+        under.sort_unstable_by_key(|(over, _)| **over);
         out.put_var(under.len() as u64);
-        for (over, from) in under {
+        for (over, under) in under {
             out.put_pos(*over);
-            out.put_pos(*from);
+            out.put_pos(under.from);
+            out.put_var(u64::from(under.users));
         }
     }
 
@@ -69,7 +86,7 @@ impl Replay for Core {
             let states = q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.state);
             states.for_each(|(pos, _)| mark(pos));
         }
-        self.under.values().for_each(|&pos| mark(pos));
+        self.under.values().for_each(|under| mark(under.from));
     }
 }
 
@@ -84,9 +101,24 @@ impl Core {
         core.next_queue = r.var32()?;
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let q = read_queue(r, hash_seed)?;
+            let name = r.name()?;
+            let q = read_queue(r, name, hash_seed)?;
             core.names.insert(q.name.clone(), id);
+            core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
+        }
+        for _ in 0..r.count()? {
+            let id = r.queue()?;
+            let mut topic = read_topic(r, hash_seed)?;
+            let inbox = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            for _ in 0..r.count()? {
+                let (queue, rule) = (r.queue()?, get_rule(r)?);
+                let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
+                q.bound_to.insert(id);
+                topic.router.insert(queue, rule);
+            }
+            core.queues.insert(id, Box::new(inbox));
+            core.put_topic(id, topic);
         }
         let mut slots = Vec::new();
         for slot in 0..r.count()? {
@@ -97,8 +129,11 @@ impl Core {
         let free = (0..r.count()?).map(|_| r.var32()).collect::<Result<Vec<_>, _>>()?;
         core.leases = super::leases::Leases::of_parts(slots, free);
         for _ in 0..r.count()? {
-            let (over, from) = (r.pos()?, r.pos()?);
-            core.under.insert(over, from);
+            let (over, from, users) = (r.pos()?, r.pos()?, r.var32()?);
+            if users == 0 {
+                return Err(Truncated);
+            }
+            core.under.insert(over, Under { from, users });
         }
         core.queues.values_mut().for_each(|q| {
             let mut slots: Vec<_> = q
@@ -115,7 +150,6 @@ impl Core {
 }
 
 fn save_queue(out: &mut Vec<u8>, q: &Queue) {
-    out.put_str(q.name.as_str());
     put_spec(out, &q.spec);
     out.put_queue(q.dead);
     out.put_queue(q.owner.unwrap_or_default());
@@ -136,11 +170,17 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_var(q.returned.len() as u64);
     q.returned.iter().for_each(|&seq| out.put_var(seq));
     let mut kept: Vec<_> = q.kept.iter().collect();
-    kept.sort_unstable();
+    kept.sort_unstable_by_key(|(seq, _)| **seq);
     out.put_var(kept.len() as u64);
-    for (seq, session) in kept {
+    for (seq, kept) in kept {
         out.put_var(*seq);
-        out.put_str(session.as_str());
+        out.put_session(kept.session.as_ref());
+        out.put_u8(kept.priority);
+        out.put_var(kept.ttl_ms.map_or(0, |ms| ms + 1));
+        put_way(out, &kept.way);
+    }
+    if let Some(seen) = &q.seen {
+        seen.save(out);
     }
     let mut touched: Vec<_> = q.touched.iter().collect();
     touched.sort_unstable_by_key(|(seq, _)| **seq);
@@ -169,8 +209,39 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     }
 }
 
-fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
-    let name = r.name()?;
+fn save_topic(out: &mut Vec<u8>, topic: &Topic) {
+    out.put_str(topic.name.as_str());
+    put_topic_spec(out, &topic.spec);
+    out.put_time(topic.created_at);
+    out.put_bool(topic.had_rule);
+    out.put_var(topic.totals.copies);
+    if let Some(seen) = &topic.seen {
+        seen.save(out);
+    }
+}
+
+fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
+    out.put_var(topic.router.len() as u64);
+    for queue in topic.router.targets() {
+        for rule in topic.router.rules(queue) {
+            out.put_queue(queue);
+            put_rule(out, rule).expect("the rule was checked when it was decided");
+        }
+    }
+}
+
+fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
+    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r)?, r.time()?);
+    let mut topic = Topic::new(name, spec, created_at, hash_seed);
+    topic.had_rule = r.bool()?;
+    topic.totals.copies = r.var()?;
+    if topic.seen.is_some() {
+        topic.seen = Some(Box::new(Seen::restore(r)?));
+    }
+    Ok(topic)
+}
+
+fn read_queue(r: &mut Reader<'_>, name: QueueName, hash_seed: u64) -> Result<Queue, Truncated> {
     let spec = get_spec(r)?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
@@ -192,16 +263,21 @@ fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
         q.returned.insert(r.var()?);
     }
     for _ in 0..r.count()? {
-        let (seq, session) = (r.var()?, r.session()?.ok_or(Truncated)?);
-        q.kept.insert(seq, session);
+        let (seq, session) = (r.var()?, r.session()?);
+        let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
+    }
+    if q.seen.is_some() {
+        q.seen = Some(Box::new(Seen::restore(r)?));
     }
     for _ in 0..r.count()? {
         let (seq, touched) = (r.var()?, read_touched(r)?);
         if q.index.contains(seq) {
-            q.count(None, Some(touched.place));
+            q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
         }
     }
+    q.restore_order();
     for _ in 0..r.count()? {
         let slot = r.var32()?;
         let id: SessionId = r.session()?.ok_or(Truncated)?;

@@ -2,8 +2,12 @@
 //! new script.
 
 mod found;
+mod limits;
 mod plain;
 mod sessions;
+mod time;
+mod together;
+mod topics;
 mod world;
 
 use expect_test::Expect;

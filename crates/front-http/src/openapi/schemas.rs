@@ -62,12 +62,35 @@ fn queues() -> Value {
         "lock_ms": {"type": "integer", "minimum": 1, "maximum": 43_200_000},
         "failed_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
         "receives_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
-        "dead_letter": {"oneOf": [words(&["own", "drop"]), object(&["queue"], json!({"queue": text()}))]},
+        "dead_letter": {"oneOf": [
+            words(&["own", "drop"]),
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text(), "key": text()})),
+        ]},
+        "forward_to": {"oneOf": [
+            {"type": "null"},
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text()})),
+        ]},
         "durability": words(&["fsync", "relaxed"]),
         "retry": words(&["hold", "skip"]),
         "delay_ms": whole(),
         "message_bytes_max": {"type": "integer", "minimum": 1},
         "backlog_warning": whole(),
+        "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "description": "null: messages do not expire"},
+        "on_expiry": words(&["drop", "dead_letter"]),
+        "priority_max": {"type": "integer", "minimum": 0, "maximum": 255, "description": "0: no priorities"},
+        "dedup": {"oneOf": [{"type": "null"}, object(&["window_ms"], json!({
+            "window_ms": {"type": "integer", "minimum": 1, "maximum": 604_800_000},
+            "per_session": {"type": "boolean"},
+            "content": {"type": "boolean", "description": "a message without a key is known by its body"},
+        }))]},
+        "length_max": {"type": ["integer", "null"], "minimum": 1, "description": "ready messages; null: no limit"},
+        "bytes_max": {"type": ["integer", "null"], "minimum": 1, "description": "bytes of ready messages; null: no limit"},
+        "overflow": words(&["reject", "drop_oldest", "dead_letter_oldest"]),
+        "auto_delete": {"type": "boolean"},
+        "idle_ms_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: it stays"},
+        "exclusive": {"type": "boolean", "description": "only over a native connection"},
     });
     let names: Vec<&str> =
         spec.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
@@ -153,7 +176,8 @@ fn messages() -> Value {
             "at": {"type": ["integer", "string", "null"], "description": "ms since 1970 or RFC 3339"},
         }))),
         "Batch": object(&["messages"], json!({"messages": list(schema("NewMessage"))})),
-        "Sent": object(&["seq", "id"], json!({"seq": whole(), "id": text()})),
+        "Sent": object(&["seq", "id"], json!({"seq": whole(), "id": text(),
+            "duplicate": {"type": "boolean", "description": "sent before: that is its place"}})),
         "SentAll": object(&["messages"], json!({"messages": list(schema("Sent"))})),
         "Receive": object(&[], json!({
             "max": {"type": "integer", "minimum": 1, "maximum": 1024},

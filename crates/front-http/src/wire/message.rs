@@ -203,11 +203,14 @@ pub struct SentOne {
     pub seq: u64,
     /// The sender's id, or the one that was given.
     pub id: String,
+    /// It was sent before, and that is its place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 impl From<malote_engine::Sent> for SentOne {
     fn from(sent: malote_engine::Sent) -> Self {
-        Self { seq: sent.seq.0, id: sent.message_id }
+        Self { seq: sent.seq.0, id: sent.message_id, duplicate: sent.duplicate }
     }
 }
 
@@ -316,7 +319,7 @@ pub struct DeadLetterOut {
 
 impl Received {
     fn of(stored: Stored, encoding: Encoding) -> Self {
-        let Stored { message, enqueued_at, dead } = stored;
+        let Stored { message, enqueued_at, dead, .. } = stored;
         let kind = message.body.kind;
         let bytes = message.body.bytes;
         let is_text = kind == BodyKind::Text && std::str::from_utf8(&bytes).is_ok();
@@ -454,7 +457,13 @@ mod tests {
             "app_id":"j","dedup_id":"l","priority":3,"ttl_ms":9,"properties":{"n":{"$type":"i32","value":1}}}"#;
         let message = new(json).unwrap();
         assert_eq!(message.properties.get("n"), Some(&Value::I32(1)));
-        let stored = Stored { message: message.clone(), enqueued_at: Timestamp(5), dead: None };
+        let stored = Stored {
+            message: message.clone(),
+            enqueued_at: Timestamp(5),
+            dead: None,
+            deaths: Vec::new(),
+            depth: 1,
+        };
         let delivery = Delivery {
             seq: Seq(1),
             lease: None,

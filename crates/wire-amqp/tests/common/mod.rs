@@ -146,17 +146,17 @@ pub fn message(key: u64, payload: impl Into<Bytes>) -> Outgoing {
 }
 
 pub fn deliveries(events: &[Event]) -> Vec<&Incoming> {
-    let delivery = |event| match event {
-        &Event::Delivery(ref incoming) => Some(incoming),
+    let found = events.iter().filter_map(|event| match event {
+        Event::Delivery(incoming) => Some(incoming),
         _ => None,
-    };
-    events.iter().filter_map(delivery).collect()
+    });
+    found.collect()
 }
 
 pub fn dispositions(events: &[Event]) -> Vec<&Disposed> {
-    let disposed = |event| match event {
-        &Event::Disposition(ref disposed) => Some(disposed),
+    let found = events.iter().filter_map(|event| match event {
+        Event::Disposition(disposed) => Some(disposed),
         _ => None,
-    };
-    events.iter().filter_map(disposed).collect()
+    });
+    found.collect()
 }

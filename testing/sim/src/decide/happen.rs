@@ -153,6 +153,7 @@ impl Model {
                 });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
+            DeadLetterTarget::Topic { .. } => unreachable!("there are no topics"),
             DeadLetterTarget::Queue(target) => {
                 let fits = self.state.queues.get(target).is_some_and(|q| {
                     check_session(target, &q.spec.sessions, msg.session.as_ref()).is_ok()

@@ -355,7 +355,7 @@ impl Model {
                 assert_eq!(seqs.len(), items.len(), "one sequence for each");
                 let mut need = Need::default();
                 for ((queue, message), seq) in items.iter().zip(seqs) {
-                    self.put(queue, message, *seq);
+                    self.put(queue, message, seq.seq);
                     let done = self.done(queue);
                     need = Need { durable: need.durable.max(done.durable), written: done.written };
                 }
@@ -503,7 +503,7 @@ impl Model {
                     completed: false,
                     taken: false,
                 });
-                self.put(to, message, seqs[0]);
+                self.put(to, message, seqs[0].seq);
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }
             }

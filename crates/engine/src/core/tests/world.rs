@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, LeaseToken, Message, QueueName, QueueSpec,
-    RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Filter, LeaseToken,
+    Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq, SessionId, Sessions,
+    Settlement, SqlAction, SqlFilter, Timestamp, TopicKind, TopicName, TopicSpec, Value, When,
 };
 
 use crate::codec::{Outgoing, Stored};
@@ -91,19 +92,60 @@ impl World {
                 if flag("skip") {
                     spec.retry = RetryOrder::Skip;
                 }
+                spec.ttl_ms = number("ttl");
+                if flag("bury") {
+                    spec.on_expiry = OnExpiry::DeadLetter;
+                }
+                spec.priority_max = number("prio").unwrap_or(0) as u8;
+                spec.dedup = number("dedup").map(|window_ms| Dedup {
+                    window_ms,
+                    per_session: flag("each"),
+                    content: flag("content"),
+                });
+                spec.length_max = number("max");
+                spec.bytes_max = number("bytes");
+                spec.overflow = match option("over") {
+                    None => Overflow::Reject,
+                    Some("drop") => Overflow::DropOldest,
+                    Some(_) => Overflow::DeadLetterOldest,
+                };
+                spec.auto_delete = flag("auto");
+                spec.idle_ms_max = number("idle");
+                spec.exclusive = flag("exclusive");
                 match option("dead") {
                     Some("drop") => spec.dead_letter = DeadLetterTarget::Drop,
+                    Some(to) if to.starts_with("topic:") => {
+                        let mut parts = to.split(':').skip(1);
+                        let topic = TopicName::new(parts.next().unwrap()).unwrap();
+                        let key = parts.next().map(Into::into);
+                        spec.dead_letter = DeadLetterTarget::Topic { topic, key };
+                    }
                     Some(name) => {
                         spec.dead_letter = DeadLetterTarget::Queue(QueueName::new(name).unwrap())
                     }
                     None => {}
                 }
-                Command::Declare { name: queue(0), spec: Box::new(spec) }
+                spec.forward_to = option("to").map(address);
+                if plain[0].contains("/Subscriptions/") {
+                    let rules = option("where").map(|filter| vec![rule(filter, &option)]);
+                    Command::Subscribe { name: queue(0), spec: Box::new(spec), rules }
+                } else {
+                    let connection = number("conn").map(ConnectionId);
+                    Command::Declare { name: queue(0), spec: Box::new(spec), connection }
+                }
             }
-            "send" => {
+            "send" | "tx" => {
                 let item = |body: &str| {
                     let mut message =
                         Message { message_id: Some(body.into()), ..Message::default() };
+                    message.dedup_id = option("known").map(Into::into);
+                    message.key = option("key").map(Into::into);
+                    message.subject = option("subject").map(Into::into);
+                    if let Some((name, value)) = option("prop").and_then(|p| p.split_once(':')) {
+                        message.properties.set(name, Value::String(value.into()));
+                    }
+                    message.ttl_ms = number("ttl");
+                    message.priority = number("prio").unwrap_or(0) as u8;
                     message.body = Body {
                         bytes: Bytes::copy_from_slice(body.as_bytes()),
                         kind: BodyKind::Text,
@@ -115,18 +157,72 @@ impl World {
                     if let Some(ms) = number("at") {
                         message.when = When::At(Timestamp(ms));
                     }
-                    Outgoing::new(&message).unwrap()
+                    match address(plain[0]) {
+                        Address::Queue(_) => Outgoing::new(&message, flag("unnamed")).unwrap(),
+                        Address::Topic(_) => Outgoing::to_topic(message, flag("unnamed")).unwrap(),
+                    }
                 };
-                Command::Send {
-                    items: plain[1..].iter().map(|body| (queue(0), item(body))).collect(),
+                let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
+                let sends = bodies.map(|body| (address(plain[0]), item(body))).collect();
+                if *verb == "send" {
+                    Command::Send { items: sends }
+                } else {
+                    let leases = option("complete").into_iter().flat_map(|names| names.split(','));
+                    let settles = leases
+                        .map(|name| (None, self.tokens[name], Settlement::Complete))
+                        .chain(option("abandon").map(|name| {
+                            let changes = changes();
+                            (None, self.tokens[name], Settlement::Abandon { delay_ms, changes })
+                        }))
+                        .collect();
+                    let states = state().map(|change| (None, change)).into_iter().collect();
+                    Command::Commit { work: Work { sends, settles, states } }
                 }
             }
-            "cancel" => {
-                Command::Cancel { queue: queue(0), seqs: vec![Seq(plain[1].parse().unwrap())] }
+            "cancel" => Command::Cancel {
+                from: address(plain[0]),
+                seqs: vec![Seq(plain[1].parse().unwrap())],
+            },
+            "topic" => {
+                let kind = match option("kind") {
+                    None => TopicKind::Filter,
+                    Some("direct") => TopicKind::Direct,
+                    Some("fanout") => TopicKind::Fanout,
+                    Some("topic") => TopicKind::Topic,
+                    Some(_) => TopicKind::Headers,
+                };
+                let dedup = number("dedup").map(|window_ms| Dedup {
+                    window_ms,
+                    per_session: false,
+                    content: flag("content"),
+                });
+                let (auto_delete, internal) = (flag("auto"), flag("internal"));
+                let spec = TopicSpec { kind, auto_delete, internal, dedup };
+                let name = TopicName::new(plain[0]).unwrap();
+                Command::DeclareTopic { name, spec: Box::new(spec) }
             }
+            "bind" => Command::Bind {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: queue(1),
+                rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
+            },
+            "unbind" => Command::Unbind {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: queue(1),
+                rule: plain[2].into(),
+            },
+            "untopic" => Command::DeleteTopic { name: TopicName::new(plain[0]).unwrap() },
+            "rules" => Command::Rules {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: None,
+                after: None,
+                max: 100,
+            },
+            "topics" => Command::ListTopics,
             "receive" => Command::Attach(Attach {
                 consumer: ConsumerId(1000 + self.requests),
                 connection: None,
+                free_standing: true,
                 queue: queue(0),
                 wants: match option("hold") {
                     Some(name) => Wants::Held(self.tokens[name]),
@@ -143,6 +239,7 @@ impl World {
                 Command::Attach(Attach {
                     consumer,
                     connection: number("conn").map(ConnectionId),
+                    free_standing: flag("free"),
                     queue: queue(1),
                     wants: match option("hold") {
                         Some(name) => Wants::Held(self.tokens[name]),
@@ -184,7 +281,7 @@ impl World {
                     from: queue(0),
                     seq: Seq(plain[1].parse().unwrap()),
                     to: queue(0),
-                    message: Outgoing::new(&message).unwrap(),
+                    message: Outgoing::new(&message, true).unwrap(),
                 }
             }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
@@ -284,6 +381,18 @@ impl World {
         }
         for Output { to, .. } in out {
             match to {
+                To::Route(topic, mut items) => {
+                    for item in &mut items {
+                        let stored = Stored::read(
+                            &mut self.journal.segments.reading(false),
+                            item.pos,
+                            Patience::Blocking,
+                        );
+                        item.message = Some(Box::new(stored.unwrap().message));
+                    }
+                    self.requests += 1;
+                    self.turn(Some((self.requests - 1, Command::Route { topic, items })));
+                }
                 To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
                 To::Request(_, Ok(reply)) => self.tell(reply),
                 To::Consumer(consumer, notice) => {
@@ -315,7 +424,17 @@ impl World {
         let text = match reply {
             Reply::Done => return,
             Reply::Declared { created } => return assert!(created, "declared twice"),
-            Reply::Sent(_) => return,
+            Reply::Sent(sent) if sent.iter().all(|sent| !sent.duplicate && sent.copies == 1) => {
+                return;
+            }
+            Reply::Sent(sent) => {
+                let each = sent.iter().map(|receipt| match (receipt.duplicate, receipt.copies) {
+                    (true, _) => format!("{} again", receipt.seq),
+                    (false, 1) => receipt.seq.to_string(),
+                    (false, copies) => format!("{copies} copies"),
+                });
+                each.collect::<Vec<_>>().join(", ")
+            }
             Reply::Count(n) => format!("{n}"),
             Reply::Settled(each) => {
                 let lost = each.iter().filter(|outcome| outcome.is_err()).count();
@@ -386,9 +505,47 @@ impl World {
                 )
             }
             Reply::Sessions(facts) => format!("{facts:?}"),
+            Reply::Topics(facts) => {
+                let each = facts.iter().map(|f| {
+                    format!(
+                        "{}: {} queues, {} rules, {} scheduled, {} waiting, {} copies",
+                        f.name, f.queues, f.rules, f.scheduled, f.waiting, f.totals.copies
+                    )
+                });
+                each.collect::<Vec<_>>().join("; ")
+            }
+            Reply::Rules(rules) => {
+                let each = rules.iter().map(|b| format!("{} {}", b.queue, b.rule.name));
+                each.collect::<Vec<_>>().join("; ")
+            }
         };
         writeln!(self.said, "{text}").unwrap();
     }
+}
+
+/// `@name` is a topic, anything else a queue.
+fn address(text: &str) -> Address {
+    match text.strip_prefix('@') {
+        Some(topic) => TopicName::new(topic).unwrap().into(),
+        None => QueueName::new(text).unwrap().into(),
+    }
+}
+
+/// A rule named by its filter: `all`, `key:k`, `pattern:p`, `subject:s`, `sql:text_with_underscores`.
+fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
+    let filter = match text.split_once(':') {
+        None => Filter::All,
+        Some(("key", key)) => Filter::Key(key.into()),
+        Some(("pattern", pattern)) => Filter::Pattern(pattern.into()),
+        Some(("subject", subject)) => Filter::Correlation(Arc::new(Correlation {
+            subject: Some(subject.into()),
+            ..Correlation::default()
+        })),
+        Some((_, sql)) => Filter::Sql(SqlFilter::new(&sql.replace('_', " "), vec![]).unwrap()),
+    };
+    let action = option("do")
+        .map(|text| SqlAction::new(&text.replace('_', " ").replace(':', "="), vec![]).unwrap());
+    Rule { name: text.into(), filter, action }
 }
 
 /// Tokens differ from run to run of the tests' author, not of the reader.
