@@ -96,6 +96,43 @@ fn settled_messages_leave_nothing_behind() {
     assert_eq!(settled, [true, true, true, false]);
 }
 
+/// Receive and delete: the mode of the link counts, not what the owner says.
+#[test]
+fn a_link_of_settled_deliveries_sends_them_settled() {
+    let mut pair = pair();
+    let attach = Attach { snd_settle_mode: SenderSettleMode::Settled, ..receiver("r") };
+    let (client, server) = pair.link(attach);
+    pair.client.grant(client, 1).unwrap();
+    pair.settle();
+    pair.server.send(server, message(1, "x")).unwrap();
+    let seen = pair.settle();
+    let [delivery] = deliveries(&seen.client)[..] else { panic!("{seen:?}") };
+    assert!(delivery.settled);
+    assert_eq!(pair.client.dispose(client, delivery.delivery, true, None), Ok(false));
+}
+
+#[test]
+fn a_drain_that_was_called_off_uses_up_nothing() {
+    let small = Config { incoming_window: 1, ..client_config() };
+    let mut pair = Pair::opened(small, server_config());
+    let (client, server) = pair.link(receiver("r"));
+    pair.client.grant(client, 5).unwrap();
+    pair.client.drain(client).unwrap();
+    pair.settle();
+    for key in 0..3 {
+        pair.server.send(server, message(key, "x")).unwrap();
+    }
+    // Two wait for the window, and the end of the drain waits for them.
+    pair.server.drained(server).unwrap();
+    pair.client.grant(client, 5).unwrap();
+    let up = pair.client.take_output();
+    pair.server.feed(&up, 0);
+    while pair.server.next_event().is_some() {}
+    let seen = pair.settle();
+    assert_eq!(deliveries(&seen.client).len(), 3);
+    assert_eq!((pair.client.credit(client), pair.server.credit(server)), (2, 2));
+}
+
 #[test]
 fn a_refused_link_has_no_terminus_and_is_detached() {
     let mut pair = pair();

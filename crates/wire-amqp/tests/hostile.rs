@@ -200,6 +200,12 @@ fn rules_of_the_connection() {
     peer.say(0, Performative::Open(Box::new(open_small)));
     peer.closed(condition::INVALID_FIELD);
 
+    let mut peer = Peer { server: Connection::server(plain(), 0), said: BytesMut::new() };
+    peer.server.feed(b"AMQP\x00\x01\x00\x00", 0);
+    let restless = Open { container_id: "c".into(), idle_time_out: Some(1), ..Open::default() };
+    peer.say(0, Performative::Open(Box::new(restless)));
+    peer.closed(condition::NOT_IMPLEMENTED);
+
     let mut peer = Peer::opened(plain());
     peer.say(0, open());
     peer.closed(condition::ILLEGAL_STATE);

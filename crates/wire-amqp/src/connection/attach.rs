@@ -248,9 +248,8 @@ impl Link {
             // Credit may have been granted before it was known where the sender begins to count.
             self.limit = self.delivery_count.wrapping_add(self.credit);
         }
-        if !self.attach_sent {
-            self.snd_settle_mode = attach.snd_settle_mode;
-            self.rcv_settle_mode = attach.rcv_settle_mode;
-        }
+        // What was asked for, or in an answer what was agreed.
+        self.snd_settle_mode = attach.snd_settle_mode;
+        self.rcv_settle_mode = attach.rcv_settle_mode;
     }
 }

@@ -6,6 +6,9 @@ use crate::performative::{AmqpError, Begin, Close, End, Open, condition};
 use super::session::Session;
 use super::{Connection, Event, Failure, LinkId, Phase, SessionId, Side, UseError, illegal};
 
+/// The shortest silence that a peer may ask us to break. Less would keep us busy with nothing else.
+const IDLE_MS_MIN: u32 = 100;
+
 impl Connection {
     /// Opens, or answers an open. Limits and the container's name are filled in from the configuration.
     pub fn open(&mut self, open: Open) -> Result<(), UseError> {
@@ -41,6 +44,10 @@ impl Connection {
         if open.max_frame_size < MIN_MAX_FRAME_SIZE {
             let text = "max-frame-size is below 512";
             return Err(AmqpError::new(condition::INVALID_FIELD, text).into());
+        }
+        if open.idle_time_out.is_some_and(|ms| ms > 0 && ms < IDLE_MS_MIN) {
+            let text = format!("idle-time-out is below {IDLE_MS_MIN} ms");
+            return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text).into());
         }
         self.open_received = true;
         self.wire.max_frame_size = open.max_frame_size;

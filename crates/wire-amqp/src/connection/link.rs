@@ -122,6 +122,8 @@ impl Link {
                     self.credit = credit.saturating_sub(unseen);
                 }
                 self.drain = flow.drain;
+                // A drain that was called off does not use up what is granted now.
+                self.drained_after_queue &= flow.drain;
             }
             Role::Receiver => {
                 if let Some(count) = flow.delivery_count {

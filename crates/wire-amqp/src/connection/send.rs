@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::performative::{DeliveryState, Role, Transfer};
+use crate::performative::{DeliveryState, Role, SenderSettleMode, Transfer};
 
 use super::receive::TAG_BYTES_MAX;
 use super::session::{Entry, Queued};
@@ -17,7 +17,7 @@ pub struct Outgoing {
     pub tag: Bytes,
     /// What the payload is.
     pub message_format: u32,
-    /// Whether nothing needs to be heard of it again.
+    /// Whether nothing needs to be heard of it again. So it is on links whose mode says so, whatever stands here.
     pub settled: bool,
     /// A transaction, mostly.
     pub state: Option<DeliveryState>,
@@ -80,11 +80,13 @@ impl Connection {
         if size_bytes_max != 0 && outgoing.payload.len() as u64 > size_bytes_max {
             return Err(SendError::TooLarge { size_bytes_max });
         }
+        // On a link of settled deliveries nobody would ever settle an unsettled one (section 2.8.2).
+        let settled = outgoing.settled || state.snd_settle_mode == SenderSettleMode::Settled;
         let session = self.owned(link.session)?;
         if room == 0 || session.outgoing.len() + session.outbox.len() >= unsettled_max {
             return Err(SendError::Full);
         }
-        let Outgoing { key, tag, message_format, settled, state, batchable, payload } = outgoing;
+        let Outgoing { key, tag, message_format, state, batchable, payload, .. } = outgoing;
         let size = payload.len();
         let delivery = None;
         session.outbox.push_back(Queued {
