@@ -110,7 +110,6 @@ async fn serve(mut socket: TcpStream, queues: Arc<Queues>) -> std::io::Result<()
 
 impl Client {
     fn take(&mut self, event: Event) {
-        eprintln!("{event:?}");
         match self.answer(event) {
             Ok(()) | Err(UseError::Gone) => {}
             Err(error) => eprintln!("not answered: {error}"),

@@ -429,6 +429,129 @@ fn numbers_go_round() {
     peer.detached(condition::TRANSFER_LIMIT_EXCEEDED);
 }
 
+/// A flow that lets the server send.
+fn credit(next_incoming_id: u32, incoming_window: u32, link_credit: u32) -> Performative {
+    Performative::Flow(Flow {
+        next_incoming_id: Some(next_incoming_id),
+        incoming_window,
+        handle: Some(0),
+        delivery_count: Some(0),
+        link_credit: Some(link_credit),
+        ..Flow::default()
+    })
+}
+
+/// What is on its way uses up the window that the peer tells.
+#[test]
+fn a_window_counts_from_what_the_peer_has_seen() {
+    let mut peer = Peer::begun(plain());
+    let link = peer.attach(0, "r", Role::Receiver);
+    peer.say(0, credit(0, 10, 100));
+    peer.events();
+    peer.heard();
+    let send = |peer: &mut Peer| {
+        for key in 0..5 {
+            let settled = Outgoing { settled: true, ..message(key, vec![7; 100]) };
+            peer.server.send(link, settled).unwrap_or_default();
+        }
+        peer.heard().len()
+    };
+    assert_eq!(send(&mut peer), 5);
+    // Seen none of five, takes six: one more.
+    peer.say(0, credit(0, 6, 100));
+    peer.events();
+    assert_eq!(send(&mut peer), 1);
+    let full = peer.server.room_bytes();
+    peer.say(0, credit(6, 2, 100));
+    peer.events();
+    assert_eq!(peer.heard().len(), 2);
+    // What waits is forgotten with its link.
+    assert!(peer.server.room_bytes() > full);
+    peer.server.detach(link, true, None).unwrap();
+    peer.heard();
+    assert_eq!(peer.server.room_bytes(), 1 << 20);
+}
+
+#[test]
+fn deliveries_are_forgotten_with_their_link() {
+    let mut peer = Peer::begun(plain());
+    let link = peer.attach(0, "r", Role::Receiver);
+    peer.say(0, credit(0, 10, 100));
+    peer.events();
+    for key in 0..4 {
+        peer.server.send(link, message(key, "x")).unwrap();
+    }
+    assert_eq!(peer.server.send(link, message(9, "x")), Err(SendError::Full));
+    peer.say(0, Performative::Detach(Detach { handle: 0, closed: true, error: None }));
+    peer.events();
+    peer.server.detach(link, true, None).unwrap();
+    let late = Disposition { role: Role::Receiver, last: Some(3), ..Disposition::default() };
+    peer.say(0, Performative::Disposition(late));
+    assert_eq!(peer.events(), []);
+    let link = peer.attach(0, "r", Role::Receiver);
+    peer.say(0, credit(4, 10, 100));
+    peer.events();
+    peer.server.send(link, message(9, "x")).unwrap();
+}
+
+/// Links that went with their session do not count any more.
+#[test]
+fn links_are_forgotten_with_their_session() {
+    let mut peer = Peer::begun(Config { links_max: 1, ..plain() });
+    for _ in 0..3 {
+        let link = peer.attach(0, "r", Role::Receiver);
+        peer.say(0, Performative::End(End::default()));
+        peer.events();
+        peer.server.end(link.session(), None).unwrap();
+        peer.say(0, begin());
+        assert!(matches!(peer.events()[..], [Event::Begun { .. }]));
+    }
+}
+
+#[test]
+fn nothing_comes_after_close() {
+    let mut peer = Peer::opened(plain());
+    peer.say(0, Performative::Close(Close::default()));
+    peer.say(0, begin());
+    assert_eq!(peer.events(), [Event::Close { error: None }]);
+    peer.server.close(None).unwrap();
+    assert_eq!(peer.events(), []);
+    assert!(peer.server.is_finished());
+}
+
+/// One range for one outcome.
+#[test]
+fn neighbours_that_differ_are_told_apart() {
+    let (mut peer, link) = Peer::attached(plain(), 10);
+    (0..4).for_each(|id| peer.say(0, transfer(0, id)));
+    peer.events();
+    peer.heard();
+    for (id, state) in [
+        (0, DeliveryState::Accepted),
+        (1, DeliveryState::Accepted),
+        (2, DeliveryState::Released),
+        (3, DeliveryState::Accepted),
+    ] {
+        peer.server.dispose(link, DeliveryId(id), true, Some(state)).unwrap();
+    }
+    let ranges: Vec<_> = peer
+        .heard()
+        .into_iter()
+        .map(|performative| match performative {
+            Performative::Disposition(told) => (told.first, told.last, told.state),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        ranges,
+        [
+            (0, Some(1), Some(DeliveryState::Accepted)),
+            (2, Some(2), Some(DeliveryState::Released)),
+            (3, Some(3), Some(DeliveryState::Accepted)),
+        ]
+    );
+}
+
 /// Who asks for an answer gets one, with our side of the numbers.
 #[test]
 fn an_echo_is_answered() {
