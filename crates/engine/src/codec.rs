@@ -15,5 +15,5 @@ pub use message::Outgoing;
 pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};
 pub(crate) use spec::{get_spec, put_spec};
-pub(crate) use stored::state_of;
 pub use stored::{DeadLetter, Stored, read_state};
+pub(crate) use stored::{read_whole, state_of};

@@ -8,6 +8,7 @@ use malote_model::{
 };
 
 use crate::codec::Outgoing;
+use crate::core::Relocation;
 use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
@@ -74,6 +75,14 @@ pub enum Command {
     List,
     /// Sessions of a queue, by name, from after `after`.
     Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+    /// The engine to itself: journal copies of live records, so that their segments can be used again.
+    Relocate { items: Vec<Relocation> },
+    /// The engine to itself: about how many bytes of the journal are live.
+    LiveBytes,
+    /// The engine to itself: where messages under these leases stand now.
+    Locate { leases: Vec<LeaseToken> },
+    /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
+    Mark,
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -207,6 +216,8 @@ pub enum Reply {
     Queues(Vec<QueueFacts>),
     /// Facts about sessions.
     Sessions(Vec<SessionFacts>),
+    /// Where leased messages stand; none for a lease that is over.
+    Located(Vec<Option<Pos>>),
 }
 
 /// A session in hand.

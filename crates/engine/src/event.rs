@@ -1,7 +1,8 @@
 //! What can have happened. Events are journaled and applied; a replay applies them again and decides nothing.
 //!
 //! A message's newest record is where its index entry points. `Sent` holds all of it; `Moved`, `Returned` and
-//! `Deferred` may lie over an older record (`from`) and hold only what changed, so no body is ever copied.
+//! `Deferred` may lie over an older record (`from`) and hold only what changed, so none of them copies a body. `Kept`
+//! is a whole copy, made by compaction alone.
 
 #![allow(missing_docs)] // the fields of an event are named for what they are
 
@@ -10,6 +11,7 @@ use malote_model::{
     DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp,
 };
 
+use crate::codec::DeadLetter;
 use crate::journal::Pos;
 
 /// A queue inside the engine; never reused.
@@ -51,6 +53,23 @@ pub enum Event {
     Unheld { queue: QueueId, session: SessionId, lost: bool },
     /// A session has a state, or none.
     State { queue: QueueId, session: SessionId, state: Option<Bytes> },
+    /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
+    Kept(Box<Kept>),
+}
+
+/// A whole message as it was stored, with all that had been laid over it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// Queues and places: several where one body stands in several queues.
+    pub places: Vec<(QueueId, u64)>,
+    /// When it entered the queue that it is in.
+    pub at: Timestamp,
+    /// Why it is a dead letter, if it is one.
+    pub dead: Option<DeadLetter>,
+    /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
+    pub head: Bytes,
+    /// The payload. Empty in a replay.
+    pub body: Bytes,
 }
 
 /// A message came in.

@@ -3,6 +3,7 @@
 //! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
 //! here, in the caller's own task, so that the one thread of the core only copies bytes.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -371,12 +372,21 @@ impl Engine {
         session: SessionId,
         hold: Option<LeaseToken>,
     ) -> Answer<Option<Bytes>> {
-        let command = Command::GetState { queue: queue.clone(), session, hold };
-        let pos = answer!(self.ask(command).await, Reply::State(pos) => pos)?;
-        let Some(pos) = pos else { return Ok(None) };
-        let damaged = EngineError::Damaged { queue, seq: Seq(0) };
-        let (kind, bytes) = self.shared.segments.read(pos).map_err(|_| damaged.clone())?;
-        crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some)
+        let command = || Command::GetState { queue: queue.clone(), session: session.clone(), hold };
+        let damaged = EngineError::Damaged { queue: queue.clone(), seq: Seq(0) };
+        for _ in 0..2 {
+            let pos = answer!(self.ask(command()).await, Reply::State(pos) => pos)?;
+            let Some(pos) = pos else { return Ok(None) };
+            match self.shared.segments.read(pos) {
+                // Compaction moved it away in between: it is found where it is now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(_) => break,
+                Ok((kind, bytes)) => {
+                    return crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some);
+                }
+            }
+        }
+        Err(damaged)
     }
 
     /// Takes a session from its holder.
@@ -537,9 +547,25 @@ impl Engine {
         queue: &QueueName,
         grants: Vec<Grant>,
     ) -> Answer<Vec<Delivery>> {
-        let read =
-            Stored::load(&self.shared.segments, grants.iter().map(|grant| grant.pos).collect())
-                .await;
+        let segments = &self.shared.segments;
+        let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
+        let gone = |stored: &io::Result<Stored>| {
+            stored.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        if read.iter().any(gone) {
+            // Whoever comes late finds that compaction moved messages away: they are where their leases say.
+            let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
+            let located = self.ask(Command::Locate { leases }).await;
+            let located = answer!(located, Reply::Located(located) => located)?;
+            for (stored, pos) in read.iter_mut().zip(located) {
+                if let (true, Some(pos)) = (gone(stored), pos) {
+                    *stored = Stored::load(segments, vec![pos])
+                        .await
+                        .pop()
+                        .unwrap_or_else(|| Err(io::Error::other("nothing was read")));
+                }
+            }
+        }
         let mut all = Vec::with_capacity(grants.len());
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;

@@ -12,8 +12,9 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
 use crate::handle::{Engine, Shared};
+use crate::housekeeping::Housekeeping;
 use crate::journal::{
-    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
+    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments,
 };
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
@@ -149,13 +150,17 @@ impl Engine {
             segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
+        let housekeeping = Housekeeping::new(
+            snapshotter,
+            hash_seed,
+            options.segment_bytes,
+            &shared,
+            stopping.clone(),
+        );
         let threads = vec![
             spawn("core", move || shard.run())?,
             spawn("spares", move || keeper.run())?,
-            spawn("snapshots", {
-                let stopping = stopping.clone();
-                move || keep_snapshots(snapshotter, hash_seed, &stopping)
-            })?,
+            spawn("housekeeping", move || housekeeping.run())?,
         ];
         let running = Running { mailbox, pool, stopping, threads, report, marks, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
@@ -164,28 +169,6 @@ impl Engine {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
-}
-
-/// How often it is asked whether a snapshot is due.
-const SNAPSHOT_CHECK: Duration = Duration::from_millis(500);
-
-fn keep_snapshots(mut snapshotter: Snapshotter, hash_seed: u64, stopping: &(Mutex<bool>, Condvar)) {
-    let (stop, changed) = stopping;
-    let mut stopped = stop.lock();
-    while !*stopped {
-        changed.wait_for(&mut stopped, SNAPSHOT_CHECK);
-        if *stopped || !snapshotter.due() {
-            continue;
-        }
-        drop(stopped);
-        match snapshotter.run(&mut Core::new(hash_seed)) {
-            Ok(done) => tracing::debug!(?done, "snapshot"),
-            Err(error) => {
-                tracing::warn!(%error, "no snapshot could be made; the journal grows until one can")
-            }
-        }
-        stopped = stop.lock();
-    }
 }
 
 impl Running {

@@ -1,12 +1,13 @@
 //! Events as journal records. The frame's kind says which; the body begins with the version of that kind's layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, SessionId};
+use malote_model::{DeadReason, LeaseToken, Seq, SessionId};
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
 use super::spec::{get_spec, put_spec};
-use crate::event::{Cause, Event, Leased, Moved, Over, Removal, Returned, Sent, Why};
+use super::stored::DeadLetter;
+use crate::event::{Cause, Event, Kept, Leased, Moved, Over, Removal, Returned, Sent, Why};
 
 pub(super) const VERSION: u8 = 1;
 pub(super) const KIND_SENT: u8 = 7;
@@ -14,6 +15,7 @@ pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
 pub(super) const KIND_MOVED: u8 = 13;
 pub(super) const KIND_STATE: u8 = 16;
+pub(super) const KIND_KEPT: u8 = 64;
 
 /// The frame kind of an event.
 pub(crate) fn kind_of(event: &Event) -> u8 {
@@ -34,6 +36,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Held { .. } => 14,
         Event::Unheld { .. } => 15,
         Event::State { .. } => KIND_STATE,
+        Event::Kept(_) => KIND_KEPT,
     }
 }
 
@@ -120,7 +123,46 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_bool(state.is_some());
             out.extend_from_slice(state.as_deref().unwrap_or_default());
         }
+        Event::Kept(kept) => put_kept(out, kept),
     }
+}
+
+fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
+    out.reserve(kept.head.len() + kept.body.len() + 64);
+    out.put_var(kept.places.len() as u64);
+    for &(queue, seq) in &kept.places {
+        out.put_queue(queue);
+        out.put_var(seq);
+    }
+    out.put_time(kept.at);
+    out.put_bool(kept.dead.is_some());
+    if let Some(dead) = &kept.dead {
+        out.put_str(&dead.reason);
+        out.put_str(&dead.text);
+        out.put_time(dead.at);
+        out.put_str(dead.from.as_str());
+        out.put_var(dead.from_seq.0);
+        out.put_var(u64::from(dead.receives));
+        out.put_var(u64::from(dead.failed));
+    }
+    out.extend_from_slice(&kept.head);
+    out.extend_from_slice(&kept.body);
+}
+
+/// Leaves the reader at the message's headers.
+pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
+    let n = r.count()?;
+    let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
+    let at = r.time()?;
+    let dead = if r.bool()? {
+        let (reason, text) = (r.str()?.to_owned(), r.str()?.to_owned());
+        let (at, from, from_seq) = (r.time()?, r.name()?, Seq(r.var()?));
+        let (receives, failed) = (r.var32()?, r.var32()?);
+        Some(DeadLetter { reason, text, at, from, from_seq, receives, failed })
+    } else {
+        None
+    };
+    Ok(Kept { places, at, dead, head: Bytes::new(), body: Bytes::new() })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.
@@ -340,6 +382,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (queue, session, set) = (r.queue()?, named(r)?, r.bool()?);
             Event::State { queue, session, state: set.then(|| Bytes::copy_from_slice(r.rest())) }
         }
+        KIND_KEPT => Event::Kept(Box::new(get_kept(r)?)),
         _ => return Err(Truncated),
     })
 }

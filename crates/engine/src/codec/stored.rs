@@ -3,15 +3,15 @@
 use std::io;
 
 use bytes::Bytes;
-use malote_model::{Message, QueueName, Seq, Timestamp, limits};
+use malote_model::{Message, Properties, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
-    KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over,
-    get_sent,
+    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_kept,
+    get_moved, get_over, get_sent,
 };
-use super::message::get_message;
+use super::message::{get_message, put_head};
 use super::read::{Reader, Truncated, slice_of};
-use crate::event::Why;
+use crate::event::{Kept, Why};
 use crate::journal::{Patience, Pos, Reading, Segments};
 
 /// A message as it is stored now, with all that was laid over it.
@@ -52,53 +52,10 @@ impl Stored {
 
     /// Reads the record at `pos` and those under it.
     pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
-        let malformed =
-            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
-        let mut over = Vec::new();
-        let mut moved_at = None;
-        let mut dead = None;
-        let mut next = pos;
-        for _ in 0..=limits::CHANGES_CHAIN_MAX {
-            let (kind, bytes) = reading.frame(next, patience)?;
-            match Link::of(kind, &bytes).map_err(malformed)? {
-                Link::Over(from, properties) => {
-                    over.push(properties);
-                    next = from;
-                }
-                Link::Moved(moved) => {
-                    // The newest move tells where it is now; older ones are history.
-                    if moved_at.is_none() {
-                        moved_at = Some(moved.at);
-                        if let Why::Dead { reason, source, receives, failed } = moved.why {
-                            let (word, text) = (reason.word().to_owned(), reason.text());
-                            let (at, from_seq) = (moved.at, Seq(moved.from_seq));
-                            dead = Some(DeadLetter {
-                                reason: word,
-                                text,
-                                at,
-                                from: source,
-                                from_seq,
-                                receives,
-                                failed,
-                            });
-                        }
-                    }
-                    over.push(moved.properties);
-                    next = moved.from;
-                }
-                Link::Sent(at, mut message) => {
-                    over.into_iter()
-                        .rev()
-                        .for_each(|properties| message.properties.lay_over(properties));
-                    return Ok(Self {
-                        message: *message,
-                        enqueued_at: moved_at.unwrap_or(at),
-                        dead,
-                    });
-                }
-            }
-        }
-        Err(malformed(Truncated))
+        let Chain { at, dead, over, record, message_at } = Chain::read(reading, pos, patience)?;
+        let mut message = get_message(&record, &record[message_at..]).map_err(malformed)?;
+        over.into_iter().rev().for_each(|properties| message.properties.lay_over(properties));
+        Ok(Self { message, enqueued_at: at, dead })
     }
 
     /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
@@ -129,10 +86,85 @@ impl Stored {
     }
 }
 
+fn malformed(_: Truncated) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a record is malformed")
+}
+
+/// What a message's records say, from the newest down to the one that holds it whole.
+struct Chain {
+    at: Timestamp,
+    dead: Option<DeadLetter>,
+    /// Changed properties, the newest first.
+    over: Vec<Properties>,
+    /// The record that holds the message, and where in it.
+    record: Bytes,
+    message_at: usize,
+}
+
+impl Chain {
+    fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
+        let mut over = Vec::new();
+        // Where and why it moved last; older moves are history.
+        let mut moved: Option<(Timestamp, Option<DeadLetter>)> = None;
+        let mut next = pos;
+        for _ in 0..=limits::CHANGES_CHAIN_MAX {
+            let (kind, record) = reading.frame(next, patience)?;
+            match Link::of(kind, &record).map_err(malformed)? {
+                Link::Over(from, properties) => {
+                    over.push(properties);
+                    next = from;
+                }
+                Link::Moved(link) => {
+                    next = link.from;
+                    let (at, from_seq) = (link.at, Seq(link.from_seq));
+                    let dead = match link.why {
+                        Why::Dead { reason, source, receives, failed } => {
+                            let (word, text) = (reason.word().to_owned(), reason.text());
+                            Some(DeadLetter {
+                                reason: word,
+                                text,
+                                at,
+                                from: source,
+                                from_seq,
+                                receives,
+                                failed,
+                            })
+                        }
+                        Why::Due | Why::Redriven => None,
+                    };
+                    moved.get_or_insert((at, dead));
+                    over.push(link.properties);
+                }
+                Link::Whole { at, dead, message_at } => {
+                    let (at, dead) = moved.unwrap_or((at, dead));
+                    return Ok(Self { at, dead, over, record, message_at });
+                }
+            }
+        }
+        Err(malformed(Truncated))
+    }
+}
+
+/// A message as compaction copies it: all that its records say, in one.
+pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
+    let Chain { at, dead, over, record, message_at } =
+        Chain::read(reading, pos, Patience::Blocking)?;
+    let places = Vec::new();
+    if over.iter().all(|properties| properties.is_empty()) {
+        // As it was written, to the byte.
+        return Ok(Kept { places, at, dead, head: record.slice(message_at..), body: Bytes::new() });
+    }
+    let mut message = get_message(&record, &record[message_at..]).map_err(malformed)?;
+    over.into_iter().rev().for_each(|properties| message.properties.lay_over(properties));
+    let mut head = Vec::with_capacity(256);
+    put_head(&mut head, &message).map_err(|_| malformed(Truncated))?;
+    Ok(Kept { places, at, dead, head: head.into(), body: message.body.bytes })
+}
+
 enum Link {
-    Over(Pos, malote_model::Properties),
+    Over(Pos, Properties),
     Moved(crate::event::Moved),
-    Sent(Timestamp, Box<Message>),
+    Whole { at: Timestamp, dead: Option<DeadLetter>, message_at: usize },
 }
 
 impl Link {
@@ -144,7 +176,13 @@ impl Link {
         match kind {
             KIND_SENT => {
                 let at = get_sent(&mut r)?.at;
-                Ok(Self::Sent(at, Box::new(get_message(bytes, r.rest())?)))
+                let message_at = bytes.len() - r.rest().len();
+                Ok(Self::Whole { at, dead: None, message_at })
+            }
+            KIND_KEPT => {
+                let Kept { at, dead, .. } = get_kept(&mut r)?;
+                let message_at = bytes.len() - r.rest().len();
+                Ok(Self::Whole { at, dead, message_at })
             }
             KIND_RETURNED | KIND_DEFERRED => {
                 r.queue()?;

@@ -109,6 +109,7 @@ impl Core {
                 }
                 sessions.forget_if_idle(slot);
             }
+            Event::Kept(kept) => self.kept(pos, kept),
         }
     }
 
@@ -284,7 +285,7 @@ impl Core {
     }
 
     /// Forgets what lies over what, from the newest record down.
-    fn forget_records(&mut self, newest: Pos) {
+    pub(super) fn forget_records(&mut self, newest: Pos) {
         let mut next = Some(newest);
         while let Some(pos) = next {
             next = self.under.remove(&pos);

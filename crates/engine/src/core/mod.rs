@@ -12,6 +12,7 @@ mod hold;
 mod index;
 mod leases;
 mod queue;
+mod relocate;
 mod send;
 mod sessions;
 mod settle;
@@ -28,6 +29,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Timestamp};
 
 use self::leases::Leases;
 use self::queue::Queue;
+pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
 use crate::codec::{encode_event, kind_of};
 use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply};
@@ -228,6 +230,13 @@ impl<'a> Turn<'a> {
             Command::List => Ok(Some((self.list(), Needs::Settled))),
             Command::Sessions { queue, after, max } => {
                 self.list_sessions(&queue, after.as_ref(), max)
+            }
+            Command::Relocate { items } => self.relocate(items),
+            Command::LiveBytes => self.live_bytes(),
+            Command::Locate { leases } => self.locate(&leases),
+            Command::Mark => {
+                self.log.mark();
+                Ok(Some((Reply::Done, Needs::Settled)))
             }
         }
     }

@@ -3,13 +3,14 @@
 //!
 //! Read in this order: `pos` and `frame` (what is on disk), `appender` →
 //! `writer` (the way in: append, write, sync), `pipeline` (threads around
-//! those), `recovery` (the way back), `snapshot`, `pool`.
+//! those), `recovery` (the way back), `snapshot`, `compact`, `pool`.
 //!
 //! Every part is a synchronous step, so that the simulator can drive
 //! them in one thread and crash between any two. What frames mean is not known
 //! here: the core's [`Replay`] is.
 
 mod appender;
+mod compact;
 mod frame;
 mod header;
 mod pipeline;
@@ -51,8 +52,8 @@ pub trait Replay {
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]);
     /// Writes all state.
     fn save(&self, out: &mut Vec<u8>);
-    /// Names every position that may still be read. Their segments are kept.
-    fn live(&self, mark: &mut dyn FnMut(Pos));
+    /// Names every position that may still be read, and about how many bytes stand there. Their segments are kept.
+    fn live(&self, mark: &mut dyn FnMut(Pos, u64));
 }
 
 /// Sizes and limits of a journal.
@@ -74,6 +75,9 @@ pub struct Options {
     pub snapshot_after_bytes: u64,
     /// … and after this many times the last snapshot's size.
     pub snapshot_after_ratio: u64,
+    /// Live records are copied out of nearly empty segments when all files together take more than twice the live
+    /// bytes and this.
+    pub compact_floor_bytes: u64,
 }
 
 impl Default for Options {
@@ -87,6 +91,7 @@ impl Default for Options {
             salt: 0,
             snapshot_after_bytes: 256 << 20,
             snapshot_after_ratio: 4,
+            compact_floor_bytes: 256 << 20,
         }
     }
 }

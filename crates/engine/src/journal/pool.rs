@@ -92,6 +92,26 @@ impl Pool {
         self.inner.wanted.notify_all();
     }
 
+    /// Removes spares until `keep` are left. Tells how many went.
+    pub(super) fn trim(&self, keep: usize) -> io::Result<usize> {
+        let mut removed = 0;
+        loop {
+            let mut files = self.inner.files.lock();
+            if files.ready.len() <= keep {
+                break;
+            }
+            let Some(file) = files.ready.pop() else { break };
+            drop(files);
+            // Nothing in it is anybody's: should its name come back after a crash, it is a spare again.
+            self.inner.disk.remove(&file.name())?;
+            removed += 1;
+        }
+        if removed > 0 {
+            self.inner.disk.sync_dir()?;
+        }
+        Ok(removed)
+    }
+
     /// A file for the next segment with room for `bytes_min`: a spare, or a fresh file
     /// while there is room on the disk, or one of the reserved spares.
     pub(super) fn take(&self, bytes_min: u64) -> io::Result<SegmentFile> {

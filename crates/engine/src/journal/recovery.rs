@@ -11,6 +11,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::compact::Live;
 use super::header::{HEADER_BYTES, Header, push_header};
 use super::replay::{Replayed, replay};
 use super::segment::{Segment, SegmentFile, Segments};
@@ -130,8 +131,10 @@ pub fn recover(
         pool: pool.clone(),
         kept,
         known_damage: replayed.damaged,
+        live: Live::of(core),
+        relocated: false,
     };
-    snapshotter.recycle(core);
+    snapshotter.recycle();
     pool.probe()?;
     report.generation = current.generation;
     report.segments = segments.count();

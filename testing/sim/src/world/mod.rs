@@ -10,11 +10,12 @@ mod met;
 use check::Expected;
 pub use met::Met;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use malote_engine::command::{Command, ConnectionId, Grant, Notice, Peeked, Reply};
+use malote_engine::compact::{Compaction, RESIDENTS_MAX};
 use malote_engine::core::{Core, Output, To, Turn};
 use malote_engine::journal::{Chunk, Options, Pos, Recovered, recover};
 use malote_engine::{ConsumerId, Outgoing, Peek, QueueFacts, StateChange, Stored};
@@ -43,6 +44,8 @@ pub struct World {
     pub now: u64,
     pub rng: Rng,
     options: Options,
+    /// Copies that are being made after a snapshot.
+    compaction: Option<(Compaction, BTreeSet<u64>)>,
     unwritten: VecDeque<Chunk>,
     pending: Vec<Pending>,
     asked: BTreeMap<u64, (usize, Ask)>,
@@ -76,6 +79,7 @@ impl World {
             salt: rng.next_u64() as u32,
             snapshot_after_bytes: 32 << 10,
             snapshot_after_ratio: 1,
+            compact_floor_bytes: rng.below(3) * (100 << 10),
         };
         let disk = SimDisk::new();
         let mut core = Core::new(1);
@@ -90,6 +94,7 @@ impl World {
             now: 1_700_000_000_000,
             rng,
             options,
+            compaction: None,
             unwritten: VecDeque::new(),
             pending: Vec::new(),
             asked: BTreeMap::new(),
@@ -168,7 +173,8 @@ impl World {
             }
             440..700 => self.write_one(),
             700..850 => self.sync(),
-            850..900 => drop(self.journal.keeper.step()),
+            850..890 => drop(self.journal.keeper.step()),
+            890..900 | 988.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
                 self.now += 1 + self.rng.below(ms);
@@ -458,15 +464,55 @@ impl World {
     }
 
     fn snapshot(&mut self) {
-        match self.journal.snapshotter.run(&mut Core::new(1)) {
+        let mut core = Core::new(1);
+        match self.journal.snapshotter.run(&mut core) {
             Ok(Some(done)) => {
                 self.met.snapshots += 1;
                 self.met.recycled += done.recycled as u64;
-                self.say(|| format!("snapshot {done:?}"));
+                let victims = self.journal.snapshotter.victims();
+                self.say(|| format!("snapshot {done:?}, victims {victims:?}"));
+                // What an earlier snapshot's core found still holds: the serving core checks each.
+                if !victims.is_empty() && self.compaction.is_none() {
+                    let residents = core.residents(&victims, RESIDENTS_MAX);
+                    let compaction = Compaction::new(residents, self.options.segment_bytes);
+                    self.compaction = Some((compaction, victims));
+                    self.met.compactions += 1;
+                }
+                if self.rng.chance(20) {
+                    let trimmed = self.journal.snapshotter.trim(false);
+                    self.say(|| format!("trimmed {trimmed:?}"));
+                }
             }
             Ok(None) => {}
             Err(error) => self.say(|| format!("no snapshot: {error}")),
         }
+    }
+
+    /// One batch of copies, as the engine's housekeeping asks for it.
+    fn compact(&mut self) {
+        let Some((compaction, victims)) = &mut self.compaction else { return };
+        let Some(items) = compaction.next_batch(&self.journal.segments) else {
+            self.journal.snapshotter.relocated(victims);
+            self.compaction = None;
+            return;
+        };
+        let count = items.len();
+        let (_, hi, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
+        let Some(Output { to: To::Request(LOOK, answer), durable, .. }) = out.into_iter().next()
+        else {
+            panic!("a relocation is answered");
+        };
+        self.say(|| format!("{count} copies up to {hi}: {answer:?}"));
+        match answer {
+            Ok(Reply::Count(copied)) => {
+                assert!(copied == 0 || durable == hi, "a copy is told of when it is durable");
+                self.met.copied += copied;
+            }
+            Err(Refusal::DiskFull) if self.tight => self.compaction = None,
+            other => panic!("a relocation was answered with {other:?}"),
+        }
+        self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
+        self.release();
     }
 
     /// Says what may be said.
@@ -585,6 +631,7 @@ impl World {
         };
         (self.core, self.journal, self.disk) = (core, journal, disk);
         (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
         self.met.restored += u64::from(report.snapshot.is_some());

@@ -386,6 +386,7 @@ impl World {
                 )
             }
             Reply::Sessions(facts) => format!("{facts:?}"),
+            Reply::Located(places) => format!("{} places", places.len()),
         };
         writeln!(self.said, "{text}").unwrap();
     }
