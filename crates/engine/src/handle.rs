@@ -20,7 +20,7 @@ use crate::command::{
     QueueFacts, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::journal::{Marks, Pool, Segments};
+use crate::journal::{Backup, Backups, Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
 /// The engine as its callers see it.
@@ -36,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
+    pub(crate) backups: Backups,
 }
 
 /// Why an answer is not the one asked for.
@@ -165,6 +166,11 @@ impl Engine {
     /// Bytes free on the disk, and whether sending is possible.
     pub fn disk_room(&self) -> (u64, bool) {
         (self.shared.pool.free_bytes(), self.shared.pool.publish_allowed())
+    }
+
+    /// Begins a copy of everything that is durable now. Making it waits for the disk: on a thread that may.
+    pub fn backup(&self) -> io::Result<Backup> {
+        self.shared.backups.begin()
     }
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.

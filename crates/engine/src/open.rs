@@ -103,6 +103,7 @@ impl Engine {
             pool,
             keeper,
             snapshotter,
+            backups,
             marks,
             report,
         } = recovered;
@@ -137,6 +138,7 @@ impl Engine {
             segments: segments.clone(),
             clock: clock.clone(),
             chance,
+            backups,
         };
         let shard = Shard {
             core,

@@ -63,21 +63,22 @@ impl Snapshotter {
 
     /// Live bytes as of the last snapshot.
     pub fn live_bytes(&self) -> u64 {
-        self.live.total
+        self.live.lock().total
     }
 
     /// Generations of the segments to be emptied now; mostly none. Only good right after a snapshot.
     pub fn victims(&self) -> BTreeSet<u64> {
+        let live = self.live.lock();
         let pressed = !self.pool.publish_allowed();
         // Of the segments kept for settling, a copy under pressure takes half of one, and gives back at least one
         // whole. Without any there is nothing to begin with.
-        if pressed && self.pool.spares() == 0 || !pressed && !self.wasteful(self.live.total) {
+        if pressed && self.pool.spares() == 0 || !pressed && !self.wasteful(live.total) {
             return BTreeSet::new();
         }
         let (mut budget, mut excess) = (self.options.segment_bytes / 2, u64::MAX);
         if !pressed {
             budget = ROUND_BYTES.max(4 * self.kept.body_bytes);
-            let allowed = 2 * self.live.total + self.options.compact_floor_bytes;
+            let allowed = 2 * live.total + self.options.compact_floor_bytes;
             excess = self.footprint().saturating_sub(allowed);
         }
         let covered = self.covered();
@@ -86,21 +87,21 @@ impl Snapshotter {
         };
         let mut candidates: Vec<(u64, u64, u64)> = Vec::new();
         for segment in self.segments.all() {
-            let live = self.live.by_generation.get(&segment.generation).copied().unwrap_or(0);
+            let bytes = live.by_generation.get(&segment.generation).copied().unwrap_or(0);
             // Whatever lives is written again: less than half, or nothing is won.
-            if usable(&segment) && live > 0 && live <= segment.file.len / 2 {
-                candidates.push((live, segment.file.len, segment.generation));
+            if usable(&segment) && bytes > 0 && bytes <= segment.file.len / 2 {
+                candidates.push((bytes, segment.file.len, segment.generation));
             }
         }
         candidates.sort_unstable();
         let mut victims = BTreeSet::new();
-        for (live, len, generation) in candidates {
-            if excess == 0 || live > budget {
+        for (bytes, len, generation) in candidates {
+            if excess == 0 || bytes > budget {
                 break;
             }
             victims.insert(generation);
-            budget -= live;
-            excess = excess.saturating_sub(len - live);
+            budget -= bytes;
+            excess = excess.saturating_sub(len - bytes);
         }
         victims
     }

@@ -10,6 +10,7 @@
 //! here: the core's [`Replay`] is.
 
 mod appender;
+mod backup;
 mod compact;
 mod frame;
 mod header;
@@ -28,6 +29,7 @@ mod verify;
 mod writer;
 
 pub use appender::{AppendError, Appender, Chunk, Chunks, FrameRef, GroupPlace};
+pub use backup::{Backup, Backups, RestoreError, Restored, check_backup, restore};
 pub use frame::{
     FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, Frame, FrameError, KIND_MARK, decode_frame,
 };

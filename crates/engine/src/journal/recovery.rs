@@ -11,6 +11,8 @@
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::compact::Live;
 use super::header::{HEADER_BYTES, Header, push_header};
 use super::replay::{Replayed, replay};
@@ -18,7 +20,7 @@ use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer, Writer,
+    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer, Writer,
 };
 use crate::disk::Disk;
 
@@ -70,6 +72,8 @@ pub struct Recovered {
     pub keeper: Keeper,
     /// For a background thread.
     pub snapshotter: Snapshotter,
+    /// For whoever wants a copy.
+    pub backups: Backups,
     /// How far the journal has got.
     pub marks: Arc<Marks>,
     /// What was found and done.
@@ -131,10 +135,16 @@ pub fn recover(
         pool: pool.clone(),
         kept,
         known_damage: replayed.damaged,
-        live: Live::of(core),
+        live: Arc::new(Mutex::new(Live::of(core))),
         relocated: false,
     };
     snapshotter.recycle();
+    let backups = Backups {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        live: snapshotter.live.clone(),
+    };
     pool.probe()?;
     report.generation = current.generation;
     report.segments = segments.count();
@@ -153,6 +163,7 @@ pub fn recover(
         segments,
         pool,
         snapshotter,
+        backups,
         marks,
         report,
     })

@@ -15,6 +15,8 @@
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::compact::Live;
 use super::report::Damage;
 use super::scan::{Found, Scanner};
@@ -71,7 +73,7 @@ fn prefix(covered: Pos, body_bytes: usize) -> Vec<u8> {
     out
 }
 
-fn file_name(covered: Pos) -> String {
+pub(super) fn file_name(covered: Pos) -> String {
     format!("snapshot-{:016x}.snap", covered.get())
 }
 
@@ -173,7 +175,7 @@ pub struct Snapshotter {
     pub(super) pool: Pool,
     pub(super) kept: Kept,
     pub(super) known_damage: Vec<Damage>,
-    pub(super) live: Live,
+    pub(super) live: Arc<Mutex<Live>>,
     /// Something was copied that the last snapshot does not know.
     pub(super) relocated: bool,
 }
@@ -240,7 +242,7 @@ impl Snapshotter {
         self.pool.keep_free(2 * self.kept.body_bytes);
         self.remove_old()?;
         self.relocated = false;
-        self.live = Live::of(fresh);
+        *self.live.lock() = Live::of(fresh);
         let recycled = self.recycle();
         Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
     }
@@ -328,10 +330,11 @@ impl Snapshotter {
         else {
             return 0;
         };
+        let live = self.live.lock();
         let free = |segment: &Segment| {
             segment.end().is_some_and(|end| end <= oldest)
                 && !segment.is_quarantined()
-                && !self.live.has(segment.generation)
+                && !live.has(segment.generation)
         };
         let released = self.segments.release(free);
         let count = released.len();

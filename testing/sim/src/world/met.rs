@@ -25,6 +25,7 @@ pub struct Met {
     pub full: u64,
     pub compactions: u64,
     pub copied: u64,
+    pub restores: u64,
 }
 
 impl Met {
@@ -35,7 +36,7 @@ impl Met {
         }
     }
 
-    fn all(&mut self) -> [&mut u64; 22] {
+    fn all(&mut self) -> [&mut u64; 23] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -59,10 +60,11 @@ impl Met {
             &mut self.full,
             &mut self.compactions,
             &mut self.copied,
+            &mut self.restores,
         ]
     }
 
-    fn values(&self) -> [u64; 22] {
+    fn values(&self) -> [u64; 23] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use malote_engine::command::{Command, ConnectionId, Grant, Notice, Peeked, Reply};
 use malote_engine::compact::{Compaction, RESIDENTS_MAX};
 use malote_engine::core::{Core, Output, To, Turn};
-use malote_engine::journal::{Chunk, Options, Pos, Recovered, recover};
+use malote_engine::journal::{Chunk, Options, Pos, Recovered, recover, restore};
 use malote_engine::{ConsumerId, Outgoing, Peek, QueueFacts, StateChange, Stored};
 use malote_model::{Message, QueueName, Refusal, Seq, Timestamp};
 
@@ -579,7 +579,13 @@ impl World {
         let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
         let poisoned = self.journal.marks.poisoned();
         let mut rng = Rng::new(self.rng.next_u64());
-        let mut disk = if power { self.disk.crashed(&mut rng) } else { self.disk.killed() };
+        let restored = if rng.chance(10) && !poisoned { self.restored() } else { None };
+        let from_backup = restored.is_some();
+        let mut disk = match restored {
+            Some(restored) => restored,
+            None if power => self.disk.crashed(&mut rng),
+            None => self.disk.killed(),
+        };
         self.met.crashes += 1;
         if power {
             self.met.power += 1;
@@ -651,7 +657,12 @@ impl World {
         let cut = report.cut;
         // A flipped bit behind the last mark is a torn tail to any reader.
         if flipped.is_none() || cut >= durable {
-            let keep = if power || poisoned || flipped.is_some() { durable } else { written };
+            let lossy = power || poisoned || from_backup || flipped.is_some();
+            let keep = if lossy { durable } else { written };
+            assert!(
+                !from_backup || flipped.is_some() || cut == durable,
+                "a backup made at {durable} ends at {cut}"
+            );
             assert!(
                 cut >= keep,
                 "lost: the journal ends at {cut}, and {keep} was kept (power {power})"
@@ -705,6 +716,34 @@ impl World {
         if self.rng.chance(30) {
             self.flush();
         }
+    }
+
+    /// A new disk, made of a backup of this one.
+    fn restored(&mut self) -> Option<SimDisk> {
+        let backup = match self.journal.backups.begin() {
+            Ok(backup) => backup,
+            Err(error) => {
+                assert!(self.flipped, "no backup can be made: {error}");
+                return None;
+            }
+        };
+        let mut bytes = Vec::new();
+        for piece in backup {
+            match piece {
+                Ok(piece) => bytes.extend(piece),
+                Err(error) if self.flipped => {
+                    self.say(|| format!("no backup of damaged data: {error}"));
+                    return None;
+                }
+                Err(error) => panic!("a backup failed: {error}"),
+            }
+        }
+        let disk = SimDisk::new();
+        let done = restore(&mut bytes.as_slice(), &disk)
+            .unwrap_or_else(|error| panic!("a backup cannot be restored: {error}"));
+        self.say(|| format!("restored {done:?}"));
+        self.met.restores += 1;
+        Some(disk)
     }
 
     fn begin_anew(&mut self) {
