@@ -1,4 +1,4 @@
-//! The journal as of one position, as one stream of bytes, and back into a directory.
+//! The journal as of one position, as one stream of bytes. The way back is `restore`.
 //!
 //! ```text
 //! | magic 8 | version 4 | reserved 4 | position 8 |
@@ -13,23 +13,22 @@
 //! a backup that was finished can be restored.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::scan::{Found, Scanner};
-use super::segment::{Segment, Segments, file_number};
 use super::compact::Live;
-use super::snapshot::{self, SUFFIX};
-use super::{HEADER_BYTES, Marks, Pos, verify};
+use super::scan::{Found, Scanner};
+use super::segment::{Segment, Segments};
+use super::snapshot;
+use super::{HEADER_BYTES, Marks, Pos};
 use crate::disk::{Disk, DiskFile};
 
-const MAGIC: &[u8; 8] = b"maloteB1";
-const VERSION: u32 = 1;
-const NAME_BYTES_MAX: usize = 64;
+pub(super) const MAGIC: &[u8; 8] = b"maloteB1";
+pub(super) const VERSION: u32 = 1;
 /// The stream is read and written in pieces of this size.
-const PIECE_BYTES: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 /// Snapshots are replaced while a backup begins; so often it is tried with the next one.
 const TRIES: usize = 5;
 
@@ -133,9 +132,16 @@ pub struct Backup {
 
 enum Step {
     /// A file that is read piece by piece.
-    Streaming { file: Arc<dyn DiskFile>, at: u64, len: u64 },
+    Streaming {
+        file: Arc<dyn DiskFile>,
+        at: u64,
+        len: u64,
+    },
     /// A segment that was read and verified whole.
-    Held { bytes: Vec<u8>, at: usize },
+    Held {
+        bytes: Vec<u8>,
+        at: usize,
+    },
     /// Between two files.
     Between,
     Done,
@@ -255,169 +261,5 @@ impl Iterator for Backup {
             (self.step, self.head) = (Step::Done, Vec::new());
         }
         piece
-    }
-}
-
-/// Why a backup is not taken. Each message is one sentence for the user.
-#[derive(Debug, thiserror::Error)]
-pub enum RestoreError {
-    /// It begins like something else.
-    #[error("this is not a backup of Malote")]
-    NotABackup,
-    /// A later version made it.
-    #[error("the backup has format version {0}, which this version of Malote does not know")]
-    Newer(u32),
-    /// It ends too early.
-    #[error("the backup is cut short: its end is missing")]
-    CutShort,
-    /// A checksum does not hold, or what it says cannot be.
-    #[error("the backup is damaged: {0}")]
-    Damaged(String),
-    /// What was restored is not what was backed up.
-    #[error("the restored directory cannot be used: {0}")]
-    Unusable(String),
-    /// Reading it or writing the directory failed.
-    #[error("the backup could not be restored: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// What a backup holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// Everything before this position.
-    pub position: Pos,
-    /// Files.
-    pub files: u64,
-    /// Bytes of the whole backup.
-    pub bytes: u64,
-}
-
-/// Reads a backup to its end and verifies its checksums, without keeping any of it.
-pub fn check_backup(backup: &mut dyn Read) -> Result<Restored, RestoreError> {
-    read(backup, None)
-}
-
-/// Writes what a backup holds into an empty directory, and verifies that a server would find just that.
-pub fn restore(backup: &mut dyn Read, disk: &dyn Disk) -> Result<Restored, RestoreError> {
-    let restored = read(backup, Some(disk))?;
-    disk.sync_dir()?;
-    let found = verify(disk).map_err(|error| RestoreError::Unusable(error.to_string()))?;
-    if let Some(why) = found.refused {
-        return Err(RestoreError::Unusable(why));
-    }
-    let report = found.recovery;
-    let whole = report.damaged.is_empty()
-        && report.unreadable_segments.is_empty()
-        && report.invalid_snapshots.is_empty();
-    if !whole || report.cut != restored.position {
-        let why = format!("it ends at {} and not at {}", report.cut, restored.position);
-        return Err(RestoreError::Unusable(why));
-    }
-    Ok(restored)
-}
-
-fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, RestoreError> {
-    let mut input = Input { from: backup, crc: 0, bytes: 0 };
-    let magic: [u8; 8] = match input.fixed() {
-        Err(RestoreError::CutShort) => return Err(RestoreError::NotABackup),
-        other => other?,
-    };
-    if &magic != MAGIC {
-        return Err(RestoreError::NotABackup);
-    }
-    let version = u32::from_le_bytes(input.fixed()?);
-    if version != VERSION {
-        return Err(RestoreError::Newer(version));
-    }
-    let _reserved: [u8; 4] = input.fixed()?;
-    let position = Pos::from_u64(u64::from_le_bytes(input.fixed()?));
-    let mut files = 0;
-    loop {
-        let name_len = usize::from(u16::from_le_bytes(input.fixed()?));
-        if name_len == 0 {
-            let count = u64::from_le_bytes(input.fixed()?);
-            input.check("its end")?;
-            if count != files || input.more()? {
-                return Err(RestoreError::Damaged(String::from("it holds more than it says")));
-            }
-            return Ok(Restored { position, files, bytes: input.bytes });
-        }
-        let name = input.name(name_len)?;
-        let len = u64::from_le_bytes(input.fixed()?);
-        input.content(&name, len, disk)?;
-        files += 1;
-    }
-}
-
-struct Input<'a> {
-    from: &'a mut dyn Read,
-    crc: u32,
-    bytes: u64,
-}
-
-impl Input<'_> {
-    fn fill(&mut self, buf: &mut [u8]) -> Result<(), RestoreError> {
-        self.from.read_exact(buf).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => RestoreError::CutShort,
-            _ => RestoreError::Io(error),
-        })?;
-        self.crc = crc32c::crc32c_append(self.crc, buf);
-        self.bytes += buf.len() as u64;
-        Ok(())
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], RestoreError> {
-        let mut bytes = [0; N];
-        self.fill(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// The checksum of everything before it.
-    fn check(&mut self, what: &str) -> Result<(), RestoreError> {
-        let have = self.crc;
-        if u32::from_le_bytes(self.fixed()?) != have {
-            return Err(RestoreError::Damaged(format!("the checksum after {what} does not hold")));
-        }
-        Ok(())
-    }
-
-    fn more(&mut self) -> Result<bool, RestoreError> {
-        Ok(self.from.read(&mut [0])? > 0)
-    }
-
-    /// Only names that the journal gives: a backup never writes anywhere else.
-    fn name(&mut self, len: usize) -> Result<String, RestoreError> {
-        let mut bytes = [0; NAME_BYTES_MAX];
-        let strange = || RestoreError::Damaged(String::from("a file in it has a strange name"));
-        let name = bytes.get_mut(..len).ok_or_else(strange)?;
-        self.fill(name)?;
-        let name = std::str::from_utf8(name).map_err(|_| strange())?;
-        if file_number(name).is_none() && snapshot::named(name, SUFFIX).is_none() {
-            return Err(strange());
-        }
-        Ok(name.to_owned())
-    }
-
-    fn content(
-        &mut self,
-        name: &str,
-        len: u64,
-        disk: Option<&dyn Disk>,
-    ) -> Result<(), RestoreError> {
-        let file = disk.map(|disk| disk.create(name)).transpose()?;
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut at = 0;
-        while at < len {
-            let n = PIECE_BYTES.min(usize::try_from(len - at).unwrap_or(PIECE_BYTES));
-            self.fill(&mut piece[..n])?;
-            if let Some(file) = &file {
-                file.write_at(&piece[..n], at)?;
-            }
-            at += n as u64;
-        }
-        if let Some(file) = file {
-            file.sync_all()?;
-        }
-        self.check(name)
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Read in this order: `pos` and `frame` (what is on disk), `appender` →
 //! `writer` (the way in: append, write, sync), `pipeline` (threads around
-//! those), `recovery` (the way back), `snapshot`, `compact`, `pool`.
+//! those), `recovery` (the way back), `snapshot`, `compact`, `pool`,
+//! `backup` and `restore`.
 //!
 //! Every part is a synchronous step, so that the simulator can drive
 //! them in one thread and crash between any two. What frames mean is not known
@@ -21,6 +22,7 @@ mod reading;
 mod recovery;
 mod replay;
 mod report;
+mod restore;
 mod scan;
 mod segment;
 mod snapshot;
@@ -29,7 +31,7 @@ mod verify;
 mod writer;
 
 pub use appender::{AppendError, Appender, Chunk, Chunks, FrameRef, GroupPlace};
-pub use backup::{Backup, Backups, RestoreError, Restored, check_backup, restore};
+pub use backup::{Backup, Backups};
 pub use frame::{
     FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, Frame, FrameError, KIND_MARK, decode_frame,
 };
@@ -40,6 +42,7 @@ pub use pos::{Pos, SEGMENT_BYTES_MAX};
 pub use reading::{Patience, Reading};
 pub use recovery::{OpenError, Recovered, recover};
 pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
+pub use restore::{RestoreError, Restored, check_backup, restore};
 pub use segment::{Pin, Segments};
 pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
 pub use verify::verify;

@@ -20,7 +20,8 @@ use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer, Writer,
+    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer,
+    Writer,
 };
 use crate::disk::Disk;
 
