@@ -20,7 +20,8 @@ use crate::command::{
     QueueFacts, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::journal::{Backup, Backups, Marks, Pool, Segments};
+use crate::housekeeping::Ledger;
+use crate::journal::{Backups, Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
 /// The engine as its callers see it.
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
     pub(crate) backups: Backups,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// Why an answer is not the one asked for.
@@ -156,21 +158,6 @@ impl Engine {
     /// How far the journal has got, and how long its syncs take.
     pub fn journal(&self) -> &Marks {
         &self.shared.marks
-    }
-
-    /// Bytes of journal segments in use.
-    pub fn journal_bytes(&self) -> u64 {
-        self.shared.segments.bytes()
-    }
-
-    /// Bytes free on the disk, and whether sending is possible.
-    pub fn disk_room(&self) -> (u64, bool) {
-        (self.shared.pool.free_bytes(), self.shared.pool.publish_allowed())
-    }
-
-    /// Begins a copy of everything that is durable now. Making it waits for the disk: on a thread that may.
-    pub fn backup(&self) -> io::Result<Backup> {
-        self.shared.backups.begin()
     }
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.

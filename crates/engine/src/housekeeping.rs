@@ -1,6 +1,8 @@
-//! What happens behind: snapshots, recycling, compaction. One thread, one thing at a time; serving never waits for it.
+//! What happens behind: snapshots, recycling, compaction, scrubbing. One thread, one thing at a time; serving never waits for it.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -8,8 +10,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::command::{Command, Reply};
 use crate::compact::{Compaction, RESIDENTS_MAX};
 use crate::core::Core;
-use crate::handle::{EngineError, Shared};
-use crate::journal::{Marks, Pool, Segments, Snapshotter};
+use crate::handle::{Engine, EngineError, Shared};
+use crate::journal::{
+    Backup, Marks, Options, Pool, Scrubber, Segments, SnapshotError, Snapshotter,
+};
 use crate::mailbox::Mailbox;
 
 /// How often it is asked whether something is due.
@@ -22,10 +26,90 @@ const LOOK_CHECKS_MAX: u32 = 1200;
 /// Between two batches of copies, so that they never take all of a disk: at most 25 MiB/s.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Checks from the end of one round of scrubbing to the next: an hour.
+const SCRUB_REST_CHECKS: u64 = 7200;
+
+/// What was done since the start, and found at the last snapshot.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub live_bytes: AtomicU64,
+    pub snapshot_bytes: AtomicU64,
+    pub copied: AtomicU64,
+    pub recycled: AtomicU64,
+    pub scrubbed_bytes: AtomicU64,
+    pub damaged: AtomicU64,
+}
+
+impl Ledger {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// What the engine has on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFacts {
+    /// Bytes of journal segments in use.
+    pub journal_bytes: u64,
+    /// Journal segments in use.
+    pub segments: u64,
+    /// Bytes of the journal that were live at the last snapshot, about.
+    pub live_bytes: u64,
+    /// Bytes of segment files that wait to be used.
+    pub spare_bytes: u64,
+    /// Bytes of snapshots.
+    pub snapshot_bytes: u64,
+    /// Bytes free on the disk; 0 when it does not tell.
+    pub free_bytes: u64,
+    /// Whether sending is possible: it is not when only the last spares are left.
+    pub publish_allowed: bool,
+    /// Records that compaction copied since the start.
+    pub copied: u64,
+    /// Segments that were used again since the start.
+    pub recycled: u64,
+    /// Bytes read again and verified since the start.
+    pub scrubbed_bytes: u64,
+    /// Damaged parts of the journal found at the start and since.
+    pub damaged: u64,
+}
+
+impl Engine {
+    /// What is on the disk.
+    pub fn disk(&self) -> DiskFacts {
+        let Shared { segments, pool, ledger, .. } = &*self.shared;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiskFacts {
+            journal_bytes: segments.bytes(),
+            segments: segments.count() as u64,
+            live_bytes: read(&ledger.live_bytes),
+            spare_bytes: pool.spare_bytes(),
+            snapshot_bytes: read(&ledger.snapshot_bytes),
+            free_bytes: pool.free_bytes(),
+            publish_allowed: pool.publish_allowed(),
+            copied: read(&ledger.copied),
+            recycled: read(&ledger.recycled),
+            scrubbed_bytes: read(&ledger.scrubbed_bytes),
+            damaged: read(&ledger.damaged),
+        }
+    }
+
+    /// Begins a copy of everything that is durable now. Making it waits for the disk: on a thread that may.
+    pub fn backup(&self) -> io::Result<Backup> {
+        self.shared.backups.begin()
+    }
+}
+
 pub(crate) struct Housekeeping {
     snapshotter: Snapshotter,
+    scrubber: Scrubber,
+    ledger: Arc<Ledger>,
     hash_seed: u64,
     segment_bytes: u64,
+    scrub_bytes_per_s: u64,
+    /// Bytes that may be scrubbed now; below zero after a large frame.
+    scrub_budget: i64,
+    /// Checks until the next round of scrubbing.
+    scrub_in: u64,
     mailbox: Arc<Mailbox>,
     segments: Segments,
     pool: Pool,
@@ -42,15 +126,23 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     pub(crate) fn new(
         snapshotter: Snapshotter,
+        scrubber: Scrubber,
         hash_seed: u64,
-        segment_bytes: u64,
+        options: &Options,
         shared: &Shared,
         stopping: Arc<(Mutex<bool>, Condvar)>,
     ) -> Self {
+        shared.ledger.live_bytes.store(snapshotter.live_bytes(), Ordering::Relaxed);
+        shared.ledger.snapshot_bytes.store(snapshotter.snapshot_bytes(), Ordering::Relaxed);
         Self {
             snapshotter,
+            scrubber,
+            ledger: shared.ledger.clone(),
             hash_seed,
-            segment_bytes,
+            segment_bytes: options.segment_bytes,
+            scrub_bytes_per_s: options.scrub_bytes_per_s,
+            scrub_budget: 0,
+            scrub_in: 0,
             mailbox: shared.mailbox.clone(),
             segments: shared.segments.clone(),
             pool: shared.pool.clone(),
@@ -66,6 +158,7 @@ impl Housekeeping {
     /// Keeps house until the engine stops.
     pub(crate) fn run(mut self) {
         while !self.pause(CHECK) {
+            self.scrub();
             self.look();
             let wanted = self.wanted && self.snapshotter.behind();
             if !wanted && !self.snapshotter.due() {
@@ -115,16 +208,56 @@ impl Housekeeping {
         }
     }
 
+    /// Reads as much of the journal again as half a second allows.
+    fn scrub(&mut self) {
+        self.scrub_in = self.scrub_in.saturating_sub(1);
+        if self.scrub_in > 0 || self.scrub_bytes_per_s == 0 {
+            return;
+        }
+        self.scrub_budget += i64::try_from(self.scrub_bytes_per_s / 2).unwrap_or(i64::MAX);
+        while self.scrub_budget > 0 {
+            let done = match self.scrubber.step() {
+                Ok(done) => done,
+                Err(error) => {
+                    tracing::error!(%error, "a part of the journal cannot be read");
+                    Ledger::add(&self.ledger.damaged, 1);
+                    return;
+                }
+            };
+            self.scrub_budget = self.scrub_budget.saturating_sub_unsigned(done.bytes);
+            Ledger::add(&self.ledger.scrubbed_bytes, done.bytes);
+            if let Some(damage) = done.damage {
+                Ledger::add(&self.ledger.damaged, 1);
+                tracing::error!(
+                    file = damage.file, from = %damage.from, to = %damage.to,
+                    "a part of the journal is damaged: the file is kept as it is; `malote verify` tells more"
+                );
+            }
+            if done.round {
+                (self.scrub_in, self.scrub_budget) = (SCRUB_REST_CHECKS, 0);
+                return;
+            }
+        }
+    }
+
     /// Makes a snapshot and copies what stands in the way of recycling. Tells whether any of it won something.
     fn snapshot(&mut self) -> bool {
         let mut core = Core::new(self.hash_seed);
         let recycled = match self.snapshotter.run(&mut core) {
             Ok(Some(done)) => {
                 tracing::debug!(?done, "snapshot");
+                let live_bytes = self.snapshotter.live_bytes();
+                self.ledger.live_bytes.store(live_bytes, Ordering::Relaxed);
+                let snapshot_bytes = self.snapshotter.snapshot_bytes();
+                self.ledger.snapshot_bytes.store(snapshot_bytes, Ordering::Relaxed);
+                Ledger::add(&self.ledger.recycled, done.recycled as u64);
                 done.recycled
             }
             Ok(None) => return false,
             Err(error) => {
+                if matches!(error, SnapshotError::Damaged(_)) {
+                    Ledger::add(&self.ledger.damaged, 1);
+                }
                 tracing::warn!(%error, "no snapshot could be made; the journal grows until one can");
                 return false;
             }
@@ -137,6 +270,7 @@ impl Housekeeping {
         drop(core);
         let copied = self.compact(Compaction::new(residents, self.segment_bytes));
         tracing::debug!(segments = victims.len(), copied, "compaction");
+        Ledger::add(&self.ledger.copied, copied);
         if copied > 0 {
             self.snapshotter.relocated(&victims);
         }

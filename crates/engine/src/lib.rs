@@ -29,4 +29,5 @@ pub use command::{
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
+pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
 use crate::handle::{Engine, Shared};
-use crate::housekeeping::Housekeeping;
+use crate::housekeeping::{Housekeeping, Ledger};
 use crate::journal::{
     self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments,
 };
@@ -103,6 +104,7 @@ impl Engine {
             pool,
             keeper,
             snapshotter,
+            scrubber,
             backups,
             marks,
             report,
@@ -139,7 +141,10 @@ impl Engine {
             clock: clock.clone(),
             chance,
             backups,
+            ledger: Arc::new(Ledger::default()),
         };
+        let found = report.damaged.len() + report.unreadable_segments.len();
+        shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
         let shard = Shard {
             core,
             appender,
@@ -154,8 +159,9 @@ impl Engine {
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let housekeeping = Housekeeping::new(
             snapshotter,
+            scrubber,
             hash_seed,
-            options.segment_bytes,
+            &options,
             &shared,
             stopping.clone(),
         );

@@ -71,6 +71,7 @@ routes! {
     GET "/api/v1/scale/{queue}" scale => about::scale;
     GET "/api/v1/openapi.json" openapi => about::openapi;
     GET "/api/v1/version" version => about::version;
+    GET "/api/v1/disk" disk => about::disk;
     GET "/api/v1/backup" backup => backup::backup;
     GET "/api/v1/connect" connect => native::connect;
     GET "/problems/{code}" problem => about::problem;

@@ -19,10 +19,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::compact::Live;
-use super::scan::{Found, Scanner};
+use super::scrub::first_damage;
 use super::segment::{Segment, Segments};
 use super::snapshot;
-use super::{HEADER_BYTES, Marks, Pos};
+use super::{Marks, Pos};
 use crate::disk::{Disk, DiskFile};
 
 pub(super) const MAGIC: &[u8; 8] = b"maloteB1";
@@ -199,25 +199,12 @@ impl Backup {
         let end = end.unwrap_or(self.position).offset();
         let mut bytes = Vec::new();
         segment.read_all(end, &mut bytes)?;
-        let mut scan = Scanner::new(&bytes, segment, HEADER_BYTES as u32, end);
-        loop {
-            match scan.next() {
-                Found::Group => {}
-                Found::End => break,
-                Found::Broken => {
-                    let stop = scan.pos();
-                    // Where an old segment ends is not known when its successor is gone: behind its last frame there
-                    // is nothing of its own.
-                    let unknown = segment.generation < self.covered.generation()
-                        && end == segment.file.limit();
-                    if !unknown || scan.skip_damage() {
-                        return Err(damaged_error(segment));
-                    }
-                    bytes.truncate(stop.offset() as usize);
-                    break;
-                }
-            }
+        let found = first_damage(segment, &bytes, end).map_err(|_| damaged_error(segment))?;
+        // Only of old ones the end may be unknown.
+        if found != end && segment.generation >= self.covered.generation() {
+            return Err(damaged_error(segment));
         }
+        bytes.truncate(found as usize);
         Ok(bytes)
     }
 

@@ -51,8 +51,7 @@ impl Snapshotter {
     /// Bytes of all files, surplus spares not counted: those are given up when nobody writes.
     fn footprint(&self) -> u64 {
         let spares = self.pool.spares().min(self.options.spares) as u64;
-        let snapshots = self.kept.body_bytes * self.kept.covered.len() as u64;
-        self.segments.bytes() + spares * self.options.segment_bytes + snapshots
+        self.segments.bytes() + spares * self.options.segment_bytes + self.snapshot_bytes()
     }
 
     /// Whether the files take more than this much that lives justifies, and there is something to be had.
@@ -64,6 +63,11 @@ impl Snapshotter {
     /// Live bytes as of the last snapshot.
     pub fn live_bytes(&self) -> u64 {
         self.live.lock().total
+    }
+
+    /// Bytes of the snapshots that are kept.
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.kept.body_bytes * self.kept.covered.len() as u64
     }
 
     /// Generations of the segments to be emptied now; mostly none. Only good right after a snapshot.

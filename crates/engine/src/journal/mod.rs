@@ -4,7 +4,7 @@
 //! Read in this order: `pos` and `frame` (what is on disk), `appender` →
 //! `writer` (the way in: append, write, sync), `pipeline` (threads around
 //! those), `recovery` (the way back), `snapshot`, `compact`, `pool`,
-//! `backup` and `restore`.
+//! `scrub`, `backup` and `restore`.
 //!
 //! Every part is a synchronous step, so that the simulator can drive
 //! them in one thread and crash between any two. What frames mean is not known
@@ -24,6 +24,7 @@ mod replay;
 mod report;
 mod restore;
 mod scan;
+mod scrub;
 mod segment;
 mod snapshot;
 mod survey;
@@ -43,6 +44,7 @@ pub use reading::{Patience, Reading};
 pub use recovery::{OpenError, Recovered, recover};
 pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
 pub use restore::{RestoreError, Restored, check_backup, restore};
+pub use scrub::{Scrubbed, Scrubber};
 pub use segment::{Pin, Segments};
 pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
 pub use verify::verify;
@@ -83,6 +85,8 @@ pub struct Options {
     /// Live records are copied out of nearly empty segments when all files together take more than twice the live
     /// bytes and this.
     pub compact_floor_bytes: u64,
+    /// Sealed segments are read again and verified at this rate; 0 for never.
+    pub scrub_bytes_per_s: u64,
 }
 
 impl Default for Options {
@@ -97,6 +101,7 @@ impl Default for Options {
             snapshot_after_bytes: 256 << 20,
             snapshot_after_ratio: 4,
             compact_floor_bytes: 256 << 20,
+            scrub_bytes_per_s: 4 << 20,
         }
     }
 }

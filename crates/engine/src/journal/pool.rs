@@ -64,6 +64,12 @@ impl Pool {
         self.inner.files.lock().ready.len()
     }
 
+    /// Bytes of the files that wait to be used, those that are too short included.
+    pub fn spare_bytes(&self) -> u64 {
+        let files = self.inner.files.lock();
+        files.ready.iter().chain(&files.short).map(|file| file.len).sum()
+    }
+
     /// Bytes free on the disk; 0 when the disk does not tell.
     pub fn free_bytes(&self) -> u64 {
         self.inner.disk.free_bytes().unwrap_or(0)

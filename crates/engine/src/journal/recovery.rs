@@ -20,8 +20,8 @@ use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer,
-    Writer,
+    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Scrubber, Snapshotter,
+    Syncer, Writer,
 };
 use crate::disk::Disk;
 
@@ -73,6 +73,8 @@ pub struct Recovered {
     pub keeper: Keeper,
     /// For a background thread.
     pub snapshotter: Snapshotter,
+    /// For a background thread.
+    pub scrubber: Scrubber,
     /// For whoever wants a copy.
     pub backups: Backups,
     /// How far the journal has got.
@@ -140,6 +142,12 @@ pub fn recover(
         relocated: false,
     };
     snapshotter.recycle();
+    let scrubber = Scrubber {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        at: Pos::ZERO,
+    };
     let backups = Backups {
         disk: disk.clone(),
         segments: segments.clone(),
@@ -164,6 +172,7 @@ pub fn recover(
         segments,
         pool,
         snapshotter,
+        scrubber,
         backups,
         marks,
         report,

@@ -80,6 +80,7 @@ impl World {
             snapshot_after_bytes: 32 << 10,
             snapshot_after_ratio: 1,
             compact_floor_bytes: rng.below(3) * (100 << 10),
+            scrub_bytes_per_s: 0,
         };
         let disk = SimDisk::new();
         let mut core = Core::new(1);

@@ -23,6 +23,7 @@ pub fn options() -> Options {
         snapshot_after_bytes: 64 << 10,
         snapshot_after_ratio: 1,
         compact_floor_bytes: 0,
+        scrub_bytes_per_s: 0,
     }
 }
 
