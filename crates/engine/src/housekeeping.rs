@@ -192,9 +192,7 @@ impl Housekeeping {
         let written_bytes = self.marks.written_bytes();
         let busy = written_bytes - self.written_bytes > self.segment_bytes;
         self.written_bytes = written_bytes;
-        if let Err(error) = self.snapshotter.trim(busy) {
-            tracing::warn!(%error, "a surplus journal segment could not be removed");
-        }
+        self.trim(busy);
         if !self.snapshotter.wasteful(0) {
             return;
         }
@@ -205,6 +203,13 @@ impl Housekeeping {
         if self.wanted && !self.snapshotter.behind() {
             // What a single snapshot covers is not free yet; for a second one the journal must have moved on.
             let _ = self.mailbox.ask_blocking(Command::Mark); // stopping: then nothing matters
+        }
+    }
+
+    /// Gives up spare files that nobody will need soon.
+    fn trim(&self, busy: bool) {
+        if let Err(error) = self.snapshotter.trim(busy) {
+            tracing::warn!(%error, "a surplus journal segment could not be removed");
         }
     }
 
@@ -262,6 +267,7 @@ impl Housekeeping {
                 return false;
             }
         };
+        self.trim(true);
         let victims = self.snapshotter.victims();
         if victims.is_empty() {
             return recycled > 0;

@@ -92,7 +92,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            segment_bytes: SEGMENT_BYTES_MAX,
+            // One in use, three spare and the snapshots of an empty broker together stay below 256 MiB.
+            segment_bytes: 60 << 20,
             first_segment_bytes: 1 << 20,
             spares: 3,
             spares_reserved: 2,
