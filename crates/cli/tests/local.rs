@@ -100,6 +100,7 @@ fn a_server_with_users_lets_in_who_it_knows() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // files of the test's own
 fn a_backup_of_a_running_server_is_restored_elsewhere() {
     let server = Server::start();
     server.ok("queue create orders --sessions dynamic");

@@ -10,7 +10,7 @@
 //!
 //! The first command writes `v2.backup`, the second what is in it; then read the difference. Time stands still in
 //! here, so that leases, delays and schedules of a fixture are as they were on the day it was made.
-#![allow(clippy::unwrap_used)] // a test
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, and files of its own
 
 use std::fmt::Write;
 use std::path::Path;
