@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::{self, decode_frame};
 use super::report::Damage;
-use super::scan::{Found, Scanner};
+use super::scan::{Ahead, Found, Scanner};
 use super::segment::{Segment, Segments};
 use super::{HEADER_BYTES, Marks, Pos};
 use crate::disk::Disk;
@@ -121,15 +121,15 @@ fn cut_off(here: &[u8], at: Pos) -> bool {
         || frame::announced_len(here, at).is_some_and(|len| len > here.len())
 }
 
-/// Reads a segment whole and finds the first part of it that is not as it was written. Where an old segment ends is
-/// not known when its successor is gone: behind its last frame there is nothing of its own.
+/// Reads a segment whole and finds the first part of it that is not as it was written.
 pub(super) fn damage_in(segment: &Segment, end: u32) -> io::Result<Option<Damage>> {
     let mut bytes = Vec::new();
     segment.read_all(end, &mut bytes)?;
     Ok(first_damage(segment, &bytes, end).err())
 }
 
-/// Where a segment's frames end, or what is damaged in it.
+/// Where a segment's frames end, or what is damaged in it. The end of an old segment is not known when its successor
+/// is gone: then a bad frame is damage only if a mark behind it says that it was durable.
 pub(super) fn first_damage(segment: &Segment, bytes: &[u8], end: u32) -> Result<u32, Damage> {
     let mut scan = Scanner::new(bytes, segment, HEADER_BYTES as u32, end);
     loop {
@@ -138,10 +138,13 @@ pub(super) fn first_damage(segment: &Segment, bytes: &[u8], end: u32) -> Result<
             Found::End => return Ok(end),
             Found::Broken => {
                 let from = scan.pos();
-                let goes_on = scan.skip_damage();
-                if end == segment.file.limit() && !goes_on {
+                let mut ahead = Ahead::default();
+                ahead.look(bytes, segment, from.offset(), end);
+                // An unknown end; what lies behind it was torn, and given up by the recovery that found it.
+                if end == segment.file.limit() && ahead.durable <= from {
                     return Ok(from.offset());
                 }
+                scan.skip_damage();
                 return Err(Damage { file: segment.file.name(), from, to: scan.pos() });
             }
         }

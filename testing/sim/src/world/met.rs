@@ -26,6 +26,7 @@ pub struct Met {
     pub compactions: u64,
     pub copied: u64,
     pub restores: u64,
+    pub scrubbed: u64,
 }
 
 impl Met {
@@ -36,7 +37,7 @@ impl Met {
         }
     }
 
-    fn all(&mut self) -> [&mut u64; 23] {
+    fn all(&mut self) -> [&mut u64; 24] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -61,10 +62,11 @@ impl Met {
             &mut self.compactions,
             &mut self.copied,
             &mut self.restores,
+            &mut self.scrubbed,
         ]
     }
 
-    fn values(&self) -> [u64; 23] {
+    fn values(&self) -> [u64; 24] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

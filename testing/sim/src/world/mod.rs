@@ -183,7 +183,8 @@ impl World {
                 self.say(|| String::from("the clock jumps"));
             }
             930..950 if self.journal.snapshotter.due() || self.rng.chance(20) => self.snapshot(),
-            950..955 => self.journal.appender.mark(),
+            950..953 => self.journal.appender.mark(),
+            953..955 => self.scrub(),
             955..965 => {
                 self.turn(Vec::new());
                 self.check_all();
