@@ -165,9 +165,14 @@ impl Housekeeping {
                 continue;
             }
             self.wanted = false;
-            let freed = self.snapshot();
-            self.look_checks =
-                if freed { LOOK_CHECKS } else { (2 * self.look_checks).min(LOOK_CHECKS_MAX) };
+            match self.snapshot() {
+                true => self.look_checks = LOOK_CHECKS,
+                // Looking did not help: the next look is later.
+                false if wanted => {
+                    self.look_checks = (2 * self.look_checks).min(LOOK_CHECKS_MAX);
+                }
+                false => {}
+            }
         }
     }
 
