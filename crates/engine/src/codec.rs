@@ -7,13 +7,16 @@
 mod event;
 mod message;
 mod read;
+mod rule;
 mod spec;
 mod stored;
 
-pub(crate) use event::{decode_event, encode_event, kind_of};
+pub(crate) use event::{decode_event, encode_event, get_way, kind_of, put_way};
 pub use message::Outgoing;
 pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};
+pub use rule::{decode_rule, decode_topic_spec, encode_rule, encode_topic_spec};
+pub(crate) use rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 pub(crate) use spec::{get_spec, put_spec};
-pub use stored::{DeadLetter, Stored, read_state};
+pub use stored::{DeadLetter, Stored, Unreadable, read_state};
 pub(crate) use stored::{read_whole, state_of};

@@ -4,18 +4,20 @@
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Rule, Seq, SessionId, Settlement,
+    Timestamp, TopicName, TopicSpec,
 };
 
 use crate::codec::Outgoing;
 use crate::core::Relocation;
+use crate::event::{Cause, QueueId};
 use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
 #[derive(Debug)]
 pub enum Command {
-    /// Make the queue, or find it just as asked.
-    Declare { name: QueueName, spec: Box<QueueSpec> },
+    /// Make the queue, or find it just as asked. An exclusive one belongs to the connection.
+    Declare { name: QueueName, spec: Box<QueueSpec>, connection: Option<ConnectionId> },
     /// Replace the specification.
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
@@ -24,10 +26,12 @@ pub enum Command {
     Purge { queue: QueueName },
     /// Stop or resume delivery; sending and settling go on.
     Pause { queue: QueueName, paused: bool },
-    /// Send all or none, to one queue or several.
-    Send { items: Vec<(QueueName, Outgoing)> },
+    /// Send all or none, to queues and topics.
+    Send { items: Vec<(Address, Outgoing)> },
+    /// Do all of it or nothing.
+    Commit { work: Work },
     /// Take back scheduled messages.
-    Cancel { queue: QueueName, seqs: Vec<Seq> },
+    Cancel { from: Address, seqs: Vec<Seq> },
     /// Start to consume.
     Attach(Attach),
     /// Add to a consumer's credit, or replace it.
@@ -51,6 +55,9 @@ pub enum Command {
     Within { queue: QueueName, command: Box<Command> },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
+    /// These messages cannot be read, each for a reason: they go to the dead letters, and whoever should have had them
+    /// gets as many others.
+    Damaged { leases: Vec<(LeaseToken, String)>, consumer: Option<ConsumerId>, credit: u32 },
     /// Prolong leases or holds from now.
     Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
     /// Hold a session: by name, or the next that is ready.
@@ -67,14 +74,39 @@ pub enum Command {
     Move { from: QueueName, items: Vec<(Seq, QueueName)>, why: MoveWhy },
     /// Remove one message and send another in its stead, atomically.
     Replace { from: QueueName, seq: Seq, to: QueueName, message: Outgoing },
+    /// Make a topic, or find it just as asked.
+    DeclareTopic { name: TopicName, spec: Box<TopicSpec> },
+    /// Remove a topic and its subscriptions. Queues that were only bound stay.
+    DeleteTopic { name: TopicName },
+    /// Make a subscription: the queue of that name and its rules. Without any it takes what its topic's kind suggests.
+    Subscribe { name: QueueName, spec: Box<QueueSpec>, rules: Option<Vec<Rule>> },
+    /// Let a queue have copies by a rule.
+    Bind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
+    /// Take a rule away.
+    Unbind { topic: TopicName, queue: QueueName, rule: String },
+    /// Messages of a topic's inbox that were read: the answer to `To::Route`.
+    Route { topic: QueueId, items: Vec<ToRoute> },
+    /// Facts about one topic.
+    DescribeTopic { name: TopicName },
+    /// Facts about every topic, by name.
+    ListTopics,
+    /// Rules of a topic, or of one queue on it, by queue and name, from after one.
+    Rules {
+        topic: TopicName,
+        queue: Option<QueueName>,
+        after: Option<(QueueName, String)>,
+        max: usize,
+    },
     /// Look without touching.
     Peek(Peek),
     /// Facts about one queue.
     Describe { queue: QueueName },
     /// Facts about every queue, by name.
     List,
-    /// Sessions of a queue, by name, from after `after`.
-    Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+    /// Sessions of a queue, in no order that means anything, from where the last look ended.
+    Sessions { queue: QueueName, from: u32, max: usize },
+    /// One session of a queue.
+    Session { queue: QueueName, session: SessionId },
     /// The engine to itself: journal copies of live records, so that their segments can be used again.
     Relocate { items: Vec<Relocation> },
     /// The engine to itself: about how many bytes of the journal are live.
@@ -83,6 +115,76 @@ pub enum Command {
     Locate { leases: Vec<LeaseToken> },
     /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
     Mark,
+}
+
+/// What a transaction does when it is committed.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// To queues and topics.
+    pub sends: Vec<(Address, Outgoing)>,
+    /// Leases to end, of which queue, and how. One that is over refuses the whole transaction.
+    pub settles: Vec<(Option<QueueName>, LeaseToken, Settlement)>,
+    /// States of held sessions, of which queue.
+    pub states: Vec<(Option<QueueName>, StateChange)>,
+}
+
+/// What became of a message sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
+    pub seq: Seq,
+    /// It was sent before, and that is its place.
+    pub duplicate: bool,
+    /// How many copies were made: none if a topic knows nobody who wants it.
+    pub copies: u32,
+}
+
+/// A message of a topic's inbox on its way to be routed.
+#[derive(Clone, Debug)]
+pub struct ToRoute {
+    /// Its place there.
+    pub seq: u64,
+    /// Where its newest record stands.
+    pub pos: Pos,
+    /// What was read there; none if that cannot be read.
+    pub message: Option<Box<Message>>,
+}
+
+/// A rule and the queue that it leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// Which queue.
+    pub queue: QueueName,
+    /// Which messages.
+    pub rule: Rule,
+}
+
+/// What a topic is and does.
+#[derive(Clone, Debug)]
+pub struct TopicFacts {
+    /// Its name.
+    pub name: TopicName,
+    /// As declared.
+    pub spec: TopicSpec,
+    /// When it was declared.
+    pub created_at: Timestamp,
+    /// Queues with rules.
+    pub queues: u64,
+    /// Rules of all of them.
+    pub rules: u64,
+    /// Messages to be routed later.
+    pub scheduled: u64,
+    /// Messages that are about to be routed.
+    pub waiting: u64,
+    /// Since it was declared.
+    pub totals: TopicTotals,
+}
+
+/// Counts since the topic was declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopicTotals {
+    /// Copies made.
+    pub copies: u64,
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -105,8 +207,10 @@ pub struct ConsumerId(pub u64);
 pub struct Attach {
     /// Chosen by the caller.
     pub consumer: ConsumerId,
-    /// Whose leases end with the connection; none makes them free-standing.
+    /// Ends with the connection, and so do its leases.
     pub connection: Option<ConnectionId>,
+    /// Its leases do not: they are free-standing, as those of a consumer without a connection always are.
+    pub free_standing: bool,
     /// From where.
     pub queue: QueueName,
     /// Which messages.
@@ -196,8 +300,8 @@ pub enum Reply {
     Done,
     /// Declared; whether it is new.
     Declared { created: bool },
-    /// The sequences of what was sent, in order.
-    Sent(Vec<Seq>),
+    /// What became of each message sent, in order.
+    Sent(Vec<Receipt>),
     /// How many were removed or moved.
     Count(u64),
     /// One outcome per lease, in order.
@@ -214,8 +318,12 @@ pub enum Reply {
     Peeked { items: Vec<Peeked>, next: Option<Seq> },
     /// Facts about queues.
     Queues(Vec<QueueFacts>),
-    /// Facts about sessions.
-    Sessions(Vec<SessionFacts>),
+    /// Facts about sessions; `next` continues.
+    Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
+    /// Facts about topics.
+    Topics(Vec<TopicFacts>),
+    /// Rules, by queue and name.
+    Rules(Vec<Binding>),
     /// Where leased messages stand; none for a lease that is over.
     Located(Vec<Option<Pos>>),
 }
@@ -306,29 +414,62 @@ pub struct QueueFacts {
     pub totals: Totals,
 }
 
-/// Counts since the queue was declared. They survive restarts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+/// Spells the totals once: their names are a part of snapshots and of what front ends show.
+macro_rules! totals {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counts since the queue was declared. They survive restarts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Totals { $($(#[$doc])+ pub $name: u64,)+ }
+
+        impl Totals {
+            /// Their names, in the order in which snapshots hold them: new ones come last.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+
+            /// Their values, in the same order.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name),+]
+            }
+
+            pub(crate) fn of_values(values: [u64; Self::NAMES.len()]) -> Self {
+                let [$($name),+] = values;
+                Self { $($name),+ }
+            }
+        }
+    };
+}
+
+totals! {
     /// Messages put in.
-    pub sent: u64,
+    sent,
     /// Grants.
-    pub delivered: u64,
+    delivered,
     /// Grants of messages that had been granted before.
-    pub redelivered: u64,
+    redelivered,
     /// Completed, or removed as they were delivered.
-    pub completed: u64,
+    completed,
     /// Failed deliveries by the holder's word.
-    pub abandoned: u64,
+    abandoned,
     /// Moved to the dead letters.
-    pub dead_lettered: u64,
+    dead_lettered,
     /// Set aside.
-    pub deferred: u64,
+    deferred,
     /// Expired.
-    pub expired: u64,
+    expired,
     /// Leases of messages that ran out or whose holder vanished.
-    pub lost: u64,
+    lost,
     /// Session holds that ran out or whose holder vanished.
-    pub sessions_lost: u64,
+    sessions_lost,
+}
+
+impl Totals {
+    /// Counts how a message's lease ended, whatever became of the message.
+    pub(crate) fn lease_ended(&mut self, cause: Cause) {
+        match cause {
+            Cause::Released => {}
+            Cause::Abandoned => self.abandoned += 1,
+            Cause::Lost => self.lost += 1,
+        }
+    }
 }
 
 /// What a session is and holds.
@@ -358,6 +499,3 @@ pub enum Notice {
     /// The consumer ended by itself: its queue was deleted or its hold was lost.
     Ended(Refusal),
 }
-
-/// A message to send, as a caller writes it: `Outgoing` is made from it outside the core.
-pub type Sending = (QueueName, Message);

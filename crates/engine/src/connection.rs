@@ -1,6 +1,6 @@
 //! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
 
-use malote_model::{LeaseToken, QueueName, Refusal, Seq, SessionId};
+use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
@@ -58,13 +58,27 @@ impl Connection {
         &self.engine
     }
 
+    /// Makes a queue, or finds it just as asked; an exclusive one belongs to this connection and goes with it.
+    pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Result<bool, EngineError> {
+        self.engine.declare_for(Some(self.id), name, spec).await
+    }
+
     /// Starts to consume; deliveries come through the outbox.
     pub async fn attach(&self, consume: Consume) -> Result<ConsumerId, EngineError> {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
         let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
-        let connection = (!free_standing).then_some(self.id);
-        let attach =
-            Attach { consumer, connection, queue, wants, credit, take, lock_ms, once_until: None };
+        let (connection, once_until) = (Some(self.id), None);
+        let attach = Attach {
+            consumer,
+            connection,
+            free_standing,
+            queue,
+            wants,
+            credit,
+            take,
+            lock_ms,
+            once_until,
+        };
         match self.engine.ask(Command::Attach(attach)).await {
             Ok(_) => Ok(consumer),
             Err(error) => {
@@ -120,7 +134,7 @@ impl Connection {
             connection,
         };
         match self.engine.ask(command).await? {
-            Reply::Delivered(grants) => self.engine.deliveries(&queue, grants).await,
+            Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants, None).await),
             other => unreachable!("the core answered {other:?}"),
         }
     }
@@ -144,13 +158,17 @@ impl Drop for Connection {
 impl Outbox {
     /// The next thing the core has to say; `None` after the connection ended.
     pub async fn next(&mut self) -> Option<Outbound> {
-        let (consumer, queue, notice) = self.from_core.recv().await?;
-        Some(match notice {
-            Notice::Deliver(grants) => Outbound::Deliver(
-                consumer,
-                self.engine.deliveries(&queue, grants).await.unwrap_or_default(),
-            ),
-            Notice::Ended(why) => Outbound::Ended(consumer, why),
-        })
+        loop {
+            let (consumer, queue, notice) = self.from_core.recv().await?;
+            match notice {
+                Notice::Deliver(grants) => {
+                    let all = self.engine.deliveries(&queue, grants, Some(consumer)).await;
+                    if !all.is_empty() {
+                        return Some(Outbound::Deliver(consumer, all));
+                    }
+                }
+                Notice::Ended(why) => return Some(Outbound::Ended(consumer, why)),
+            }
+        }
     }
 }

@@ -8,8 +8,11 @@
 
 use bytes::Bytes;
 use malote_model::{
-    DeadReason, LeaseToken, Properties, QueueName, QueueSpec, SessionId, Timestamp,
+    DeadReason, LeaseToken, Properties, QueueName, QueueSpec, Rule, SessionId, Timestamp,
+    TopicName, TopicSpec,
 };
+
+use smallvec::SmallVec;
 
 use crate::codec::DeadLetter;
 use crate::journal::Pos;
@@ -53,6 +56,14 @@ pub enum Event {
     Unheld { queue: QueueId, session: SessionId, lost: bool },
     /// A session has a state, or none.
     State { queue: QueueId, session: SessionId, state: Option<Bytes> },
+    /// A topic came to be. What it has not routed yet stands in a queue of its own, whose id is the topic's.
+    TopicDeclared { topic: QueueId, name: TopicName, spec: Box<TopicSpec>, at: Timestamp },
+    /// A topic is gone.
+    TopicDeleted { topic: QueueId },
+    /// A queue gets copies by this rule.
+    Bound { topic: QueueId, queue: QueueId, rule: Box<Rule> },
+    /// A rule is gone.
+    Unbound { topic: QueueId, queue: QueueId, rule: String },
     /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
     Kept(Box<Kept>),
 }
@@ -64,8 +75,10 @@ pub struct Kept {
     pub places: Vec<(QueueId, u64)>,
     /// When it entered the queue that it is in.
     pub at: Timestamp,
-    /// Why it is a dead letter, if it is one.
-    pub dead: Option<DeadLetter>,
+    /// It is a dead letter: the first of `deaths` tells why.
+    pub dead: bool,
+    /// Every time that it became one, newest first.
+    pub deaths: Vec<DeadLetter>,
     /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
     pub head: Bytes,
     /// The payload. Empty in a replay.
@@ -75,18 +88,24 @@ pub struct Kept {
 /// A message came in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// Where.
-    pub queue: QueueId,
-    /// Its place.
-    pub seq: u64,
+    /// Where. Several if it was routed: it is stored once.
+    pub places: SmallVec<[Placed; 1]>,
     /// When.
     pub at: Timestamp,
-    /// Not delivered before; 0 for at once.
-    pub due: Timestamp,
     /// It holds no place until it is due.
     pub scheduled: bool,
-    /// Its session, in a queue that has sessions.
+    /// Its session.
     pub session: Option<SessionId>,
+    /// Higher first, where that counts.
+    pub priority: u8,
+    /// Its own time to live.
+    pub ttl_ms: Option<u64>,
+    /// What it is known by, where that counts.
+    pub dedup: Option<u128>,
+    /// The topic that it came through.
+    pub topic: Option<QueueId>,
+    /// Its body is that of the message in this record: only the headers differ.
+    pub body_at: Option<Pos>,
     /// Everything else, as `codec` wrote it: headers, then the body.
     pub head: Bytes,
     /// The payload. Empty in a replay, which needs only its size.
@@ -95,20 +114,34 @@ pub struct Sent {
     pub size: u32,
 }
 
+/// A place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub queue: QueueId,
+    pub seq: u64,
+    /// Not delivered before; 0 for at once.
+    pub due: Timestamp,
+}
+
 /// Why messages are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Removal {
     /// The holder completed them.
-    Completed = 0,
+    Completed,
     /// They were removed as they were delivered.
-    Taken = 1,
+    Taken,
     /// Their schedule was cancelled.
-    Cancelled = 2,
-    /// Dropped instead of dead-lettered, as the queue is declared.
-    Dropped = 3,
+    Cancelled,
+    /// Dropped instead of dead-lettered, as the queue is declared; their leases ended like this.
+    Dropped(Cause),
     /// Replaced by an edited one.
-    Replaced = 4,
+    Replaced,
+    /// Their time to live was over.
+    Expired,
+    /// They made room in a full queue.
+    Overflowed,
+    /// Their topic found nobody who wants them.
+    Unrouted,
 }
 
 /// Messages went out to a receiver.
@@ -122,8 +155,8 @@ pub struct Leased {
     pub bound: bool,
     /// Under this explicit hold.
     pub hold: Option<LeaseToken>,
-    /// Of this session.
-    pub session: Option<SessionId>,
+    /// Of these sessions, in order, so many of each; none in a queue without sessions.
+    pub sessions: Vec<(SessionId, usize)>,
     /// They were deferred, and fall back to that.
     pub deferred: bool,
     /// Places and leases.
@@ -177,20 +210,37 @@ pub struct Moved {
     pub from_seq: u64,
     /// whose newest record stands here,
     pub from: Pos,
-    /// into this queue
-    pub queue: QueueId,
-    /// and this place.
-    pub seq: u64,
+    /// into these. Several if a topic routed it.
+    pub places: SmallVec<[Placed; 1]>,
     /// When.
     pub at: Timestamp,
     /// Its session, if the target has sessions.
     pub session: Option<SessionId>,
     /// Its size, as sent.
     pub size: u32,
+    /// As sent.
+    pub priority: u8,
+    /// Its own time to live; a dead letter has none any more.
+    pub ttl_ms: Option<u64>,
+    /// What it remembers of its way.
+    pub way: Way,
+    /// Its routing key from now on, if that changes.
+    pub key: Option<String>,
     /// Why.
     pub why: Why,
     /// Properties set or replaced.
     pub properties: Properties,
+}
+
+/// What a message remembers of its way, so that it does not go in circles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Queues that it left as a dead letter since somebody last said so.
+    pub died_in: SmallVec<[QueueId; 2]>,
+    /// How often it was forwarded.
+    pub hops: u8,
+    /// The queue that it last left as a dead letter: should nobody want it, that is where it belongs.
+    pub home: Option<QueueId>,
 }
 
 /// Why a message moved.
@@ -208,7 +258,13 @@ pub enum Why {
         receives: u32,
         /// Failed deliveries before.
         failed: u32,
+        /// How its last lease ended. Only an abandoned or a lost one counts as such.
+        cause: Cause,
     },
     /// An operator sent it back; counters start anew.
     Redriven,
+    /// Its topic found where it goes.
+    Routed,
+    /// Its queue forwards.
+    Forwarded,
 }

@@ -3,21 +3,22 @@
 //! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
 //! here, in the caller's own task, so that the one thread of the core only copies bytes.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
-    LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, Timestamp,
-    limits,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
+    Timestamp, limits,
 };
 
 use crate::chance::Chance;
 use crate::clock::Clock;
-use crate::codec::{Outgoing, Stored};
+use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
-    QueueFacts, Reply, SessionFacts, StateChange, Wants,
+    QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::housekeeping::Ledger;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) backups: Backups,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) damaged: AtomicU64,
 }
 
 /// Why an answer is not the one asked for.
@@ -68,10 +70,21 @@ pub enum EngineError {
 /// A message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its place in the queue.
+    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
     pub seq: Seq,
     /// The sender's id, or the one that was given.
     pub message_id: String,
+    /// It was sent before, and that is its place: nothing was stored.
+    pub duplicate: bool,
+    /// How many queues have it: of a topic, those with a rule that matches.
+    pub copies: u32,
+}
+
+impl Sent {
+    pub(crate) fn of(receipt: Receipt, message_id: String) -> Self {
+        let Receipt { seq, duplicate, copies } = receipt;
+        Self { seq, message_id, duplicate, copies }
+    }
 }
 
 /// A receive.
@@ -123,8 +136,18 @@ pub struct Seen {
     pub failed: u32,
     /// When it is due, if it is not yet.
     pub due: Option<Timestamp>,
-    /// The message as stored; none when the disk holds it no longer whole.
-    pub stored: Option<Stored>,
+    /// The message as stored, unless the disk holds it no longer whole.
+    pub stored: Result<Stored, Unreadable>,
+}
+
+impl Seen {
+    /// Why it is a dead letter, if it is one and that can be read.
+    pub fn dead(&self) -> Option<&DeadLetter> {
+        match &self.stored {
+            Ok(stored) => stored.dead.as_ref(),
+            Err(unreadable) => unreadable.dead.as_deref(),
+        }
+    }
 }
 
 /// Which dead letters to move.
@@ -137,7 +160,7 @@ pub enum Which {
 }
 
 type Answer<T> = Result<T, EngineError>;
-type Item = (QueueName, Outgoing);
+type Item = (Address, Outgoing);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
@@ -162,7 +185,17 @@ impl Engine {
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.
     pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
-        answer!(self.ask(Command::Declare { name, spec: Box::new(spec) }).await, Reply::Declared { created } => created)
+        self.declare_for(None, name, spec).await
+    }
+
+    pub(crate) async fn declare_for(
+        &self,
+        connection: Option<ConnectionId>,
+        name: QueueName,
+        spec: QueueSpec,
+    ) -> Answer<bool> {
+        let command = Command::Declare { name, spec: Box::new(spec), connection };
+        answer!(self.ask(command).await, Reply::Declared { created } => created)
     }
 
     /// Replaces the specification of a queue.
@@ -185,30 +218,32 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to one queue or several.
-    pub async fn send(&self, messages: Vec<(QueueName, Message)>) -> Answer<Vec<Sent>> {
+    /// Sends all or none, to queues and topics.
+    pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+        let messages: Vec<(Address, Message)> =
+            messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
         let told = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
             .filter(|_| told)
-            .map(|(queue, m)| (queue.clone(), m.session.clone()))
+            .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
         let _publishing = self.shared.mailbox.publish_permit(&items).await?;
-        let seqs = answer!(self.ask(Command::Send { items }).await, Reply::Sent(seqs) => seqs)?;
-        for ((queue, session), (seq, message_id)) in about.iter().zip(seqs.iter().zip(&ids)) {
-            let session = session.as_ref().map(SessionId::as_str);
-            tracing::debug!(%queue, session, message_id, seq = seq.0, "sent");
+        let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
+        for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
+            let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
+            tracing::debug!(%to, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
-        Ok(seqs.into_iter().zip(ids).map(|(seq, message_id)| Sent { seq, message_id }).collect())
+        Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
     }
 
     pub(crate) fn outgoing(
         &self,
-        messages: Vec<(QueueName, Message)>,
+        messages: Vec<(Address, Message)>,
     ) -> Answer<(Vec<Item>, Vec<String>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
                 limit: limits::SEND_BATCH_MAX as u64,
             }
@@ -217,7 +252,8 @@ impl Engine {
         let mut ids = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
-        for (queue, mut message) in messages {
+        for (to, mut message) in messages {
+            let id_given = message.message_id.is_none();
             let id = message
                 .message_id
                 .get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()))
@@ -226,23 +262,27 @@ impl Engine {
                 message.origin_id = Some(id.clone());
             }
             ids.push(id);
-            let outgoing = Outgoing::new(&message)?;
+            let outgoing = match &to {
+                Address::Queue(_) => Outgoing::new(&message, id_given)?,
+                Address::Topic(_) => Outgoing::to_topic(message, id_given)?,
+            };
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
-                return Err(Refusal::TooMany {
+                return Err(Refusal::BatchTooLarge {
                     what: "bytes in one send",
                     limit: limits::SEND_BYTES_MAX,
                 }
                 .into());
             }
-            items.push((queue, outgoing));
+            items.push((to, outgoing));
         }
         Ok((items, ids))
     }
 
     /// Takes back scheduled messages; one that is not there refuses all.
-    pub async fn cancel(&self, queue: QueueName, seqs: Vec<Seq>) -> Answer<u64> {
-        answer!(self.ask(Command::Cancel { queue, seqs }).await, Reply::Count(n) => n)
+    pub async fn cancel(&self, from: impl Into<Address>, seqs: Vec<Seq>) -> Answer<u64> {
+        let from = from.into();
+        answer!(self.ask(Command::Cancel { from, seqs }).await, Reply::Count(n) => n)
     }
 
     /// Waits for messages. Dropping the future takes no message with it.
@@ -252,6 +292,7 @@ impl Engine {
         let attach = Attach {
             consumer: self.shared.mailbox.new_consumer(),
             connection: None,
+            free_standing: true,
             queue: queue.clone(),
             wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
             credit: max,
@@ -259,12 +300,23 @@ impl Engine {
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
         };
-        let waiting =
-            Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
-        let reply = self.ask(Command::Attach(attach)).await;
-        waiting.over();
-        let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        loop {
+            let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };
+            let waiting = Waiting {
+                mailbox: &self.shared.mailbox,
+                consumer: attach.consumer,
+                armed: wait > 0,
+            };
+            let reply = self.ask(Command::Attach(attach)).await;
+            waiting.over();
+            let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
+            let granted = !grants.is_empty();
+            let deliveries = self.deliveries(&queue, grants, None).await;
+            // All of them were damaged and are gone from the queue: the next ones, then.
+            if !granted || !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+        }
     }
 
     /// Deferred messages by their sequences; one that is not there refuses all.
@@ -285,7 +337,7 @@ impl Engine {
             connection: None,
         };
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        Ok(self.deliveries(&queue, grants, None).await)
     }
 
     /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
@@ -435,11 +487,7 @@ impl Engine {
             };
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
-                let home = s
-                    .stored
-                    .as_ref()
-                    .and_then(|stored| stored.dead.as_ref())
-                    .map(|dead| dead.from.clone());
+                let home = s.dead().map(|dead| dead.from.clone());
                 to.clone().or(home).map(|to| (s.seq, to))
             });
             let items: Vec<_> = items.collect();
@@ -462,13 +510,16 @@ impl Engine {
         to: QueueName,
         message: Message,
     ) -> Answer<Sent> {
-        let (mut items, mut ids) = self.outgoing(vec![(to, message)])?;
-        let (Some((to, message)), Some(message_id)) = (items.pop(), ids.pop()) else {
+        let (mut items, mut ids) = self.outgoing(vec![(to.into(), message)])?;
+        let (Some((Address::Queue(to), message)), Some(message_id)) = (items.pop(), ids.pop())
+        else {
             unreachable!("one message in, one out")
         };
         let command = Command::Replace { from, seq, to, message };
-        let seqs = answer!(self.ask(command).await, Reply::Sent(seqs) => seqs)?;
-        Ok(Sent { seq: seqs.first().copied().unwrap_or_default(), message_id })
+        match answer!(self.ask(command).await, Reply::Sent(sent) => sent)?[..] {
+            [receipt] => Ok(Sent::of(receipt, message_id)),
+            _ => unreachable!("one message in, one out"),
+        }
     }
 
     /// Looks at messages without touching them. The second value continues where this ended.
@@ -484,8 +535,7 @@ impl Engine {
         let read =
             Stored::load(&self.shared.segments, items.iter().map(|item| item.pos).collect()).await;
         for (item, stored) in items.into_iter().zip(read) {
-            let stored = stored.ok();
-            if session.is_some() && stored.as_ref().is_some_and(|s| s.message.session != session) {
+            if session.is_some() && stored.as_ref().is_ok_and(|s| s.message.session != session) {
                 continue;
             }
             let (seq, state, due) = (item.seq, item.state, item.due);
@@ -514,14 +564,27 @@ impl Engine {
         answer!(self.ask(Command::List).await, Reply::Queues(facts) => facts)
     }
 
-    /// Sessions of a queue, by name, from after `after`.
+    /// Sessions of a queue, in no order that means anything, from 0 or from where the last look ended: the second value
+    /// says where, also after a look that found few. Sessions that come or go meanwhile, and a restart between two
+    /// looks, may make it miss some or show some twice.
     pub async fn sessions(
         &self,
         queue: QueueName,
-        after: Option<SessionId>,
+        from: u32,
         max: usize,
-    ) -> Answer<Vec<SessionFacts>> {
-        answer!(self.ask(Command::Sessions { queue, after, max }).await, Reply::Sessions(facts) => facts)
+    ) -> Answer<(Vec<SessionFacts>, Option<u32>)> {
+        let reply = self.ask(Command::Sessions { queue, from, max }).await;
+        answer!(reply, Reply::Sessions { sessions, next } => (sessions, next))
+    }
+
+    /// Facts about one session; none if it has no message, hold or state.
+    pub async fn session(
+        &self,
+        queue: QueueName,
+        session: SessionId,
+    ) -> Answer<Option<SessionFacts>> {
+        let reply = self.ask(Command::Session { queue, session }).await;
+        answer!(reply, Reply::Sessions { mut sessions, .. } => sessions.pop())
     }
 
     /// A connection that consumers, leases and holds can be bound to.
@@ -534,32 +597,38 @@ impl Engine {
         self.shared.mailbox.ask(command).await
     }
 
-    /// Fetches what the grants stand for, in the caller's task.
+    /// Messages that could not be read when they should have been delivered, since the start.
+    pub fn damaged(&self) -> u64 {
+        self.shared.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Fetches what the grants stand for, in the caller's task. What cannot be read goes to the dead letters, and the
+    /// consumer gets its credit back.
     pub(crate) async fn deliveries(
         &self,
         queue: &QueueName,
         grants: Vec<Grant>,
-    ) -> Answer<Vec<Delivery>> {
+        consumer: Option<ConsumerId>,
+    ) -> Vec<Delivery> {
         let segments = &self.shared.segments;
         let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
-        let gone = |stored: &io::Result<Stored>| {
-            stored.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound)
-        };
+        let gone = |stored: &Result<Stored, Unreadable>| stored.as_ref().is_err_and(|e| e.gone);
         if read.iter().any(gone) {
             // Whoever comes late finds that compaction moved messages away: they are where their leases say.
             let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
-            let located = self.ask(Command::Locate { leases }).await;
-            let located = answer!(located, Reply::Located(located) => located)?;
+            let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
+                return Vec::new(); // stopping: nobody waits for it any more
+            };
             for (stored, pos) in read.iter_mut().zip(located) {
-                if let (true, Some(pos)) = (gone(stored), pos) {
-                    *stored = Stored::load(segments, vec![pos])
-                        .await
-                        .pop()
-                        .unwrap_or_else(|| Err(io::Error::other("nothing was read")));
+                if let (true, Some(pos)) = (gone(stored), pos)
+                    && let Some(again) = Stored::load(segments, vec![pos]).await.pop()
+                {
+                    *stored = again;
                 }
             }
         }
         let mut all = Vec::with_capacity(grants.len());
+        let (mut damaged, mut credit) = (Vec::new(), 0);
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;
             match stored {
@@ -571,12 +640,22 @@ impl Engine {
                     tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
                     all.push(Delivery { seq, lease, until, receives, failed, stored });
                 }
-                Err(error) => {
-                    tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
+                Err(Unreadable { text, .. }) => {
+                    let what = match lease {
+                        Some(_) => "a message is damaged on disk: it goes to the dead letters",
+                        None => "a message is damaged on disk: it was taken, and is gone",
+                    };
+                    tracing::error!(%queue, seq = seq.0, error = text, "{what}");
+                    damaged.extend(lease.map(|lease| (lease, text)));
+                    credit += 1;
                 }
             }
         }
-        Ok(all)
+        if credit > 0 {
+            self.shared.damaged.fetch_add(credit.into(), Ordering::Relaxed);
+            self.shared.mailbox.tell(Command::Damaged { leases: damaged, consumer, credit });
+        }
+        all
     }
 }
 

@@ -5,7 +5,7 @@
 //! token; a restart loses nothing that was answered and forgets no free-standing lease.
 //!
 //! Read in this order: [`handle`] (what callers hold) → `mailbox` → `shard` (the loop) → `core` (decide and apply) →
-//! `codec` (bytes) → [`journal`] → [`disk`]. Time comes in through [`clock`], chance through [`chance`].
+//! [`topic`] (who gets a copy) → `codec` (bytes) → [`journal`] → [`disk`]. Time comes in through [`clock`], chance through [`chance`].
 
 pub mod chance;
 pub mod clock;
@@ -22,12 +22,20 @@ pub mod journal;
 mod mailbox;
 mod open;
 mod shard;
+pub mod topic;
+mod topics;
+mod transaction;
 
-pub use codec::{DeadLetter, Outgoing, Stored, read_state};
+pub use codec::{
+    DeadLetter, Outgoing, Stored, Unreadable, decode_rule, decode_topic_spec, encode_rule,
+    encode_topic_spec, read_state,
+};
 pub use command::{
-    ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange, Totals, Wants,
+    Binding, ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange,
+    TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
+pub use transaction::Transaction;

@@ -4,19 +4,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use malote_model::{LeaseToken, QueueName, Refusal, Settlement};
+use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
 use crate::codec::Outgoing;
-use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply};
+use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, ToRoute};
 use crate::core::{FixedState, To};
+use crate::event::QueueId;
 use crate::handle::EngineError;
 
 /// Kilobytes of messages that are being sent and not yet answered: senders beyond that wait, settlers never do.
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
 
 type Answer = Result<Reply, EngineError>;
+type Routes = std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>;
 type Outlet = mpsc::UnboundedSender<(ConsumerId, QueueName, Notice)>;
 
 /// A command and whom to answer; nobody for what the engine tells itself.
@@ -33,6 +35,7 @@ pub(crate) struct Mailbox {
     next_id: AtomicU64,
     poisoned: AtomicBool,
     outlets: Mutex<Outlets>,
+    routes: Mutex<Option<Routes>>,
 }
 
 struct State {
@@ -59,13 +62,14 @@ impl Mailbox {
             next_id: AtomicU64::new(1),
             poisoned: AtomicBool::new(false),
             outlets: Mutex::new(outlets),
+            routes: Mutex::new(None),
         }
     }
 
     /// Room for messages that are about to be sent; held until they are answered.
     pub(crate) async fn publish_permit(
         &self,
-        items: &[(QueueName, Outgoing)],
+        items: &[(Address, Outgoing)],
     ) -> Result<SemaphorePermit<'_>, EngineError> {
         let bytes: usize = items.iter().map(|(_, message)| message.size() + 64).sum();
         let kib = (bytes >> 10) as u32 + 1;
@@ -133,6 +137,7 @@ impl Mailbox {
         drop(state);
         self.publishing.close();
         self.outlets.lock().connections.clear();
+        self.routes.lock().take();
         self.arrived.notify_one();
     }
 
@@ -194,7 +199,19 @@ impl Mailbox {
                 }
             }
             Word::Notice(consumer, notice) => self.notify(consumer, notice),
+            Word::Route(topic, items) => {
+                if let Some(routes) = &*self.routes.lock() {
+                    // Nobody reads any more: the engine is stopping, and the next start asks again.
+                    let _ = routes.send((topic, items));
+                }
+            }
         }
+    }
+
+    /// Where messages go that must be read so that their topic can route them. Bounded: a topic asks for a few at a
+    /// time and waits for them.
+    pub(crate) fn set_routes(&self, routes: Routes) {
+        *self.routes.lock() = Some(routes);
     }
 
     fn notify(&self, consumer: ConsumerId, notice: Notice) {
@@ -236,6 +253,7 @@ impl Mailbox {
 pub(crate) enum Word {
     Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>),
     Notice(ConsumerId, Notice),
+    Route(QueueId, Vec<ToRoute>),
 }
 
 /// The requests that the core has not answered yet, by number.
@@ -262,6 +280,7 @@ impl Pending {
     pub(crate) fn word(&mut self, to: To) -> Option<Word> {
         match to {
             To::Consumer(consumer, notice) => Some(Word::Notice(consumer, notice)),
+            To::Route(topic, items) => Some(Word::Route(topic, items)),
             To::Request(request, answer) => {
                 self.free.push(request as u32);
                 let reply = self.replies.get_mut(request as usize)?.take()?;

@@ -10,8 +10,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
+use crate::codec::Stored;
+use crate::command::{Command, ToRoute};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
+use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
 use crate::housekeeping::{Housekeeping, Ledger};
 use crate::journal::{
@@ -142,6 +145,7 @@ impl Engine {
             chance,
             backups,
             ledger: Arc::new(Ledger::default()),
+            damaged: Default::default(),
         };
         let found = report.damaged.len() + report.unreadable_segments.len();
         shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
@@ -157,6 +161,8 @@ impl Engine {
             segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
+        let (routes, to_route) = std::sync::mpsc::channel();
+        mailbox.set_routes(routes);
         let housekeeping = Housekeeping::new(
             snapshotter,
             scrubber,
@@ -167,6 +173,10 @@ impl Engine {
         );
         let threads = vec![
             spawn("core", move || shard.run())?,
+            spawn("routes", {
+                let (mailbox, segments) = (mailbox.clone(), segments.clone());
+                move || read_routes(&to_route, &segments, &mailbox)
+            })?,
             spawn("spares", move || keeper.run())?,
             spawn("housekeeping", move || housekeeping.run())?,
         ];
@@ -177,6 +187,26 @@ impl Engine {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
+}
+
+/// Reads what topics must route before they could: its headers are on disk, and the core reads no disk.
+fn read_routes(
+    to_route: &std::sync::mpsc::Receiver<(QueueId, Vec<ToRoute>)>,
+    segments: &Segments,
+    mailbox: &Mailbox,
+) {
+    while let Ok((topic, mut items)) = to_route.recv() {
+        for item in &mut items {
+            match Stored::read_now(segments, item.pos) {
+                Ok(stored) => item.message = Some(Box::new(stored.message)),
+                Err(error) => {
+                    let pos = item.pos;
+                    tracing::error!(%pos, %error, "a message cannot be read, and so not be routed");
+                }
+            }
+        }
+        mailbox.tell(Command::Route { topic, items });
+    }
 }
 
 impl Running {

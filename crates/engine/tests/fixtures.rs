@@ -25,8 +25,9 @@ use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Options, Recovered, recover, restore, verify};
 use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, Durability, LeaseToken, Message, Native, QueueName,
-    QueueSpec, Refusal, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Address, Body, BodyKind, Changes, DeadLetterTarget, Durability, LeaseToken, Message, Native,
+    QueueName, QueueSpec, Refusal, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp,
+    Value, When,
 };
 
 /// The day on which every fixture was made.
@@ -99,11 +100,11 @@ impl Hand {
     }
 
     fn declare(&mut self, queue: &str, spec: QueueSpec) {
-        self.ask(Command::Declare { name: name(queue), spec: Box::new(spec) });
+        self.ask(Command::Declare { name: name(queue), spec: Box::new(spec), connection: None });
     }
 
     fn send(&mut self, queue: &str, message: Message) {
-        let items = vec![(name(queue), Outgoing::new(&message).unwrap())];
+        let items = vec![(Address::Queue(name(queue)), Outgoing::new(&message, false).unwrap())];
         self.ask(Command::Send { items });
     }
 
@@ -112,6 +113,7 @@ impl Hand {
         let attach = Attach {
             consumer: ConsumerId(self.next),
             connection: None,
+            free_standing: true,
             queue: name(queue),
             wants,
             credit,
@@ -333,8 +335,8 @@ fn describe(hand: &mut Hand) -> String {
             let stored = Stored::read_now(&hand.journal.segments, p.pos).unwrap();
             writeln!(text, "  {} {state:?} {}", p.seq, describe_message(&stored)).unwrap();
         }
-        let command = Command::Sessions { queue: q.name.clone(), after: None, max: 100 };
-        let Ok(Reply::Sessions(sessions)) = hand.try_ask(command) else { continue };
+        let command = Command::Sessions { queue: q.name.clone(), from: 0, max: 100 };
+        let Ok(Reply::Sessions { sessions, .. }) = hand.try_ask(command) else { continue };
         for s in sessions {
             let queue = q.name.clone();
             let command = Command::GetState { queue, session: s.session.clone(), hold: None };

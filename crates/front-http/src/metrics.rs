@@ -177,6 +177,11 @@ fn register_journal(registry: &mut Registry, api: &Api) {
         gauge(disk.journal_bytes),
     );
     registry.register(
+        "damaged_messages",
+        "Messages that could not be read when they should have been delivered",
+        ConstCounter::new(api.engine.damaged()),
+    );
+    registry.register(
         "wal_live_bytes",
         "Bytes of the journal that were live at the last snapshot",
         gauge(disk.live_bytes),

@@ -224,7 +224,7 @@ fn describe(name: &str) -> Operation {
         },
         "list_sessions" => Operation {
             query: vec![
-                ("after", "string", "From after this id; `next` of the page before"),
+                ("after", "string", "Only ever `next` of the page before"),
                 ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
             ],
             ..op("sessions", "Sessions of a queue, by id", None, ok("Sessions"))

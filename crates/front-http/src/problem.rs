@@ -35,9 +35,17 @@ codes! {
     QueueNotFound "queue_not_found" 404 "There is no such queue" => "Create it with PUT /api/v1/queues/{name} (percent-encode a slash as %2F), or send with ?create=true.";
     QueueDiffers "queue_differs" 409 "The queue exists and is different" => "Declare it as it is, or change it with PATCH /api/v1/queues/{name}.";
     QueueFixed "queue_fixed" 409 "That cannot be changed on an existing queue" => "Delete the queue and declare it anew.";
+    TopicNotFound "topic_not_found" 404 "There is no such topic" => "Create it with PUT /api/v1/topics/{name} (percent-encode a slash as %2F).";
+    TopicDiffers "topic_differs" 409 "The topic exists and is different" => "Declare it as it is, or delete it first.";
+    TopicInternal "topic_internal" 409 "The topic takes messages only from others" => "Send to the topic or queue that leads to it.";
+    RuleDiffers "rule_differs" 409 "There is another rule of that name" => "Choose another name, or remove that rule first.";
+    RuleNotFound "rule_not_found" 404 "There is no such rule" => "Look with GET /api/v1/topics/{name}/rules what is there.";
+    QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
+    QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
+    TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
     QueueInUse "queue_in_use" 409 "Another queue needs this one" => "Update the queue that sends its dead letters here first.";
     BadSpec "bad_spec" 400 "No queue can be like that" => "Correct the field that `detail` names.";
-    BadName "bad_name" 400 "That cannot be the name of a queue" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments or segments that begin with $.";
+    BadName "bad_name" 400 "That cannot be the name of a queue" => "Use 1 to 260 bytes without control characters, \\ ? # @, empty segments, segments that begin with $, or a segment Subscriptions.";
     DeadLetterSet "dead_letter_set" 409 "Dead letters cannot be used like that" => "Use the queue itself, or its /dead-letters routes.";
     BadSessionId "bad_session_id" 400 "That cannot be a session id" => "Use 1 to 128 characters.";
     SessionRequired "session_required" 400 "The queue needs a session id on every message" => "Give `session`, or session-from-key=true with a `key` where the list of sessions is fixed.";
@@ -241,9 +249,16 @@ impl From<Refusal> for Problem {
             Refusal::MessageNotFound { .. } => Code::MessageNotFound,
             Refusal::MessageTooLarge { .. } => Code::MessageTooLarge,
             Refusal::OutOfRange { .. } => Code::OutOfRange,
-            // One variant, two meanings: a batch that is too large will be so again.
-            Refusal::TooMany { what, .. } if what.contains("in one ") => Code::BatchTooLarge,
-            Refusal::TooMany { .. } => Code::TooMany,
+            Refusal::TopicNotFound { .. } => Code::TopicNotFound,
+            Refusal::TopicDiffers { .. } => Code::TopicDiffers,
+            Refusal::TopicInternal { .. } => Code::TopicInternal,
+            Refusal::RuleDiffers { .. } => Code::RuleDiffers,
+            Refusal::RuleNotFound { .. } => Code::RuleNotFound,
+            Refusal::QueueFull { .. } => Code::QueueFull,
+            Refusal::QueueExclusive { .. } => Code::QueueExclusive,
+            Refusal::TransactionOver { .. } => Code::TransactionOver,
+            Refusal::BatchTooLarge { .. } => Code::BatchTooLarge,
+            Refusal::BoundReached { .. } => Code::TooMany,
             Refusal::DiskFull => Code::DiskFull,
         };
         let mut problem = Self::new(code, refusal.to_string());
@@ -254,7 +269,8 @@ impl From<Refusal> for Problem {
                     "Create it with PUT /api/v1/queues/{path}, or send with ?create=true."
                 ));
             }
-            Refusal::QueueDiffers { field, is, asked, .. } => {
+            Refusal::QueueDiffers { field, is, asked, .. }
+            | Refusal::TopicDiffers { field, is, asked, .. } => {
                 problem.0.differs = Some(Differs { field: field.into(), is, asked });
             }
             _ => {}
@@ -326,6 +342,13 @@ mod tests {
         assert_eq!(response.headers().get_all(header::WWW_AUTHENTICATE).iter().count(), 2);
         let response = Problem::from(Refusal::DiskFull).into_response();
         assert_eq!(response.status(), StatusCode::INSUFFICIENT_STORAGE);
+        assert!(response.headers().contains_key(header::RETRY_AFTER));
+        let (what, limit) = ("leases", 1);
+        let response = Problem::from(Refusal::BatchTooLarge { what, limit }).into_response();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(!response.headers().contains_key(header::RETRY_AFTER), "it would be refused again");
+        let response = Problem::from(Refusal::BoundReached { what, limit }).into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         let response = Problem::from(EngineError::Poisoned).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -38,34 +38,59 @@ impl fmt::Display for Timestamp {
 /// The name of a queue: one name space for every protocol.
 ///
 /// `orders/$deadletterqueue` names the dead letters of `orders`; other segments beginning with `$` are reserved.
+/// `sales/Subscriptions/audit` names the subscription `audit` of the topic `sales`; that segment is reserved too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Arc<str>);
 
 /// The last segment of the name of every queue's own dead-letter set.
 pub const DEAD_LETTER_SEGMENT: &str = "$deadletterqueue";
 
+/// The segment between a topic and its subscription, in exactly this case. Other cases are reserved all the same:
+/// Service Bus clients write it in any, and two names that they cannot tell apart must not exist.
+pub const SUBSCRIPTION_SEGMENT: &str = "Subscriptions";
+
+/// The last segment of the name of a topic's own store.
+const INBOX_SEGMENT: &str = "$inbox";
+
 impl QueueName {
     /// Checks a name that a user chose. Dead-letter names are accepted: they can be read from.
     pub fn new(name: &str) -> Result<Self, Refusal> {
         let refuse = |why: &'static str| Err(Refusal::BadName { name: clip(name), why });
-        if name.is_empty() {
-            return refuse("is empty");
-        }
-        if name.len() > limits::QUEUE_NAME_BYTES_MAX {
-            return refuse("is longer than 260 bytes");
-        }
-        if name.chars().any(|c| c.is_control() || c == '\\' || c == '?' || c == '#' || c == '@') {
-            return refuse("may not hold control characters or any of \\ ? # @");
-        }
         let base = name.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'));
         let base = base.unwrap_or(name);
-        if base.split('/').any(|segment| segment.is_empty() || segment == "." || segment == "..") {
-            return refuse("has an empty segment between slashes, or one that is . or ..");
+        let checked = match split_subscription(base) {
+            Some((topic, subscription)) => check_topic(topic).and(check_subscription(subscription)),
+            None => check_topic(base),
+        };
+        checked.map_or_else(refuse, |()| Ok(Self(name.into())))
+    }
+
+    /// The queue in which a subscription's messages wait.
+    pub fn subscription(topic: &TopicName, subscription: &str) -> Result<Self, Refusal> {
+        let name = format!("{topic}/{SUBSCRIPTION_SEGMENT}/{subscription}");
+        match check_subscription(subscription) {
+            Ok(()) => Ok(Self(name.into())),
+            Err(why) => Err(Refusal::BadName { name: clip(&name), why }),
         }
-        if base.split('/').any(|segment| segment.starts_with('$')) {
-            return refuse("has a segment that begins with $, which is reserved");
+    }
+
+    /// The topic and the subscription of which this is the queue. A subscription's dead-letter set is not its queue.
+    pub fn subscription_of(&self) -> Option<(TopicName, &str)> {
+        if self.is_dead_letters() {
+            return None;
         }
-        Ok(Self(name.into()))
+        let (topic, subscription) = split_subscription(&self.0)?;
+        Some((TopicName(topic.into()), subscription))
+    }
+
+    /// Where a topic keeps what it has not routed yet. No user can write such a name.
+    pub fn inbox(topic: &TopicName) -> Self {
+        Self(format!("{topic}/{INBOX_SEGMENT}").into())
+    }
+
+    /// Whether this names what a topic has not routed yet.
+    pub fn is_inbox(&self) -> bool {
+        self.0.strip_suffix(INBOX_SEGMENT).is_some_and(|rest| rest.ends_with('/'))
     }
 
     /// The name as text.
@@ -90,6 +115,89 @@ impl QueueName {
     /// The queue whose dead-letter set this is.
     pub fn owner(&self) -> Option<&str> {
         self.0.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'))
+    }
+}
+
+fn split_subscription(name: &str) -> Option<(&str, &str)> {
+    let (before, subscription) = name.rsplit_once('/')?;
+    let topic = before.strip_suffix(SUBSCRIPTION_SEGMENT)?.strip_suffix('/')?;
+    Some((topic, subscription))
+}
+
+/// The rules for a name without its reserved ends; what is wrong with it.
+fn check_topic(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        return Err("is empty");
+    }
+    if name.len() > limits::QUEUE_NAME_BYTES_MAX {
+        return Err("is longer than 260 bytes");
+    }
+    check_segments(name)
+}
+
+fn check_subscription(name: &str) -> Result<(), &'static str> {
+    if name.contains('/') {
+        return Err("has a slash in the name of a subscription");
+    }
+    if name.len() > limits::SUBSCRIPTION_NAME_BYTES_MAX {
+        return Err("has a subscription longer than 128 bytes");
+    }
+    check_segments(name)
+}
+
+fn check_segments(name: &str) -> Result<(), &'static str> {
+    if name.chars().any(|c| c.is_control() || c == '\\' || c == '?' || c == '#' || c == '@') {
+        return Err("may not hold control characters or any of \\ ? # @");
+    }
+    if name.split('/').any(|segment| segment.is_empty() || segment == "." || segment == "..") {
+        return Err("has an empty segment between slashes, or one that is . or ..");
+    }
+    if name.split('/').any(|segment| segment.starts_with('$')) {
+        return Err("has a segment that begins with $, which is reserved");
+    }
+    if name.split('/').any(|segment| segment.eq_ignore_ascii_case(SUBSCRIPTION_SEGMENT)) {
+        return Err(
+            "has a segment Subscriptions, which stands only between a topic and a subscription",
+        );
+    }
+    Ok(())
+}
+
+/// The name of a topic (an exchange): in the same name space as queues, with the same rules.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicName(Arc<str>);
+
+impl TopicName {
+    /// Checks a name that a user chose.
+    pub fn new(name: &str) -> Result<Self, Refusal> {
+        match check_topic(name) {
+            Ok(()) => Ok(Self(name.into())),
+            Err(why) => Err(Refusal::BadName { name: clip(name), why }),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TopicName {
+    type Err = Refusal;
+    fn from_str(name: &str) -> Result<Self, Refusal> {
+        Self::new(name)
+    }
+}
+
+impl fmt::Display for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TopicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
     }
 }
 
@@ -242,6 +350,51 @@ mod tests {
             &"x".repeat(261),
         ] {
             QueueName::new(bad).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn subscriptions_are_queues_of_a_topic() {
+        let topic = TopicName::new("eu/sales").unwrap();
+        let queue = QueueName::subscription(&topic, "audit").unwrap();
+        assert_eq!(queue.as_str(), "eu/sales/Subscriptions/audit");
+        assert_eq!(queue.subscription_of(), Some((topic.clone(), "audit")));
+        assert_eq!(QueueName::new(queue.as_str()).unwrap(), queue);
+        let dead = queue.dead_letters();
+        assert_eq!(QueueName::new(dead.as_str()).unwrap(), dead);
+        assert_eq!(dead.subscription_of(), None);
+        assert_eq!(QueueName::new("sales/audit").unwrap().subscription_of(), None);
+        for bad in ["", "a/b", "$x", "..", "Subscriptions", "x?", &"x".repeat(129)] {
+            QueueName::subscription(&topic, bad).unwrap_err();
+        }
+        let longest = TopicName::new(&"t".repeat(260)).unwrap();
+        let queue = QueueName::subscription(&longest, &"s".repeat(128)).unwrap().dead_letters();
+        assert_eq!(QueueName::new(queue.as_str()).unwrap(), queue);
+    }
+
+    #[test]
+    fn the_segment_of_subscriptions_is_reserved() {
+        for bad in [
+            "Subscriptions",
+            "sales/Subscriptions",
+            "Subscriptions/x",
+            "/Subscriptions/x",
+            "sales/subscriptions/x",
+            "sales/SUBSCRIPTIONS/x",
+            "sales/Subscriptions/x/y",
+            "sales/Subscriptions/x/Subscriptions/y",
+            "sales/Subscriptions/Subscriptions",
+            "sales/Subscriptions/",
+        ] {
+            QueueName::new(bad).unwrap_err();
+            TopicName::new(bad).unwrap_err();
+        }
+        for bad in ["sales/Subscriptions/x", "sales/$deadletterqueue", "$all", "", &"x".repeat(261)]
+        {
+            TopicName::new(bad).unwrap_err();
+        }
+        for good in ["sales", "amq.topic", "eu/sales", "my-subscriptions"] {
+            assert_eq!(TopicName::new(good).unwrap().as_str(), good);
         }
     }
 

@@ -4,6 +4,8 @@
 //! at its edge, and every refusal the engine can give is one variant of [`Refusal`].
 
 pub mod access;
+pub mod facts;
+pub mod filter;
 pub mod ids;
 pub mod limits;
 pub mod message;
@@ -11,11 +13,19 @@ pub mod partition;
 pub mod queue;
 pub mod refusal;
 pub mod settlement;
+pub mod sql;
+pub mod topic;
 
 pub use access::{Access, Action, Denied, Principal};
-pub use ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
+pub use facts::Facts;
+pub use filter::{Correlation, Filter, Headers, HeadersMatch, Rule};
+pub use ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
 pub use message::When;
 pub use message::{Body, BodyKind, Message, Native, Properties, Value};
-pub use queue::{DeadLetterTarget, Durability, QueueSpec, RetryOrder, Sessions};
+pub use queue::{
+    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
+};
 pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};
+pub use sql::{SqlAction, SqlFilter};
+pub use topic::{Address, TopicKind, TopicSpec};

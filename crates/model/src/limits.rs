@@ -2,6 +2,8 @@
 
 /// Service Bus allows 260 characters; nothing here needs more.
 pub const QUEUE_NAME_BYTES_MAX: usize = 260;
+/// Service Bus allows 50 characters for a subscription; Kubernetes gives its applications longer names.
+pub const SUBSCRIPTION_NAME_BYTES_MAX: usize = 128;
 /// Service Bus and SQS agree on 128.
 pub const SESSION_ID_CHARS_MAX: usize = 128;
 /// Ids of messages: Service Bus and SQS allow 128 characters, a UTF-8 character has up to four bytes.
@@ -54,3 +56,33 @@ pub const FAILED_MAX_MAX: u32 = 1_000_000;
 pub const LEASES_MAX: usize = 16_000_000;
 /// Consumers waiting or attached at once in the whole engine.
 pub const CONSUMERS_MAX: usize = 262_144;
+/// How long a de-duplication key may be remembered: Service Bus allows 7 days.
+pub const DEDUP_WINDOW_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
+/// De-duplication keys of the whole engine; each costs about forty bytes. Beyond it sends are refused, never taken twice.
+pub const DEDUP_KEYS_MAX: usize = 16_000_000;
+/// What a transaction may stage before it is committed: it is held in memory.
+pub const TRANSACTION_BYTES_MAX: u64 = 16 << 20;
+/// How long a transaction may take.
+pub const TRANSACTION_MS_MAX: u64 = 120_000;
+/// Rules of one topic: bindings of an exchange, or rules of all subscriptions together.
+pub const RULES_PER_TOPIC_MAX: usize = 1_000_000;
+/// Name of a rule: Service Bus allows 50 characters; an AMQP binding is named by its routing key.
+pub const RULE_NAME_BYTES_MAX: usize = 512;
+/// Key or pattern of a rule: as long as the key of a message may be.
+pub const RULE_KEY_BYTES_MAX: usize = MESSAGE_ID_BYTES_MAX;
+/// Values of one headers or correlation filter, and parameters of one SQL text.
+pub const RULE_VALUES_MAX: usize = 256;
+/// Names and values of one filter, roughly as encoded.
+pub const RULE_VALUES_BYTES_MAX: usize = 64 << 10;
+/// Text of a SQL filter or action: Service Bus allows 1,024 characters, a UTF-8 character has up to four bytes.
+pub const SQL_CHARS_MAX: usize = 1024;
+/// How deep parentheses of a SQL text may nest: a parser's stack is finite.
+pub const SQL_DEPTH_MAX: usize = 32;
+/// A text that a SQL expression puts together; a longer one is unknown.
+pub const SQL_TEXT_BYTES_MAX: usize = 4096;
+/// The pattern of a LIKE that is itself computed; a longer one is unknown.
+pub const SQL_LIKE_BYTES_MAX: usize = 4096;
+/// Topics of one broker; each costs memory even when nobody uses it.
+pub const TOPICS_MAX: usize = 100_000;
+/// How often a message is forwarded before that must be a circle: Service Bus allows four.
+pub const HOPS_MAX: u8 = 4;

@@ -118,6 +118,12 @@ impl Properties {
         self.0.iter().find(|(have, _)| have == name).map(|(_, value)| value)
     }
 
+    /// Takes one out; the others keep their order.
+    pub fn remove(&mut self, name: &str) -> Option<Value> {
+        let at = self.0.iter().position(|(have, _)| have == name)?;
+        Some(self.0.remove(at).1)
+    }
+
     /// In order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
@@ -190,4 +196,44 @@ pub enum Value {
     List(Vec<Value>),
     /// Names and values in order.
     Map(Vec<(String, Value)>),
+}
+
+impl Value {
+    /// As an integer, whatever its width.
+    pub fn as_int(&self) -> Option<i128> {
+        Some(match *self {
+            Self::I8(v) => v.into(),
+            Self::I16(v) => v.into(),
+            Self::I32(v) => v.into(),
+            Self::I64(v) => v.into(),
+            Self::U8(v) => v.into(),
+            Self::U16(v) => v.into(),
+            Self::U32(v) => v.into(),
+            Self::U64(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// As a floating-point number, whatever its width.
+    pub fn as_float(&self) -> Option<f64> {
+        match *self {
+            Self::F32(v) => Some(v.into()),
+            Self::F64(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// Whether both stand for the same, which is what filters ask.
+    ///
+    /// Clients choose the width of a number by habit, so widths do not count: integers equal integers and floats
+    /// equal floats. An integer never equals a float, nor a text a number. A NaN is the same as any other.
+    pub fn same(&self, other: &Self) -> bool {
+        if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
+            return a == b;
+        }
+        if let (Some(a), Some(b)) = (self.as_float(), other.as_float()) {
+            return a == b || (a.is_nan() && b.is_nan());
+        }
+        self == other
+    }
 }

@@ -1,8 +1,11 @@
 //! What a queue is declared to be. Declaring is idempotent: a differing declaration is refused, field by field.
 
-use crate::ids::{QueueName, SessionId};
+use std::fmt;
+
+use crate::ids::{QueueName, SessionId, TopicName};
 use crate::limits;
 use crate::refusal::Refusal;
+use crate::topic::Address;
 
 /// The properties of a queue. They live with the queue and change only through an update.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +30,28 @@ pub struct QueueSpec {
     pub message_bytes_max: u64,
     /// Health warns above so many messages.
     pub backlog_warning: u64,
+    /// Messages expire so long after they were enqueued, or earlier if they say so themselves.
+    pub ttl_ms: Option<u64>,
+    /// What becomes of an expired message.
+    pub on_expiry: OnExpiry,
+    /// The highest priority that counts; 0 is a queue without priorities.
+    pub priority_max: u8,
+    /// Whether a message that was sent before is taken again.
+    pub dedup: Option<Dedup>,
+    /// At most so many ready messages.
+    pub length_max: Option<u64>,
+    /// At most so many bytes of ready messages.
+    pub bytes_max: Option<u64>,
+    /// What happens at those limits.
+    pub overflow: Overflow,
+    /// The queue goes when its last consumer does.
+    pub auto_delete: bool,
+    /// The queue goes when nobody consumed from it or declared it for so long.
+    pub idle_ms_max: Option<u64>,
+    /// The queue belongs to the connection that declared it, and goes with it.
+    pub exclusive: bool,
+    /// Its messages go on to there.
+    pub forward_to: Option<Address>,
 }
 
 impl Default for QueueSpec {
@@ -43,8 +68,52 @@ impl Default for QueueSpec {
             delay_ms: 0,
             message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
             backlog_warning: 1000,
+            ttl_ms: None,
+            on_expiry: OnExpiry::Drop,
+            priority_max: 0,
+            dedup: None,
+            length_max: None,
+            bytes_max: None,
+            overflow: Overflow::Reject,
+            auto_delete: false,
+            idle_ms_max: None,
+            exclusive: false,
+            forward_to: None,
         }
     }
+}
+
+/// What becomes of an expired message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// It is gone.
+    #[default]
+    Drop,
+    /// It goes where dead letters go.
+    DeadLetter,
+}
+
+/// Which messages count as sent before. The key is the sender's `dedup_id`, else its `message_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dedup {
+    /// How long a key is remembered.
+    pub window_ms: u64,
+    /// Keys of different sessions have nothing to do with one another.
+    pub per_session: bool,
+    /// A message without a key is known by a hash of its body.
+    pub content: bool,
+}
+
+/// What happens to a message that finds its queue full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// It is refused.
+    #[default]
+    Reject,
+    /// The oldest of the lowest priority makes room.
+    DropOldest,
+    /// The oldest of the lowest priority becomes a dead letter.
+    DeadLetterOldest,
 }
 
 /// Whether messages belong to sessions.
@@ -74,6 +143,13 @@ pub enum DeadLetterTarget {
     Own,
     /// Another queue.
     Queue(QueueName),
+    /// A topic, under the key that they have or under this one.
+    Topic {
+        /// Which.
+        topic: TopicName,
+        /// The key.
+        key: Option<String>,
+    },
     /// Nowhere: they are gone. An explicit dead-letter still goes to the own set.
     Drop,
 }
@@ -118,9 +194,61 @@ impl Shown for u64 {
     }
 }
 
-impl Shown for Option<u32> {
+impl Shown for u8 {
     fn shown(&self) -> String {
-        self.map_or("none".into(), |n| n.to_string())
+        self.to_string()
+    }
+}
+
+impl Shown for bool {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl<T: ToString> Shown for Option<T> {
+    fn shown(&self) -> String {
+        self.as_ref().map_or("none".into(), T::to_string)
+    }
+}
+
+impl Dedup {
+    /// Refuses a window that is none.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let most = limits::DEDUP_WINDOW_MS_MAX;
+        if !(1..=most).contains(&self.window_ms) {
+            let why = format!("window_ms must be from 1 to {most} (7 days)");
+            return Err(Refusal::BadSpec { field: "dedup", why });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Dedup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.window_ms)?;
+        let scope = if self.per_session { " per session" } else { "" };
+        let content = if self.content { " by content" } else { "" };
+        write!(f, "{scope}{content}")
+    }
+}
+
+impl Shown for OnExpiry {
+    fn shown(&self) -> String {
+        match self {
+            Self::Drop => "drop".into(),
+            Self::DeadLetter => "dead_letter".into(),
+        }
+    }
+}
+
+impl Shown for Overflow {
+    fn shown(&self) -> String {
+        match self {
+            Self::Reject => "reject".into(),
+            Self::DropOldest => "drop_oldest".into(),
+            Self::DeadLetterOldest => "dead_letter_oldest".into(),
+        }
     }
 }
 
@@ -142,6 +270,8 @@ impl Shown for DeadLetterTarget {
         match self {
             Self::Own => "own".into(),
             Self::Queue(name) => format!("queue {name}"),
+            Self::Topic { topic, key: None } => format!("topic {topic}"),
+            Self::Topic { topic, key: Some(key) } => format!("topic {topic} as {key}"),
             Self::Drop => "drop".into(),
         }
     }
@@ -180,7 +310,18 @@ impl QueueSpec {
             retry,
             delay_ms,
             message_bytes_max,
-            backlog_warning
+            backlog_warning,
+            ttl_ms,
+            on_expiry,
+            priority_max,
+            dedup,
+            length_max,
+            bytes_max,
+            overflow,
+            auto_delete,
+            idle_ms_max,
+            exclusive,
+            forward_to
         );
         None
     }
@@ -221,6 +362,47 @@ impl QueueSpec {
             if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
                 return bad("sessions", format!("the id `{}` stands in the list twice", pair[0]));
             }
+        }
+        if self.priority_max > 0 && self.sessions.required() {
+            return bad(
+                "priority_max",
+                "must be 0 in a queue with sessions: a session has one order".into(),
+            );
+        }
+        for (field, ms) in [("ttl_ms", self.ttl_ms), ("idle_ms_max", self.idle_ms_max)] {
+            if ms.is_some_and(|ms| ms == 0 || ms > limits::DELAY_MS_MAX) {
+                return bad(
+                    field,
+                    format!("must be from 1 to {}, or absent", limits::DELAY_MS_MAX),
+                );
+            }
+        }
+        for (field, max) in [("length_max", self.length_max), ("bytes_max", self.bytes_max)] {
+            if max == Some(0) {
+                return bad(field, "must be at least 1, or absent for no limit".into());
+            }
+        }
+        if let Some(dedup) = &self.dedup {
+            dedup.check()?;
+            if dedup.per_session && !self.sessions.required() {
+                return bad("dedup", "per_session needs a queue with sessions".into());
+            }
+        }
+        if let DeadLetterTarget::Topic { key: Some(key), .. } = &self.dead_letter
+            && key.len() > limits::RULE_KEY_BYTES_MAX
+        {
+            return bad(
+                "dead_letter",
+                format!("the key must have at most {} bytes", limits::RULE_KEY_BYTES_MAX),
+            );
+        }
+        if self.forward_to.is_some() && self.sessions.required() {
+            return bad("forward_to", "must be absent in a queue with sessions".into());
+        }
+        if let Some(Address::Queue(name)) = &self.forward_to
+            && name.is_dead_letters()
+        {
+            return bad("forward_to", "must be a queue or a topic, not a dead-letter set".into());
         }
         if let DeadLetterTarget::Queue(name) = &self.dead_letter
             && name.is_dead_letters()

@@ -1,6 +1,6 @@
 //! Why the engine said no to a well-formed command. Never a bug, never I/O.
 
-use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp};
+use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
 
 /// A refusal has no effect: nothing changed, nothing is lost. Each front end maps it in one exhaustive `match`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +33,52 @@ pub enum Refusal {
         /// The field.
         field: &'static str,
     },
+    /// No such topic.
+    #[error("topic `{topic}` does not exist")]
+    TopicNotFound {
+        /// The name asked for.
+        topic: TopicName,
+    },
+    /// A declaration that differs from what exists.
+    #[error(
+        "topic `{topic}` exists with {field} = {is}, not {asked}: declare it as it is, or delete it first"
+    )]
+    TopicDiffers {
+        /// Which topic.
+        topic: TopicName,
+        /// The first field that differs.
+        field: &'static str,
+        /// What it is.
+        is: String,
+        /// What was asked.
+        asked: String,
+    },
+    /// A topic that takes messages only from others.
+    #[error("topic `{topic}` is internal: it takes messages only from other topics and queues")]
+    TopicInternal {
+        /// Which topic.
+        topic: TopicName,
+    },
+    /// A rule of that name is there, and is another.
+    #[error("queue `{queue}` has another rule `{rule}` on topic `{topic}`: remove it first")]
+    RuleDiffers {
+        /// Which topic.
+        topic: TopicName,
+        /// Which queue.
+        queue: QueueName,
+        /// The rule's name.
+        rule: String,
+    },
+    /// No such rule.
+    #[error("queue `{queue}` has no rule `{rule}` on topic `{topic}`")]
+    RuleNotFound {
+        /// Which topic.
+        topic: TopicName,
+        /// Which queue.
+        queue: QueueName,
+        /// The rule's name.
+        rule: String,
+    },
     /// A specification no queue can have.
     #[error("{field}: {why}")]
     BadSpec {
@@ -41,8 +87,8 @@ pub enum Refusal {
         /// What it must be.
         why: String,
     },
-    /// A name no queue can have.
-    #[error("queue name `{name}` {why}")]
+    /// A name no queue and no topic can have.
+    #[error("name `{name}` {why}")]
     BadName {
         /// The start of the name.
         name: String,
@@ -141,6 +187,28 @@ pub enum Refusal {
         /// The limit.
         size_bytes_max: u64,
     },
+    /// The queue is as full as it was declared to become.
+    #[error("queue `{queue}` is full ({field} = {limit}): receive from it, or raise {field}")]
+    QueueFull {
+        /// Which queue.
+        queue: QueueName,
+        /// The limit's name.
+        field: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// The queue belongs to another connection.
+    #[error("queue `{queue}` is exclusive to the connection that declared it")]
+    QueueExclusive {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// The transaction waited for its end for too long.
+    #[error("the transaction is over: it must be committed within {limit_ms} ms of its beginning")]
+    TransactionOver {
+        /// How long it may take.
+        limit_ms: u64,
+    },
     /// A number or text outside of what is allowed.
     #[error("{what} must be {rule}")]
     OutOfRange {
@@ -149,9 +217,17 @@ pub enum Refusal {
         /// What it must be.
         rule: String,
     },
-    /// A bound of the whole engine.
+    /// More than one request may carry: it would be refused again.
     #[error("too many {what}: the limit is {limit}")]
-    TooMany {
+    BatchTooLarge {
+        /// Of what, in one what.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// A bound of the whole engine: possible again when some of them are gone.
+    #[error("too many {what}: the limit is {limit}")]
+    BoundReached {
         /// Of what.
         what: &'static str,
         /// The bound.

@@ -88,6 +88,23 @@ pub enum DeadReason {
         /// The queue's limit.
         receives_max: u32,
     },
+    /// Its time to live was over.
+    Expired,
+    /// It was the oldest when its queue overflowed.
+    Overflowed,
+    /// It has no session that the queue takes.
+    NoSession,
+    /// It was forwarded too often.
+    TooManyHops,
+    /// It came back, by itself, to where it had died before.
+    Cycle,
+    /// The topic of its queue's dead letters found nobody who wants it.
+    Unroutable,
+    /// The disk holds it no longer whole.
+    Damaged {
+        /// Which file, where in it, and what is wrong there.
+        text: String,
+    },
 }
 
 impl DeadReason {
@@ -96,18 +113,35 @@ impl DeadReason {
         match self {
             Self::Asked { reason, .. } => reason,
             Self::MaxFailed { .. } | Self::MaxReceives { .. } => "MaxDeliveryCountExceeded",
+            Self::Expired => "TTLExpiredException",
+            Self::Overflowed => "MaxLengthExceeded",
+            Self::NoSession => "Session ID is null.",
+            Self::TooManyHops => "MaxTransferHopCountExceeded",
+            Self::Cycle => "DeadLetterCycle",
+            Self::Unroutable => "DeadLetterUnroutable",
+            Self::Damaged { .. } => "Damaged",
         }
     }
 
     /// The sentence for people; a limit names its counter.
     pub fn text(&self) -> String {
         match self {
-            Self::Asked { text, .. } => text.clone(),
+            Self::Asked { text, .. } | Self::Damaged { text } => text.clone(),
             Self::MaxFailed { failed, failed_max } => {
                 format!("failed {failed} times; the queue allows {failed_max} (failed_max)")
             }
             Self::MaxReceives { receives, receives_max } => {
                 format!("received {receives} times; the queue allows {receives_max} (receives_max)")
+            }
+            Self::Expired => "its time to live was over".into(),
+            Self::Overflowed => "the queue was full and it was the oldest".into(),
+            Self::NoSession => {
+                "the queue has sessions, and the message has none that it takes".into()
+            }
+            Self::TooManyHops => "it was forwarded too often: queues forward in a circle".into(),
+            Self::Cycle => "its dead-letter targets lead back to a queue where it had died".into(),
+            Self::Unroutable => {
+                "the topic that takes the queue's dead letters knows no queue for it".into()
             }
         }
     }

@@ -252,6 +252,7 @@ impl Clients {
                 };
                 let until = Timestamp(now + if rng.chance(40) { rng.below(3000) } else { 0 });
                 Ask::Attach(Attach {
+                    free_standing: false,
                     consumer,
                     connection: bound,
                     queue,
@@ -273,6 +274,7 @@ impl Clients {
                 };
                 client.consumers.push((consumer, queue.clone()));
                 Ask::Attach(Attach {
+                    free_standing: false,
                     consumer,
                     connection: bound,
                     queue,

@@ -7,16 +7,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use malote_engine::Stored;
 use malote_engine::core::Core;
 use malote_engine::disk::Disk;
 use malote_engine::journal::{
     HEADER_BYTES, HeaderBlock, KIND_MARK, Options, Pos, Recovered, Replay, decode_frame,
     decode_header, decode_snapshot, recover,
 };
+use malote_engine::topic::Router;
+use malote_engine::{Stored, decode_rule, decode_topic_spec, encode_rule};
 
 use malote_front_http::native::decode_frame as decode_native;
 use malote_front_http::wire::Encoding;
+use malote_model::{
+    Correlation, Facts, Filter, Headers, HeadersMatch, Message, Rule, SqlAction, SqlFilter,
+    Timestamp, Value,
+};
 
 use crate::alloc::peak_of;
 use crate::disk::SimDisk;
@@ -37,6 +42,9 @@ pub struct Corpus {
     /// Messages of the native connection, as JSON and as MessagePack.
     frames_json: Vec<Vec<u8>>,
     frames_msgpack: Vec<Vec<u8>>,
+    /// Texts of filters and actions.
+    sql: Vec<Vec<u8>>,
+    rules: Vec<Vec<u8>>,
 }
 
 type Pick = fn(&Corpus) -> &[Vec<u8>];
@@ -47,14 +55,24 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("journal-frame", |c| &c.frames, frame, 64 << 10),
     ("segment-header", |c| &c.headers, header, 64 << 10),
     ("snapshot-file", |c| &c.snapshots, snapshot, 64 << 10),
-    // Sessions lie sparsely in slots, of which there may be 2^26.
-    ("core-snapshot", |c| &c.states, core_snapshot, 600 << 20),
+    ("core-snapshot", |c| &c.states, core_snapshot, 1 << 20),
     ("event", |c| &c.records, event, 4 << 20),
     ("stored-message", |c| &c.records, stored, 1 << 20),
     ("api-json", |c| &c.requests, api_json, 1 << 20),
     ("native-json", |c| &c.frames_json, native_json, 1 << 20),
     // A map or list that announces many entries is given room for at most a megabyte of them at a time.
     ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 4 << 20),
+    ("sql", |c| &c.sql, sql, 256 << 10),
+    ("rule", |c| &c.rules, rule, 256 << 10),
+];
+
+/// Every part of the language.
+const SQL: &[&str] = &[
+    "color = 'blue' AND (size > 10 OR NOT sys.Label LIKE '%b_s!%' ESCAPE '!') AND user.[a b] IS NOT NULL",
+    "EXISTS(\"x\") OR a NOT IN (1, 2.5, 'x', -3E-5, @p) AND p('sys.' + name) <> -(1 + 2) * 3 % 4 / 5",
+    "((((a=1)))) OR TRUE AND FALSE OR NULL IS NULL AND property(name) LIKE pattern + '%'",
+    "SET a = 1; SET sys.Label = 'x' + color; REMOVE user.b, SET size = size * 2 - -1 REMOVE sys.To",
+    "SET [c d] = @p; SET sys.TimeToLive = 5; SET sys.SessionId = p('name'); SET l = list",
 ];
 
 /// A request of every kind.
@@ -115,6 +133,55 @@ fn native_json(_: &mut Subject, bytes: &[u8]) {
 
 fn native_msgpack(_: &mut Subject, bytes: &[u8]) {
     let _ = decode_native(bytes, Encoding::MessagePack);
+}
+
+/// A message with something under every name of the corpus.
+fn routed_message() -> Message {
+    let properties = [
+        ("color", Value::String("blue".into())),
+        ("size", Value::I32(i32::MAX)),
+        ("a", Value::U64(u64::MAX)),
+        ("a b", Value::Null),
+        ("name", Value::String("Label".into())),
+        ("pattern", Value::String("%_%".repeat(100))),
+        ("list", Value::List(vec![Value::F64(f64::NAN)])),
+    ];
+    Message {
+        subject: Some("bus".repeat(100)),
+        key: Some("a.b.c".into()),
+        properties: properties.into_iter().map(|(name, v)| (name.to_owned(), v)).collect(),
+        ..Message::default()
+    }
+}
+
+/// What parses can be evaluated, and parses again from its own text.
+fn sql(_: &mut Subject, bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let parameters = vec![("@p".to_owned(), Value::I64(i64::MIN))];
+    let mut message = routed_message();
+    if let Ok(filter) = SqlFilter::new(&text, parameters.clone()) {
+        let _ = filter.evaluate(&Facts::new(&message, Timestamp(5)));
+        assert!(SqlFilter::new(filter.text(), parameters.clone()).is_ok(), "it parsed before");
+    }
+    if let Ok(action) = SqlAction::new(&text, parameters) {
+        action.apply(&mut message, Timestamp(5));
+    }
+}
+
+/// What is read as a rule is one: it has bytes, and a router says of it what it says of itself.
+fn rule(_: &mut Subject, bytes: &[u8]) {
+    let _ = decode_topic_spec(bytes);
+    let Some(rule) = decode_rule(bytes) else { return };
+    let encoded = encode_rule(&rule).unwrap_or_else(|refusal| panic!("it was read: {refusal}"));
+    assert!(decode_rule(&encoded).is_some(), "its own bytes are a rule");
+    let message = routed_message();
+    let facts = Facts::new(&message, Timestamp(5));
+    let mut router = Router::new(1);
+    router.insert(1, rule.clone());
+    let mut hits = Vec::new();
+    router.route(&facts, &mut hits);
+    assert_eq!(!hits.is_empty(), rule.filter.matches(&facts), "the index and the definition");
+    assert_eq!(router.remove_target(1), 1);
 }
 
 /// What was restored must be usable: it is saved, listed and restored again.
@@ -193,6 +260,8 @@ impl Corpus {
             rmp_serde::to_vec_named(&value).expect("any JSON value can be packed")
         };
         corpus.frames_msgpack = FRAMES.iter().map(packed).collect();
+        corpus.sql = SQL.iter().map(|text| text.as_bytes().to_vec()).collect();
+        corpus.rules = rules().iter().filter_map(|rule| encode_rule(rule).ok()).collect();
         corpus
     }
 
@@ -230,6 +299,32 @@ impl Corpus {
             }
         }
     }
+}
+
+/// A rule of every kind.
+fn rules() -> Vec<Rule> {
+    let parameters = vec![("@p".to_owned(), Value::I64(7))];
+    let sql = SqlFilter::new("color = 'blue' AND size <> @p", parameters.clone());
+    let action = SqlAction::new("SET a = @p; REMOVE color", parameters).ok();
+    let values = vec![("color".to_owned(), None), ("size".to_owned(), Some(Value::U16(7)))];
+    let correlation = Correlation {
+        subject: Some("bus".into()),
+        key: Some("a.b.c".into()),
+        properties: vec![("list".into(), Value::List(vec![Value::Map(vec![])]))],
+        ..Correlation::default()
+    };
+    let filters = [
+        Filter::All,
+        Filter::None,
+        Filter::Key("a.b.c".into()),
+        Filter::Pattern("a.*.#".into()),
+        Filter::Headers(Headers { mode: HeadersMatch::Any, values }),
+        Filter::Correlation(Arc::new(correlation)),
+        Filter::Sql(sql.expect("it parses")),
+    ];
+    let name = |i: usize| format!("rule {i}");
+    let rule = |(i, filter)| Rule { name: name(i), filter, action: action.clone() };
+    filters.into_iter().enumerate().map(rule).collect()
 }
 
 /// Bends an input.

@@ -12,7 +12,7 @@ use malote_engine::Totals;
 use malote_engine::journal::Pos;
 use malote_model::{
     Changes, DeadReason, Durability, LeaseToken, Message, Properties, QueueName, QueueSpec,
-    SessionId, Sessions,
+    SessionId,
 };
 
 /// Where a message is.
@@ -58,6 +58,8 @@ pub struct Dead {
     pub from_seq: u64,
     pub receives: u32,
     pub failed: u32,
+    /// How its last lease ended.
+    pub cause: Cause,
 }
 
 /// Something in somebody's hands.
@@ -114,7 +116,7 @@ pub struct State {
     pub inexact: bool,
 }
 
-/// How a lease ended that left the message in its queue.
+/// How a lease ended that did not settle its message for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Released,
@@ -161,6 +163,8 @@ pub enum Ev {
         seq: u64,
         completed: bool,
         taken: bool,
+        /// How its lease ended, if it was dropped.
+        cause: Cause,
     },
     Grant {
         queue: QueueName,
@@ -210,6 +214,13 @@ pub enum Ev {
     },
     /// The broker started again.
     Boot,
+}
+
+impl Cause {
+    fn count(self, totals: &mut Totals) {
+        totals.abandoned += u64::from(self == Self::Abandoned);
+        totals.lost += u64::from(self == Self::Lost);
+    }
 }
 
 impl Msg {
@@ -339,21 +350,14 @@ impl State {
     pub fn apply(&mut self, ev: &Ev, pos: Pos) {
         match ev {
             Ev::Declare { name, spec } => {
-                let dead = QueueSpec {
-                    sessions: Sessions::None,
-                    failed_max: None,
-                    receives_max: None,
-                    delay_ms: 0,
-                    ..spec.clone()
-                };
+                let dead = letters_spec(spec);
                 self.queues.insert(name.clone(), Queue::new(spec.clone(), None, pos));
                 self.queues.insert(name.dead_letters(), Queue::new(dead, Some(name.clone()), pos));
             }
             Ev::Update { name, spec } => {
                 let q = self.queue_mut(name);
                 (q.spec, q.eager) = (spec.clone(), pos);
-                let dead = self.queue_mut(&name.dead_letters());
-                (dead.spec.lock_ms, dead.spec.durability) = (spec.lock_ms, spec.durability);
+                self.queue_mut(&name.dead_letters()).spec = letters_spec(spec);
             }
             Ev::Delete { name } => {
                 for name in [name, &name.dead_letters()] {
@@ -379,11 +383,12 @@ impl State {
                 q.totals.sent += 1;
                 self.eager(queue, pos);
             }
-            Ev::Gone { queue, seq, completed, taken } => {
+            Ev::Gone { queue, seq, completed, taken, cause } => {
                 self.rest(queue, *seq, pos);
                 self.unlease(queue, *seq);
                 let q = self.queue_mut(queue);
                 let msg = q.msgs.remove(seq);
+                cause.count(&mut q.totals);
                 q.totals.completed += u64::from(*completed);
                 q.totals.delivered += u64::from(*taken);
                 q.totals.redelivered += u64::from(*taken && msg.is_some_and(|m| m.receives > 0));
@@ -417,15 +422,9 @@ impl State {
                 };
                 match cause {
                     Cause::Released => msg.released += 1,
-                    Cause::Abandoned => {
-                        msg.failed += 1;
-                        q.totals.abandoned += 1;
-                    }
-                    Cause::Lost => {
-                        msg.failed += 1;
-                        q.totals.lost += 1;
-                    }
+                    Cause::Abandoned | Cause::Lost => msg.failed += 1,
                 }
+                cause.count(&mut q.totals);
                 msg.change(changes, pos);
                 if *cause != Cause::Lost {
                     self.eager(queue, pos);
@@ -447,7 +446,10 @@ impl State {
                 self.unlease(from, *seq);
                 let q = self.queue_mut(from);
                 let Some(mut msg) = q.msgs.remove(seq) else { panic!("nothing to move") };
-                q.totals.dead_lettered += u64::from(matches!(why, Why::Dead(_)));
+                if let Why::Dead(dead) = why {
+                    q.totals.dead_lettered += 1;
+                    dead.cause.count(&mut q.totals);
+                }
                 msg.change(changes, pos);
                 (msg.receives, msg.failed, msg.released) = (0, 0, 0);
                 (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
@@ -557,5 +559,17 @@ impl Msg {
             self.properties.lay_over(changes.properties.clone());
             self.rests = self.rests.max(pos);
         }
+    }
+}
+
+/// Of its queue, a dead-letter set has the lock, the durability, and what is shown and taken; nothing else.
+fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+    QueueSpec {
+        lock_ms: spec.lock_ms,
+        durability: spec.durability,
+        message_bytes_max: spec.message_bytes_max,
+        backlog_warning: spec.backlog_warning,
+        failed_max: None,
+        ..QueueSpec::default()
     }
 }

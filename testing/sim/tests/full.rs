@@ -11,7 +11,8 @@ use malote_engine::disk::Disk;
 use malote_engine::journal::{Options, Recovered, recover};
 use malote_engine::{ConsumerId, Outgoing, Peek, Stored, Wants};
 use malote_model::{
-    Body, BodyKind, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, Settlement, Timestamp,
+    Address, Body, BodyKind, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, Settlement,
+    Timestamp,
 };
 use malote_sim::disk::{Faults, SimDisk};
 
@@ -77,13 +78,15 @@ impl Broker {
         let bytes = Bytes::from([&n.to_le_bytes()[..], &[n as u8; 4000]].concat());
         let body = Body { bytes, kind: BodyKind::Bytes };
         let message = Message { body, ..Message::default() };
-        self.ask(Command::Send { items: vec![(queue(), Outgoing::new(&message).unwrap())] })
+        let outgoing = Outgoing::new(&message, false).unwrap();
+        self.ask(Command::Send { items: vec![(Address::Queue(queue()), outgoing)] })
     }
 
     fn receive(&mut self, credit: u32) -> Vec<LeaseToken> {
         let attach = Attach {
             consumer: ConsumerId(self.now),
             connection: None,
+            free_standing: true,
             queue: queue(),
             wants: Wants::Any { per_session: 1 },
             credit,
@@ -124,7 +127,7 @@ fn a_full_disk_of_nearly_empty_segments_is_compacted_with_what_is_kept_for_settl
     let disk = SimDisk::new();
     let mut broker = Broker::open(&disk);
     let spec = Box::new(QueueSpec::default());
-    broker.ask(Command::Declare { name: queue(), spec }).unwrap();
+    broker.ask(Command::Declare { name: queue(), spec, connection: None }).unwrap();
     disk.set_faults(Faults { capacity_bytes: Some(8 << 20), ..Faults::default() });
     let mut sent = 0;
     while broker.send(sent).is_ok() {

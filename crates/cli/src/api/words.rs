@@ -304,6 +304,9 @@ macro_rules! messages {
             /// The disk holds it no longer whole.
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             pub damaged: bool,
+            /// Where, and what is wrong there.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub problem: Option<String>,
         }
 
         impl From<Received> for NewMessage {
@@ -342,7 +345,7 @@ messages! {
 }
 
 /// What an answer has and a message to send has not.
-const ANSWER_ONLY: [&str; 12] = [
+const ANSWER_ONLY: [&str; 13] = [
     "seq",
     "lease",
     "until",
@@ -355,6 +358,7 @@ const ANSWER_ONLY: [&str; 12] = [
     "failed",
     "dead_letter",
     "damaged",
+    "problem",
 ];
 
 impl NewMessage {

@@ -2,14 +2,21 @@
 
 use bytes::Bytes;
 use malote_model::{DeadReason, LeaseToken, Seq, SessionId};
+use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
+use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
 use super::stored::DeadLetter;
-use crate::event::{Cause, Event, Kept, Leased, Moved, Over, Removal, Returned, Sent, Why};
+use crate::event::{
+    Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+};
 
 pub(super) const VERSION: u8 = 1;
+/// A grant of several sessions' messages; of one session or none it is written as ever.
+const VERSION_SESSIONS: u8 = 2;
+const KIND_LEASED: u8 = 9;
 pub(super) const KIND_SENT: u8 = 7;
 pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
@@ -28,7 +35,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Purged { .. } => 6,
         Event::Sent(_) => KIND_SENT,
         Event::Removed { .. } => 8,
-        Event::Leased(_) => 9,
+        Event::Leased(_) => KIND_LEASED,
         Event::Renewed { .. } => 10,
         Event::Returned(_) => KIND_RETURNED,
         Event::Deferred { .. } => KIND_DEFERRED,
@@ -36,13 +43,20 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Held { .. } => 14,
         Event::Unheld { .. } => 15,
         Event::State { .. } => KIND_STATE,
+        Event::TopicDeclared { .. } => 17,
+        Event::TopicDeleted { .. } => 18,
+        Event::Bound { .. } => 19,
+        Event::Unbound { .. } => 20,
         Event::Kept(_) => KIND_KEPT,
     }
 }
 
 /// Appends the body of an event's record.
 pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
-    out.put_u8(VERSION);
+    out.put_u8(match event {
+        Event::Leased(leased) if leased.sessions.len() > 1 => VERSION_SESSIONS,
+        _ => VERSION,
+    });
     match event {
         Event::Booted { epoch, at } => {
             out.put_var(u64::from(*epoch));
@@ -68,20 +82,21 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_var(*below);
         }
-        Event::Sent(sent) => {
-            out.reserve(sent.size as usize + 64);
-            out.put_queue(sent.queue);
-            out.put_var(sent.seq);
-            out.put_time(sent.at);
-            out.put_time(sent.due);
-            out.put_bool(sent.scheduled);
-            out.put_session(sent.session.as_ref());
-            out.extend_from_slice(&sent.head);
-            out.extend_from_slice(&sent.body);
-        }
+        Event::Sent(sent) => put_sent(out, sent),
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
-            out.put_u8(*why as u8);
+            out.put_u8(match why {
+                Removal::Completed => 0,
+                Removal::Taken => 1,
+                Removal::Cancelled => 2,
+                Removal::Dropped(Cause::Released) => 3,
+                Removal::Replaced => 4,
+                Removal::Dropped(Cause::Abandoned) => 5,
+                Removal::Dropped(Cause::Lost) => 6,
+                Removal::Expired => 7,
+                Removal::Overflowed => 8,
+                Removal::Unrouted => 9,
+            });
             out.put_session(session.as_ref());
             put_seqs(out, seqs);
         }
@@ -123,6 +138,23 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_bool(state.is_some());
             out.extend_from_slice(state.as_deref().unwrap_or_default());
         }
+        Event::TopicDeclared { topic, name, spec, at } => {
+            out.put_queue(*topic);
+            out.put_str(name.as_str());
+            out.put_time(*at);
+            put_topic_spec(out, spec);
+        }
+        Event::TopicDeleted { topic } => out.put_queue(*topic),
+        Event::Bound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            put_rule(out, rule).expect("the rule was checked when it was decided");
+        }
+        Event::Unbound { topic, queue, rule } => {
+            out.put_queue(*topic);
+            out.put_queue(*queue);
+            out.put_str(rule);
+        }
         Event::Kept(kept) => put_kept(out, kept),
     }
 }
@@ -135,8 +167,9 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
         out.put_var(seq);
     }
     out.put_time(kept.at);
-    out.put_bool(kept.dead.is_some());
-    if let Some(dead) = &kept.dead {
+    out.put_bool(kept.dead);
+    out.put_var(kept.deaths.len() as u64);
+    for dead in &kept.deaths {
         out.put_str(&dead.reason);
         out.put_str(&dead.text);
         out.put_time(dead.at);
@@ -154,15 +187,15 @@ pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
     let n = r.count()?;
     let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
     let at = r.time()?;
-    let dead = if r.bool()? {
+    let (dead, n) = (r.bool()?, r.count()?);
+    let mut deaths = Vec::new();
+    for _ in 0..n {
         let (reason, text) = (r.str()?.to_owned(), r.str()?.to_owned());
         let (at, from, from_seq) = (r.time()?, r.name()?, Seq(r.var()?));
         let (receives, failed) = (r.var32()?, r.var32()?);
-        Some(DeadLetter { reason, text, at, from, from_seq, receives, failed })
-    } else {
-        None
-    };
-    Ok(Kept { places, at, dead, head: Bytes::new(), body: Bytes::new() })
+        deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
+    }
+    Ok(Kept { places, at, dead, deaths, head: Bytes::new(), body: Bytes::new() })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.
@@ -205,7 +238,17 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     if let Some(hold) = leased.hold {
         out.extend_from_slice(&hold.to_bytes());
     }
-    out.put_session(leased.session.as_ref());
+    match &leased.sessions[..] {
+        [] => out.put_session(None),
+        [(session, _)] => out.put_session(Some(session)),
+        several => {
+            out.put_var(several.len() as u64);
+            for (session, count) in several {
+                out.put_str(session.as_str());
+                out.put_var(*count as u64);
+            }
+        }
+    }
     out.put_var(leased.items.len() as u64);
     out.put_var(leased.items.first().map_or(0, |(_, token)| u64::from(token.epoch)));
     let mut last = 0_u64;
@@ -218,11 +261,21 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     }
 }
 
-fn get_leased(r: &mut Reader<'_>) -> Result<Leased, Truncated> {
+fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
     let (queue, until, flags) = (r.queue()?, r.time()?, r.u8()?);
     let hold = if flags & 2 != 0 { Some(r.token()?) } else { None };
-    let session = r.session()?;
+    let mut sessions = Vec::new();
+    if version == VERSION_SESSIONS {
+        for _ in 0..r.count()? {
+            sessions.push((r.session()?.ok_or(Truncated)?, r.count()?));
+        }
+    } else if let Some(session) = r.session()? {
+        sessions.push((session, usize::MAX));
+    }
     let n = r.count()?;
+    if let [(_, all)] = &mut sessions[..] {
+        *all = n;
+    }
     let epoch = r.var32()?;
     let mut items = Vec::with_capacity(n);
     let mut last = 0_u64;
@@ -237,7 +290,7 @@ fn get_leased(r: &mut Reader<'_>) -> Result<Leased, Truncated> {
         until,
         bound: flags & 1 != 0,
         hold,
-        session,
+        sessions,
         deferred: flags & 4 != 0,
         items,
     })
@@ -264,20 +317,46 @@ pub(super) fn get_over(r: &mut Reader<'_>) -> Result<Option<Over>, Truncated> {
     Ok(Some(Over { from, properties: get_properties(r)? }))
 }
 
+pub(crate) fn put_way(out: &mut Vec<u8>, way: &Way) {
+    out.put_var(way.died_in.len() as u64);
+    way.died_in.iter().for_each(|&queue| out.put_queue(queue));
+    out.put_u8(way.hops);
+    out.put_queue(way.home.unwrap_or_default());
+}
+
+pub(crate) fn get_way(r: &mut Reader<'_>) -> Result<Way, Truncated> {
+    let n = r.count()?;
+    let died_in = (0..n).map(|_| r.queue()).collect::<Result<_, _>>()?;
+    let hops = r.u8()?;
+    // No queue has the number 0.
+    let home = Some(r.queue()?).filter(|&home| home != QueueId::default());
+    Ok(Way { died_in, hops, home })
+}
+
 fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     out.put_queue(moved.from_queue);
     out.put_var(moved.from_seq);
     out.put_pos(moved.from);
-    out.put_queue(moved.queue);
-    out.put_var(moved.seq);
+    put_places(out, &moved.places);
     out.put_time(moved.at);
     out.put_session(moved.session.as_ref());
     out.put_var(u64::from(moved.size));
+    out.put_u8(moved.priority);
+    out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
+    put_way(out, &moved.way);
+    out.put_bool(moved.key.is_some());
+    moved.key.iter().for_each(|key| out.put_str(key));
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
-        Why::Dead { reason, source, receives, failed } => {
-            out.put_u8(2);
+        Why::Routed => out.put_u8(5),
+        Why::Forwarded => out.put_u8(6),
+        Why::Dead { reason, source, receives, failed, cause } => {
+            out.put_u8(match cause {
+                Cause::Released => 2,
+                Cause::Abandoned => 3,
+                Cause::Lost => 4,
+            });
             match reason {
                 DeadReason::Asked { reason, text } => {
                     out.put_u8(0);
@@ -294,6 +373,16 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                     out.put_var(u64::from(*receives));
                     out.put_var(u64::from(*receives_max));
                 }
+                DeadReason::Damaged { text } => {
+                    out.put_u8(3);
+                    out.put_str(text);
+                }
+                DeadReason::Expired => out.put_u8(4),
+                DeadReason::Overflowed => out.put_u8(5),
+                DeadReason::NoSession => out.put_u8(6),
+                DeadReason::TooManyHops => out.put_u8(7),
+                DeadReason::Cycle => out.put_u8(8),
+                DeadReason::Unroutable => out.put_u8(9),
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -305,33 +394,61 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
 
 pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
-    let (queue, seq, at) = (r.queue()?, r.var()?, r.time()?);
+    let (places, at) = (get_places(r)?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
+    let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+    let way = get_way(r)?;
+    let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
-        2 => {
+        5 => Why::Routed,
+        6 => Why::Forwarded,
+        dead @ 2..=4 => {
+            let cause = [Cause::Released, Cause::Abandoned, Cause::Lost][usize::from(dead - 2)];
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
+                3 => DeadReason::Damaged { text: r.str()?.to_owned() },
+                4 => DeadReason::Expired,
+                5 => DeadReason::Overflowed,
+                6 => DeadReason::NoSession,
+                7 => DeadReason::TooManyHops,
+                8 => DeadReason::Cycle,
+                9 => DeadReason::Unroutable,
                 _ => return Err(Truncated),
             };
-            Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
+            let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);
+            Why::Dead { reason, source, receives, failed, cause }
         }
         _ => return Err(Truncated),
     };
     let properties = get_properties(r)?;
-    Ok(Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties })
+    Ok(Moved {
+        from_queue,
+        from_seq,
+        from,
+        places,
+        at,
+        session,
+        size,
+        priority,
+        ttl_ms,
+        way,
+        key,
+        why,
+        properties,
+    })
 }
 
 /// What a record says, but for the body of a message: a replay needs only its size.
 pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     let r = &mut Reader::new(body);
-    if r.u8()? != VERSION {
+    let version = r.u8()?;
+    if version != VERSION && (kind, version) != (KIND_LEASED, VERSION_SESSIONS) {
         return Err(Truncated);
     }
-    let named = |r: &mut Reader<'_>| SessionId::new(r.str()?).map_err(|_| Truncated);
     Ok(match kind {
         1 => Event::Booted { epoch: r.var32()?, at: r.time()? },
         2 => {
@@ -349,13 +466,18 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 0 => Removal::Completed,
                 1 => Removal::Taken,
                 2 => Removal::Cancelled,
-                3 => Removal::Dropped,
+                3 => Removal::Dropped(Cause::Released),
                 4 => Removal::Replaced,
+                5 => Removal::Dropped(Cause::Abandoned),
+                6 => Removal::Dropped(Cause::Lost),
+                7 => Removal::Expired,
+                8 => Removal::Overflowed,
+                9 => Removal::Unrouted,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
         }
-        9 => Event::Leased(get_leased(r)?),
+        KIND_LEASED => Event::Leased(get_leased(r, version)?),
         10 => {
             let until = r.time()?;
             let n = r.count()?;
@@ -382,25 +504,169 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (queue, session, set) = (r.queue()?, named(r)?, r.bool()?);
             Event::State { queue, session, state: set.then(|| Bytes::copy_from_slice(r.rest())) }
         }
+        17 => {
+            let (topic, name, at) = (r.queue()?, r.topic()?, r.time()?);
+            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r)?), at }
+        }
+        18 => Event::TopicDeleted { topic: r.queue()? },
+        19 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Bound { topic, queue, rule: Box::new(get_rule(r)?) }
+        }
+        20 => {
+            let (topic, queue) = (r.queue()?, r.queue()?);
+            Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
+        }
         KIND_KEPT => Event::Kept(Box::new(get_kept(r)?)),
         _ => return Err(Truncated),
     })
 }
 
+const SCHEDULED: u8 = 1;
+const PRIORITY: u8 = 2;
+const TTL: u8 = 4;
+const DEDUP: u8 = 8;
+const SESSION: u8 = 16;
+const TOPIC: u8 = 32;
+const BODY_AT: u8 = 64;
+
+fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
+    out.put_var(places.len() as u64);
+    for place in places {
+        out.put_queue(place.queue);
+        out.put_var(place.seq);
+        out.put_time(place.due);
+    }
+}
+
+fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placed; 1]>, Truncated> {
+    let n = r.count()?;
+    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
+    (0..n).map(place).collect()
+}
+
+fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
+    out.reserve(sent.size as usize + 64);
+    put_places(out, &sent.places);
+    out.put_time(sent.at);
+    let flags = [
+        (SCHEDULED, sent.scheduled),
+        (PRIORITY, sent.priority > 0),
+        (TTL, sent.ttl_ms.is_some()),
+        (DEDUP, sent.dedup.is_some()),
+        (SESSION, sent.session.is_some()),
+        (TOPIC, sent.topic.is_some()),
+        (BODY_AT, sent.body_at.is_some()),
+    ];
+    out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
+    if sent.priority > 0 {
+        out.put_u8(sent.priority);
+    }
+    if let Some(ttl_ms) = sent.ttl_ms {
+        out.put_var(ttl_ms);
+    }
+    if let Some(dedup) = sent.dedup {
+        out.extend_from_slice(&dedup.to_le_bytes());
+    }
+    if let Some(session) = &sent.session {
+        out.put_str(session.as_str());
+    }
+    if let Some(topic) = sent.topic {
+        out.put_queue(topic);
+    }
+    match sent.body_at {
+        // Its size counts as if the body were here.
+        Some(body_at) => {
+            out.put_pos(body_at);
+            out.put_var(u64::from(sent.size));
+            out.extend_from_slice(&sent.head);
+        }
+        None => {
+            out.extend_from_slice(&sent.head);
+            out.extend_from_slice(&sent.body);
+        }
+    }
+}
+
 /// Leaves the reader at the message's headers.
 pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
-    let (queue, seq, at, due) = (r.queue()?, r.var()?, r.time()?, r.time()?);
-    let (scheduled, session) = (r.bool()?, r.session()?);
-    let size = u32::try_from(r.rest().len()).map_err(|_| Truncated)?;
+    let places = get_places(r)?;
+    let (at, flags) = (r.time()?, r.u8()?);
+    if flags >= BODY_AT << 1 {
+        return Err(Truncated);
+    }
+    let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
+    let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
+    let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
+    let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
+    let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
+    let (body_at, size) = match flags & BODY_AT {
+        0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
+        _ => (Some(r.pos()?), r.var32()?),
+    };
     Ok(Sent {
-        queue,
-        seq,
+        topic,
+        body_at,
+        places,
         at,
-        due,
-        scheduled,
+        scheduled: flags & SCHEDULED != 0,
         session,
+        priority,
+        ttl_ms,
+        dedup,
         head: Bytes::new(),
         body: Bytes::new(),
         size,
     })
+}
+
+fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
+    SessionId::new(r.str()?).map_err(|_| Truncated)
+}
+
+#[cfg(test)]
+mod tests {
+    use malote_model::Timestamp;
+
+    use super::*;
+    use crate::event::QueueId;
+
+    fn leased(sessions: &[(&str, usize)]) -> Event {
+        let token = |slot| LeaseToken { epoch: 3, slot, grant: 1, random: 0xa1b2_c3d4 };
+        Event::Leased(Leased {
+            queue: QueueId(5),
+            until: Timestamp(7),
+            bound: true,
+            hold: None,
+            sessions: sessions.iter().map(|(id, n)| (SessionId::new(id).unwrap(), *n)).collect(),
+            deferred: false,
+            items: vec![(9, token(0)), (11, token(1))],
+        })
+    }
+
+    #[test]
+    fn a_grant_names_no_session_one_or_several() {
+        for (sessions, version) in
+            [(&[][..], 1), (&[("one", 2)], 1), (&[("one", 1), ("two", 1)], VERSION_SESSIONS)]
+        {
+            let (event, mut bytes) = (leased(sessions), Vec::new());
+            encode_event(&mut bytes, &event);
+            assert_eq!(bytes[0], version);
+            assert_eq!(decode_event(KIND_LEASED, &bytes).unwrap(), event);
+            for cut in 0..bytes.len() {
+                assert!(decode_event(KIND_LEASED, &bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_of_one_session_is_read_as_it_was_written_before_there_were_several() {
+        let bytes = [
+            &[1, 5, 7, 1, 3][..],
+            b"one",
+            &[2, 3, 18, 0, 1, 0xd4, 0xc3, 0xb2, 0xa1, 4, 1, 1, 0xd4, 0xc3, 0xb2, 0xa1],
+        ];
+        assert_eq!(decode_event(KIND_LEASED, &bytes.concat()).unwrap(), leased(&[("one", 2)]));
+        assert!(decode_event(KIND_SENT, &[VERSION_SESSIONS]).is_err());
+    }
 }

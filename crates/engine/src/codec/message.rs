@@ -5,6 +5,8 @@ use malote_model::{
     Body, BodyKind, Message, Native, Properties, Refusal, SessionId, Value, When, limits,
 };
 
+use sha2::{Digest, Sha256};
+
 use super::read::{Put, Reader, Truncated, slice_of};
 
 /// A message on its way into the core, encoded in its sender's task.
@@ -12,13 +14,19 @@ use super::read::{Put, Reader, Truncated, slice_of};
 pub struct Outgoing {
     pub(crate) session: Option<SessionId>,
     pub(crate) when: When,
+    pub(crate) priority: u8,
+    pub(crate) ttl_ms: Option<u64>,
+    /// Where in the head the sender's key for de-duplication stands; empty if there is none.
+    key: std::ops::Range<usize>,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
+    /// The message itself, for a topic to look at.
+    pub(crate) facts: Option<Box<Message>>,
 }
 
 impl Outgoing {
-    /// Checks and encodes.
-    pub fn new(message: &Message) -> Result<Self, Refusal> {
+    /// Checks and encodes. `id_given` tells that the message's id is not the sender's: nothing is known by it.
+    pub fn new(message: &Message, id_given: bool) -> Result<Self, Refusal> {
         let texts = texts_of(message);
         for (name, text) in TEXT_NAMES.iter().zip(texts) {
             if text.is_some_and(|text| text.len() > limits::MESSAGE_ID_BYTES_MAX) {
@@ -41,16 +49,44 @@ impl Outgoing {
             });
         }
         let mut head = Vec::with_capacity(96);
-        if put_head(&mut head, message)? > limits::PROPERTIES_BYTES_MAX {
+        let (key, properties_bytes) = put_head(&mut head, message, id_given)?;
+        if properties_bytes > limits::PROPERTIES_BYTES_MAX {
             let rule = format!("at most {} bytes together", limits::PROPERTIES_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "properties", rule });
         }
         Ok(Self {
             session: message.session.clone(),
             when: message.when,
+            priority: message.priority,
+            ttl_ms: message.ttl_ms,
+            key,
             head: head.into(),
             body: message.body.bytes.clone(),
+            facts: None,
         })
+    }
+
+    /// Checks and encodes a message for a topic.
+    pub fn to_topic(message: Message, id_given: bool) -> Result<Self, Refusal> {
+        let outgoing = Self::new(&message, id_given)?;
+        Ok(Self { facts: Some(Box::new(message)), ..outgoing })
+    }
+
+    /// What de-duplication knows the message by: 128 bits of SHA-256, so that nobody can make two alike. Without a
+    /// key of the sender's it is the content's, if that counts.
+    pub(crate) fn dedup_key(&self, content: bool) -> Option<u128> {
+        let what = match (&self.head[self.key.clone()], content) {
+            (&[], true) => &self.body[..],
+            (&[], false) => return None,
+            (key, _) => key,
+        };
+        let digest = Sha256::digest(what);
+        digest.first_chunk().map(|half| u128::from_le_bytes(*half))
+    }
+
+    /// Bytes that the record of one place may have.
+    pub(crate) fn room(&self) -> usize {
+        self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 160
     }
 
     /// Bytes of headers and body.
@@ -59,12 +95,24 @@ impl Outgoing {
     }
 }
 
-/// Everything but the body. Tells how many bytes of it the properties take.
-pub(super) fn put_head(head: &mut Vec<u8>, message: &Message) -> Result<usize, Refusal> {
+/// Everything but the body. Tells where the sender's key for de-duplication stands, and how many bytes of it the
+/// properties take.
+pub(super) fn put_head(
+    head: &mut Vec<u8>,
+    message: &Message,
+    id_given: bool,
+) -> Result<(std::ops::Range<usize>, usize), Refusal> {
     let texts = texts_of(message);
     let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
     head.put_var(present.fold(0, |mask, (i, _)| mask | 1 << i));
-    texts.iter().flatten().for_each(|text| head.put_str(text));
+    let mut key = 0..0;
+    for (i, text) in texts.iter().enumerate() {
+        let Some(text) = text else { continue };
+        head.put_str(text);
+        if i == DEDUP_ID || i == MESSAGE_ID && !id_given {
+            key = head.len() - text.len()..head.len();
+        }
+    }
     head.put_session(message.session.as_ref());
     head.put_u8(message.priority);
     head.put_var(message.ttl_ms.map_or(0, |ms| ms + 1));
@@ -79,9 +127,11 @@ pub(super) fn put_head(head: &mut Vec<u8>, message: &Message) -> Result<usize, R
         }
     }
     head.put_u8(message.body.kind as u8);
-    Ok(properties_bytes)
+    Ok((key, properties_bytes))
 }
 
+const MESSAGE_ID: usize = 0;
+const DEDUP_ID: usize = 12;
 const TEXT_NAMES: [&str; 13] = [
     "message_id",
     "origin_id",
@@ -178,7 +228,7 @@ pub(crate) fn get_properties(r: &mut Reader<'_>) -> Result<Properties, Truncated
     (0..n).map(|_| Ok((r.str()?.to_owned(), get_value(r, 0)?))).collect()
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refusal> {
+pub(super) fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refusal> {
     if depth > limits::VALUE_DEPTH_MAX {
         let rule = format!("nested at most {} deep", limits::VALUE_DEPTH_MAX);
         return Err(Refusal::OutOfRange { what: "a property value", rule });
@@ -230,7 +280,7 @@ fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), Refus
     Ok(())
 }
 
-fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Truncated> {
+pub(super) fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Truncated> {
     if depth > limits::VALUE_DEPTH_MAX {
         return Err(Truncated);
     }

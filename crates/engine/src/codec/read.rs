@@ -1,7 +1,7 @@
 //! Reading and writing primitives.
 
 use bytes::Bytes;
-use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
+use malote_model::{LeaseToken, QueueName, SessionId, Timestamp, TopicName};
 
 use crate::event::QueueId;
 use crate::journal::Pos;
@@ -102,6 +102,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn name(&mut self) -> Got<QueueName> {
         QueueName::new(self.str()?).map_err(|_| Truncated)
+    }
+
+    pub(crate) fn topic(&mut self) -> Got<TopicName> {
+        TopicName::new(self.str()?).map_err(|_| Truncated)
     }
 
     pub(crate) fn token(&mut self) -> Got<LeaseToken> {

@@ -1,6 +1,9 @@
 //! Queue specifications.
 
-use malote_model::{DeadLetterTarget, Durability, QueueSpec, RetryOrder, SessionId, Sessions};
+use malote_model::{
+    Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder,
+    SessionId, Sessions,
+};
 
 use super::read::{Put, Reader, Truncated};
 
@@ -25,12 +28,56 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
             out.put_u8(2);
             out.put_str(name.as_str());
         }
+        DeadLetterTarget::Topic { topic, key } => {
+            out.put_u8(if key.is_some() { 4 } else { 3 });
+            out.put_str(topic.as_str());
+            key.iter().for_each(|key| out.put_str(key));
+        }
     }
     out.put_bool(spec.durability == Durability::Relaxed);
     out.put_bool(spec.retry == RetryOrder::Skip);
     out.put_var(spec.delay_ms);
     out.put_var(spec.message_bytes_max);
     out.put_var(spec.backlog_warning);
+    for limit in [spec.ttl_ms, spec.length_max, spec.bytes_max, spec.idle_ms_max] {
+        out.put_var(limit.unwrap_or(0));
+    }
+    out.put_bool(spec.on_expiry == OnExpiry::DeadLetter);
+    out.put_u8(spec.priority_max);
+    put_dedup(out, spec.dedup);
+    out.put_u8(match spec.overflow {
+        Overflow::Reject => 0,
+        Overflow::DropOldest => 1,
+        Overflow::DeadLetterOldest => 2,
+    });
+    out.put_bool(spec.auto_delete);
+    out.put_bool(spec.exclusive);
+    match &spec.forward_to {
+        None => out.put_u8(0),
+        Some(Address::Queue(name)) => {
+            out.put_u8(1);
+            out.put_str(name.as_str());
+        }
+        Some(Address::Topic(name)) => {
+            out.put_u8(2);
+            out.put_str(name.as_str());
+        }
+    }
+}
+
+pub(super) fn put_dedup(out: &mut Vec<u8>, dedup: Option<Dedup>) {
+    out.put_var(dedup.map_or(0, |dedup| dedup.window_ms));
+    if let Some(dedup) = dedup {
+        out.put_bool(dedup.per_session);
+        out.put_bool(dedup.content);
+    }
+}
+
+pub(super) fn get_dedup(r: &mut Reader<'_>) -> Result<Option<Dedup>, Truncated> {
+    Ok(match r.var()? {
+        0 => None,
+        window_ms => Some(Dedup { window_ms, per_session: r.bool()?, content: r.bool()? }),
+    })
 }
 
 pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
@@ -51,12 +98,43 @@ pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
         0 => DeadLetterTarget::Own,
         1 => DeadLetterTarget::Drop,
         2 => DeadLetterTarget::Queue(r.name()?),
+        3 => DeadLetterTarget::Topic { topic: r.topic()?, key: None },
+        4 => DeadLetterTarget::Topic { topic: r.topic()?, key: Some(r.str()?.to_owned()) },
         _ => return Err(Truncated),
     };
     let durability = if r.bool()? { Durability::Relaxed } else { Durability::Fsync };
     let retry = if r.bool()? { RetryOrder::Skip } else { RetryOrder::Hold };
     let (delay_ms, message_bytes_max, backlog_warning) = (r.var()?, r.var()?, r.var()?);
+    let mut limit = || Ok(Some(r.var()?).filter(|&n| n > 0));
+    let (ttl_ms, length_max, bytes_max, idle_ms_max) = (limit()?, limit()?, limit()?, limit()?);
+    let on_expiry = if r.bool()? { OnExpiry::DeadLetter } else { OnExpiry::Drop };
+    let priority_max = r.u8()?;
+    let dedup = get_dedup(r)?;
+    let overflow = match r.u8()? {
+        0 => Overflow::Reject,
+        1 => Overflow::DropOldest,
+        2 => Overflow::DeadLetterOldest,
+        _ => return Err(Truncated),
+    };
+    let (auto_delete, exclusive) = (r.bool()?, r.bool()?);
+    let forward_to = match r.u8()? {
+        0 => None,
+        1 => Some(Address::Queue(r.name()?)),
+        2 => Some(Address::Topic(r.topic()?)),
+        _ => return Err(Truncated),
+    };
     Ok(QueueSpec {
+        ttl_ms,
+        on_expiry,
+        priority_max,
+        dedup,
+        length_max,
+        bytes_max,
+        overflow,
+        auto_delete,
+        idle_ms_max,
+        exclusive,
+        forward_to,
         sessions,
         lock_ms,
         failed_max,

@@ -1,44 +1,85 @@
 //! Declaring, changing and looking at queues.
 
-use std::collections::BTreeSet;
-
 use malote_model::{
-    DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
+    Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
 use super::queue::{Place, Queue};
-use super::sessions::{NONE, Session};
+use super::sessions::{NONE, Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
-use crate::command::{Peek, Peeked, Reply, SessionFacts};
+use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
 /// Messages that one peek looks at before it says where to go on.
 const PEEK_SCAN_MAX: usize = 20_000;
 
+/// Places for sessions that one list looks at before it says where to go on.
+const SESSION_SCAN_MAX: u32 = 20_000;
+
 impl Turn<'_> {
-    pub(super) fn declare(&mut self, name: QueueName, spec: Box<QueueSpec>) -> Decided {
+    pub(super) fn declare(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        connection: Option<ConnectionId>,
+    ) -> Decided {
         if name.is_dead_letters() {
             return Err(Refusal::DeadLetterSet {
                 queue: name,
                 why: "it comes and goes with its queue",
             });
         }
-        if let Ok((_, q)) = self.core.queue(&name) {
-            return match q.spec.difference(&spec) {
+        if let Ok((id, q)) = self.core.queue(&name) {
+            let difference = q.spec.difference(&spec);
+            self.check_exclusive(&name, connection)?;
+            self.core.used(id, self.now);
+            return match difference {
                 None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
                 Some((field, is, asked)) => {
                     Err(Refusal::QueueDiffers { queue: name, field, is, asked })
                 }
             };
         }
+        if name.subscription_of().is_some() {
+            let why = "is the queue of a subscription: declare it as a subscription of its topic";
+            return Err(Refusal::BadName { name: name.as_str().to_owned(), why });
+        }
+        let queue = self.make_queue(name, spec, connection, 0)?;
+        self.end();
+        self.made_queue(queue, connection);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    /// Makes a queue, if it can be; the group stays open, with `room` left in it.
+    pub(super) fn make_queue(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        connection: Option<ConnectionId>,
+        room: usize,
+    ) -> Result<QueueId, Refusal> {
         self.check_spec(&name, &spec)?;
+        if spec.exclusive && connection.is_none() {
+            let why = "an exclusive queue belongs to a connection: declare it over one".into();
+            return Err(Refusal::BadSpec { field: "exclusive", why });
+        }
         if self.core.queues.len() / 2 >= limits::QUEUES_MAX {
-            return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "queues", limit: limits::QUEUES_MAX as u64 });
         }
         let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
-        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.begin(FRAME_ROOM + spec_room(&spec) + room)?;
         self.commit(Event::Declared { queue, dead, name, spec, at: self.now }, false);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(queue)
+    }
+
+    /// What follows once the queue is journaled.
+    pub(super) fn made_queue(&mut self, queue: QueueId, connection: Option<ConnectionId>) {
+        self.core.used(queue, self.now);
+        self.core.arm_idle(queue);
+        let exclusive = self.core.queues.get(&queue).is_some_and(|q| q.spec.exclusive);
+        if let Some(connection) = connection.filter(|_| exclusive) {
+            self.own_queue(connection, queue);
+        }
     }
 
     fn check_spec(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
@@ -52,6 +93,10 @@ impl Turn<'_> {
                 return bad(format!("queue `{target}` does not exist: declare it first"));
             }
         }
+        if spec.forward_to == Some(Address::Queue(name.clone())) {
+            let why = "must be another queue, or a topic".into();
+            return Err(Refusal::BadSpec { field: "forward_to", why });
+        }
         Ok(())
     }
 
@@ -60,8 +105,13 @@ impl Turn<'_> {
         if q.owner.is_some() {
             return Err(Refusal::DeadLetterSet { queue: name, why: "update its queue" });
         }
-        if q.spec.sessions != spec.sessions {
-            return Err(Refusal::QueueFixed { queue: name, field: "sessions" });
+        let fixed = [
+            ("sessions", q.spec.sessions != spec.sessions),
+            ("priority_max", q.spec.priority_max != spec.priority_max),
+            ("exclusive", q.spec.exclusive != spec.exclusive),
+        ];
+        if let Some((field, _)) = fixed.into_iter().find(|(_, differs)| *differs) {
+            return Err(Refusal::QueueFixed { queue: name, field });
         }
         self.check_spec(&name, &spec)?;
         self.begin(FRAME_ROOM + spec_room(&spec))?;
@@ -77,7 +127,6 @@ impl Turn<'_> {
                 why: "delete its queue, or purge it",
             });
         }
-        let dead = q.dead;
         let aims_here = |other: &&Queue| {
             other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
         };
@@ -91,6 +140,14 @@ impl Turn<'_> {
         {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }
+        self.remove_queue(queue)?;
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    /// Removes a queue, whoever wants it so; its consumers are told.
+    pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
+        let Some(q) = self.core.queues.get(&queue) else { return Ok(()) };
+        let (name, dead, topics) = (q.name.clone(), q.dead, q.bound_to.clone());
         let live = self.core.live();
         let mut orphans: Vec<_> = live
             .consumers
@@ -105,7 +162,7 @@ impl Turn<'_> {
         for orphan in orphans {
             self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
         }
-        Ok(Some((Reply::Done, Needs::Durable)))
+        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
     }
 
     pub(super) fn purge(&mut self, name: &QueueName) -> Decided {
@@ -151,31 +208,31 @@ impl Turn<'_> {
         Reply::Queues(queues.filter_map(|(_, &id)| self.facts(id)).collect())
     }
 
-    pub(super) fn list_sessions(
-        &mut self,
-        name: &QueueName,
-        after: Option<&SessionId>,
-        max: usize,
-    ) -> Decided {
-        let (_, q) = self.core.queue(name)?;
-        let Some(sessions) = q.sessions.as_ref() else {
-            return Err(Refusal::NoSessions { queue: name.clone() });
-        };
+    /// By slot: an order by name would have to look at all of them, or be kept up for nobody.
+    pub(super) fn list_sessions(&mut self, name: &QueueName, from: u32, max: usize) -> Decided {
+        let (q, there) = self.sessions_of(name)?;
         let max = max.min(limits::RECEIVE_BATCH_MAX);
-        let mut first: BTreeSet<(&SessionId, u32)> = BTreeSet::new();
-        for (slot, session) in
-            sessions.iter().filter(|(_, s)| after.is_none_or(|after| s.id > *after))
-        {
-            first.insert((&session.id, slot));
-            if first.len() > max {
-                first.pop_last();
-            }
+        let end = from.saturating_add(SESSION_SCAN_MAX).min(there.slots());
+        let (mut sessions, mut slot) = (Vec::new(), from);
+        while slot < end && sessions.len() < max {
+            sessions.extend(there.at(slot).map(|session| self.session_facts(q, session)));
+            slot += 1;
         }
-        let facts = first
-            .into_iter()
-            .filter_map(|(_, slot)| Some(self.session_facts(q, sessions.at(slot)?)));
-        let facts = facts.collect();
-        Ok(Some((Reply::Sessions(facts), Needs::Settled)))
+        let next = (slot < there.slots()).then_some(slot);
+        Ok(Some((Reply::Sessions { sessions, next }, Needs::Settled)))
+    }
+
+    pub(super) fn describe_session(&mut self, name: &QueueName, session: &SessionId) -> Decided {
+        let (q, there) = self.sessions_of(name)?;
+        let found = there.find(session).and_then(|slot| there.at(slot));
+        let sessions = found.map(|session| self.session_facts(q, session)).into_iter().collect();
+        Ok(Some((Reply::Sessions { sessions, next: None }, Needs::Settled)))
+    }
+
+    fn sessions_of(&self, name: &QueueName) -> Result<(&Queue, &Sessions), Refusal> {
+        let (_, q) = self.core.queue(name)?;
+        let none = || Refusal::NoSessions { queue: name.clone() };
+        Ok((q, q.sessions.as_ref().ok_or_else(none)?))
     }
 
     fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {

@@ -1,11 +1,13 @@
 //! What events do to the state. Never refuses, never fails: after damage on disk some events are missing, and what
 //! follows them must still be applied as far as it makes sense.
 
-use malote_model::{QueueSpec, SessionId, Sessions as SessionSpec, Timestamp};
+use std::collections::BTreeSet;
+
+use malote_model::{DeadReason, LeaseToken, QueueSpec, SessionId, Timestamp};
 
 use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Place, Queue, Touched};
-use super::{Core, Timer};
+use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
+use super::{Core, Timer, Under};
 use crate::event::{Cause, Event, Leased, Moved, Over, QueueId, Removal, Returned, Sent, Why};
 use crate::journal::Pos;
 
@@ -22,14 +24,7 @@ impl Core {
                 self.saw(at.0);
                 self.next_queue = self.next_queue.max(queue.0 + 1).max(dead.0 + 1);
                 let made = Queue::new(name.clone(), (**spec).clone(), *dead, *at, self.hash_seed);
-                // Dead letters keep their session ids but not their order: the set has no sessions and no limits.
-                let dead_spec = QueueSpec {
-                    sessions: SessionSpec::None,
-                    failed_max: None,
-                    receives_max: None,
-                    delay_ms: 0,
-                    ..(**spec).clone()
-                };
+                let dead_spec = letters_spec(spec);
                 let mut letters =
                     Queue::new(name.dead_letters(), dead_spec, *dead, *at, self.hash_seed);
                 letters.owner = Some(*queue);
@@ -40,11 +35,15 @@ impl Core {
             }
             Event::Updated { queue, spec } => {
                 let Some(q) = self.queues.get_mut(queue) else { return };
-                q.spec = (**spec).clone();
-                let (lock_ms, durability, dead) = (spec.lock_ms, spec.durability, q.dead);
+                self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
+                q.respecify(spec);
+                self.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
+                let dead = q.dead;
                 if let Some(letters) = self.queues.get_mut(&dead) {
-                    (letters.spec.lock_ms, letters.spec.durability) = (lock_ms, durability);
+                    letters.spec = letters_spec(spec);
                 }
+                self.arm_expiry(*queue);
+                self.arm_idle(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -97,6 +96,12 @@ impl Core {
                 self.revoke(hold);
                 self.touch(*queue);
             }
+            Event::TopicDeclared { topic, name, spec, at } => {
+                self.topic_declared(*topic, name, spec, *at);
+            }
+            Event::TopicDeleted { topic } => self.drop_topic(*topic),
+            Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
+            Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
             Event::State { queue, session, state } => {
                 let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
                 else {
@@ -113,7 +118,7 @@ impl Core {
         }
     }
 
-    fn saw(&mut self, at: u64) {
+    pub(super) fn saw(&mut self, at: u64) {
         self.last_at = self.last_at.max(at);
     }
 
@@ -143,40 +148,60 @@ impl Core {
 
     fn sent(&mut self, pos: Pos, sent: &Sent) {
         self.saw(sent.at.0);
-        let Some(q) = self.queues.get_mut(&sent.queue) else { return };
-        q.totals.sent += 1;
-        self.enter(pos, sent.queue, sent.seq, sent.at.0, sent.size);
-        if sent.due.0 > 0 {
-            let place = if sent.scheduled { Place::Scheduled } else { Place::Delayed };
-            self.wait(sent.queue, sent.seq, place, sent.due.0);
-        }
-        if sent.scheduled {
-            if let (Some(q), Some(session)) = (self.queues.get_mut(&sent.queue), &sent.session) {
-                q.kept.insert(sent.seq, session.clone());
+        let Sent { at, scheduled, session, priority, ttl_ms, dedup, size, .. } = sent;
+        if let Some(topic) = sent.topic {
+            self.remember_published(topic, *dedup, at.0);
+            if let Some(t) = self.topics.get_mut(&topic).filter(|_| !scheduled) {
+                t.totals.copies += sent.places.len() as u64;
             }
-            return;
         }
-        self.join(sent.queue, sent.seq, sent.session.as_ref());
+        if let Some(body_at) = sent.body_at {
+            self.share(body_at);
+            self.under.insert(pos, Under { from: body_at, users: 1 });
+        }
+        for place in &sent.places {
+            let Some(q) = self.queues.get_mut(&place.queue) else { continue };
+            q.totals.sent += 1;
+            if let Some(key) = dedup {
+                self.remember(place.queue, *key, session.as_ref(), place.seq, at.0);
+            }
+            let arrival = Arrival {
+                seq: place.seq,
+                at: at.0,
+                due: place.due.0,
+                scheduled: *scheduled,
+                size: *size,
+                session: session.as_ref(),
+                priority: *priority,
+                ttl_ms: *ttl_ms,
+                way: None,
+            };
+            self.arrive(pos, place.queue, &arrival);
+            if sent.body_at.is_some()
+                && let Some(q) = self.queues.get_mut(&place.queue)
+            {
+                q.newest.insert(place.seq, pos);
+            }
+        }
     }
 
-    /// Puts a message into the index.
-    fn enter(&mut self, pos: Pos, id: QueueId, seq: u64, at: u64, size: u32) {
+    /// Puts a message into a queue and, if the queue has sessions, into the line of its own.
+    fn arrive(&mut self, pos: Pos, id: QueueId, arrival: &Arrival<'_>) {
         let Some(q) = self.queues.get_mut(&id) else { return };
+        let Arrival { seq, due, scheduled, session, priority, ttl_ms, way, .. } = *arrival;
         if seq < q.next_seq {
             return; // never: sequences only grow
         }
-        q.next_seq = seq + 1;
-        q.index.push(seq, pos, size, at);
-    }
-
-    /// Puts a message into the line of its session, if the queue has sessions.
-    fn join(&mut self, id: QueueId, seq: u64, session: Option<&SessionId>) {
+        let in_line = session.filter(|_| !scheduled);
+        let slot = in_line.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
+        q.enter(pos, arrival, slot);
+        if due > 0 {
+            let place = if scheduled { Place::Scheduled } else { Place::Delayed };
+            self.wait(id, seq, place, due);
+        }
         let Some(q) = self.queues.get_mut(&id) else { return };
-        if let Some(sessions) = q.sessions.as_mut()
-            && let Some(session) = session
-        {
-            let slot = sessions.find_or_add(session);
-            if let Some(s) = sessions.at_mut(slot) {
+        if let Some(slot) = slot {
+            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                 s.line.insert(seq);
                 s.cursor = s.cursor.min(seq);
             }
@@ -186,10 +211,21 @@ impl Core {
             q.refresh_session(slot);
             self.touch_session(id, slot);
         } else {
-            if let Some(session) = session {
-                q.kept.insert(seq, session.clone());
+            let keeps = scheduled || way.is_some() || q.keeps_all();
+            let way = way.cloned().unwrap_or_default();
+            let kept = Kept { session: session.cloned(), priority, ttl_ms, way };
+            if keeps && kept != Kept::default() {
+                q.kept.insert(seq, kept);
+            }
+            if due == 0 && q.sessions.is_none() {
+                q.make_ready(seq);
             }
             self.touch(id);
+        }
+        self.arm_expiry(id);
+        let limited = self.queues.get(&id).is_some_and(|q| q.drops());
+        if let Some(live) = self.live.as_mut().filter(|_| limited) {
+            live.overfull.push(id);
         }
     }
 
@@ -200,7 +236,7 @@ impl Core {
         let touched = q.touched.entry(seq).or_default();
         let from = touched.place;
         (touched.place, touched.due, touched.timer) = (place, due, timer);
-        q.count(Some(from), Some(place));
+        q.recount(seq, Some(from), Some(place));
         q.settle_cursor();
     }
 
@@ -216,14 +252,20 @@ impl Core {
             let Some(q) = self.queues.get_mut(&id) else { return };
             match why {
                 Removal::Completed | Removal::Taken => q.totals.completed += 1,
-                Removal::Cancelled | Removal::Dropped | Removal::Replaced => {}
+                Removal::Dropped(cause) => q.totals.lease_ended(cause),
+                Removal::Expired => q.totals.expired += 1,
+                Removal::Cancelled
+                | Removal::Replaced
+                | Removal::Overflowed
+                | Removal::Unrouted => {}
             }
             if why == Removal::Taken {
                 q.totals.delivered += 1;
                 q.totals.redelivered +=
                     u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
             }
-            let line = if why == Removal::Replaced { q.session_with(seq) } else { None };
+            let unheld = matches!(why, Removal::Replaced | Removal::Expired | Removal::Overflowed);
+            let line = if unheld { q.line_of(seq) } else { None };
             self.leave(pos, id, seq);
             self.left_line(pos, id, line);
         }
@@ -240,16 +282,7 @@ impl Core {
     /// Takes a message out of its queue, whatever its place was.
     fn leave(&mut self, pos: Pos, id: QueueId, seq: u64) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        if !q.index.remove(seq) {
-            return;
-        }
-        let newest = if q.newest.is_empty() { None } else { q.newest.remove(&seq) };
-        let touched = if q.touched.is_empty() { None } else { q.touched.remove(&seq) };
-        q.count(touched.as_ref().map(|t| t.place), None);
-        q.returned.remove(&seq);
-        if !q.kept.is_empty() {
-            q.kept.remove(&seq);
-        }
+        let Some(Gone { newest, touched }) = q.take_out(seq) else { return };
         if let Some(newest) = newest {
             self.forget_records(newest);
         }
@@ -284,11 +317,24 @@ impl Core {
         q.refresh_session(slot);
     }
 
-    /// Forgets what lies over what, from the newest record down.
+    /// Forgets what lies over what, from the newest record down to one that others need too.
     pub(super) fn forget_records(&mut self, newest: Pos) {
-        let mut next = Some(newest);
-        while let Some(pos) = next {
-            next = self.under.remove(&pos);
+        let mut next = newest;
+        while let Some(under) = self.under.get_mut(&next) {
+            under.users -= 1;
+            if under.users > 0 {
+                return;
+            }
+            let from = under.from;
+            self.under.remove(&next);
+            next = from;
+        }
+    }
+
+    /// One more needs a record and what lies under it.
+    fn share(&mut self, pos: Pos) {
+        if let Some(under) = self.under.get_mut(&pos) {
+            under.users += 1;
         }
     }
 
@@ -308,13 +354,31 @@ impl Core {
     }
 
     fn leased(&mut self, leased: &Leased) {
-        let id = leased.queue;
-        let session = leased.session.as_ref();
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        for &(seq, token) in &leased.items {
+        let mut items = &leased.items[..];
+        for (session, count) in &leased.sessions {
+            let (of_it, rest) = items.split_at((*count).min(items.len()));
+            items = rest;
+            let Some(q) = self.queues.get_mut(&leased.queue) else { return };
+            let slot = q.sessions.as_mut().map(|sessions| sessions.find_or_add(session));
+            self.leased_of(leased, hold, slot, of_it);
+        }
+        if leased.sessions.is_empty() {
+            self.leased_of(leased, hold, None, items);
+        }
+    }
+
+    /// Leases of one session's messages, or of a queue without sessions.
+    fn leased_of(
+        &mut self,
+        leased: &Leased,
+        hold: Option<u32>,
+        slot: Option<u32>,
+        items: &[(u64, LeaseToken)],
+    ) {
+        let id = leased.queue;
+        for &(seq, token) in items {
             let Some(q) = self.queues.get_mut(&id) else { return };
             if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
@@ -325,7 +389,7 @@ impl Core {
             touched.receives = touched.receives.saturating_add(1);
             q.totals.delivered += 1;
             q.totals.redelivered += u64::from(again);
-            q.count(Some(from), Some(Place::Locked(token.slot)));
+            q.recount(seq, Some(from), Some(Place::Locked(token.slot)));
             match slot {
                 Some(slot) => {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
@@ -343,8 +407,7 @@ impl Core {
                     }
                 }
                 None if leased.deferred => {}
-                None if seq >= q.cursor => q.cursor = seq + 1,
-                None => drop(q.returned.remove(&seq)),
+                None => q.unready(seq),
             }
             let what = Kind::Message { seq, session: slot, hold, deferred: leased.deferred };
             self.grant(Lease::new(token, id, leased.until.0, leased.bound, what));
@@ -363,16 +426,13 @@ impl Core {
         let Place::Locked(lease_slot) = touched.place else { return };
         match cause {
             Cause::Released => touched.released = touched.released.saturating_add(1),
-            Cause::Abandoned => {
-                touched.failed = touched.failed.saturating_add(1);
-                q.totals.abandoned += 1;
-            }
+            Cause::Abandoned => touched.failed = touched.failed.saturating_add(1),
             Cause::Lost => {
                 touched.failed = touched.failed.saturating_add(1);
                 touched.lost = touched.lost.saturating_add(1);
-                q.totals.lost += 1;
             }
         }
+        q.totals.lease_ended(*cause);
         self.lay_over(pos, *id, *seq, over.as_ref());
         let what = self.leases.at(lease_slot).map(|lease| lease.what);
         let Some(Kind::Message { session, deferred, .. }) = what else { return };
@@ -383,7 +443,7 @@ impl Core {
             (false, _) if *parked => Place::Parked,
             (false, _) => Place::Delayed,
         };
-        q.count(Some(Place::Locked(lease_slot)), Some(to));
+        q.recount(*seq, Some(Place::Locked(lease_slot)), Some(to));
         if let Some(touched) = q.touched.get_mut(seq) {
             touched.place = to;
             touched.session = session.unwrap_or(NONE);
@@ -405,8 +465,9 @@ impl Core {
                         _ => s.cursor = s.cursor.min(*seq),
                     }
                 }
+                q.oldest = q.oldest.min(*seq);
             }
-            None if to == Place::Ready => drop(q.returned.insert(*seq)),
+            None if to == Place::Ready => q.make_ready(*seq),
             None => {}
         }
         // A lazy return is nothing to wait for.
@@ -423,7 +484,7 @@ impl Core {
         let what = self.leases.at(slot).map(|lease| lease.what);
         let Some(Kind::Message { session, .. }) = what else { return };
         (touched.place, touched.session) = (Place::Deferred, session.unwrap_or(NONE));
-        q.count(Some(Place::Locked(slot)), Some(Place::Deferred));
+        q.recount(seq, Some(Place::Locked(slot)), Some(Place::Deferred));
         q.totals.deferred += 1;
         if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
             s.aside += 1;
@@ -434,38 +495,54 @@ impl Core {
     /// The record at `pos` lies over the newest one of the message.
     fn lay_over(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
         if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
-            self.under.insert(pos, over.from);
+            self.under.insert(pos, Under { from: over.from, users: 1 });
             q.newest.insert(seq, pos);
         }
     }
 
     fn moved(&mut self, pos: Pos, moved: &Moved) {
         self.saw(moved.at.0);
-        let Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, .. } = moved;
+        let Moved { from_queue, from_seq, from, at, why, .. } = moved;
         // The records under it stay live, now under the new place: they are taken off the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
-            if matches!(why, Why::Dead { .. }) {
+            if let Why::Dead { reason, cause, .. } = why {
                 q.totals.dead_lettered += 1;
+                q.totals.expired += u64::from(*reason == DeadReason::Expired);
+                q.totals.lease_ended(*cause);
             }
         }
-        let redriven = matches!(why, Why::Redriven);
-        let line = self.queues.get(from_queue).filter(|_| redriven);
-        let line = line.and_then(|q| q.session_with(*from_seq));
+        if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {
+            topic.totals.copies += moved.places.len() as u64;
+        }
+        let line = self.queues.get(from_queue).and_then(|q| q.line_of(*from_seq));
         self.leave(pos, *from_queue, *from_seq);
         self.left_line(pos, *from_queue, line);
-        self.under.insert(pos, *from);
-        if let Some(q) = self.queues.get_mut(queue) {
+        let users = moved.places.iter().filter(|place| self.queues.contains_key(&place.queue));
+        // One more, so that it outlasts this.
+        let users = users.count() as u32 + 1;
+        self.under.insert(pos, Under { from: *from, users });
+        for place in &moved.places {
+            let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
-            self.enter(pos, *queue, *seq, at.0, *size);
+            let arrival = Arrival {
+                seq: place.seq,
+                at: at.0,
+                due: place.due.0,
+                scheduled: false,
+                size: moved.size,
+                session: moved.session.as_ref(),
+                priority: moved.priority,
+                ttl_ms: moved.ttl_ms,
+                way: Some(&moved.way),
+            };
+            self.arrive(pos, place.queue, &arrival);
             // `newest` names every place with records under it, so that leaving forgets them.
-            if let Some(q) = self.queues.get_mut(queue) {
-                q.newest.insert(*seq, pos);
+            if let Some(q) = self.queues.get_mut(&place.queue) {
+                q.newest.insert(place.seq, pos);
             }
-            self.join(*queue, *seq, session.as_ref());
-        } else {
-            self.forget_records(pos);
         }
+        self.forget_records(pos);
     }
 
     /// A delay is over. Not an event: it follows from the clock.
@@ -477,13 +554,12 @@ impl Core {
         if touched.receives == 0 {
             q.touched.remove(&seq);
         }
-        q.count(Some(from), None);
+        q.recount(seq, Some(from), None);
         if q.sessions.is_none() {
-            if seq < q.cursor {
-                q.returned.insert(seq);
-            }
+            q.make_ready(seq);
             return self.touch(id);
         }
+        q.oldest = q.oldest.min(seq);
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
             if from == Place::Parked {
                 s.aside = s.aside.saturating_sub(1);
@@ -602,6 +678,12 @@ impl Core {
         }
         let slots: Vec<_> = self.leases.iter().map(|lease| lease.token.slot).collect();
         slots.into_iter().for_each(|slot| self.arm(slot));
+        let mut ids: Vec<_> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.arm_expiry(id);
+            self.arm_idle(id);
+        }
     }
 
     fn purge_queue(&mut self, id: QueueId, below: u64) {
@@ -615,7 +697,10 @@ impl Core {
             // Nothing is out: all goes at once.
             q.index.clear();
             q.returned.clear();
+            q.lanes.iter_mut().for_each(BTreeSet::clear);
             q.kept.clear();
+            q.expiring.clear();
+            q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =
                 q.touched.drain().filter_map(|(_, touched)| touched.timer).collect();
@@ -638,9 +723,10 @@ impl Core {
         }
     }
 
-    fn drop_queue(&mut self, id: QueueId) {
+    pub(super) fn drop_queue(&mut self, id: QueueId) {
         let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
-        for id in [id, dead] {
+        // A topic's inbox has no dead letters.
+        for id in if id == dead { vec![id] } else { vec![id, dead] } {
             let held: Vec<_> =
                 self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
             for slot in held {
@@ -648,13 +734,26 @@ impl Core {
             }
             let Some(q) = self.queues.remove(&id) else { continue };
             self.names.remove(&q.name);
+            self.forget_bindings(&q, id);
+            self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
             q.newest.values().for_each(|&newest| self.forget_records(newest));
             if let Some(live) = self.live.as_mut() {
-                q.touched
-                    .values()
-                    .filter_map(|t| t.timer)
-                    .for_each(|timer| live.timers.cancel(timer));
+                let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.again);
+                let messages = q.touched.values().filter_map(|t| t.timer);
+                messages.chain(own).for_each(|timer| live.timers.cancel(timer));
             }
         }
+    }
+}
+
+/// Dead letters keep their session ids but not their order: the set has no sessions, no limits and no end.
+fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+    QueueSpec {
+        lock_ms: spec.lock_ms,
+        durability: spec.durability,
+        message_bytes_max: spec.message_bytes_max,
+        backlog_warning: spec.backlog_warning,
+        failed_max: None,
+        ..QueueSpec::default()
     }
 }

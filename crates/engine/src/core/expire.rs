@@ -5,7 +5,7 @@ use malote_model::Timestamp;
 use super::leases::Leased as Kind;
 use super::queue::Place;
 use super::timers::TimerId;
-use super::{FRAME_ROOM, Timer, Turn};
+use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
 use crate::event::{Cause, Event, QueueId};
 
 /// When a record finds no room, it is tried again after so long.
@@ -17,7 +17,7 @@ impl Turn<'_> {
         let held: Vec<_> =
             self.core.leases.iter().map(|lease| (lease.token, lease.until)).collect();
         for some in held.chunks(1024) {
-            if self.begin(some.len() * 128).is_err() {
+            if self.begin(some.len() * SMALL_ROOM).is_err() {
                 return;
             }
             for &(token, until) in some {
@@ -43,8 +43,19 @@ impl Turn<'_> {
                     self.waited_enough(consumer);
                     true
                 }
+                Timer::Expiry(queue) => self.expiry_due(queue),
+                Timer::Idle(queue) => self.idle_due(queue),
+                Timer::Again(queue) => {
+                    self.core.touch(queue);
+                    true
+                }
+                Timer::Stalled => {
+                    self.go_on();
+                    true
+                }
             };
             self.end();
+            self.make_room();
             if !done {
                 self.try_again(timer);
             }
@@ -74,17 +85,39 @@ impl Turn<'_> {
         };
         match touched.place {
             Place::Scheduled => {
-                let session = q.kept.get(&seq).cloned();
-                if self.begin(2 * FRAME_ROOM).is_err() {
+                if self.begin(FRAME_ROOM).is_err() {
                     return false;
                 }
-                self.activate(id, seq, session);
+                self.activate(id, seq);
             }
             // Being ready again follows from the clock and is not journaled: a replay finds the delay over as well.
             Place::Delayed | Place::Parked => self.core.delay_over(id, seq),
             Place::Ready | Place::Locked(_) | Place::Deferred => {}
         }
         true
+    }
+
+    /// There was no room in the journal for this: it is tried again.
+    pub(super) fn stall(&mut self, what: Stalled) {
+        let at = self.now.0 + AGAIN_MS;
+        let live = self.core.live();
+        if live.stalled.is_empty() {
+            live.timers.set(at, Timer::Stalled);
+        }
+        live.stalled.insert(what);
+    }
+
+    /// Tries what had found no room; what finds none again stalls again.
+    fn go_on(&mut self) {
+        for what in std::mem::take(&mut self.core.live().stalled) {
+            match what {
+                Stalled::Queue(queue) => self.core.touch(queue),
+                Stalled::Session(queue, slot) => {
+                    self.core.live().dirty_sessions.push((queue, slot));
+                }
+                Stalled::Connection(connection, clean) => self.end_bound(connection, clean),
+            }
+        }
     }
 
     fn try_again(&mut self, timer: Timer) {
@@ -113,6 +146,22 @@ impl Turn<'_> {
                     consumer.timer = id;
                 }
             }
+            Timer::Expiry(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.expiry = id.map(|id| (self.now.0, id));
+                }
+            }
+            Timer::Idle(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.idle = id;
+                }
+            }
+            Timer::Again(queue) => {
+                if let Some(q) = self.core.queues.get_mut(&queue) {
+                    q.again = id;
+                }
+            }
+            Timer::Stalled => {}
         }
     }
 }

@@ -13,6 +13,7 @@ impl Turn<'_> {
     pub(super) fn accept(&mut self, request: u64, accept: Accept) -> Decided {
         let Accept { consumer, connection, queue, session, lock_ms, until } = accept;
         check_lock(lock_ms)?;
+        self.check_exclusive(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue }) };
         let lock = lock_ms.unwrap_or(q.spec.lock_ms);
@@ -28,6 +29,7 @@ impl Turn<'_> {
         let waiting = Consumer {
             queue: id,
             connection,
+            free_standing: false,
             wants,
             credit: 0,
             take: false,
@@ -66,10 +68,10 @@ impl Turn<'_> {
         lock_ms: u64,
         connection: Option<ConnectionId>,
     ) -> Result<Held, Refusal> {
-        if self.core.leases.len() >= limits::LEASES_MAX {
-            return Err(Refusal::TooMany { what: "leases", limit: limits::LEASES_MAX as u64 });
+        if self.core.leases.room() == 0 {
+            return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
-        self.begin(2 * FRAME_ROOM)?;
+        self.begin(FRAME_ROOM)?;
         let until = self.now.plus_ms(lock_ms);
         let token = self.token(0);
         let bound = connection.is_some();
@@ -85,13 +87,14 @@ impl Turn<'_> {
         consumer_id: ConsumerId,
         id: QueueId,
     ) -> Result<(), Refusal> {
-        let Some(slot) = self.first_ready_session(id) else { return Ok(()) };
+        let Some(slot) = self.ready_session_after(id, None) else { return Ok(()) };
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
         // That it is ready rests on its first message, too.
-        let first = q.next_of(slot, None).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
+        let first =
+            q.next_of(slot, None, self.now.0).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
         let (session, rests_on) = (s.id.clone(), s.rests_on.max(after(first.unwrap_or_default())));
         let held = self.hold(id, session, lock_ms.unwrap_or(q.spec.lock_ms), connection)?;
         if let Some(request) =
@@ -152,7 +155,7 @@ impl Turn<'_> {
             return Ok(());
         };
         let out = self.out_of_session(queue, session);
-        self.begin(FRAME_ROOM * (out.len() + 2))?;
+        self.begin(self.return_room(queue, session, cause, out.len()) + FRAME_ROOM)?;
         for lease in out {
             self.return_message(lease, cause, 0, &Changes::default());
         }
@@ -180,7 +183,7 @@ impl Turn<'_> {
 
     /// Ends the lease of one message that is under no explicit hold. Opens a group.
     pub(super) fn end_lease(&mut self, slot: u32, cause: Cause) -> Result<(), Refusal> {
-        self.begin(2 * FRAME_ROOM)?;
+        self.begin(FRAME_ROOM)?;
         self.return_message(slot, cause, 0, &Changes::default());
         Ok(())
     }
@@ -198,7 +201,7 @@ impl Turn<'_> {
             return done;
         }
         let out = self.out_of_session(id, slot);
-        self.begin(FRAME_ROOM * (out.len() + 1))?;
+        self.begin(self.return_room(id, slot, Cause::Released, out.len()))?;
         for lease in out {
             self.return_message(lease, Cause::Released, 0, &Changes::default());
         }

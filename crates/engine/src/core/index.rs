@@ -4,6 +4,9 @@
 //! bitmap of those that still live. A block is closed early when positions run past 32 bits (a queue that gets one
 //! message an hour beside one that gets a million) and dropped when none of it lives.
 //!
+//! What only some queues need stands in columns that other blocks do not have: when a message was enqueued, when it
+//! expires by its own word, its priority, its session.
+//!
 //! Messages that compaction copied lie far ahead of their neighbours: a block may have a second base, and a bitmap of
 //! those that count from it. When all that live do, it becomes the only one.
 
@@ -23,8 +26,17 @@ struct Block {
     size: Vec<u16>,
     live: Vec<u64>,
     live_count: u32,
-    /// When its first message was enqueued: ages are told to a block's precision.
+    /// When its first and its last message were enqueued: without a column, ages are told to a block's precision.
     first_at: u64,
+    last_at: u64,
+    /// Columns, each empty or as long as `delta`: when enqueued, after `first_at`;
+    at: Vec<u32>,
+    /// when it expires by its own word, 0 for never;
+    expires: Vec<u64>,
+    /// its priority;
+    priority: Vec<u8>,
+    /// the slot of its session.
+    session: Vec<u32>,
     /// Those that were copied elsewhere; most blocks have none.
     moved: Option<Box<Elsewhere>>,
 }
@@ -36,7 +48,41 @@ struct Elsewhere {
     which: Vec<u64>,
 }
 
+/// A message on its way into the index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub seq: u64,
+    pub pos: Pos,
+    pub size: u32,
+    pub at: u64,
+    /// Its own expiry, 0 for none.
+    pub expires: u64,
+    pub priority: u8,
+    /// The slot of its session, if it must be found by its sequence.
+    pub session: Option<u32>,
+    /// Its time is asked for one day: the queue has a time to live.
+    pub timed: bool,
+}
+
+/// A column that most blocks never need begins with the first value that is not zero.
+fn put_rare<T: Copy + Default + PartialEq>(column: &mut Vec<T>, i: usize, value: T) {
+    if !column.is_empty() || value != T::default() {
+        column.resize(i, T::default());
+        column.push(value);
+    }
+}
+
 impl Block {
+    fn shrink(&mut self) {
+        self.delta.shrink_to_fit();
+        self.size.shrink_to_fit();
+        self.live.shrink_to_fit();
+        self.at.shrink_to_fit();
+        self.expires.shrink_to_fit();
+        self.priority.shrink_to_fit();
+        self.session.shrink_to_fit();
+    }
+
     fn end(&self) -> u64 {
         self.first + self.delta.len() as u64
     }
@@ -99,18 +145,21 @@ impl Index {
     }
 
     /// Adds the message with the next sequence; sequences only grow.
-    pub(super) fn push(&mut self, seq: u64, pos: Pos, size: u32, at: u64) {
+    pub(super) fn push(&mut self, entry: Entry) {
+        let Entry { seq, pos, size, at, expires, priority, session, timed } = entry;
+        let near = |distance: u64| distance <= u64::from(u32::MAX);
         let fits = |b: &Block| {
             b.end() == seq
                 && b.delta.len() < BLOCK_MAX
                 && b.moved.is_none() // its bitmap does not grow
-                && pos.get().wrapping_sub(b.base) <= u64::from(u32::MAX)
+                && near(pos.get().wrapping_sub(b.base))
+                && b.at.is_empty() != timed
+                && b.session.is_empty() == session.is_none()
+                && (!timed || near(at.wrapping_sub(b.first_at)))
         };
         if !self.blocks.back().is_some_and(fits) {
             if let Some(closed) = self.blocks.back_mut() {
-                closed.delta.shrink_to_fit();
-                closed.size.shrink_to_fit();
-                closed.live.shrink_to_fit();
+                closed.shrink();
             }
             self.blocks.push_back(Block {
                 first: seq,
@@ -122,6 +171,15 @@ impl Index {
         let Some(block) = self.blocks.back_mut() else { return };
         let i = block.delta.len();
         block.delta.push((pos.get() - block.base) as u32);
+        block.last_at = block.last_at.max(at);
+        if timed {
+            block.at.push((at - block.first_at) as u32);
+        }
+        if let Some(slot) = session {
+            block.session.push(slot);
+        }
+        put_rare(&mut block.expires, i, expires);
+        put_rare(&mut block.priority, i, priority);
         let coded = pack_size(size);
         block.size.push(coded);
         if i.is_multiple_of(64) {
@@ -192,6 +250,37 @@ impl Index {
         block.next_live(0).map(|i| block.first + i as u64)
     }
 
+    /// When a message expires, by its own word or by its queue's `ttl_ms`. Of a block without times it is the last
+    /// message's time that counts: later, never earlier.
+    pub(super) fn expires_at(&self, seq: u64, ttl_ms: Option<u64>) -> Option<u64> {
+        let (b, i) = self.find(seq)?;
+        let block = &self.blocks[b];
+        let own = block.expires.get(i).copied().filter(|&at| at > 0);
+        let at = block.at.get(i).map_or(block.last_at, |&after| block.first_at + u64::from(after));
+        let queues = ttl_ms.map(|ttl_ms| at.saturating_add(ttl_ms));
+        own.into_iter().chain(queues).min()
+    }
+
+    pub(super) fn priority(&self, seq: u64) -> u8 {
+        let found = self.find(seq).and_then(|(b, i)| self.blocks[b].priority.get(i));
+        found.copied().unwrap_or(0)
+    }
+
+    /// The slot of the session that a message was enqueued in, where that is kept.
+    pub(super) fn session(&self, seq: u64) -> Option<u32> {
+        let (b, i) = self.find(seq)?;
+        self.blocks[b].session.get(i).copied()
+    }
+
+    /// Live messages that expire by their own word: when, and which.
+    pub(super) fn own_expiries(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.blocks.iter().flat_map(|b| {
+            let each = b.expires.iter().enumerate();
+            let own = each.filter(|&(i, &at)| at > 0 && b.lives(i));
+            own.map(|(i, &at)| (at, b.first + i as u64))
+        })
+    }
+
     /// When the block of `seq` was begun.
     pub(super) fn about_when(&self, seq: u64) -> Option<u64> {
         self.find(seq).map(|(b, _)| self.blocks[b].first_at)
@@ -214,16 +303,28 @@ impl Index {
         *self = Self::default();
     }
 
-    pub(super) fn save(&self, out: &mut Vec<u8>) {
+    /// Slots of sessions are renamed: a snapshot numbers them anew.
+    pub(super) fn save(&self, out: &mut Vec<u8>, rename: impl Fn(u32) -> u32) {
         out.put_var(self.blocks.len() as u64);
         for b in &self.blocks {
             out.put_var(b.first);
             out.put_var(b.base);
             out.put_var(b.first_at);
+            out.put_var(b.last_at);
             out.put_var(b.delta.len() as u64);
             b.delta.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
             b.size.iter().for_each(|s| out.extend_from_slice(&s.to_le_bytes()));
             b.live.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
+            out.put_u8(
+                u8::from(!b.at.is_empty())
+                    | u8::from(!b.expires.is_empty()) << 1
+                    | u8::from(!b.priority.is_empty()) << 2
+                    | u8::from(!b.session.is_empty()) << 3,
+            );
+            b.at.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+            b.expires.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+            out.extend_from_slice(&b.priority);
+            b.session.iter().for_each(|&v| out.extend_from_slice(&rename(v).to_le_bytes()));
             // No record stands at position 0.
             out.put_var(b.moved.as_ref().map_or(0, |moved| moved.base));
             let which = b.moved.iter().flat_map(|moved| &moved.which);
@@ -235,13 +336,26 @@ impl Index {
         let mut index = Self::default();
         let mut floor = 0;
         for _ in 0..r.count()? {
-            let (first, base, first_at, n) = (r.var()?, r.var()?, r.var()?, r.count()?);
+            let (first, base, first_at) = (r.var()?, r.var()?, r.var()?);
+            let (last_at, n) = (r.var()?, r.count()?);
             if n == 0 || n > BLOCK_MAX || first < floor || first.checked_add(n as u64).is_none() {
                 return Err(Truncated);
             }
             let delta: Vec<u32> = le(r.take(n * 4)?, u32::from_le_bytes);
             let size: Vec<u16> = le(r.take(n * 2)?, u16::from_le_bytes);
             let live: Vec<u64> = le(r.take(n.div_ceil(64) * 8)?, u64::from_le_bytes);
+            let columns = r.u8()?;
+            let mut column = |flag: u8, width: usize| match columns & flag {
+                0 => Ok(&[][..]),
+                _ => r.take(n * width),
+            };
+            let at = le(column(1, 4)?, u32::from_le_bytes);
+            let expires = le(column(2, 8)?, u64::from_le_bytes);
+            let priority = column(4, 1)?.to_vec();
+            let session = le(column(8, 4)?, u32::from_le_bytes);
+            if columns > 15 || first_at.checked_add(u64::from(u32::MAX)).is_none() {
+                return Err(Truncated);
+            }
             let moved = match r.var()? {
                 0 => None,
                 base if base.checked_add(u64::from(u32::MAX)).is_none() => return Err(Truncated),
@@ -250,8 +364,22 @@ impl Index {
                     Some(Box::new(Elsewhere { base, which }))
                 }
             };
-            let mut block =
-                Block { first, base, delta, size, live, live_count: 0, first_at, moved };
+            let live_count = 0;
+            let mut block = Block {
+                first,
+                base,
+                delta,
+                size,
+                live,
+                live_count,
+                first_at,
+                last_at,
+                at,
+                expires,
+                priority,
+                session,
+                moved,
+            };
             for i in 0..block.live.len() * 64 {
                 if block.lives(i) {
                     let coded = *block.size.get(i).ok_or(Truncated)?;
@@ -315,7 +443,18 @@ mod tests {
         let (mut moved, mut far) = (0, 0);
         for seq in 0..20_000_u64 {
             pos += if random() % 1000 == 0 { 1 << 33 } else { random() % 500 };
-            index.push(seq, Pos::from_u64(pos), 100, seq);
+            let (expires, priority) = (if seq % 50 == 7 { seq + 9 } else { 0 }, (seq / 9000) as u8);
+            let (timed, session) = (seq / 5000 == 2, (seq / 7000 == 1).then_some(seq as u32));
+            let pos_of = Pos::from_u64(pos);
+            let at = 1000 + seq;
+            let entry =
+                Entry { seq, pos: pos_of, size: 100, at, expires, priority, session, timed };
+            index.push(entry);
+            assert_eq!((index.priority(seq), index.session(seq)), (priority, session));
+            let (own, by_queue) = (Some(expires).filter(|&at| at > 0), timed.then_some(at + 5));
+            let ttl_ms = timed.then_some(5);
+            let expected = own.into_iter().chain(by_queue).min();
+            assert_eq!(index.expires_at(seq, ttl_ms), expected);
             map.insert(seq, pos);
             if random() % 3 != 0 {
                 let victim = random() % (seq + 1);
@@ -339,9 +478,13 @@ mod tests {
         assert!(moved > 500 && far > 500, "{moved} moved, {far} were too far");
         assert_eq!((index.len(), index.bytes()), (map.len() as u64, 100 * map.len() as u64));
         let mut saved = Vec::new();
-        index.save(&mut saved);
+        index.save(&mut saved, |slot| slot);
         let back = Index::restore(&mut Reader::new(&saved)).unwrap();
         assert!(back.iter().eq(map.iter().map(|(s, p)| (*s, Pos::from_u64(*p)))));
+        let mut again = Vec::new();
+        back.save(&mut again, |slot| slot);
+        assert_eq!(saved, again);
+        assert!(back.own_expiries().eq(index.own_expiries()));
         for cut in (0..saved.len()).step_by(97) {
             let _ = Index::restore(&mut Reader::new(&saved[..cut]));
         }
@@ -350,7 +493,11 @@ mod tests {
     #[test]
     fn a_block_whose_messages_all_moved_has_one_base_again() {
         let mut index = Index::default();
-        (0..100).for_each(|seq| index.push(seq, Pos::from_u64(1000 + seq), 10, 0));
+        for seq in 0..100 {
+            let (pos, size, at, expires, priority) = (Pos::from_u64(1000 + seq), 10, 0, 0, 0);
+            let (session, timed) = (None, false);
+            index.push(Entry { seq, pos, size, at, expires, priority, session, timed });
+        }
         // A second base, then all of them far beyond the first.
         let far = 1 << 40;
         (0..100).for_each(|seq| assert!(index.relocate(seq, Pos::from_u64(far + seq))));

@@ -7,12 +7,15 @@
 mod admin;
 mod apply;
 mod consume;
+mod dedup;
 mod expire;
 mod hold;
 mod index;
 mod leases;
+mod lifecycle;
 mod queue;
 mod relocate;
+mod route;
 mod send;
 mod sessions;
 mod settle;
@@ -20,19 +23,23 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topic;
+mod transact;
+mod ttl;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
-use malote_model::{LeaseToken, QueueName, Refusal, Timestamp};
+use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
 pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
+use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
-use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply};
+use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
 use crate::event::{Event, QueueId};
 use crate::journal::{Appender, Pos};
 
@@ -42,14 +49,25 @@ pub struct Core {
     names: BTreeMap<QueueName, QueueId>,
     next_queue: u32,
     leases: Leases,
+    topics: HashMap<QueueId, Box<Topic>, FixedState>,
+    topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
-    under: HashMap<Pos, Pos, FixedState>,
+    under: HashMap<Pos, Under, FixedState>,
+    /// Keys that all queues remember.
+    seen_keys: usize,
     epoch: u32,
     /// The latest time in any event: the clock starts no earlier.
     last_at: u64,
     hash_seed: u64,
     /// Everything below is not durable: it begins anew with every start.
     live: Option<Live>,
+}
+
+/// What a record lies over, and how many messages need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Under {
+    from: Pos,
+    users: u32,
 }
 
 struct Live {
@@ -59,7 +77,23 @@ struct Live {
     /// Queues that may have something to deliver, and sessions whose holder may.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
+    /// Queues that may hold more than they should, and queues whose last consumer left.
+    overfull: Vec<QueueId>,
+    leaving: Vec<QueueId>,
+    /// What found no room in the journal and is tried again, all of it by one timer.
+    stalled: BTreeSet<Stalled>,
     random: u64,
+}
+
+/// Something that found no room in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stalled {
+    /// Delivery of a queue.
+    Queue(QueueId),
+    /// Delivery to the holder of the session in a slot.
+    Session(QueueId, u32),
+    /// The end of what was bound to a connection; true if it was closed and not lost.
+    Connection(ConnectionId, bool),
 }
 
 /// What a timer is for.
@@ -68,6 +102,13 @@ enum Timer {
     Lease(u32),
     Due(QueueId, u64),
     Wait(ConsumerId),
+    /// Something of a queue expires.
+    Expiry(QueueId),
+    /// A queue may have been idle for too long.
+    Idle(QueueId),
+    /// What a queue could not send on.
+    Again(QueueId),
+    Stalled,
 }
 
 /// Something to say, once the journal is far enough.
@@ -88,6 +129,8 @@ pub enum To {
     Request(u64, Result<Reply, Refusal>),
     /// A notice to a consumer of a connection.
     Consumer(ConsumerId, Notice),
+    /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
+    Route(QueueId, Vec<ToRoute>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -102,10 +145,16 @@ pub struct Turn<'a> {
     scope: Option<QueueId>,
     eager: bool,
     open: bool,
+    /// Bytes that the open group may have.
+    room: usize,
 }
 
-/// A group frame costs at most this beside what is counted.
-const FRAME_ROOM: usize = 512;
+/// A frame of a group has at most this beside what is counted: all its numbers, a session id and a key of 512 bytes
+/// each, and the name of a queue, of up to 403. A group that outgrows the room it asked for is a broken invariant.
+const FRAME_ROOM: usize = 2048;
+
+/// The same for a record that names its message only by numbers: a lease that is renewed, or ends with no dead letter.
+const SMALL_ROOM: usize = 64;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -115,7 +164,10 @@ impl Core {
             names: BTreeMap::new(),
             next_queue: 1,
             leases: Leases::default(),
+            topics: fixed(),
+            topic_names: BTreeMap::new(),
             under: fixed(),
+            seen_keys: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
@@ -141,6 +193,9 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
+            overfull: Vec::new(),
+            leaving: Vec::new(),
+            stalled: BTreeSet::new(),
             random,
         });
         let mut out = Vec::new();
@@ -149,6 +204,7 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
+        turn.remove_orphans()?;
         self.set_timers();
         Ok(())
     }
@@ -178,7 +234,8 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        Self { core, log, now, out, publish_allowed, scope: None, eager: false, open: false }
+        let (scope, eager, open, room) = (None, false, false, 0);
+        Self { core, log, now, out, publish_allowed, scope, eager, open, room }
     }
 
     /// Decides one command and queues its answer.
@@ -186,6 +243,7 @@ impl<'a> Turn<'a> {
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
+        self.make_room();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
             Ok(None) => {}
@@ -196,13 +254,14 @@ impl<'a> Turn<'a> {
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
         match command {
-            Command::Declare { name, spec } => self.declare(name, spec),
+            Command::Declare { name, spec, connection } => self.declare(name, spec, connection),
             Command::Update { name, spec } => self.update(name, spec),
             Command::Delete { name } => self.delete(&name),
             Command::Purge { queue } => self.purge(&queue),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
-            Command::Cancel { queue, seqs } => self.cancel(&queue, &seqs),
+            Command::Commit { work } => self.transact(work),
+            Command::Cancel { from, seqs } => self.cancel(&from, &seqs),
             Command::Attach(attach) => self.attach(request, attach),
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
             Command::Detach { consumer } => self.detach(consumer),
@@ -217,6 +276,7 @@ impl<'a> Turn<'a> {
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
             }
+            Command::Damaged { leases, consumer, credit } => self.damaged(leases, consumer, credit),
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),
@@ -225,12 +285,22 @@ impl<'a> Turn<'a> {
             Command::BreakSession { queue, session } => self.break_session(&queue, &session),
             Command::Move { from, items, why } => self.move_messages(&from, items, why),
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
+            Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
+            Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
+            Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
+            Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
+            Command::Route { topic, items } => self.route(topic, items),
+            Command::DescribeTopic { name } => self.describe_topic(&name),
+            Command::ListTopics => Ok(Some((self.list_topics(), Needs::Settled))),
+            Command::Rules { topic, queue, after, max } => {
+                self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
+            }
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),
-            Command::Sessions { queue, after, max } => {
-                self.list_sessions(&queue, after.as_ref(), max)
-            }
+            Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
+            Command::Session { queue, session } => self.describe_session(&queue, &session),
             Command::Relocate { items } => self.relocate(items),
             Command::LiveBytes => self.live_bytes(),
             Command::Locate { leases } => self.locate(&leases),
@@ -245,7 +315,7 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
         self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
-        (self.open, self.eager) = (true, false);
+        (self.open, self.eager, self.room) = (true, false, bytes);
         Ok(())
     }
 
@@ -262,6 +332,8 @@ impl<'a> Turn<'a> {
     fn end(&mut self) {
         if self.open {
             self.open = false;
+            // Only at the end of a segment is it fatal; in tests it is everywhere.
+            debug_assert!(self.log.group_bytes() <= self.room, "a group outgrew its room");
             self.log.end_group(!self.eager);
         }
     }

@@ -3,14 +3,15 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use malote_model::{Durability, QueueName, QueueSpec, SessionId, Timestamp};
+use malote_model::{Durability, Overflow, QueueName, QueueSpec, SessionId, Timestamp};
 
-use super::index::Index;
+use super::dedup::Seen;
+use super::index::{Entry, Index};
 use super::sessions::{NONE, Sessions};
 use super::timers::TimerId;
 use super::{FixedState, fixed};
-use crate::command::{ConsumerId, MessageState, QueueFacts, Totals};
-use crate::event::QueueId;
+use crate::command::{ConnectionId, ConsumerId, MessageState, QueueFacts, Totals};
+use crate::event::{QueueId, Way};
 use crate::journal::Pos;
 
 /// A queue. A message that was never delivered, delayed or set aside is only a place in the index.
@@ -34,8 +35,22 @@ pub(super) struct Queue {
     pub returned: BTreeSet<u64>,
     /// Messages that are more than a place in the index.
     pub touched: HashMap<u64, Touched, FixedState>,
-    /// Sessions of messages that stand in no session's line: scheduled ones and dead letters.
-    pub kept: HashMap<u64, SessionId, FixedState>,
+    /// With priorities: ready messages by priority. Without, the cursor and what returned tell which are ready.
+    pub lanes: Vec<BTreeSet<u64>>,
+    /// What scheduled messages and dead letters will be once they stand in a line.
+    pub kept: HashMap<u64, Kept, FixedState>,
+    /// Messages that expire by their own word, and when.
+    pub expiring: BTreeSet<(u64, u64)>,
+    /// What stands before this does not expire by the queue's time to live any more.
+    pub expire_from: u64,
+    /// What it has seen, if it cares.
+    pub seen: Option<Box<Seen>>,
+    /// Topics with rules that lead here.
+    pub bound_to: BTreeSet<QueueId>,
+    /// Bytes of messages that are not ready, if bytes are limited.
+    pub aside_bytes: u64,
+    /// With sessions: no message before this is ready.
+    pub oldest: u64,
     pub locked: u64,
     pub delayed: u64,
     pub scheduled: u64,
@@ -47,6 +62,25 @@ pub(super) struct Queue {
     pub waiting: VecDeque<ConsumerId>,
     pub consumers: u64,
     pub dirty: bool,
+    /// When something of it expires next, and the timer for that.
+    pub expiry: Option<(u64, TimerId)>,
+    /// Since when nobody has used it, if that counts, and the timer.
+    pub idle: Option<TimerId>,
+    /// It could not send its messages on, and tries again.
+    pub again: Option<TimerId>,
+    pub used_at: u64,
+    pub had_consumer: bool,
+    /// Whose it is, if it is exclusive.
+    pub connection: Option<ConnectionId>,
+}
+
+/// What a message will be once it stands in a line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub session: Option<SessionId>,
+    pub priority: u8,
+    pub ttl_ms: Option<u64>,
+    pub way: Way,
 }
 
 /// A message that was delivered, delayed or set aside.
@@ -107,6 +141,27 @@ impl Place {
     }
 }
 
+/// A message that comes into a queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    pub seq: u64,
+    pub at: u64,
+    pub due: u64,
+    pub scheduled: bool,
+    pub size: u32,
+    pub session: Option<&'a SessionId>,
+    pub priority: u8,
+    pub ttl_ms: Option<u64>,
+    /// It comes from another queue, and may go back one day: what it remembers of its way.
+    pub way: Option<&'a Way>,
+}
+
+/// What is left of a message that is gone.
+pub(super) struct Gone {
+    pub newest: Option<Pos>,
+    pub touched: Option<Touched>,
+}
+
 impl Queue {
     pub(super) fn new(
         name: QueueName,
@@ -116,6 +171,8 @@ impl Queue {
         hash_seed: u64,
     ) -> Self {
         let sessions = spec.sessions.required().then(|| Sessions::new(hash_seed));
+        let lanes = if spec.priority_max == 0 { 0 } else { usize::from(spec.priority_max) + 1 };
+        let seen = spec.dedup.map(|_| Box::default());
         Self {
             name,
             spec,
@@ -129,7 +186,14 @@ impl Queue {
             cursor: 1,
             returned: BTreeSet::new(),
             touched: fixed(),
+            lanes: vec![BTreeSet::new(); lanes],
             kept: fixed(),
+            expiring: BTreeSet::new(),
+            expire_from: 0,
+            seen,
+            bound_to: BTreeSet::new(),
+            aside_bytes: 0,
+            oldest: 0,
             locked: 0,
             delayed: 0,
             scheduled: 0,
@@ -140,6 +204,12 @@ impl Queue {
             waiting: VecDeque::new(),
             consumers: 0,
             dirty: false,
+            expiry: None,
+            idle: None,
+            again: None,
+            used_at: 0,
+            had_consumer: false,
+            connection: None,
         }
     }
 
@@ -161,14 +231,29 @@ impl Queue {
         Some(self.newest.get(&seq).copied().unwrap_or(first))
     }
 
-    /// Counts a message out of the place it is in and into another; ready ones are what the rest leaves.
-    pub(super) fn count(&mut self, from: Option<Place>, to: Option<Place>) {
+    /// Counts a message of this size out of the place it is in and into another; ready ones are what the rest leaves.
+    pub(super) fn count(&mut self, size: u64, from: Option<Place>, to: Option<Place>) {
         if let Some(counter) = from.and_then(|place| self.counter(place)) {
             *counter = counter.saturating_sub(1);
+            self.aside_bytes = self.aside_bytes.saturating_sub(size);
         }
         if let Some(counter) = to.and_then(|place| self.counter(place)) {
             *counter += 1;
+            self.aside_bytes += size;
         }
+    }
+
+    /// Counts a message from one place into another.
+    pub(super) fn recount(&mut self, seq: u64, from: Option<Place>, to: Option<Place>) {
+        let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
+        self.count(size, from, to);
+    }
+
+    /// After bytes were limited or no longer are: all that is aside stands among the touched.
+    pub(super) fn weigh_aside(&mut self) {
+        let aside = self.touched.iter().filter(|(_, t)| t.place != Place::Ready);
+        let bytes = aside.map(|(&seq, _)| self.index.size(seq)).sum();
+        self.aside_bytes = if self.spec.bytes_max.is_some() { bytes } else { 0 };
     }
 
     fn counter(&mut self, place: Place) -> Option<&mut u64> {
@@ -185,10 +270,178 @@ impl Queue {
         self.index.len().saturating_sub(self.locked + self.delayed + self.scheduled + self.deferred)
     }
 
+    /// Whether messages go on from here: then what they would be elsewhere is kept.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.spec.forward_to.is_some() || self.name.is_inbox()
+    }
+
+    /// Whether older messages go when it is full.
+    pub(super) fn drops(&self) -> bool {
+        self.spec.overflow != Overflow::Reject
+            && (self.spec.length_max.is_some() || self.spec.bytes_max.is_some())
+    }
+
+    /// Bytes of ready messages, if bytes are limited.
+    pub(super) fn ready_bytes(&self) -> u64 {
+        self.index.bytes().saturating_sub(self.aside_bytes)
+    }
+
+    /// Whether its messages must tell their sessions by their sequence: those that expire or make room do.
+    fn finds_sessions(&self) -> bool {
+        self.sessions.is_some()
+            && (self.spec.ttl_ms.is_some()
+                || !self.expiring.is_empty()
+                || self.spec.length_max.is_some()
+                || self.spec.bytes_max.is_some())
+    }
+
+    /// Puts a message into the index; its session's slot is known by then.
+    pub(super) fn enter(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
+        let Arrival { seq, at, size, priority, ttl_ms, scheduled, .. } = *arrival;
+        self.next_seq = seq + 1;
+        // The time to live of a scheduled message begins when it is due.
+        let own = ttl_ms.filter(|_| !scheduled).map_or(0, |ms| at.saturating_add(ms));
+        if own > 0 {
+            self.expiring.insert((own, seq));
+        }
+        self.index.push(Entry {
+            seq,
+            pos,
+            size,
+            at,
+            expires: own,
+            priority: priority.min(self.spec.priority_max),
+            session: slot.filter(|_| self.finds_sessions()),
+            timed: self.spec.ttl_ms.is_some(),
+        });
+    }
+
+    /// Takes a message out of the index and whatever else knows it.
+    pub(super) fn take_out(&mut self, seq: u64) -> Option<Gone> {
+        let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
+        if !self.expiring.is_empty()
+            && let Some(at) = self.index.expires_at(seq, None)
+        {
+            self.expiring.remove(&(at, seq));
+        }
+        if !self.lanes.is_empty() {
+            self.unready(seq);
+        }
+        if !self.index.remove(seq) {
+            return None;
+        }
+        let newest = if self.newest.is_empty() { None } else { self.newest.remove(&seq) };
+        let touched = if self.touched.is_empty() { None } else { self.touched.remove(&seq) };
+        self.count(size, touched.as_ref().map(|t| t.place), None);
+        self.returned.remove(&seq);
+        if !self.kept.is_empty() {
+            self.kept.remove(&seq);
+        }
+        Some(Gone { newest, touched })
+    }
+
+    /// Without sessions: a message is ready, for the first time or again.
+    pub(super) fn make_ready(&mut self, seq: u64) {
+        if !self.lanes.is_empty() {
+            let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
+            self.lanes[lane].insert(seq);
+        } else if seq < self.cursor {
+            self.returned.insert(seq);
+        }
+    }
+
+    /// Without sessions: a message goes out, or is gone.
+    pub(super) fn unready(&mut self, seq: u64) {
+        if !self.lanes.is_empty() {
+            let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
+            self.lanes[lane].remove(&seq);
+        } else if seq >= self.cursor {
+            self.cursor = seq + 1;
+        } else {
+            self.returned.remove(&seq);
+        }
+    }
+
+    /// Whether a message's time to live is over.
+    pub(super) fn expired(&self, seq: u64, now: u64) -> bool {
+        if self.spec.ttl_ms.is_none() && self.expiring.is_empty() {
+            return false;
+        }
+        self.index.expires_at(seq, self.spec.ttl_ms).is_some_and(|at| at <= now)
+    }
+
+    /// When something of it expires next, or keys can be forgotten.
+    pub(super) fn next_expiry(&self) -> Option<u64> {
+        let own = self.expiring.first().map(|&(at, _)| at);
+        let head = self.spec.ttl_ms.and_then(|ttl_ms| {
+            self.index.expires_at(self.index.next(self.expire_from)?, Some(ttl_ms))
+        });
+        let seen = self.seen.as_ref().zip(self.spec.dedup);
+        let keys = seen.and_then(|(seen, dedup)| seen.forget_at(dedup.window_ms));
+        [own, head, keys].into_iter().flatten().min()
+    }
+
+    /// The ready message that makes room for others, the next one after `after`: the oldest of the lowest priority.
+    pub(super) fn least(&mut self, after: Option<u64>) -> Option<u64> {
+        if !self.lanes.is_empty() {
+            let all = self.lanes.iter().flatten().copied();
+            // Lanes are emptied in order, so that what comes after `after` is found behind it.
+            return match after {
+                None => all.into_iter().next(),
+                Some(after) => all.skip_while(|&seq| seq != after).nth(1),
+            };
+        }
+        if self.sessions.is_none() {
+            return self.next_ready(after, 0);
+        }
+        let mut seq = self.index.next(after.map_or(self.oldest, |seq| seq + 1))?;
+        while self.place(seq) != Place::Ready {
+            seq = self.index.next(seq + 1)?;
+        }
+        if after.is_none() {
+            self.oldest = seq;
+        }
+        Some(seq)
+    }
+
+    /// The session whose line a message leaves when nobody has it.
+    pub(super) fn line_of(&self, seq: u64) -> Option<u32> {
+        self.sessions.as_ref()?;
+        match self.place(seq) {
+            Place::Ready => self.session_with(seq),
+            Place::Delayed => self.touched.get(&seq).map(|t| t.session),
+            // Those that hold it, or the set aside, are told otherwise; a scheduled one has no place.
+            Place::Locked(_) | Place::Parked | Place::Deferred | Place::Scheduled => None,
+        }
+    }
+
+    /// After a snapshot was read: what follows from the index and the places.
+    pub(super) fn restore_order(&mut self) {
+        self.expiring = self.index.own_expiries().collect();
+        if !self.lanes.is_empty() {
+            let all = self.index.iter().map(|(seq, _)| seq);
+            let ready: Vec<_> = all.filter(|&seq| self.place(seq) == Place::Ready).collect();
+            ready.into_iter().for_each(|seq| self.make_ready(seq));
+        }
+    }
+
+    /// Another specification.
+    pub(super) fn respecify(&mut self, spec: &QueueSpec) {
+        self.spec = spec.clone();
+        self.expire_from = 0;
+        if spec.dedup.is_some() != self.seen.is_some() {
+            self.seen = spec.dedup.map(|_| Box::default());
+        }
+        self.weigh_aside();
+    }
+
     /// Without sessions: moves the cursor past messages that wait or were set aside; when they are ready again they
     /// are found among those that returned. So a million delayed messages are passed once and not at every receive.
     pub(super) fn settle_cursor(&mut self) {
-        if self.sessions.is_some() || self.delayed + self.scheduled + self.deferred == 0 {
+        if self.sessions.is_some()
+            || !self.lanes.is_empty()
+            || self.delayed + self.scheduled + self.deferred == 0
+        {
             return;
         }
         while let Some(seq) =
@@ -198,9 +451,44 @@ impl Queue {
         }
     }
 
-    /// Without sessions: the next message to deliver after `after`, or the first.
-    pub(super) fn next_ready(&self, after: Option<u64>) -> Option<u64> {
-        let floor = after.map_or(0, |seq| seq + 1);
+    /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes.
+    pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, now: u64) -> Vec<u64> {
+        let mut seqs = Vec::with_capacity(max.min(64));
+        let mut bytes = 0;
+        let mut put = |seq: u64| {
+            seqs.push(seq);
+            bytes += self.index.size(seq);
+            seqs.len() < max && bytes < bytes_max
+        };
+        if max == 0 {
+            return seqs;
+        }
+        if self.lanes.is_empty() {
+            let mut next = self.next_ready(None, now);
+            while let Some(seq) = next.filter(|&seq| put(seq)) {
+                next = self.next_ready(Some(seq), now);
+            }
+        } else {
+            let ready = self.lanes.iter().rev().flatten().copied();
+            let _ = ready.filter(|&seq| !self.expired(seq, now)).all(put);
+        }
+        seqs
+    }
+
+    /// Without sessions and priorities: the next message to deliver after `after`, or the first.
+    fn next_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
+        let mut floor = after.map_or(0, |seq| seq + 1);
+        loop {
+            let seq = self.next_in_place(floor)?;
+            // One that expired is on its way out.
+            if !self.expired(seq, now) {
+                return Some(seq);
+            }
+            floor = seq + 1;
+        }
+    }
+
+    fn next_in_place(&self, floor: u64) -> Option<u64> {
         if let Some(&seq) = self.returned.range(floor..).next() {
             return Some(seq);
         }
@@ -214,13 +502,22 @@ impl Queue {
         Some(seq)
     }
 
+    /// Without sessions: the next message to deliver.
+    pub(super) fn first_ready(&self, now: u64) -> Option<u64> {
+        if self.lanes.is_empty() {
+            return self.next_ready(None, now);
+        }
+        let mut ready = self.lanes.iter().rev().flatten().copied();
+        ready.find(|&seq| !self.expired(seq, now))
+    }
+
     /// Of a session: the next message for its holder at or after its cursor.
-    pub(super) fn next_of(&self, slot: u32, after: Option<u64>) -> Option<u64> {
+    pub(super) fn next_of(&self, slot: u32, after: Option<u64>, now: u64) -> Option<u64> {
         let session = self.sessions.as_ref()?.at(slot)?;
         let from = after.map_or(session.cursor, |seq| seq + 1);
         for i in session.line.place(from)..session.line.len() {
             let seq = session.line.get(i)?;
-            if !self.index.contains(seq) {
+            if !self.index.contains(seq) || self.expired(seq, now) {
                 continue;
             }
             match self.place(seq) {
@@ -232,8 +529,12 @@ impl Queue {
         None
     }
 
-    /// The session in whose line a message stands. Looks through all of them: for an operator's hand only.
+    /// The session in whose line a message stands. Where that is not kept it looks through all of them: for an
+    /// operator's hand only.
     pub(super) fn session_with(&self, seq: u64) -> Option<u32> {
+        if let Some(slot) = self.index.session(seq) {
+            return Some(slot);
+        }
         let has = |s: &super::sessions::Session| s.line.get(s.line.place(seq)) == Some(seq);
         self.sessions.as_ref()?.iter().find(|(_, s)| has(s)).map(|(slot, _)| slot)
     }
@@ -258,8 +559,7 @@ impl Queue {
 
     pub(super) fn facts(&self, dead_lettered: u64) -> QueueFacts {
         let sessions = self.sessions.as_ref();
-        let oldest =
-            if self.sessions.is_some() { self.index.next(0) } else { self.next_ready(None) };
+        let oldest = if self.sessions.is_some() { self.index.next(0) } else { self.first_ready(0) };
         QueueFacts {
             name: self.name.clone(),
             spec: self.spec.clone(),

@@ -54,7 +54,9 @@ pub enum Copied {
 impl Relocation {
     /// Journal bytes that it takes at most.
     pub fn room(&self) -> usize {
-        let dead = |kept: &Kept| kept.dead.as_ref().map_or(0, |d| d.reason.len() + d.text.len());
+        let dead = |kept: &Kept| -> usize {
+            kept.deaths.iter().map(|d| d.reason.len() + d.text.len() + FRAME_ROOM).sum()
+        };
         let bytes = match &self.copy {
             Copied::Message(kept) => {
                 kept.head.len() + kept.body.len() + dead(kept) + 16 * kept.places.len()
@@ -68,7 +70,7 @@ impl Relocation {
 impl Core {
     /// A message's records, from the newest down.
     fn records(&self, newest: Pos) -> impl Iterator<Item = Pos> {
-        let under = |pos: &Pos| self.under.get(pos).copied();
+        let under = |pos: &Pos| self.under.get(pos).map(|under| under.from);
         std::iter::successors(Some(newest), under).take(limits::CHANGES_CHAIN_MAX as usize + 1)
     }
 
@@ -92,7 +94,9 @@ impl Core {
     pub fn residents(&self, segments: &BTreeSet<u64>, max: usize) -> Vec<Resident> {
         let mut found = Vec::new();
         let is_in = |pos: Pos| segments.contains(&pos.generation());
-        for id in self.names.values() {
+        let mut ids: Vec<_> = self.queues.keys().collect();
+        ids.sort_unstable();
+        for id in ids {
             let Some(q) = self.queues.get(id) else { continue };
             for (seq, first) in q.index.iter() {
                 let newest = if q.newest.is_empty() { None } else { q.newest.get(&seq).copied() };

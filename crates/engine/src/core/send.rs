@@ -1,45 +1,131 @@
 //! Sending, scheduling, and moving messages between queues.
 
-use malote_model::{QueueName, Refusal, Seq, SessionId, Sessions, Timestamp, When, limits};
+use malote_model::{Address, QueueName, Refusal, Seq, SessionId, Sessions, Timestamp, limits};
 
-use super::queue::Place;
+use smallvec::{SmallVec, smallvec};
+
+use super::queue::{Kept, Place, Queue};
+use super::route::Publication;
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::codec::Outgoing;
-use crate::command::{MoveWhy, Reply};
-use crate::event::{Event, Moved, QueueId, Removal, Sent, Why};
+use crate::command::{MoveWhy, Receipt, Reply};
+use crate::event::{Event, Placed, QueueId, Removal, Why};
+
+/// Checked messages: where each goes, and what all of them need.
+pub(super) struct Plan {
+    targets: Vec<Target>,
+    pub room: usize,
+    pub durable: bool,
+}
+
+enum Target {
+    /// A queue, and what the message is known by there.
+    Queue(QueueId, Option<u128>),
+    Topic(Box<Publication>),
+}
+
+/// What the earlier messages of a command put into queues with limits.
+#[derive(Default)]
+pub(super) struct Filling(SmallVec<[(QueueId, u64, u64); 2]>);
+
+impl Filling {
+    /// One more message for a queue; refused if that would be one too many.
+    pub(super) fn add(&mut self, id: QueueId, q: &Queue, size: u64) -> Result<(), Refusal> {
+        if q.drops() || q.spec.length_max.is_none() && q.spec.bytes_max.is_none() {
+            return Ok(());
+        }
+        let at = self.0.iter().position(|(have, ..)| *have == id).unwrap_or_else(|| {
+            self.0.push((id, q.ready(), q.ready_bytes()));
+            self.0.len() - 1
+        });
+        let (_, length, bytes) = &mut self.0[at];
+        (*length, *bytes) = (*length + 1, *bytes + size);
+        let limits =
+            [("length_max", *length, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)];
+        for (field, have, limit) in limits {
+            if let Some(limit) = limit.filter(|&limit| have > limit) {
+                return Err(Refusal::QueueFull { queue: q.name.clone(), field, limit });
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Turn<'_> {
     /// All checks come first: then all of it happens.
-    pub(super) fn send(&mut self, items: Vec<(QueueName, Outgoing)>) -> Decided {
+    pub(super) fn send(&mut self, items: Vec<(Address, Outgoing)>) -> Decided {
+        let plan = self.plan(&items)?;
+        if items.is_empty() {
+            return Ok(Some((Reply::Sent(Vec::new()), Needs::Settled)));
+        }
+        self.begin(plan.room)?;
+        let (receipts, needs) = self.carry_out(plan, items);
+        Ok(Some((Reply::Sent(receipts), needs)))
+    }
+
+    /// Checks messages and tells what they need. Nothing changes.
+    pub(super) fn plan(&self, items: &[(Address, Outgoing)]) -> Result<Plan, Refusal> {
         if !self.publish_allowed {
             return Err(Refusal::DiskFull);
         }
-        let mut room = 0;
-        let mut durable = false;
-        let mut targets = Vec::with_capacity(items.len());
-        for (name, message) in &items {
-            let (id, is_durable) = self.check_target(name, message)?;
-            durable |= is_durable;
-            room += message.size() + FRAME_ROOM;
-            targets.push(id);
+        let mut plan = Plan { targets: Vec::with_capacity(items.len()), room: 0, durable: false };
+        let mut filling = Filling::default();
+        for (to, message) in items {
+            match to {
+                Address::Queue(name) => {
+                    let (id, key) = self.check_target(name, message)?;
+                    let Some(q) = self.core.queues.get(&id) else { continue };
+                    let session = message.session.as_ref();
+                    let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
+                    if seen.is_none() {
+                        filling.add(id, q, message.size() as u64)?;
+                    }
+                    plan.durable |= q.durable();
+                    plan.room += message.room();
+                    plan.targets.push(Target::Queue(id, key));
+                }
+                Address::Topic(name) => {
+                    let (publication, room, durable) =
+                        self.plan_publication(name, message, &mut filling)?;
+                    plan.durable |= durable;
+                    plan.room += room;
+                    plan.targets.push(Target::Topic(Box::new(publication)));
+                }
+            }
         }
-        if targets.is_empty() {
-            return Ok(Some((Reply::Sent(Vec::new()), Needs::Settled)));
+        Ok(plan)
+    }
+
+    /// Stores planned messages. The group must be open.
+    pub(super) fn carry_out(
+        &mut self,
+        plan: Plan,
+        items: Vec<(Address, Outgoing)>,
+    ) -> (Vec<Receipt>, Needs) {
+        let mut receipts = Vec::with_capacity(items.len());
+        for (target, (_, message)) in plan.targets.into_iter().zip(items) {
+            receipts.push(match target {
+                Target::Topic(publication) => self.publish(*publication, message),
+                Target::Queue(id, key) => {
+                    let session = message.session.as_ref();
+                    // Looked up once more: an earlier one of this command may have the same key.
+                    let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
+                    let duplicate = seen.is_some();
+                    let seq = seen.map_or_else(|| self.enter(id, message, key), Seq);
+                    Receipt { seq, duplicate, copies: u32::from(!duplicate) }
+                }
+            });
         }
-        self.begin(room)?;
-        let seqs = targets
-            .into_iter()
-            .zip(items)
-            .map(|(id, (_, message))| self.enter(id, message))
-            .collect();
-        Ok(Some((Reply::Sent(seqs), Needs::of(durable))))
+        let stored = receipts.iter().any(|receipt| receipt.copies > 0);
+        // That it is a duplicate, or that nobody wants it, rests on what was decided before.
+        (receipts, if stored { Needs::of(plan.durable) } else { Needs::Settled })
     }
 
     fn check_target(
         &self,
         name: &QueueName,
         message: &Outgoing,
-    ) -> Result<(QueueId, bool), Refusal> {
+    ) -> Result<(QueueId, Option<u128>), Refusal> {
         let (id, q) = self.core.queue(name)?;
         if q.owner.is_some() {
             return Err(Refusal::DeadLetterSet {
@@ -47,16 +133,31 @@ impl Turn<'_> {
                 why: "send to the queue itself",
             });
         }
-        let (size, size_max) = (message.size() as u64, q.spec.message_bytes_max);
-        if size > size_max {
-            return Err(Refusal::MessageTooLarge {
-                queue: name.clone(),
-                size_bytes: size,
-                size_bytes_max: size_max,
+        self.check_size(q, message)?;
+        self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
+        let key = q.spec.dedup.and_then(|dedup| message.dedup_key(dedup.content));
+        self.check_keys(key)?;
+        Ok((id, key))
+    }
+
+    pub(super) fn check_size(&self, q: &Queue, message: &Outgoing) -> Result<(), Refusal> {
+        let (size_bytes, size_bytes_max) = (message.size() as u64, q.spec.message_bytes_max);
+        if size_bytes > size_bytes_max {
+            let queue = q.name.clone();
+            return Err(Refusal::MessageTooLarge { queue, size_bytes, size_bytes_max });
+        }
+        Ok(())
+    }
+
+    /// Whether one more key can be remembered.
+    pub(super) fn check_keys(&self, key: Option<u128>) -> Result<(), Refusal> {
+        if key.is_some() && self.core.seen_keys >= limits::DEDUP_KEYS_MAX {
+            return Err(Refusal::BoundReached {
+                what: "de-duplication keys",
+                limit: limits::DEDUP_KEYS_MAX as u64,
             });
         }
-        self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
-        Ok((id, q.durable()))
+        Ok(())
     }
 
     pub(super) fn check_session(
@@ -75,45 +176,18 @@ impl Turn<'_> {
         }
     }
 
-    fn enter(&mut self, id: QueueId, message: Outgoing) -> Seq {
-        let q = &self.core.queues[&id];
-        let (due, scheduled) = match message.when {
-            When::Now if q.spec.delay_ms > 0 => (self.now.plus_ms(q.spec.delay_ms), false),
-            When::Delay(ms) if ms > 0 => (self.now.plus_ms(ms), false),
-            When::At(at) if at > self.now => (at, true),
-            _ => (Timestamp(0), false),
+    pub(super) fn cancel(&mut self, from: &Address, seqs: &[Seq]) -> Decided {
+        let id = match from {
+            Address::Queue(name) => self.core.queue(name)?.0,
+            Address::Topic(name) => self.core.topic(name)?.0,
         };
-        let sessioned = q.sessions.is_some();
-        let seq = q.next_seq;
-        let size = message.size() as u32;
-        let Outgoing { session, head, body, .. } = message;
-        let session = session.filter(|_| sessioned);
-        self.commit(
-            Event::Sent(Sent {
-                queue: id,
-                seq,
-                at: self.now,
-                due,
-                scheduled,
-                session,
-                head,
-                body,
-                size,
-            }),
-            false,
-        );
-        Seq(seq)
-    }
-
-    pub(super) fn cancel(&mut self, queue: &QueueName, seqs: &[Seq]) -> Decided {
-        let (id, q) = self.core.queue(queue)?;
+        let Some(q) = self.core.queues.get(&id) else {
+            return Ok(Some((Reply::Count(0), Needs::Settled)));
+        };
         for &seq in seqs {
             if !q.index.contains(seq.0) || q.place(seq.0) != Place::Scheduled {
-                return Err(Refusal::MessageNotFound {
-                    queue: queue.clone(),
-                    seq,
-                    what: "scheduled",
-                });
+                let (queue, what) = (q.name.clone(), "scheduled");
+                return Err(Refusal::MessageNotFound { queue, seq, what });
             }
         }
         let durable = q.durable();
@@ -133,22 +207,12 @@ impl Turn<'_> {
     }
 
     /// A scheduled message is due: it is appended as if it were sent now.
-    pub(super) fn activate(&mut self, id: QueueId, seq: u64, session: Option<SessionId>) {
+    pub(super) fn activate(&mut self, id: QueueId, seq: u64) {
         let Some(q) = self.core.queues.get(&id) else { return };
+        let kept = q.kept.get(&seq).cloned().unwrap_or_default();
         let (Some(from), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return };
-        let moved = Moved {
-            from_queue: id,
-            from_seq: seq,
-            from,
-            queue: id,
-            seq: q.next_seq,
-            at: self.now,
-            session,
-            size,
-            why: Why::Due,
-            properties: Default::default(),
-        };
-        self.commit(Event::Moved(Box::new(moved)), false);
+        let places = smallvec![Placed { queue: id, seq: q.next_seq, due: Timestamp(0) }];
+        self.commit_moved((id, seq), from, places, size, kept, Why::Due, false);
     }
 
     /// Moves messages that are not out, each to its target. One that cannot move refuses all.
@@ -160,7 +224,7 @@ impl Turn<'_> {
     ) -> Decided {
         let MoveWhy::Redrive = why;
         if items.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one move",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });
@@ -194,21 +258,11 @@ impl Turn<'_> {
             else {
                 continue;
             };
+            let priority = source.kept.get(&from_seq).map_or(0, |kept| kept.priority);
+            let kept = Kept { session, priority, ..Kept::default() };
             let seq = self.core.queues[&queue].next_seq;
-            let (at, why, properties) = (self.now, Why::Redriven, Default::default());
-            let moved = Moved {
-                from_queue: from_id,
-                from_seq,
-                from,
-                queue,
-                seq,
-                at,
-                session,
-                size,
-                why,
-                properties,
-            };
-            self.commit(Event::Moved(Box::new(moved)), false);
+            let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];
+            self.commit_moved((from_id, from_seq), from, places, size, kept, Why::Redriven, false);
             count += 1;
         }
         Ok(Some((Reply::Count(count), Needs::of(durable))))
@@ -230,14 +284,16 @@ impl Turn<'_> {
             return Err(Refusal::MessageNotFound { queue: from.clone(), seq, what: "free" });
         }
         let source_durable = source.durable();
-        let (id, durable) = self.check_target(to, &message)?;
+        let (id, key) = self.check_target(to, &message)?;
+        let durable = self.core.queues.get(&id).is_some_and(|q| q.durable());
         self.begin(message.size() + 2 * FRAME_ROOM)?;
         let seqs = vec![seq.0];
         self.commit(
             Event::Removed { queue: from_id, why: Removal::Replaced, session: None, seqs },
             false,
         );
-        let seq = self.enter(id, message);
-        Ok(Some((Reply::Sent(vec![seq]), Needs::of(durable || source_durable))))
+        // An operator's edit is meant: it counts as new, whatever it is known by.
+        let receipt = Receipt { seq: self.enter(id, message, key), duplicate: false, copies: 1 };
+        Ok(Some((Reply::Sent(vec![receipt]), Needs::of(durable || source_durable))))
     }
 }

@@ -2,16 +2,21 @@
 
 use hashbrown::HashSet;
 use malote_model::{
-    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, SessionId,
-    Settlement, Timestamp, limits,
+    Changes, DeadLetterTarget, DeadReason, LeaseToken, OnExpiry, QueueName, Refusal, RetryOrder,
+    SessionId, Settlement, Timestamp, limits,
 };
+
+use smallvec::smallvec;
 
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
-use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
+use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
-use crate::command::{Reply, StateChange};
-use crate::event::{Cause, Event, Moved, Over, QueueId, Removal, Returned, Why};
+use crate::command::{ConsumerId, Reply, StateChange};
+use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
+
+/// A way that is longer than this is none that anybody meant: its end is the own dead-letter set.
+const DIED_IN_MAX: usize = 16;
 
 impl Turn<'_> {
     pub(super) fn settle(
@@ -21,13 +26,13 @@ impl Turn<'_> {
         state: Option<StateChange>,
     ) -> Decided {
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one settle",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        let each = check_settlement(&settlement)? + FRAME_ROOM;
-        let mut room = each * leases.len() + FRAME_ROOM;
+        let each = check_settlement(&settlement)?;
+        let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
         if let Some(change) = &state {
             self.check_state(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
@@ -62,12 +67,84 @@ impl Turn<'_> {
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
-    fn durable(&self, queue: QueueId) -> bool {
+    /// Messages that cannot be read leave the way of the others. A dead letter is set aside: it has nowhere to go.
+    pub(super) fn damaged(
+        &mut self,
+        leases: Vec<(LeaseToken, String)>,
+        consumer: Option<ConsumerId>,
+        credit: u32,
+    ) -> Decided {
+        for (token, mut text) in leases {
+            text.truncate(text.floor_char_boundary(limits::DEAD_LETTER_TEXT_BYTES_MAX));
+            if self.begin(FRAME_ROOM + text.len()).is_err() {
+                break; // their locks end them, and they are found once more
+            }
+            if let Some((_, queue, seq)) = self.leased_message(token) {
+                if self.core.queues.get(&queue).is_some_and(|q| q.owner.is_some()) {
+                    let lazy = !self.durable(queue);
+                    self.commit(Event::Deferred { queue, seq, over: None }, lazy);
+                } else {
+                    let (reason, changes) = (DeadReason::Damaged { text }, Changes::default());
+                    self.dead_letter(queue, seq, reason, Cause::Released, &changes);
+                }
+            }
+            self.end();
+        }
+        if let Some(consumer) = consumer {
+            self.credit(consumer, credit, false)?;
+        }
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// What a delay needs beside the records of these leases: it holds back all that is out of their sessions.
+    pub(super) fn held_back_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
+        let (Settlement::Abandon { delay_ms, .. } | Settlement::Release { delay_ms }) = settlement
+        else {
+            return 0;
+        };
+        if *delay_ms == 0 {
+            return 0;
+        }
+        let mut seen: HashSet<(QueueId, u32), FixedState> = HashSet::with_hasher(FixedState);
+        let each = leases.iter().filter_map(|&token| {
+            let lease = self.lease_of(token)?;
+            let Kind::Message { session: Some(session), .. } = lease.what else { return None };
+            let s = self.core.queues.get(&lease.queue)?.sessions.as_ref()?.at(session)?;
+            let out = s.out as usize;
+            let room = self.return_room(lease.queue, session, Cause::Released, out) + FRAME_ROOM;
+            seen.insert((lease.queue, session)).then_some(room)
+        });
+        each.sum()
+    }
+
+    /// What the records of so many of a session's messages may need when their leases end by no word of the holder.
+    pub(super) fn return_room(
+        &self,
+        queue: QueueId,
+        session: u32,
+        cause: Cause,
+        n: usize,
+    ) -> usize {
+        let Some(q) = self.core.queues.get(&queue) else { return 0 };
+        let limited = q.spec.failed_max.is_some() || q.spec.receives_max.is_some();
+        let dies = cause != Cause::Released && limited || q.spec.on_expiry == OnExpiry::DeadLetter;
+        if !dies {
+            return n * SMALL_ROOM;
+        }
+        let id = q.sessions.as_ref().and_then(|s| s.at(session)).map_or("", |s| s.id.as_str());
+        let key = match &q.spec.dead_letter {
+            DeadLetterTarget::Topic { key: Some(key), .. } => key.len(),
+            _ => 0,
+        };
+        n * (4 * SMALL_ROOM + q.name.as_str().len() + id.len() + key)
+    }
+
+    pub(super) fn durable(&self, queue: QueueId) -> bool {
         self.core.queues.get(&queue).is_none_or(|q| q.durable())
     }
 
     /// Slot, queue and sequence of a message whose lease is good now.
-    fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
+    pub(super) fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
         let lease = self.lease_of(token)?;
         let Kind::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
@@ -107,7 +184,11 @@ impl Turn<'_> {
         outcomes
     }
 
-    fn settle_one(&mut self, token: LeaseToken, settlement: &Settlement) -> Result<(), Refusal> {
+    pub(super) fn settle_one(
+        &mut self,
+        token: LeaseToken,
+        settlement: &Settlement,
+    ) -> Result<(), Refusal> {
         let (slot, queue, seq) =
             self.leased_message(token).ok_or(Refusal::LeaseLost { lease: token })?;
         match settlement {
@@ -136,7 +217,7 @@ impl Turn<'_> {
             }
             Settlement::DeadLetter { reason, text, changes } => {
                 let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                self.dead_letter(queue, seq, reason, changes);
+                self.dead_letter(queue, seq, reason, Cause::Released, changes);
             }
         }
         Ok(())
@@ -164,12 +245,15 @@ impl Turn<'_> {
         else {
             return;
         };
-        let Some(q) = self.core.queues.get(&queue) else { return };
         if cause != Cause::Released
             && let Some(reason) = self.once_too_often(queue, seq)
         {
-            return self.dead_letter(queue, seq, reason, changes);
+            return self.dead_letter(queue, seq, reason, cause, changes);
         }
+        if self.expire_instead(queue, seq) {
+            return;
+        }
+        let Some(q) = self.core.queues.get(&queue) else { return };
         let due = if delay_ms == 0 { Timestamp(0) } else { self.now.plus_ms(delay_ms) };
         let parked = session.is_some() && q.spec.retry == RetryOrder::Skip;
         let holds_back = session.filter(|_| delay_ms > 0 && !parked);
@@ -199,28 +283,56 @@ impl Turn<'_> {
         Some(DeadReason::MaxReceives { receives, receives_max })
     }
 
+    /// A message that nobody has becomes a dead letter. The group must be open.
+    pub(super) fn bury(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
+        self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
+    }
+
     /// Moves a message to where its queue's dead letters go.
-    fn dead_letter(
+    pub(super) fn dead_letter(
         &mut self,
         from_queue: QueueId,
         from_seq: u64,
         reason: DeadReason,
+        cause: Cause,
         changes: &Changes,
     ) {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
-        let asked = matches!(reason, DeadReason::Asked { .. });
+        let damaged = matches!(reason, DeadReason::Damaged { .. });
+        let asked = damaged || matches!(reason, DeadReason::Asked { .. });
+        let kept = q.kept.get(&from_seq);
+        let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
+        way.hops = 0;
+        way.home = Some(from_queue);
+        // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
+        match asked {
+            true => way.died_in.clear(),
+            false if way.died_in.contains(&from_queue) || way.died_in.len() == DIED_IN_MAX => {}
+            false => way.died_in.push(from_queue),
+        }
+        let mut new_key = None;
         let queue = match &q.spec.dead_letter {
-            _ if q.owner.is_some() => q.dead,
+            // What cannot be read is no use in another queue, and no longer there if it is dropped.
+            _ if q.owner.is_some() || damaged => q.dead,
             DeadLetterTarget::Drop if !asked => {
-                let (why, seqs) = (Removal::Dropped, vec![from_seq]);
+                let (why, seqs) = (Removal::Dropped(cause), vec![from_seq]);
                 let lazy = !q.durable();
                 self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
                 return;
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
             DeadLetterTarget::Queue(name) => {
-                self.dead_target(name, session.as_ref()).unwrap_or(q.dead)
+                let target = self.dead_target(name, session.as_ref());
+                let goes_on = |target: &QueueId| {
+                    !way.died_in.contains(target) && way.died_in.len() < DIED_IN_MAX
+                };
+                target.filter(goes_on).unwrap_or(q.dead)
+            }
+            DeadLetterTarget::Topic { topic, key } => {
+                new_key = key.clone();
+                let target = self.core.topic_names.get(topic).copied();
+                target.filter(|_| way.died_in.len() < DIED_IN_MAX).unwrap_or(q.dead)
             }
         };
         let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
@@ -228,17 +340,31 @@ impl Turn<'_> {
         };
         let Some(target) = self.core.queues.get(&queue) else { return };
         let touched = q.touched.get(&from_seq);
+        // The delivery that was once too often is not counted yet.
+        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let (receives, failed) =
-            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(!asked)));
+            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
         let source = q
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
-        let why = Why::Dead { reason, source: source.clone(), receives, failed };
+        let why = Why::Dead { reason, source: source.clone(), receives, failed, cause };
         let lazy = !(q.durable() || target.durable());
-        let (seq, at, properties) = (target.next_seq, self.now, changes.properties.clone());
-        let moved =
-            Moved { from_queue, from_seq, from, queue, seq, at, session, size, why, properties };
+        let moved = Moved {
+            from_queue,
+            from_seq,
+            from,
+            places: smallvec![Placed { queue, seq: target.next_seq, due: Timestamp(0) }],
+            at: self.now,
+            session,
+            size,
+            priority: kept.map_or(q.index.priority(from_seq), |kept| kept.priority),
+            ttl_ms: None,
+            way,
+            key: new_key,
+            why,
+            properties: changes.properties.clone(),
+        };
         self.commit(Event::Moved(Box::new(moved)), lazy);
     }
 
@@ -252,7 +378,7 @@ impl Turn<'_> {
     pub(super) fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
         let q = self.core.queues.get(&queue)?;
         if let Some(kept) = q.kept.get(&seq) {
-            return Some(kept.clone());
+            return kept.session.clone();
         }
         if q.place(seq) == super::queue::Place::Ready {
             let slot = q.session_with(seq)?;
@@ -271,12 +397,12 @@ impl Turn<'_> {
     pub(super) fn renew(&mut self, leases: &[LeaseToken], lock_ms: Option<u64>) -> Decided {
         check_lock(lock_ms)?;
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one renew",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        self.begin(FRAME_ROOM + leases.len() * (FRAME_ROOM + 16))?;
+        self.begin(SMALL_ROOM * leases.len() + FRAME_ROOM)?;
         let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
         self.end();
         Ok(Some((Reply::Renewed(outcomes), Needs::Granted(self.log.last_eager()))))
@@ -304,15 +430,16 @@ impl Turn<'_> {
     }
 }
 
-/// Checks a settlement's own values; tells how many bytes it may add to a record.
-fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
-    let (delay_ms, changes, texts) = match settlement {
-        Settlement::Complete => return Ok(16),
-        Settlement::Release { delay_ms } => (*delay_ms, None, 0),
-        Settlement::Abandon { delay_ms, changes } => (*delay_ms, Some(changes), 0),
-        Settlement::Defer { changes } => (0, Some(changes), 0),
+/// Checks a settlement's own values; tells how many bytes the record of one lease may have.
+pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
+    let (room, delay_ms, changes, texts) = match settlement {
+        Settlement::Complete => return Ok(SMALL_ROOM),
+        // It may be once too often or too late, and then it is a dead letter.
+        Settlement::Release { delay_ms } => (FRAME_ROOM, *delay_ms, None, 0),
+        Settlement::Abandon { delay_ms, changes } => (FRAME_ROOM, *delay_ms, Some(changes), 0),
+        Settlement::Defer { changes } => (SMALL_ROOM, 0, Some(changes), 0),
         Settlement::DeadLetter { reason, text, changes } => {
-            (0, Some(changes), reason.len().max(text.len()))
+            (FRAME_ROOM, 0, Some(changes), reason.len().max(text.len()))
         }
     };
     if delay_ms > limits::DELAY_MS_MAX {
@@ -333,5 +460,5 @@ fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
         let rule = format!("at most {} bytes together", limits::CHANGES_BYTES_MAX);
         return Err(Refusal::OutOfRange { what: "changed properties", rule });
     }
-    Ok(encoded.len() + 2 * texts + 64)
+    Ok(room + encoded.len() + 2 * texts)
 }

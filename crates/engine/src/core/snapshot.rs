@@ -1,12 +1,20 @@
 //! The core as bytes, and back: what a snapshot holds. Timers, consumers and connections are not part of it.
+//!
+//! A snapshot is not trusted with memory: what it restores to is at most a small multiple of its own size.
 
-use malote_model::{LeaseToken, SessionId, Timestamp};
+use hashbrown::HashMap;
+use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
 
+use super::dedup::Seen;
 use super::index::Index;
-use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Place, Queue, Touched};
-use super::{Core, fixed};
-use crate::codec::{Put, Reader, Truncated, decode_event, get_spec, put_spec};
+use super::leases::{Lease, Leased as Kind, Leases, NONE};
+use super::queue::{Kept, Place, Queue, Touched};
+use super::topic::Topic;
+use super::{Core, FixedState, Under, fixed};
+use crate::codec::{
+    Put, Reader, Truncated, decode_event, get_rule, get_spec, get_topic_spec, get_way, put_rule,
+    put_spec, put_topic_spec, put_way,
+};
 use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
@@ -37,10 +45,24 @@ impl Replay for Core {
         out.put_var(self.last_at);
         out.put_var(u64::from(self.next_queue));
         out.put_var(self.names.len() as u64);
+        let mut ranks = fixed();
         for id in self.names.values() {
             let Some(q) = self.queues.get(id) else { continue };
+            let here = Ranks::of(q);
             out.put_queue(*id);
-            save_queue(out, q);
+            out.put_str(q.name.as_str());
+            save_queue(out, q, &here);
+            ranks.insert(*id, here);
+        }
+        out.put_var(self.topic_names.len() as u64);
+        for id in self.topic_names.values() {
+            let (Some(topic), Some(inbox)) = (self.topics.get(id), self.queues.get(id)) else {
+                continue;
+            };
+            out.put_queue(*id);
+            save_topic(out, topic);
+            save_queue(out, inbox, &Ranks(Vec::new()));
+            save_rules(out, topic);
         }
         let (slots, free) = self.leases.parts();
         out.put_var(slots.len() as u64);
@@ -48,17 +70,18 @@ impl Replay for Core {
             out.put_var(u64::from(grant));
             out.put_bool(lease.is_some());
             if let Some(lease) = lease {
-                save_lease(out, lease);
+                save_lease(out, lease, ranks.get(&lease.queue));
             }
         }
         out.put_var(free.len() as u64);
         free.iter().for_each(|&slot| out.put_var(u64::from(slot)));
         let mut under: Vec<_> = self.under.iter().collect();
-        under.sort_unstable();
+        under.sort_unstable_by_key(|(over, _)| **over);
         out.put_var(under.len() as u64);
-        for (over, from) in under {
+        for (over, under) in under {
             out.put_pos(*over);
-            out.put_pos(*from);
+            out.put_pos(under.from);
+            out.put_var(u64::from(under.users));
         }
     }
 
@@ -76,23 +99,44 @@ impl Core {
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
         core.next_queue = r.var32()?;
+        let mut ranks = fixed();
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let q = read_queue(r, hash_seed)?;
+            let name = r.name()?;
+            let (q, here) = read_queue(r, name, hash_seed)?;
             core.names.insert(q.name.clone(), id);
+            core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
+            ranks.insert(id, here);
         }
-        let mut slots = Vec::new();
+        for _ in 0..r.count()? {
+            let id = r.queue()?;
+            let mut topic = read_topic(r, hash_seed)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            for _ in 0..r.count()? {
+                let (queue, rule) = (r.queue()?, get_rule(r)?);
+                let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
+                q.bound_to.insert(id);
+                topic.router.insert(queue, rule);
+            }
+            core.queues.insert(id, Box::new(inbox));
+            core.put_topic(id, topic);
+        }
+        let mut leases = Leases::default();
         for slot in 0..r.count()? {
             let grant = r.var32()?;
             let lease = if r.bool()? { Some(read_lease(r, slot as u32, grant)?) } else { None };
-            slots.push((grant, lease));
+            leases.push(grant, lease.map(|lease| with_rank(lease, &ranks)));
         }
         let free = (0..r.count()?).map(|_| r.var32()).collect::<Result<Vec<_>, _>>()?;
-        core.leases = super::leases::Leases::of_parts(slots, free);
+        leases.set_free(free);
+        core.leases = leases;
         for _ in 0..r.count()? {
-            let (over, from) = (r.pos()?, r.pos()?);
-            core.under.insert(over, from);
+            let (over, from, users) = (r.pos()?, r.pos()?, r.var32()?);
+            if users == 0 {
+                return Err(Truncated);
+            }
+            core.under.insert(over, Under { from, users });
         }
         core.queues.values_mut().for_each(|q| {
             let mut slots: Vec<_> = q
@@ -108,8 +152,25 @@ impl Core {
     }
 }
 
-fn save_queue(out: &mut Vec<u8>, q: &Queue) {
-    out.put_str(q.name.as_str());
+/// The slots of a queue's sessions, in order. In a snapshot a session is named by its place among them, so that the
+/// reader needs no more slots than there are sessions, whatever numbers the snapshot holds.
+struct Ranks(Vec<u32>);
+
+impl Ranks {
+    fn of(q: &Queue) -> Self {
+        Self(q.sessions.iter().flat_map(|s| s.iter()).map(|(slot, _)| slot).collect())
+    }
+
+    /// The place of a slot; none if there is no session in it.
+    fn rank(&self, slot: u32) -> u32 {
+        if self.0.get(slot as usize) == Some(&slot) {
+            return slot; // nothing is missing before it
+        }
+        self.0.binary_search(&slot).map_or(NONE, |rank| rank as u32)
+    }
+}
+
+fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     put_spec(out, &q.spec);
     out.put_queue(q.dead);
     out.put_queue(q.owner.unwrap_or_default());
@@ -117,9 +178,8 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_bool(q.paused);
     out.put_var(q.next_seq);
     out.put_var(q.cursor);
-    let totals = totals_of(&q.totals);
-    totals.iter().for_each(|&n| out.put_var(n));
-    q.index.save(out);
+    q.totals.values().iter().for_each(|&n| out.put_var(n));
+    q.index.save(out, |slot| ranks.rank(slot));
     let mut newest: Vec<_> = q.newest.iter().collect();
     newest.sort_unstable();
     out.put_var(newest.len() as u64);
@@ -130,23 +190,28 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_var(q.returned.len() as u64);
     q.returned.iter().for_each(|&seq| out.put_var(seq));
     let mut kept: Vec<_> = q.kept.iter().collect();
-    kept.sort_unstable();
+    kept.sort_unstable_by_key(|(seq, _)| **seq);
     out.put_var(kept.len() as u64);
-    for (seq, session) in kept {
+    for (seq, kept) in kept {
         out.put_var(*seq);
-        out.put_str(session.as_str());
+        out.put_session(kept.session.as_ref());
+        out.put_u8(kept.priority);
+        out.put_var(kept.ttl_ms.map_or(0, |ms| ms + 1));
+        put_way(out, &kept.way);
+    }
+    if let Some(seen) = &q.seen {
+        seen.save(out);
     }
     let mut touched: Vec<_> = q.touched.iter().collect();
     touched.sort_unstable_by_key(|(seq, _)| **seq);
     out.put_var(touched.len() as u64);
     for (seq, t) in touched {
         out.put_var(*seq);
-        save_touched(out, t);
+        save_touched(out, t, ranks);
     }
-    let sessions: Vec<_> = q.sessions.iter().flat_map(|s| s.iter()).collect();
-    out.put_var(sessions.len() as u64);
-    for (slot, s) in sessions {
-        out.put_var(u64::from(slot));
+    out.put_var(ranks.0.len() as u64);
+    for (slot, s) in q.sessions.iter().flat_map(|s| s.iter()) {
+        out.put_var(u64::from(ranks.rank(slot)));
         out.put_str(s.id.as_str());
         out.put_var(s.cursor);
         out.put_var(u64::from(s.out));
@@ -163,19 +228,54 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     }
 }
 
-fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
-    let name = r.name()?;
+fn save_topic(out: &mut Vec<u8>, topic: &Topic) {
+    out.put_str(topic.name.as_str());
+    put_topic_spec(out, &topic.spec);
+    out.put_time(topic.created_at);
+    out.put_bool(topic.had_rule);
+    out.put_var(topic.totals.copies);
+    if let Some(seen) = &topic.seen {
+        seen.save(out);
+    }
+}
+
+fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
+    out.put_var(topic.router.len() as u64);
+    for queue in topic.router.targets() {
+        for rule in topic.router.rules(queue) {
+            out.put_queue(queue);
+            put_rule(out, rule).expect("the rule was checked when it was decided");
+        }
+    }
+}
+
+fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
+    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r)?, r.time()?);
+    let mut topic = Topic::new(name, spec, created_at, hash_seed);
+    topic.had_rule = r.bool()?;
+    topic.totals.copies = r.var()?;
+    if topic.seen.is_some() {
+        topic.seen = Some(Box::new(Seen::restore(r)?));
+    }
+    Ok(topic)
+}
+
+fn read_queue(
+    r: &mut Reader<'_>,
+    name: QueueName,
+    hash_seed: u64,
+) -> Result<(Queue, Ranks), Truncated> {
     let spec = get_spec(r)?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
     q.paused = r.bool()?;
     (q.next_seq, q.cursor) = (r.var()?, r.var()?);
-    let mut totals = [0; 10];
+    let mut totals = Totals::default().values();
     for n in &mut totals {
         *n = r.var()?;
     }
-    q.totals = of_totals(totals);
+    q.totals = Totals::of_values(totals);
     q.index = Index::restore(r)?;
     q.newest = fixed();
     for _ in 0..r.count()? {
@@ -186,24 +286,33 @@ fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
         q.returned.insert(r.var()?);
     }
     for _ in 0..r.count()? {
-        let (seq, session) = (r.var()?, r.session()?.ok_or(Truncated)?);
-        q.kept.insert(seq, session);
+        let (seq, session) = (r.var()?, r.session()?);
+        let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
+        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
+    }
+    if q.seen.is_some() {
+        q.seen = Some(Box::new(Seen::restore(r)?));
     }
     for _ in 0..r.count()? {
         let (seq, touched) = (r.var()?, read_touched(r)?);
         if q.index.contains(seq) {
-            q.count(None, Some(touched.place));
+            q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
         }
     }
+    q.restore_order();
+    let mut ranks = Ranks(Vec::new());
     for _ in 0..r.count()? {
         let slot = r.var32()?;
+        if ranks.0.last().is_some_and(|&last| slot <= last) {
+            return Err(Truncated);
+        }
+        ranks.0.push(slot);
         let id: SessionId = r.session()?.ok_or(Truncated)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
         let (state_at, state_bytes) = (r.pos()?, r.var32()?);
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
-        // A slot is small: as many as there were sessions at once. A snapshot that says otherwise is none.
-        let s = sessions.add_at(slot, &id).ok_or(Truncated)?;
+        let s = sessions.add_last(&id).ok_or(Truncated)?;
         (s.cursor, s.out, s.hold, s.aside) = (cursor, out, hold, aside);
         s.state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
         let mut last = 0_u64;
@@ -213,13 +322,11 @@ fn read_queue(r: &mut Reader<'_>, hash_seed: u64) -> Result<Queue, Truncated> {
         }
         q.sessions_held += u64::from(hold != NONE);
     }
-    if let Some(sessions) = q.sessions.as_mut() {
-        sessions.rebuild_free();
-    }
-    Ok(q)
+    q.touched.values_mut().for_each(|t| t.session = ranks.rank(t.session));
+    Ok((q, ranks))
 }
 
-fn save_touched(out: &mut Vec<u8>, t: &Touched) {
+fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
     let (place, slot) = match t.place {
         Place::Ready => (0, 0),
         Place::Locked(slot) => (1, slot),
@@ -229,7 +336,7 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched) {
         Place::Deferred => (5, 0),
     };
     out.put_u8(place);
-    for n in [slot, t.receives, t.failed, t.released, t.lost, t.session] {
+    for n in [slot, t.receives, t.failed, t.released, t.lost, ranks.rank(t.session)] {
         out.put_var(u64::from(n));
     }
     out.put_var(t.due);
@@ -251,7 +358,8 @@ fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
     Ok(Touched { place, receives, failed, released, lost, due, session, timer: None })
 }
 
-fn save_lease(out: &mut Vec<u8>, lease: &Lease) {
+fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {
+    let rank = |slot: u32| u64::from(ranks.map_or(NONE, |ranks| ranks.rank(slot)));
     out.put_var(u64::from(lease.token.epoch));
     out.put_var(u64::from(lease.token.random));
     out.put_queue(lease.queue);
@@ -260,12 +368,12 @@ fn save_lease(out: &mut Vec<u8>, lease: &Lease) {
     match lease.what {
         Kind::Session { session } => {
             out.put_u8(0);
-            out.put_var(u64::from(session));
+            out.put_var(rank(session));
         }
         Kind::Message { seq, session, hold, deferred } => {
             out.put_u8(1);
             out.put_var(seq);
-            out.put_var(u64::from(session.unwrap_or(NONE)));
+            out.put_var(rank(session.unwrap_or(NONE)));
             out.put_var(u64::from(hold.unwrap_or(NONE)));
             out.put_bool(deferred);
         }
@@ -296,44 +404,28 @@ fn read_lease(r: &mut Reader<'_>, slot: u32, grant: u32) -> Result<Lease, Trunca
     Ok(lease)
 }
 
-fn totals_of(t: &Totals) -> [u64; 10] {
-    [
-        t.sent,
-        t.delivered,
-        t.redelivered,
-        t.completed,
-        t.abandoned,
-        t.dead_lettered,
-        t.deferred,
-        t.expired,
-        t.lost,
-        t.sessions_lost,
-    ]
+/// A lease with the slot that its session has here.
+fn with_rank(mut lease: Lease, ranks: &HashMap<QueueId, Ranks, FixedState>) -> Lease {
+    let rank = |slot: u32| ranks.get(&lease.queue).map_or(NONE, |ranks| ranks.rank(slot));
+    match &mut lease.what {
+        Kind::Session { session } => *session = rank(*session),
+        Kind::Message { session, .. } => {
+            *session = session.map(rank).filter(|&session| session != NONE);
+        }
+    }
+    lease
 }
 
-fn of_totals(n: [u64; 10]) -> Totals {
-    let [
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
-    ] = n;
-    Totals {
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_named_by_its_place_among_the_slots() {
+        let dense = Ranks(vec![0, 1, 2]);
+        assert_eq!([0, 2, 3, NONE].map(|slot| dense.rank(slot)), [0, 2, NONE, NONE]);
+        // Slots as far apart as a number can say cost no more than near ones.
+        let sparse = Ranks(vec![1, 7, 4_000_000_000]);
+        assert_eq!([0, 1, 7, 4_000_000_000].map(|slot| sparse.rank(slot)), [NONE, 0, 1, 2]);
     }
 }

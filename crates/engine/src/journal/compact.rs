@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::segment::Segment;
-use super::{Pos, Replay, Snapshotter};
+use super::{Pos, Replay, SEGMENT_BYTES_MAX, Snapshotter};
 
 /// Live bytes copied for one snapshot, at least; more when the snapshots themselves are large.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -37,8 +37,11 @@ impl Live {
 
     fn add(&mut self, generation: u64, bytes: u64) {
         if bytes > 0 {
-            *self.by_generation.entry(generation).or_default() += bytes;
-            self.total += bytes;
+            // Several queues may share one record: a segment holds no more than it is long.
+            let live = self.by_generation.entry(generation).or_default();
+            let more = bytes.min(SEGMENT_BYTES_MAX.saturating_sub(*live));
+            *live += more;
+            self.total += more;
         }
     }
 

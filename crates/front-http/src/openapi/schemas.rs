@@ -1,5 +1,6 @@
 //! The schemas of requests and answers. Requests refuse fields that they do not know, and so do their schemas.
 
+use malote_engine::Totals;
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -62,12 +63,35 @@ fn queues() -> Value {
         "lock_ms": {"type": "integer", "minimum": 1, "maximum": 43_200_000},
         "failed_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
         "receives_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: no limit"},
-        "dead_letter": {"oneOf": [words(&["own", "drop"]), object(&["queue"], json!({"queue": text()}))]},
+        "dead_letter": {"oneOf": [
+            words(&["own", "drop"]),
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text(), "key": text()})),
+        ]},
+        "forward_to": {"oneOf": [
+            {"type": "null"},
+            object(&["queue"], json!({"queue": text()})),
+            object(&["topic"], json!({"topic": text()})),
+        ]},
         "durability": words(&["fsync", "relaxed"]),
         "retry": words(&["hold", "skip"]),
         "delay_ms": whole(),
         "message_bytes_max": {"type": "integer", "minimum": 1},
         "backlog_warning": whole(),
+        "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "description": "null: messages do not expire"},
+        "on_expiry": words(&["drop", "dead_letter"]),
+        "priority_max": {"type": "integer", "minimum": 0, "maximum": 255, "description": "0: no priorities"},
+        "dedup": {"oneOf": [{"type": "null"}, object(&["window_ms"], json!({
+            "window_ms": {"type": "integer", "minimum": 1, "maximum": 604_800_000},
+            "per_session": {"type": "boolean"},
+            "content": {"type": "boolean", "description": "a message without a key is known by its body"},
+        }))]},
+        "length_max": {"type": ["integer", "null"], "minimum": 1, "description": "ready messages; null: no limit"},
+        "bytes_max": {"type": ["integer", "null"], "minimum": 1, "description": "bytes of ready messages; null: no limit"},
+        "overflow": words(&["reject", "drop_oldest", "dead_letter_oldest"]),
+        "auto_delete": {"type": "boolean"},
+        "idle_ms_max": {"type": ["integer", "null"], "minimum": 1, "description": "null: it stays"},
+        "exclusive": {"type": "boolean", "description": "only over a native connection"},
     });
     let names: Vec<&str> =
         spec.as_object().map(|o| o.keys().map(String::as_str).collect()).unwrap_or_default();
@@ -84,18 +108,6 @@ fn queues() -> Value {
         "sessions_held",
         "sessions_ready",
     ];
-    let totals = [
-        "sent",
-        "delivered",
-        "redelivered",
-        "completed",
-        "abandoned",
-        "dead_lettered",
-        "deferred",
-        "expired",
-        "lost",
-        "sessions_lost",
-    ];
     let numbers = |names: &[&str]| -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), whole())).collect())
     };
@@ -104,7 +116,7 @@ fn queues() -> Value {
         "Spec": object(&[], spec),
         "FullSpec": full,
         "Counts": object(&counts, with(numbers(&counts), json!({"oldest_at": maybe_whole()}))),
-        "Totals": object(&totals, numbers(&totals)),
+        "Totals": object(Totals::NAMES, numbers(Totals::NAMES)),
         "Queue": object(&["name", "created_at", "paused", "spec", "counts", "totals"], json!({
             "name": text(), "created_at": whole(), "paused": {"type": "boolean"},
             "spec": schema("FullSpec"), "counts": schema("Counts"), "totals": schema("Totals"),
@@ -153,7 +165,8 @@ fn messages() -> Value {
             "at": {"type": ["integer", "string", "null"], "description": "ms since 1970 or RFC 3339"},
         }))),
         "Batch": object(&["messages"], json!({"messages": list(schema("NewMessage"))})),
-        "Sent": object(&["seq", "id"], json!({"seq": whole(), "id": text()})),
+        "Sent": object(&["seq", "id"], json!({"seq": whole(), "id": text(),
+            "duplicate": {"type": "boolean", "description": "sent before: that is its place"}})),
         "SentAll": object(&["messages"], json!({"messages": list(schema("Sent"))})),
         "Receive": object(&[], json!({
             "max": {"type": "integer", "minimum": 1, "maximum": 1024},
@@ -173,7 +186,7 @@ fn messages() -> Value {
         "Message": object(&["seq", "receives", "failed"], with(common(), json!({
             "seq": whole(), "origin_id": text(), "enqueued_at": whole(), "receives": whole(), "failed": whole(),
             "body_kind": words(&["amqp-value", "amqp-sequence"]),
-            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"},
+            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"}, "problem": text(),
             "state": words(&["ready", "locked", "delayed", "scheduled", "deferred"]),
             "dead_letter": schema("DeadLetter"),
         }))),

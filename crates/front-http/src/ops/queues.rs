@@ -9,7 +9,8 @@ use malote_model::{Action, QueueSpec};
 use crate::Api;
 use crate::extract::{Caller, Json, Query, Queue};
 use crate::problem::{Code, Problem};
-use crate::wire::queue::{QueueOut, QueuesOut, QueuesQuery, Removed, SpecIn};
+use crate::wire::queue::{QueueOut, QueuesOut, QueuesQuery, Removed};
+use crate::wire::spec::SpecIn;
 
 /// Every queue that the caller may see, or a page of them.
 pub async fn list(

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use malote_engine::{Delivery, Seen, Stored};
+use malote_engine::{DeadLetter, Delivery, Seen, Stored, Unreadable};
 use malote_model::{Body, BodyKind, Message, QueueName, SessionId, Timestamp, When};
 use serde::de::{self, Deserializer, Visitor};
 use serde::ser::Serializer;
@@ -203,11 +203,14 @@ pub struct SentOne {
     pub seq: u64,
     /// The sender's id, or the one that was given.
     pub id: String,
+    /// It was sent before, and that is its place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 impl From<malote_engine::Sent> for SentOne {
     fn from(sent: malote_engine::Sent) -> Self {
-        Self { seq: sent.seq.0, id: sent.message_id }
+        Self { seq: sent.seq.0, id: sent.message_id, duplicate: sent.duplicate }
     }
 }
 
@@ -300,6 +303,9 @@ pub struct Received {
     /// The disk holds it no longer whole.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     damaged: bool,
+    /// Which file, where in it, and what is wrong there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 /// Why a message is a dead letter.
@@ -314,9 +320,23 @@ pub struct DeadLetterOut {
     failed: u32,
 }
 
+impl From<DeadLetter> for DeadLetterOut {
+    fn from(dead: DeadLetter) -> Self {
+        Self {
+            reason: dead.reason,
+            text: dead.text,
+            at: dead.at.0,
+            from: dead.from.as_str().to_owned(),
+            from_seq: dead.from_seq.0,
+            receives: dead.receives,
+            failed: dead.failed,
+        }
+    }
+}
+
 impl Received {
     fn of(stored: Stored, encoding: Encoding) -> Self {
-        let Stored { message, enqueued_at, dead } = stored;
+        let Stored { message, enqueued_at, dead, .. } = stored;
         let kind = message.body.kind;
         let bytes = message.body.bytes;
         let is_text = kind == BodyKind::Text && std::str::from_utf8(&bytes).is_ok();
@@ -352,15 +372,7 @@ impl Received {
             body_base64,
             body_kind,
             enqueued_at: Some(enqueued_at.0),
-            dead_letter: dead.map(|dead| DeadLetterOut {
-                reason: dead.reason,
-                text: dead.text,
-                at: dead.at.0,
-                from: dead.from.as_str().to_owned(),
-                from_seq: dead.from_seq.0,
-                receives: dead.receives,
-                failed: dead.failed,
-            }),
+            dead_letter: dead.map(Into::into),
             ..Self::default()
         }
     }
@@ -381,15 +393,22 @@ impl Received {
     /// A message looked at.
     pub fn seen(seen: Seen) -> Self {
         let Seen { seq, state, receives, failed, due, stored } = seen;
-        let damaged = stored.is_none();
+        let message = match stored {
+            Ok(stored) => Self::of(stored, Encoding::Json),
+            Err(Unreadable { text, dead, .. }) => Self {
+                damaged: true,
+                problem: Some(text),
+                dead_letter: dead.map(|dead| (*dead).into()),
+                ..Self::default()
+            },
+        };
         Self {
             seq: seq.0,
             state: Some(super::peek::state_word(state)),
             due: due.map(|due| due.0),
             receives,
             failed,
-            damaged,
-            ..stored.map(|stored| Self::of(stored, Encoding::Json)).unwrap_or_default()
+            ..message
         }
     }
 }
@@ -454,7 +473,13 @@ mod tests {
             "app_id":"j","dedup_id":"l","priority":3,"ttl_ms":9,"properties":{"n":{"$type":"i32","value":1}}}"#;
         let message = new(json).unwrap();
         assert_eq!(message.properties.get("n"), Some(&Value::I32(1)));
-        let stored = Stored { message: message.clone(), enqueued_at: Timestamp(5), dead: None };
+        let stored = Stored {
+            message: message.clone(),
+            enqueued_at: Timestamp(5),
+            dead: None,
+            deaths: Vec::new(),
+            depth: 1,
+        };
         let delivery = Delivery {
             seq: Seq(1),
             lease: None,
@@ -492,5 +517,28 @@ mod tests {
         let bytes = rmp_serde::to_vec_named(&Send { body: &[0, 255] }).unwrap();
         let message = rmp_serde::from_slice::<NewMessage>(&bytes).unwrap().into_message().unwrap();
         assert_eq!((&message.body.bytes[..], message.body.kind), (&[0, 255][..], BodyKind::Bytes));
+    }
+
+    #[test]
+    fn a_damaged_message_is_shown_as_such() {
+        let dead = DeadLetter {
+            reason: "Damaged".into(),
+            text: "in 00000001.log".into(),
+            at: Timestamp(5),
+            from: QueueName::new("q").unwrap(),
+            from_seq: Seq(1),
+            receives: 1,
+            failed: 0,
+        };
+        let unreadable =
+            Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
+        let (seq, state, due, stored) =
+            (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
+        let seen = Seen { seq, state, receives: 1, failed: 0, due, stored };
+        let json = serde_json::to_value(Received::seen(seen)).unwrap();
+        assert_eq!((&json["seq"], &json["damaged"]), (&7.into(), &true.into()));
+        assert_eq!(json["problem"], "in 00000001.log");
+        assert_eq!(json["dead_letter"]["reason"], "Damaged");
+        assert!(json.get("body").is_none() && json.get("body_base64").is_none());
     }
 }

@@ -10,6 +10,7 @@ pub mod queue;
 pub mod receive;
 pub mod session;
 pub mod settle;
+pub mod spec;
 pub mod text;
 pub mod value;
 
@@ -28,7 +29,7 @@ pub fn try_every_request(bytes: &[u8]) {
     fn read<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         crate::extract::from_json(bytes).ok()
     }
-    if let Some(spec) = read::<queue::SpecIn>(bytes) {
+    if let Some(spec) = read::<spec::SpecIn>(bytes) {
         let _ = spec.over(malote_model::QueueSpec::default()).map(|spec| spec.check());
     }
     if let Some(message) = read::<message::NewMessage>(bytes) {

@@ -42,9 +42,13 @@ impl Model {
             };
             assert_eq!(*outcome, Ok(()), "a good lease was refused: {token} of {seq} in {queue}");
             match settlement {
-                Settlement::Complete => {
-                    self.note(Ev::Gone { queue: queue.clone(), seq, completed: true, taken: false })
-                }
+                Settlement::Complete => self.note(Ev::Gone {
+                    queue: queue.clone(),
+                    seq,
+                    completed: true,
+                    taken: false,
+                    cause: Cause::Released,
+                }),
                 Settlement::Abandon { delay_ms, changes } => {
                     self.back(&queue, seq, Cause::Abandoned, *delay_ms, changes)
                 }
@@ -56,7 +60,7 @@ impl Model {
                 }
                 Settlement::DeadLetter { reason, text, changes } => {
                     let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                    self.dead_letter(&queue, seq, reason, changes);
+                    self.dead_letter(&queue, seq, reason, Cause::Released, changes);
                 }
             }
             let done = self.done(&queue);
@@ -97,7 +101,7 @@ impl Model {
                 _ => None,
             };
             if let Some(reason) = reason {
-                return self.dead_letter(queue, seq, reason, changes);
+                return self.dead_letter(queue, seq, reason, cause, changes);
             }
         }
         let due = if delay_ms == 0 { 0 } else { self.now + delay_ms };
@@ -136,6 +140,7 @@ impl Model {
         queue: &QueueName,
         seq: u64,
         reason: DeadReason,
+        cause: Cause,
         changes: &Changes,
     ) {
         let q = self.state.queue(queue);
@@ -150,9 +155,11 @@ impl Model {
                     seq,
                     completed: false,
                     taken: false,
+                    cause,
                 });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
+            DeadLetterTarget::Topic { .. } => unreachable!("there are no topics"),
             DeadLetterTarget::Queue(target) => {
                 let fits = self.state.queues.get(target).is_some_and(|q| {
                     check_session(target, &q.spec.sessions, msg.session.as_ref()).is_ok()
@@ -167,6 +174,7 @@ impl Model {
             from_seq: seq,
             receives: msg.receives,
             failed: msg.failed + u32::from(!asked),
+            cause,
         };
         let to_seq = self.next_place(&to, msg);
         let (at, why) = ((if self.unsure { 0 } else { self.now }, self.now), Why::Dead(dead));

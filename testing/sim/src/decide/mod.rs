@@ -355,7 +355,7 @@ impl Model {
                 assert_eq!(seqs.len(), items.len(), "one sequence for each");
                 let mut need = Need::default();
                 for ((queue, message), seq) in items.iter().zip(seqs) {
-                    self.put(queue, message, *seq);
+                    self.put(queue, message, seq.seq);
                     let done = self.done(queue);
                     need = Need { durable: need.durable.max(done.durable), written: done.written };
                 }
@@ -373,6 +373,7 @@ impl Model {
                         seq,
                         completed: false,
                         taken: false,
+                        cause: Cause::Released,
                     });
                 }
                 self.done(queue)
@@ -502,8 +503,9 @@ impl Model {
                     seq: seq.0,
                     completed: false,
                     taken: false,
+                    cause: Cause::Released,
                 });
-                self.put(to, message, seqs[0]);
+                self.put(to, message, seqs[0].seq);
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }
             }
@@ -744,7 +746,13 @@ impl Model {
         if by.take {
             assert_eq!(grant.lease, None, "taken without a lease");
             let durable = if q.durable() { hi } else { Pos::ZERO };
-            self.note(Ev::Gone { queue: by.queue.clone(), seq, completed: true, taken: true });
+            self.note(Ev::Gone {
+                queue: by.queue.clone(),
+                seq,
+                completed: true,
+                taken: true,
+                cause: Cause::Released,
+            });
             return Need { durable: need.durable.max(durable), written: hi };
         }
         let token = grant.lease.expect("granted with a lease");

@@ -114,8 +114,10 @@ impl World {
 
     pub(super) fn check_sessions(&mut self, name: &QueueName) {
         let (now, max) = (self.now, 1000);
-        let look = Command::Sessions { queue: name.clone(), after: None, max };
-        let Ok(Reply::Sessions(facts)) = self.look(look) else { panic!("sessions of {name}") };
+        let look = Command::Sessions { queue: name.clone(), from: 0, max };
+        let Ok(Reply::Sessions { sessions: facts, next: None }) = self.look(look) else {
+            panic!("sessions of {name}")
+        };
         let facts: BTreeMap<SessionId, SessionFacts> =
             facts.into_iter().map(|facts| (facts.session.clone(), facts)).collect();
         let q = self.model.state.queue(name);

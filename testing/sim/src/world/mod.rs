@@ -72,7 +72,7 @@ impl World {
     pub fn new(seed: u64, verbose: bool) -> World {
         let mut rng = Rng::new(seed);
         let options = Options {
-            segment_bytes: (80 + rng.below(64)) << 10,
+            segment_bytes: (24 + rng.below(64)) << 10,
             first_segment_bytes: 16 << 10,
             spares: 3,
             spares_reserved: 2,
@@ -363,7 +363,7 @@ impl World {
             let is_own = |output: &&Output| matches!(&output.to, To::Request(r, _) if r == request);
             let answer = out.iter().find(is_own).map(|output| match &output.to {
                 To::Request(_, answer) => answer,
-                To::Consumer(..) => unreachable!("a request was found"),
+                To::Consumer(..) | To::Route(..) => unreachable!("a request was found"),
             });
             if matches!(answer, Some(Err(Refusal::DiskFull))) {
                 let publishes = matches!(ask, Ask::Send { .. } | Ask::Replace { .. });
@@ -390,6 +390,7 @@ impl World {
             let at = durable.max(written);
             let mut expected = Vec::new();
             let need = match &to {
+                To::Route(..) => unreachable!("there are no topics"),
                 To::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
@@ -501,6 +502,7 @@ impl World {
                 self.met.granted += grants.len() as u64;
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
+            To::Route(..) => unreachable!("there are no topics"),
             To::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");
@@ -723,19 +725,24 @@ fn short(ask: &Ask) -> String {
 
 fn command_of(ask: &Ask) -> Command {
     let outgoing = |message: &Message| {
-        Outgoing::new(message)
+        Outgoing::new(message, false)
             .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"))
     };
     match ask.clone() {
-        Ask::Declare { name, spec } => Command::Declare { name, spec: Box::new(spec) },
+        Ask::Declare { name, spec } => {
+            Command::Declare { name, spec: Box::new(spec), connection: None }
+        }
         Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
         Ask::Delete { name } => Command::Delete { name },
         Ask::Purge { queue } => Command::Purge { queue },
         Ask::Pause { queue, paused } => Command::Pause { queue, paused },
         Ask::Send { items } => Command::Send {
-            items: items.into_iter().map(|(queue, message)| (queue, outgoing(&message))).collect(),
+            items: items
+                .into_iter()
+                .map(|(queue, message)| (queue.into(), outgoing(&message)))
+                .collect(),
         },
-        Ask::Cancel { queue, seqs } => Command::Cancel { queue, seqs },
+        Ask::Cancel { queue, seqs } => Command::Cancel { from: queue.into(), seqs },
         Ask::Attach(attach) => Command::Attach(attach),
         Ask::Credit { consumer, credit, replace } => Command::Credit { consumer, credit, replace },
         Ask::Detach { consumer } => Command::Detach { consumer },

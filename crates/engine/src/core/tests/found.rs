@@ -3,6 +3,8 @@
 use expect_test::expect;
 
 use super::check;
+use super::world::World;
+use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
 fn a_parked_message_that_was_delivered_again_is_in_its_session_after_a_restart() {
@@ -70,4 +72,44 @@ fn a_session_survives_a_queue_without_sessions() {
             1
             holds one as a until 30000"#]],
     );
+}
+
+#[test]
+fn a_refusal_in_a_mixed_settle_waits_for_what_it_rests_on() {
+    // The lease of the durable queue is over because of a completion that is not on disk yet: neither that it is over,
+    // nor anything beside it, is told before.
+    check(
+        "queue q \n queue r relaxed \n send q x \n send r y \n receive q \n receive r \n complete a
+        waits complete a b",
+        expect![[r#"
+            x as a
+            y as b
+            waits: 1 lost"#]],
+    );
+}
+
+#[test]
+fn accept_next_waits_for_the_first_message_of_the_session() {
+    check(
+        "queue q sessions \n send q x s=one \n waits accept q",
+        expect!["waits: holds one as a until 30000"],
+    );
+}
+
+#[test]
+fn a_record_that_names_an_absurd_slot_leases_nothing() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    for step in ["queue q", "queue s sessions", "send q x", "send s y s=one"] {
+        world.step(step);
+    }
+    world.apply_absurd_leases("q", "s");
+    for step in ["facts q", "facts s", "receive q", "accept s"] {
+        world.step(step);
+    }
+    expect![[r#"
+        ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+        ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+        x as a
+        holds one as b until 30000"#]]
+    .assert_eq(world.said.trim_end());
 }

@@ -2,19 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, LeaseToken, Message, QueueName, QueueSpec,
-    RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Durability, Filter,
+    LeaseToken, Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq,
+    SessionId, Sessions, Settlement, SqlAction, SqlFilter, Timestamp, TopicKind, TopicName,
+    TopicSpec, Value, When,
 };
 
 use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
-use crate::disk::OsDisk;
-use crate::journal::{Patience, Recovered, Replay, recover};
+use crate::disk::{Disk, DiskFile, Entry, OsDisk};
+use crate::event::{Event, Leased};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -26,15 +31,61 @@ pub(super) struct World {
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
+    /// Where the journal ended before the last turn that put something into it for which somebody waits.
+    rests_from: Pos,
+    /// Tell of answers whether they wait for that turn.
+    tell_waits: bool,
+    full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
 }
 
+/// A disk that is full when a script says so.
+struct Fillable {
+    disk: OsDisk,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk for Fillable {
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(if self.full.load(Ordering::Relaxed) { 0 } else { 1 << 40 })
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.disk.list()
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn sync_dir(&self) -> io::Result<()> {
+        self.disk.sync_dir()
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        self.disk.try_lock()
+    }
+    fn unlock(&self) {
+        self.disk.unlock();
+    }
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+}
+
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(segment_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut core = Core::new(1);
-        let disk = Arc::new(OsDisk::open(dir.path()).unwrap());
-        let mut journal = recover(disk, &Default::default(), &mut core).unwrap();
+        let full = Arc::new(AtomicBool::new(false));
+        let disk = Fillable { disk: OsDisk::open(dir.path()).unwrap(), full: full.clone() };
+        let options = Options { segment_bytes, ..Options::default() };
+        let mut journal = recover(Arc::new(disk), &options, &mut core).unwrap();
         core.go_live(&mut journal.appender, Timestamp(0), 7).unwrap();
         let (tokens, consumers) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -46,11 +97,20 @@ impl World {
             consumers,
             requests: 0,
             said: String::new(),
+            rests_from: Pos::ZERO,
+            tell_waits: false,
+            full,
             _dir: dir,
         }
     }
 
     pub(super) fn step(&mut self, line: &str) {
+        if let Some(step) = line.strip_prefix("waits ") {
+            self.tell_waits = true;
+            self.step(step);
+            self.tell_waits = false;
+            return;
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         let (verb, rest) = words.split_first().unwrap();
         let option = |name: &str| rest.iter().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
@@ -88,22 +148,66 @@ impl World {
                         ids.split(',').map(|id| SessionId::new(id).unwrap()).collect(),
                     );
                 }
+                if flag("relaxed") {
+                    spec.durability = Durability::Relaxed;
+                }
                 if flag("skip") {
                     spec.retry = RetryOrder::Skip;
                 }
+                spec.ttl_ms = number("ttl");
+                if flag("bury") {
+                    spec.on_expiry = OnExpiry::DeadLetter;
+                }
+                spec.priority_max = number("prio").unwrap_or(0) as u8;
+                spec.dedup = number("dedup").map(|window_ms| Dedup {
+                    window_ms,
+                    per_session: flag("each"),
+                    content: flag("content"),
+                });
+                spec.length_max = number("max");
+                spec.bytes_max = number("bytes");
+                spec.overflow = match option("over") {
+                    None => Overflow::Reject,
+                    Some("drop") => Overflow::DropOldest,
+                    Some(_) => Overflow::DeadLetterOldest,
+                };
+                spec.auto_delete = flag("auto");
+                spec.idle_ms_max = number("idle");
+                spec.exclusive = flag("exclusive");
                 match option("dead") {
                     Some("drop") => spec.dead_letter = DeadLetterTarget::Drop,
+                    Some(to) if to.starts_with("topic:") => {
+                        let mut parts = to.split(':').skip(1);
+                        let topic = TopicName::new(parts.next().unwrap()).unwrap();
+                        let key = parts.next().map(Into::into);
+                        spec.dead_letter = DeadLetterTarget::Topic { topic, key };
+                    }
                     Some(name) => {
                         spec.dead_letter = DeadLetterTarget::Queue(QueueName::new(name).unwrap())
                     }
                     None => {}
                 }
-                Command::Declare { name: queue(0), spec: Box::new(spec) }
+                spec.forward_to = option("to").map(address);
+                if plain[0].contains("/Subscriptions/") {
+                    let rules = option("where").map(|filter| vec![rule(filter, &option)]);
+                    Command::Subscribe { name: queue(0), spec: Box::new(spec), rules }
+                } else {
+                    let connection = number("conn").map(ConnectionId);
+                    Command::Declare { name: queue(0), spec: Box::new(spec), connection }
+                }
             }
-            "send" => {
+            "send" | "tx" => {
                 let item = |body: &str| {
                     let mut message =
                         Message { message_id: Some(body.into()), ..Message::default() };
+                    message.dedup_id = option("known").map(Into::into);
+                    message.key = option("key").map(Into::into);
+                    message.subject = option("subject").map(Into::into);
+                    if let Some((name, value)) = option("prop").and_then(|p| p.split_once(':')) {
+                        message.properties.set(name, Value::String(value.into()));
+                    }
+                    message.ttl_ms = number("ttl");
+                    message.priority = number("prio").unwrap_or(0) as u8;
                     message.body = Body {
                         bytes: Bytes::copy_from_slice(body.as_bytes()),
                         kind: BodyKind::Text,
@@ -115,18 +219,72 @@ impl World {
                     if let Some(ms) = number("at") {
                         message.when = When::At(Timestamp(ms));
                     }
-                    Outgoing::new(&message).unwrap()
+                    match address(plain[0]) {
+                        Address::Queue(_) => Outgoing::new(&message, flag("unnamed")).unwrap(),
+                        Address::Topic(_) => Outgoing::to_topic(message, flag("unnamed")).unwrap(),
+                    }
                 };
-                Command::Send {
-                    items: plain[1..].iter().map(|body| (queue(0), item(body))).collect(),
+                let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
+                let sends = bodies.map(|body| (address(plain[0]), item(body))).collect();
+                if *verb == "send" {
+                    Command::Send { items: sends }
+                } else {
+                    let leases = option("complete").into_iter().flat_map(|names| names.split(','));
+                    let settles = leases
+                        .map(|name| (None, self.tokens[name], Settlement::Complete))
+                        .chain(option("abandon").map(|name| {
+                            let changes = changes();
+                            (None, self.tokens[name], Settlement::Abandon { delay_ms, changes })
+                        }))
+                        .collect();
+                    let states = state().map(|change| (None, change)).into_iter().collect();
+                    Command::Commit { work: Work { sends, settles, states } }
                 }
             }
-            "cancel" => {
-                Command::Cancel { queue: queue(0), seqs: vec![Seq(plain[1].parse().unwrap())] }
+            "cancel" => Command::Cancel {
+                from: address(plain[0]),
+                seqs: vec![Seq(plain[1].parse().unwrap())],
+            },
+            "topic" => {
+                let kind = match option("kind") {
+                    None => TopicKind::Filter,
+                    Some("direct") => TopicKind::Direct,
+                    Some("fanout") => TopicKind::Fanout,
+                    Some("topic") => TopicKind::Topic,
+                    Some(_) => TopicKind::Headers,
+                };
+                let dedup = number("dedup").map(|window_ms| Dedup {
+                    window_ms,
+                    per_session: false,
+                    content: flag("content"),
+                });
+                let (auto_delete, internal) = (flag("auto"), flag("internal"));
+                let spec = TopicSpec { kind, auto_delete, internal, dedup };
+                let name = TopicName::new(plain[0]).unwrap();
+                Command::DeclareTopic { name, spec: Box::new(spec) }
             }
+            "bind" => Command::Bind {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: queue(1),
+                rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
+            },
+            "unbind" => Command::Unbind {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: queue(1),
+                rule: plain[2].into(),
+            },
+            "untopic" => Command::DeleteTopic { name: TopicName::new(plain[0]).unwrap() },
+            "rules" => Command::Rules {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: None,
+                after: None,
+                max: 100,
+            },
+            "topics" => Command::ListTopics,
             "receive" => Command::Attach(Attach {
                 consumer: ConsumerId(1000 + self.requests),
                 connection: None,
+                free_standing: true,
                 queue: queue(0),
                 wants: match option("hold") {
                     Some(name) => Wants::Held(self.tokens[name]),
@@ -143,6 +301,7 @@ impl World {
                 Command::Attach(Attach {
                     consumer,
                     connection: number("conn").map(ConnectionId),
+                    free_standing: flag("free"),
                     queue: queue(1),
                     wants: match option("hold") {
                         Some(name) => Wants::Held(self.tokens[name]),
@@ -184,7 +343,7 @@ impl World {
                     from: queue(0),
                     seq: Seq(plain[1].parse().unwrap()),
                     to: queue(0),
-                    message: Outgoing::new(&message).unwrap(),
+                    message: Outgoing::new(&message, true).unwrap(),
                 }
             }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
@@ -230,14 +389,33 @@ impl World {
                 session: None,
                 state: None,
             }),
+            "sessions" => Command::Sessions {
+                queue: queue(0),
+                from: number("from").unwrap_or(0) as u32,
+                max: number("max").unwrap_or(100) as usize,
+            },
+            "session" => Command::Session {
+                queue: queue(0),
+                session: SessionId::new(option("s").unwrap()).unwrap(),
+            },
             "facts" => Command::Describe { queue: queue(0) },
+            "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
             "restart" => return self.restart(),
+            "full" => return self.fill(),
+            "room" => return self.full.store(false, Ordering::Relaxed),
             other => panic!("no such step: {other}"),
         };
         self.requests += 1;
         let request = self.requests - 1;
         self.turn(Some((request, command)));
+    }
+
+    fn tell_totals(&mut self, queue: &QueueName) {
+        let totals = self.core.queue(queue).unwrap().1.totals;
+        let each = Totals::NAMES.iter().zip(totals.values()).filter(|(_, n)| *n > 0);
+        let each: Vec<_> = each.map(|(name, n)| format!("{name} {n}")).collect();
+        writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
     fn wait(&mut self, ms: u64) {
@@ -249,6 +427,17 @@ impl World {
         }
         self.now = until;
         self.turn(None);
+    }
+
+    /// The disk is full, and so is the segment.
+    fn fill(&mut self) {
+        self.full.store(true, Ordering::Relaxed);
+        for bytes in [4000, 100, 1] {
+            while self.journal.appender.begin_with_room(bytes + FRAME_HEADER_BYTES).is_ok() {
+                self.journal.appender.frame_at(200, |out| out.resize(out.len() + bytes, 0));
+                self.journal.appender.end_group(true);
+            }
+        }
     }
 
     /// The process ends and starts again: what was written is there.
@@ -267,6 +456,8 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
+        let rests_from = self.rests_from;
+        let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
             &mut self.core,
             &mut self.journal.appender,
@@ -282,8 +473,22 @@ impl World {
         for chunk in self.journal.appender.take().unwrap_or_default() {
             self.journal.writer.write(&chunk).unwrap();
         }
-        for Output { to, .. } in out {
+        if self.journal.appender.last_eager() != eager {
+            self.rests_from = end;
+        }
+        for Output { to, durable, .. } in out {
+            if self.tell_waits {
+                self.said += if durable > rests_from { "waits: " } else { "at once: " };
+            }
             match to {
+                To::Route(topic, mut items) => {
+                    for item in &mut items {
+                        let stored = Stored::read_now(&self.journal.segments, item.pos);
+                        item.message = Some(Box::new(stored.unwrap().message));
+                    }
+                    self.requests += 1;
+                    self.turn(Some((self.requests - 1, Command::Route { topic, items })));
+                }
                 To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
                 To::Request(_, Ok(reply)) => self.tell(reply),
                 To::Consumer(consumer, notice) => {
@@ -304,8 +509,22 @@ impl World {
         }
     }
 
+    /// Records as only damage or a forger could make them: the slots of their leases are absurd.
+    pub(super) fn apply_absurd_leases(&mut self, plain: &str, sessioned: &str) {
+        let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
+        let (queue, sessions) = (id(plain), id(sessioned));
+        let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
+        let (until, bound, hold) = (Timestamp(1000), false, None);
+        let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
+        let leased = Leased { queue, until, bound, hold, sessions: of, deferred, items };
+        self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
+        let session = SessionId::new("one").unwrap();
+        let held = Event::Held { queue: sessions, session, token, until, bound };
+        self.core.apply(Pos::new(9, 6000), &held);
+    }
+
     fn name(&mut self, token: LeaseToken) -> String {
-        let name = char::from(b'a' + self.granted as u8).to_string();
+        let name = name_of(self.granted);
         self.granted += 1;
         self.tokens.insert(name.clone(), token);
         name
@@ -315,7 +534,17 @@ impl World {
         let text = match reply {
             Reply::Done => return,
             Reply::Declared { created } => return assert!(created, "declared twice"),
-            Reply::Sent(_) => return,
+            Reply::Sent(sent) if sent.iter().all(|sent| !sent.duplicate && sent.copies == 1) => {
+                return;
+            }
+            Reply::Sent(sent) => {
+                let each = sent.iter().map(|receipt| match (receipt.duplicate, receipt.copies) {
+                    (true, _) => format!("{} again", receipt.seq),
+                    (false, 1) => receipt.seq.to_string(),
+                    (false, copies) => format!("{copies} copies"),
+                });
+                each.collect::<Vec<_>>().join(", ")
+            }
             Reply::Count(n) => format!("{n}"),
             Reply::Settled(each) => {
                 let lost = each.iter().filter(|outcome| outcome.is_err()).count();
@@ -338,6 +567,7 @@ impl World {
                         &mut self.journal.segments.reading(false),
                         grant.pos,
                         Patience::Blocking,
+                        &mut None,
                     )
                     .unwrap();
                     let mut text = String::from_utf8(message.body.bytes.to_vec()).unwrap();
@@ -385,11 +615,60 @@ impl World {
                     f.sessions_held
                 )
             }
-            Reply::Sessions(facts) => format!("{facts:?}"),
+            Reply::Topics(facts) => {
+                let each = facts.iter().map(|f| {
+                    format!(
+                        "{}: {} queues, {} rules, {} scheduled, {} waiting, {} copies",
+                        f.name, f.queues, f.rules, f.scheduled, f.waiting, f.totals.copies
+                    )
+                });
+                each.collect::<Vec<_>>().join("; ")
+            }
+            Reply::Rules(rules) => {
+                let each = rules.iter().map(|b| format!("{} {}", b.queue, b.rule.name));
+                each.collect::<Vec<_>>().join("; ")
+            }
+            Reply::Sessions { sessions, next } => {
+                let each = sessions.iter().map(|s| format!("{} {}", s.session, s.messages));
+                let mut all: Vec<_> = each.collect();
+                all.extend(next.map(|next| format!("more from {next}")));
+                all.join(", ")
+            }
             Reply::Located(places) => format!("{} places", places.len()),
         };
         writeln!(self.said, "{text}").unwrap();
     }
+}
+
+/// `@name` is a topic, anything else a queue.
+fn address(text: &str) -> Address {
+    match text.strip_prefix('@') {
+        Some(topic) => TopicName::new(topic).unwrap().into(),
+        None => QueueName::new(text).unwrap().into(),
+    }
+}
+
+/// A rule named by its filter: `all`, `key:k`, `pattern:p`, `subject:s`, `sql:text_with_underscores`.
+fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
+    let filter = match text.split_once(':') {
+        None => Filter::All,
+        Some(("key", key)) => Filter::Key(key.into()),
+        Some(("pattern", pattern)) => Filter::Pattern(pattern.into()),
+        Some(("subject", subject)) => Filter::Correlation(Arc::new(Correlation {
+            subject: Some(subject.into()),
+            ..Correlation::default()
+        })),
+        Some((_, sql)) => Filter::Sql(SqlFilter::new(&sql.replace('_', " "), vec![]).unwrap()),
+    };
+    let action = option("do")
+        .map(|text| SqlAction::new(&text.replace('_', " ").replace(':', "="), vec![]).unwrap());
+    Rule { name: text.into(), filter, action }
+}
+
+/// What the nth lease or hold is called: a to z, then a1 to z1 and so on.
+pub(super) fn name_of(nth: usize) -> String {
+    let letter = char::from(b'a' + (nth % 26) as u8);
+    if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
 }
 
 /// Tokens differ from run to run of the tests' author, not of the reader.

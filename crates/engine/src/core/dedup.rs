@@ -1,0 +1,149 @@
+//! Which messages a queue has seen lately: a key is remembered for a window and then forgotten, a bucket at a time.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashTable;
+
+use crate::codec::{Put, Reader, Truncated};
+
+/// A window is this many buckets wide: so much is forgotten at once, and so much later than it might be.
+const BUCKETS: u64 = 8;
+
+/// Keys in the order of time. They are parts of SHA-256, so they need no other hash.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    buckets: VecDeque<Bucket>,
+    len: usize,
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    from: u64,
+    keys: HashTable<Known>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    key: u128,
+    seq: u64,
+    /// After the start of its bucket.
+    after: u32,
+}
+
+impl Known {
+    fn hash(&self) -> u64 {
+        self.key as u64
+    }
+}
+
+fn width(window_ms: u64) -> u64 {
+    (window_ms / BUCKETS).max(1)
+}
+
+impl Seen {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The sequence under which a key was seen within the window.
+    pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<u64> {
+        let known = |bucket: &Bucket| {
+            let known = bucket.keys.find(key as u64, |known| known.key == key)?;
+            let at = bucket.from + u64::from(known.after);
+            (now < at.saturating_add(window_ms)).then_some(known.seq)
+        };
+        self.buckets.iter().rev().find_map(known)
+    }
+
+    /// Remembers a key. Time only moves on; an event that says otherwise counts as now.
+    pub(super) fn insert(&mut self, key: u128, seq: u64, at: u64, window_ms: u64) {
+        let fits = |bucket: &Bucket| at.saturating_sub(bucket.from) < width(window_ms);
+        if !self.buckets.back().is_some_and(fits) {
+            if let Some(closed) = self.buckets.back_mut() {
+                closed.keys.shrink_to_fit(Known::hash);
+            }
+            self.buckets.push_back(Bucket { from: at, keys: HashTable::new() });
+        }
+        let Some(bucket) = self.buckets.back_mut() else { return };
+        let after = u32::try_from(at.saturating_sub(bucket.from)).unwrap_or(u32::MAX);
+        bucket.keys.insert_unique(key as u64, Known { key, seq, after }, Known::hash);
+        self.len += 1;
+    }
+
+    /// When the oldest bucket is out of the window as a whole.
+    pub(super) fn forget_at(&self, window_ms: u64) -> Option<u64> {
+        let oldest = self.buckets.front()?;
+        Some(oldest.from.saturating_add(width(window_ms)).saturating_add(window_ms))
+    }
+
+    /// Drops what is out of the window. Tells how many keys.
+    pub(super) fn forget(&mut self, now: u64, window_ms: u64) -> usize {
+        let before = self.len;
+        while self.forget_at(window_ms).is_some_and(|at| at <= now) {
+            self.len -= self.buckets.pop_front().map_or(0, |bucket| bucket.keys.len());
+        }
+        before - self.len
+    }
+
+    pub(super) fn save(&self, out: &mut Vec<u8>) {
+        out.put_var(self.buckets.len() as u64);
+        for bucket in &self.buckets {
+            out.put_var(bucket.from);
+            out.put_var(bucket.keys.len() as u64);
+            let mut keys: Vec<_> = bucket.keys.iter().collect();
+            keys.sort_unstable_by_key(|known| (known.seq, known.key));
+            for known in keys {
+                out.extend_from_slice(&known.key.to_le_bytes());
+                out.put_var(known.seq);
+                out.put_var(u64::from(known.after));
+            }
+        }
+    }
+
+    pub(super) fn restore(r: &mut Reader<'_>) -> Result<Self, Truncated> {
+        let mut seen = Self::default();
+        for _ in 0..r.count()? {
+            let from = r.var()?;
+            let mut keys = HashTable::new();
+            for _ in 0..r.count()? {
+                let key = u128::from_le_bytes(r.fixed()?);
+                let known = Known { key, seq: r.var()?, after: r.var32()? };
+                keys.insert_unique(known.hash(), known, Known::hash);
+            }
+            from.checked_add(u64::from(u32::MAX)).ok_or(Truncated)?;
+            seen.len += keys.len();
+            seen.buckets.push_back(Bucket { from, keys });
+        }
+        Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_for_its_window_and_then_forgotten() {
+        let (window_ms, mut seen) = (1000, Seen::default());
+        for n in 0..100_u64 {
+            seen.insert(u128::from(n) << 64 | u128::from(n % 3), n, 5000 + 10 * n, window_ms);
+        }
+        let key = |n: u64| u128::from(n) << 64 | u128::from(n % 3);
+        for n in 0..100 {
+            let at = 5000 + 10 * n;
+            assert_eq!(seen.find(key(n), at + window_ms - 1, window_ms), Some(n));
+            assert_eq!(seen.find(key(n), at + window_ms, window_ms), None);
+        }
+        let mut saved = Vec::new();
+        seen.save(&mut saved);
+        let back = Seen::restore(&mut Reader::new(&saved)).unwrap();
+        assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(50), 100));
+        for cut in 0..saved.len() {
+            assert!(Seen::restore(&mut Reader::new(&saved[..cut])).is_err());
+        }
+        assert_eq!(seen.forget(5000 + window_ms, window_ms), 0, "no sooner than its bucket");
+        assert!(seen.forget(5500 + window_ms, window_ms) > 30);
+        assert_eq!(seen.find(key(60), 5600, window_ms), Some(60));
+        assert!(seen.forget(u64::MAX, window_ms) > 0 && seen.len() == 0);
+    }
+}

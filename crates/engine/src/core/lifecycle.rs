@@ -1,0 +1,87 @@
+//! Queues that go by themselves: with their last consumer, with their connection, or when nobody uses them.
+
+use malote_model::{QueueName, Refusal, Timestamp};
+
+use super::{Core, Timer, Turn};
+use crate::command::ConnectionId;
+use crate::event::QueueId;
+
+impl Core {
+    /// Sets the timer of a queue that goes when it is idle. It looks for itself whether the queue was used since.
+    pub(super) fn arm_idle(&mut self, id: QueueId) {
+        let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id)) else { return };
+        if let Some(timer) = q.idle.take() {
+            live.timers.cancel(timer);
+        }
+        if let Some(idle_ms_max) = q.spec.idle_ms_max {
+            // After a restart it counts from then.
+            let since = if q.used_at == 0 { live.timers.now() } else { q.used_at };
+            let at = since.saturating_add(idle_ms_max);
+            q.idle = Some(live.timers.set(at, Timer::Idle(id)));
+        }
+    }
+
+    /// Somebody used the queue.
+    pub(super) fn used(&mut self, id: QueueId, now: Timestamp) {
+        if let Some(q) = self.queues.get_mut(&id) {
+            q.used_at = now.0;
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// The queue's idle timer fired. False when it could not go for want of room.
+    pub(super) fn idle_due(&mut self, id: QueueId) -> bool {
+        let Some(q) = self.core.queues.get_mut(&id) else { return true };
+        let Some(idle_ms_max) = q.spec.idle_ms_max else { return true };
+        if q.consumers > 0 {
+            q.used_at = self.now.0;
+        }
+        if q.used_at.saturating_add(idle_ms_max) > self.now.0 {
+            self.core.arm_idle(id);
+            return true;
+        }
+        self.remove_queue(id).is_ok()
+    }
+
+    /// A consumer left: its queue may go with it.
+    pub(super) fn consumer_left(&mut self, id: QueueId) {
+        let Some(q) = self.core.queues.get_mut(&id) else { return };
+        q.used_at = self.now.0;
+        if q.spec.auto_delete && q.had_consumer && q.consumers == 0 {
+            self.core.live().leaving.push(id);
+        }
+    }
+
+    /// Queues whose last consumer left go at the end of the turn, unless somebody came.
+    pub(super) fn remove_left(&mut self) {
+        for id in std::mem::take(&mut self.core.live().leaving) {
+            let q = self.core.queues.get(&id);
+            let left = q.is_some_and(|q| q.spec.auto_delete && q.consumers == 0);
+            if left && self.remove_queue(id).is_err() {
+                self.core.live().leaving.push(id);
+            }
+        }
+    }
+
+    /// Exclusive queues do not survive their connection, and so no restart.
+    pub(super) fn remove_orphans(&mut self) -> Result<(), Refusal> {
+        let exclusive = self.core.queues.iter().filter(|(_, q)| q.spec.exclusive);
+        let mut ids: Vec<_> = exclusive.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        ids.into_iter().try_for_each(|id| self.remove_queue(id))
+    }
+
+    /// Whether a connection may use a queue.
+    pub(super) fn check_exclusive(
+        &self,
+        name: &QueueName,
+        connection: Option<ConnectionId>,
+    ) -> Result<(), Refusal> {
+        let (_, q) = self.core.queue(name)?;
+        if q.spec.exclusive && q.connection != connection {
+            return Err(Refusal::QueueExclusive { queue: name.clone() });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Queues with limits, and queues that go by themselves.
+
+use expect_test::expect;
+
+use super::check;
+
+#[test]
+fn a_full_queue_refuses_all_of_a_send() {
+    check(
+        "queue q max=2 \n send q x \n send q y z \n send q y \n send q z \n receive q \n send q z \n facts q
+        queue b bytes=100 \n send b x y \n send b aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        expect![[r#"
+            refused: queue `q` is full (length_max = 2): receive from it, or raise length_max
+            refused: queue `q` is full (length_max = 2): receive from it, or raise length_max
+            x as a
+            ready 2 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            refused: queue `b` is full (bytes_max = 100): receive from it, or raise bytes_max"#]],
+    );
+}
+
+#[test]
+fn the_oldest_makes_room() {
+    check(
+        "queue q max=2 over=drop \n send q x y z \n receive q max=9 \n send q u v \n release a \n receive q max=9 \n facts q",
+        expect![[r#"
+            y as a, z as b
+            y as c (receives 2, failed 0), u as d, v as e
+            ready 0 locked 4 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn the_oldest_becomes_a_dead_letter() {
+    check(
+        "queue q max=1 over=bury sessions \n send q x s=A \n send q y s=B \n send q z s=A \n accept q \n receive q hold=a max=9 \n receive q/$deadletterqueue max=9",
+        expect![[r#"
+            holds A as a until 30000
+            z as b
+            x as c [MaxLengthExceeded: the queue was full and it was the oldest, from q 1], y as d [MaxLengthExceeded: the queue was full and it was the oldest, from q 2]"#]],
+    );
+}
+
+#[test]
+fn of_priorities_the_lowest_makes_room() {
+    check(
+        "queue q max=2 over=drop prio=9 \n send q high prio=9 \n send q low \n send q mid prio=5 \n receive q max=9",
+        expect!["high as a, mid as b"],
+    );
+}
+
+#[test]
+fn a_large_message_makes_room_for_itself() {
+    check(
+        "queue q bytes=60 over=drop \n send q a b c \n facts q \n send q dddddddddddddddddddd \n facts q \n receive q max=9",
+        expect![[r#"
+            ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            c as a, dddddddddddddddddddd as b"#]],
+    );
+}
+
+#[test]
+fn a_queue_goes_with_its_last_consumer() {
+    check(
+        "queue q auto \n receive q \n facts q \n attach c q \n attach d q \n detach c \n facts q \n detach d \n facts q",
+        expect![[r#"
+            nothing
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            refused: queue `q` does not exist"#]],
+    );
+}
+
+#[test]
+fn an_unused_queue_goes() {
+    check(
+        "queue q idle=1000 \n wait 900 \n receive q \n wait 900 \n send q x \n facts q \n attach c q \n wait 5000 \n facts q \n detach c \n wait 999 \n facts q \n wait 1 \n facts q",
+        expect![[r#"
+            nothing
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            to c: x as a
+            ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            refused: queue `q` does not exist"#]],
+    );
+}
+
+#[test]
+fn an_exclusive_queue_belongs_to_its_connection() {
+    check(
+        "queue q exclusive \n queue q exclusive conn=1 \n send q x \n receive q \n attach c q conn=2 \n attach c q conn=1
+        disconnect conn=1 clean \n facts q \n queue q exclusive conn=2 \n restart \n facts q",
+        expect![[r#"
+            refused: exclusive: an exclusive queue belongs to a connection: declare it over one
+            refused: queue `q` is exclusive to the connection that declared it
+            refused: queue `q` is exclusive to the connection that declared it
+            to c: x as a
+            refused: queue `q` does not exist
+            refused: queue `q` does not exist"#]],
+    );
+}

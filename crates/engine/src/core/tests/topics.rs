@@ -1,0 +1,219 @@
+//! Topics, forwarding, dead letters that go through topics.
+
+use expect_test::expect;
+
+use super::check;
+
+#[test]
+fn every_queue_with_a_matching_rule_has_a_copy() {
+    check(
+        "topic t kind=topic \n queue a \n queue b \n bind t a where=pattern:x.* \n bind t a where=pattern:# \n bind t b where=pattern:*.y
+        send @t one key=x.y \n send @t two key=z \n receive a max=9 \n receive b max=9 \n topics \n rules t
+        complete a b c \n topics \n restart \n send @t three key=q.y \n receive a \n receive b",
+        expect![[r#"
+            2 copies
+            one as a, two as b
+            one as c
+            t: 2 queues, 3 rules, 0 scheduled, 0 waiting, 3 copies
+            a pattern:#; a pattern:x.*; b pattern:*.y
+            t: 2 queues, 3 rules, 0 scheduled, 0 waiting, 3 copies
+            2 copies
+            three as d
+            three as e"#]],
+    );
+}
+
+#[test]
+fn nobody_wants_it_and_that_is_said() {
+    check(
+        "topic t kind=direct \n queue a \n bind t a where=key:k \n send @t x key=other \n send @t y key=k \n facts a \n send @no z",
+        expect![[r#"
+            0 copies
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            refused: topic `no` does not exist"#]],
+    );
+}
+
+#[test]
+fn one_queue_that_is_full_refuses_all_copies() {
+    check(
+        "topic t kind=fanout \n queue a \n queue b max=1 \n bind t a \n bind t b \n send @t x \n send @t y \n facts a \n facts b",
+        expect![[r#"
+            2 copies
+            refused: queue `b` is full (length_max = 1): receive from it, or raise length_max
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_subscription_has_rules_and_goes_with_its_topic() {
+    check(
+        "topic t \n queue t/Subscriptions/all \n queue t/Subscriptions/red where=subject:red \n queue t/Subscriptions/sql where=sql:colour_=_'blue'
+        send @t x subject=red \n send @t y prop=colour:blue \n rules t \n receive t/Subscriptions/all max=9 \n receive t/Subscriptions/red max=9 \n receive t/Subscriptions/sql max=9
+        unbind t t/Subscriptions/red subject:red \n unbind t t/Subscriptions/red subject:red \n rules t \n queue q \n bind t q \n untopic t \n facts t/Subscriptions/all \n facts q \n topics",
+        expect![[r#"
+            2 copies
+            2 copies
+            t/Subscriptions/all $Default; t/Subscriptions/red subject:red; t/Subscriptions/sql sql:colour_=_'blue'
+            x as a, y as b
+            x as c
+            y as d
+            refused: queue `t/Subscriptions/red` has no rule `subject:red` on topic `t`
+            t/Subscriptions/all $Default; t/Subscriptions/sql sql:colour_=_'blue'
+            refused: queue `t/Subscriptions/all` does not exist
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_rule_with_an_action_makes_a_copy_of_its_own() {
+    check(
+        "topic t \n queue t/Subscriptions/s \n bind t t/Subscriptions/s where=subject:red do=SET_set:'seen' \n send @t x subject=red \n receive t/Subscriptions/s max=9
+        complete a \n restart \n complete b \n queue t/Subscriptions/only where=all do=SET_set:'only' \n send @t y \n receive t/Subscriptions/only \n receive t/Subscriptions/s",
+        expect![[r#"
+            2 copies
+            x as a, x as b set=seen
+            2 copies
+            y as c set=only
+            y as d"#]],
+    );
+}
+
+#[test]
+fn sessions_order_the_copies_of_those_who_have_them() {
+    check(
+        "topic t \n queue t/Subscriptions/s sessions \n queue t/Subscriptions/p \n send @t x y s=A \n send @t z \n accept t/Subscriptions/s \n receive t/Subscriptions/s hold=a max=9
+        receive t/Subscriptions/p max=9 \n receive t/Subscriptions/s/$deadletterqueue max=9",
+        expect![[r#"
+            2 copies, 2 copies
+            2 copies
+            holds A as a until 30000
+            x as b, y as c
+            x as d, y as e, z as f
+            z as g [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 1]"#]],
+    );
+}
+
+#[test]
+fn a_scheduled_message_is_routed_when_it_is_due() {
+    check(
+        "topic t \n queue t/Subscriptions/a \n send @t x at=1000 subject=red \n send @t gone at=1000 \n topics \n queue t/Subscriptions/b where=subject:red
+        cancel @t 2 \n restart \n wait 1000 \n receive t/Subscriptions/a max=9 \n receive t/Subscriptions/b max=9 \n topics",
+        expect![[r#"
+            t: 1 queues, 1 rules, 2 scheduled, 0 waiting, 0 copies
+            1
+            x as a
+            x as b
+            t: 2 queues, 2 rules, 0 scheduled, 0 waiting, 2 copies"#]],
+    );
+}
+
+#[test]
+fn a_topic_can_know_what_was_sent_before() {
+    check(
+        "topic t dedup=1000 \n queue t/Subscriptions/a \n send @t x x \n send @t x \n restart \n send @t x \n wait 1000 \n send @t x \n facts t/Subscriptions/a",
+        expect![[r#"
+            0, 0 again
+            0 again
+            0 again
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn dead_letters_go_through_a_topic() {
+    check(
+        "topic dlx kind=direct \n queue graves \n bind dlx graves where=key:dead \n queue q failed=1 dead=topic:dlx:dead ttl=5000 \n send q x y prio=3 \n receive q \n abandon a \n receive q \n dead b
+        receive graves max=9 \n topics \n facts q \n send q z \n wait 5000 \n facts graves",
+        expect![[r#"
+            x as a
+            y as b
+            x as c, y as d
+            dlx: 1 queues, 1 rules, 0 scheduled, 0 waiting, 2 copies
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn nobody_wants_a_dead_letter_and_its_queue_keeps_it() {
+    check(
+        "topic dlx kind=direct \n queue q failed=1 dead=topic:dlx:dead \n send q x \n receive q \n abandon a \n receive q/$deadletterqueue \n topics
+        queue p failed=1 dead=topic:gone \n send p x \n receive p \n abandon c \n receive p/$deadletterqueue",
+        expect![[r#"
+            x as a
+            x as b [DeadLetterUnroutable: the topic that takes the queue's dead letters knows no queue for it, from q 1]
+            dlx: 0 queues, 0 rules, 0 scheduled, 0 waiting, 0 copies
+            x as c
+            x as d [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from p 1]"#]],
+    );
+}
+
+#[test]
+fn a_circle_that_turns_by_itself_is_cut() {
+    check(
+        "topic dlx kind=fanout \n queue q ttl=1000 bury dead=topic:dlx \n bind dlx q \n send q x \n wait 1000 \n facts q \n receive q/$deadletterqueue
+        queue a \n queue b ttl=1000 bury dead=a \n queue c ttl=1000 bury dead=b \n send c y \n wait 1000 \n facts b \n wait 1000 \n receive a",
+        expect![[r#"
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
+            x as a [DeadLetterCycle: its dead-letter targets lead back to a queue where it had died, from q 1]
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            y as b [TTLExpiredException: its time to live was over, from b 1]"#]],
+    );
+}
+
+#[test]
+fn a_circle_that_somebody_turns_goes_on() {
+    check(
+        "topic dlx kind=direct \n topic back kind=direct \n queue work dead=topic:dlx:retry \n queue retry ttl=1000 bury dead=topic:back:work \n bind dlx retry where=key:retry \n bind back work where=key:work
+        send work x \n receive work \n dead a \n facts retry \n wait 1000 \n receive work \n dead b \n wait 1000 \n receive work \n restart \n complete c \n facts work",
+        expect![[r#"
+            x as a
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            x as b
+            x as c
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_queue_forwards_to_a_queue_or_a_topic() {
+    check(
+        "topic t \n queue t/Subscriptions/s where=subject:red \n queue end sessions \n queue a to=end \n queue b to=@t \n send a x s=A \n send a y \n send b z subject=red \n send b w
+        accept end \n receive end hold=a max=9 \n receive a/$deadletterqueue \n receive t/Subscriptions/s max=9 \n facts b",
+        expect![[r#"
+            holds A as a until 30000
+            x as b
+            y as c [Session ID is null.: the queue has sessions, and the message has none that it takes, from a 2]
+            z as d
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn forwarding_waits_for_its_target_and_ends_in_a_circle() {
+    check(
+        "queue a to=later \n send a x \n facts a \n queue later max=1 \n wait 1000 \n facts later \n send a y \n facts a \n receive later \n complete a \n wait 1000 \n facts later
+        queue c to=b \n queue b to=c \n send b z \n receive b/$deadletterqueue \n receive c/$deadletterqueue",
+        expect![[r#"
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            x as a
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            z as b [MaxTransferHopCountExceeded: it was forwarded too often: queues forward in a circle, from b 3]
+            nothing"#]],
+    );
+}
+
+#[test]
+fn queues_and_topics_go_with_what_they_live_for() {
+    check(
+        "topic t kind=fanout auto \n queue a \n bind t a \n delete a \n topics \n topic u kind=fanout auto \n queue b \n bind u b \n unbind u b all \n topics \n queue t/Subscriptions/x",
+        expect![[r#"
+
+
+            refused: topic `t` does not exist"#]],
+    );
+}

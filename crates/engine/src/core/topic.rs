@@ -1,0 +1,346 @@
+//! Topics: what they are, and what is asked of them. How messages find their way is in `route`.
+
+use std::collections::BTreeSet;
+
+use malote_model::{
+    Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName, TopicSpec, limits,
+};
+
+use super::dedup::Seen;
+use super::queue::Queue;
+use super::{Core, Decided, FRAME_ROOM, Needs, Turn};
+use crate::codec::encode_rule;
+use crate::command::{Binding, Reply, TopicFacts, TopicTotals};
+use crate::event::{Event, QueueId};
+use crate::topic::Router;
+
+/// A topic. Changed only by `apply`, but for what follows `routing`.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub name: TopicName,
+    pub spec: TopicSpec,
+    pub created_at: Timestamp,
+    pub router: Router<QueueId>,
+    pub had_rule: bool,
+    pub seen: Option<Box<Seen>>,
+    pub totals: TopicTotals,
+    /// Messages of its inbox are being read so that they can be routed.
+    pub routing: bool,
+    /// Messages of its inbox that the disk does not give back: they stay, and the rest goes on.
+    pub unreadable: BTreeSet<u64>,
+}
+
+/// The rule that a new subscription has unless it is given others, by Service Bus's name for it.
+fn default_rule() -> Rule {
+    Rule { name: "$Default".into(), filter: Filter::All, action: None }
+}
+
+impl Core {
+    pub(super) fn topic(&self, name: &TopicName) -> Result<(QueueId, &Topic), Refusal> {
+        let missing = || Refusal::TopicNotFound { topic: name.clone() };
+        let id = *self.topic_names.get(name).ok_or_else(missing)?;
+        Ok((id, self.topics.get(&id).ok_or_else(missing)?))
+    }
+
+    pub(super) fn topic_declared(
+        &mut self,
+        id: QueueId,
+        name: &TopicName,
+        spec: &TopicSpec,
+        at: Timestamp,
+    ) {
+        self.saw(at.0);
+        self.next_queue = self.next_queue.max(id.0 + 1);
+        self.put_topic(id, Topic::new(name.clone(), spec.clone(), at, self.hash_seed));
+        let inbox =
+            Queue::new(QueueName::inbox(name), QueueSpec::default(), id, at, self.hash_seed);
+        self.queues.insert(id, Box::new(inbox));
+    }
+
+    pub(super) fn put_topic(&mut self, id: QueueId, topic: Topic) {
+        self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.topic_names.insert(topic.name.clone(), id);
+        self.topics.insert(id, Box::new(topic));
+    }
+
+    pub(super) fn drop_topic(&mut self, id: QueueId) {
+        let Some(topic) = self.topics.remove(&id) else { return };
+        self.topic_names.remove(&topic.name);
+        self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+        for queue in topic.router.targets() {
+            if let Some(q) = self.queues.get_mut(&queue) {
+                q.bound_to.remove(&id);
+            }
+        }
+        self.drop_queue(id);
+    }
+
+    pub(super) fn bound(&mut self, topic: QueueId, queue: QueueId, rule: &Rule) {
+        if let (Some(t), Some(q)) = (self.topics.get_mut(&topic), self.queues.get_mut(&queue)) {
+            t.router.insert(queue, rule.clone());
+            t.had_rule = true;
+            q.bound_to.insert(topic);
+        }
+    }
+
+    pub(super) fn unbound(&mut self, topic: QueueId, queue: QueueId, rule: &str) {
+        let Some(t) = self.topics.get_mut(&topic) else { return };
+        t.router.remove(queue, rule);
+        if t.router.rules(queue).next().is_none()
+            && let Some(q) = self.queues.get_mut(&queue)
+        {
+            q.bound_to.remove(&topic);
+        }
+    }
+
+    /// A queue is gone, and with it all rules that lead to it.
+    pub(super) fn forget_bindings(&mut self, q: &Queue, id: QueueId) {
+        for topic in &q.bound_to {
+            if let Some(t) = self.topics.get_mut(topic) {
+                t.router.remove_target(id);
+            }
+        }
+    }
+}
+
+impl Topic {
+    pub(super) fn new(name: TopicName, spec: TopicSpec, created_at: Timestamp, seed: u64) -> Self {
+        let seen = spec.dedup.map(|_| Box::default());
+        let (totals, router) = (TopicTotals::default(), Router::new(seed));
+        Self {
+            name,
+            spec,
+            created_at,
+            router,
+            had_rule: false,
+            seen,
+            totals,
+            routing: false,
+            unreadable: BTreeSet::new(),
+        }
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn declare_topic(&mut self, name: TopicName, spec: Box<TopicSpec>) -> Decided {
+        if let Ok((_, topic)) = self.core.topic(&name) {
+            return match topic.spec.difference(&spec) {
+                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                Some((field, is, asked)) => {
+                    Err(Refusal::TopicDiffers { topic: name, field, is, asked })
+                }
+            };
+        }
+        spec.check()?;
+        if self.core.topics.len() >= limits::TOPICS_MAX {
+            return Err(Refusal::BoundReached { what: "topics", limit: limits::TOPICS_MAX as u64 });
+        }
+        let topic = QueueId(self.core.next_queue);
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::TopicDeclared { topic, name, spec, at: self.now }, false);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    /// A topic goes with its subscriptions; queues that were only bound stay.
+    pub(super) fn delete_topic(&mut self, name: &TopicName) -> Decided {
+        let (id, _) = self.core.topic(name)?;
+        self.remove_topic(id)?;
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    fn remove_topic(&mut self, id: QueueId) -> Result<(), Refusal> {
+        let Some(topic) = self.core.topics.get(&id) else { return Ok(()) };
+        let is_own = |queue: &&QueueId| {
+            let name = self.core.queues.get(*queue).map(|q| &q.name);
+            name.and_then(|name| name.subscription_of()).is_some_and(|(of, _)| of == topic.name)
+        };
+        // Also those without any rule: they are found by name.
+        let prefix = format!("{}/", topic.name);
+        let named = self.core.names.range(QueueName::inbox(&topic.name)..);
+        let named = named.take_while(|(name, _)| name.as_str().starts_with(&prefix));
+        let subscriptions: Vec<_> = named.map(|(_, id)| id).filter(is_own).copied().collect();
+        for queue in subscriptions {
+            self.remove_queue(queue)?;
+        }
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::TopicDeleted { topic: id }, false);
+        self.end();
+        Ok(())
+    }
+
+    /// Makes a subscription: a queue, and rules that lead to it, at once. One that exists keeps its rules.
+    pub(super) fn subscribe(
+        &mut self,
+        name: QueueName,
+        spec: Box<QueueSpec>,
+        rules: Option<Vec<Rule>>,
+    ) -> Decided {
+        let Some((topic_name, _)) = name.subscription_of() else {
+            let why = "is not of the form topic/Subscriptions/subscription";
+            return Err(Refusal::BadName { name: name.as_str().to_owned(), why });
+        };
+        let (topic, t) = self.core.topic(&topic_name)?;
+        if let Ok((_, q)) = self.core.queue(&name) {
+            return match q.spec.difference(&spec) {
+                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                Some((field, is, asked)) => {
+                    Err(Refusal::QueueDiffers { queue: name, field, is, asked })
+                }
+            };
+        }
+        let rules = rules.unwrap_or_else(|| default_rules(t.spec.kind));
+        let mut room = 0;
+        for (i, rule) in rules.iter().enumerate() {
+            t.spec.check_rule(rule)?;
+            if rules[..i].iter().any(|other| other.name == rule.name) {
+                return Err(Refusal::RuleDiffers {
+                    topic: topic_name,
+                    queue: name,
+                    rule: rule.name.clone(),
+                });
+            }
+            room += encode_rule(rule)?.len() + FRAME_ROOM;
+        }
+        self.check_rules(t, rules.len())?;
+        let queue = self.make_queue(name, spec, None, room)?;
+        for rule in rules {
+            self.commit(Event::Bound { topic, queue, rule: Box::new(rule) }, false);
+        }
+        self.end();
+        self.made_queue(queue, None);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    fn check_rules(&self, topic: &Topic, more: usize) -> Result<(), Refusal> {
+        if topic.router.len() + more > limits::RULES_PER_TOPIC_MAX {
+            let limit = limits::RULES_PER_TOPIC_MAX as u64;
+            return Err(Refusal::BoundReached { what: "rules of a topic", limit });
+        }
+        Ok(())
+    }
+
+    /// Adds a rule; the same again changes nothing.
+    pub(super) fn bind_rule(
+        &mut self,
+        topic_name: &TopicName,
+        queue_name: &QueueName,
+        rule: Box<Rule>,
+    ) -> Decided {
+        let (topic, t) = self.core.topic(topic_name)?;
+        let (queue, q) = self.core.queue(queue_name)?;
+        if q.owner.is_some() {
+            let why = "bind the queue itself";
+            return Err(Refusal::DeadLetterSet { queue: queue_name.clone(), why });
+        }
+        t.spec.check_rule(&rule)?;
+        match t.router.rule(queue, &rule.name) {
+            Some(have) if *have == *rule => {
+                return Ok(Some((Reply::Declared { created: false }, Needs::Settled)));
+            }
+            Some(_) => {
+                return Err(Refusal::RuleDiffers {
+                    topic: topic_name.clone(),
+                    queue: queue_name.clone(),
+                    rule: rule.name,
+                });
+            }
+            None => {}
+        }
+        self.check_rules(t, 1)?;
+        self.begin(encode_rule(&rule)?.len() + FRAME_ROOM)?;
+        self.commit(Event::Bound { topic, queue, rule }, false);
+        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    pub(super) fn unbind_rule(
+        &mut self,
+        topic_name: &TopicName,
+        queue_name: &QueueName,
+        rule: &str,
+    ) -> Decided {
+        let (topic, t) = self.core.topic(topic_name)?;
+        let (queue, _) = self.core.queue(queue_name)?;
+        if t.router.rule(queue, rule).is_none() {
+            return Err(Refusal::RuleNotFound {
+                topic: topic_name.clone(),
+                queue: queue_name.clone(),
+                rule: rule.to_owned(),
+            });
+        }
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::Unbound { topic, queue, rule: rule.to_owned() }, false);
+        self.end();
+        self.rule_left(topic)?;
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    /// A topic may go with its last rule.
+    pub(super) fn rule_left(&mut self, topic: QueueId) -> Result<(), Refusal> {
+        let last = |t: &Topic| t.spec.auto_delete && t.had_rule && t.router.is_empty();
+        if self.core.topics.get(&topic).is_some_and(|t| last(t)) {
+            self.remove_topic(topic)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn describe_topic(&self, name: &TopicName) -> Decided {
+        let (id, topic) = self.core.topic(name)?;
+        Ok(Some((Reply::Topics(vec![self.topic_facts(id, topic)]), Needs::Settled)))
+    }
+
+    pub(super) fn list_topics(&self) -> Reply {
+        let topics = self.core.topic_names.values();
+        let topics = topics.filter_map(|&id| Some((id, self.core.topics.get(&id)?)));
+        Reply::Topics(topics.map(|(id, topic)| self.topic_facts(id, topic)).collect())
+    }
+
+    fn topic_facts(&self, id: QueueId, topic: &Topic) -> TopicFacts {
+        let inbox = self.core.queues.get(&id);
+        TopicFacts {
+            name: topic.name.clone(),
+            spec: topic.spec.clone(),
+            created_at: topic.created_at,
+            queues: topic.router.targets().count() as u64,
+            rules: topic.router.len() as u64,
+            scheduled: inbox.map_or(0, |inbox| inbox.scheduled),
+            waiting: inbox.map_or(0, |inbox| inbox.ready()),
+            totals: topic.totals,
+        }
+    }
+
+    /// Rules of a topic, all of them or those of one queue, from after a rule.
+    pub(super) fn list_rules(
+        &self,
+        name: &TopicName,
+        queue: Option<&QueueName>,
+        after: Option<&(QueueName, String)>,
+        max: usize,
+    ) -> Decided {
+        let (_, topic) = self.core.topic(name)?;
+        let only = queue.map(|queue| self.core.queue(queue)).transpose()?.map(|(id, _)| id);
+        // Of two names neither of which exists any more, the order is still the order of names.
+        let targets = topic.router.targets().filter(|&id| only.is_none_or(|only| only == id));
+        let mut targets: Vec<_> =
+            targets.filter_map(|id| Some((&self.core.queues.get(&id)?.name, id))).collect();
+        targets.sort_unstable();
+        let from = after.map_or(0, |(queue, _)| targets.partition_point(|(name, _)| *name < queue));
+        let past = |queue: &QueueName, rule: &Rule| {
+            after.is_none_or(|(q, r)| queue > q || queue == q && rule.name > *r)
+        };
+        let all = targets[from..]
+            .iter()
+            .flat_map(|&(name, id)| topic.router.rules(id).map(move |rule| (name.clone(), rule)));
+        let some = all.filter(|(queue, rule)| past(queue, rule));
+        let some = some.take(max.min(limits::RECEIVE_BATCH_MAX));
+        let some = some.map(|(queue, rule)| Binding { queue, rule: rule.clone() }).collect();
+        Ok(Some((Reply::Rules(some), Needs::Settled)))
+    }
+}
+
+/// What a subscription of such a topic takes when nothing is said.
+fn default_rules(kind: TopicKind) -> Vec<Rule> {
+    match kind {
+        TopicKind::Filter | TopicKind::Fanout => vec![default_rule()],
+        TopicKind::Direct | TopicKind::Topic | TopicKind::Headers => Vec::new(),
+    }
+}

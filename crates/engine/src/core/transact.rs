@@ -1,0 +1,59 @@
+//! Transactions: sends, settlements and session states that happen together or not at all.
+
+use hashbrown::HashSet;
+use malote_model::{LeaseToken, QueueName, Refusal, Settlement, limits};
+
+use super::settle::check_settlement;
+use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
+use crate::command::{Reply, Work};
+
+impl Turn<'_> {
+    /// Everything is checked first; one stale lease refuses all of it.
+    pub(super) fn transact(&mut self, work: Work) -> Decided {
+        let Work { sends, mut settles, states } = work;
+        if settles.len() + states.len() > limits::SETTLE_BATCH_MAX {
+            return Err(Refusal::BatchTooLarge {
+                what: "settlements in one transaction",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
+        }
+        let plan = if sends.is_empty() { None } else { Some(self.plan(&sends)?) };
+        let mut room = plan.as_ref().map_or(0, |plan| plan.room) + FRAME_ROOM;
+        let mut durable = plan.as_ref().is_some_and(|plan| plan.durable) || !states.is_empty();
+        let mut seen: HashSet<LeaseToken, FixedState> = HashSet::with_hasher(FixedState);
+        for (queue, lease, settlement) in &settles {
+            self.within(queue.as_ref())?;
+            let lost = Refusal::LeaseLost { lease: *lease };
+            let (_, queue, _) = self.leased_message(*lease).ok_or(lost.clone())?;
+            if !seen.insert(*lease) {
+                return Err(lost);
+            }
+            durable |= self.durable(queue);
+            room += check_settlement(settlement)? + self.held_back_room(&[*lease], settlement);
+        }
+        for (queue, change) in &states {
+            self.within(queue.as_ref())?;
+            self.check_state(change)?;
+            room += change.state.as_ref().map_or(0, |state| state.len()) + FRAME_ROOM;
+        }
+        self.scope = None;
+        self.begin(room)?;
+        // A delayed return ends the hold that the others rest on: those come last.
+        settles.sort_by_key(|(_, _, settlement)| {
+            matches!(settlement, Settlement::Abandon { .. } | Settlement::Release { .. })
+        });
+        states.into_iter().for_each(|(_, change)| self.commit_state(change));
+        for (_, lease, settlement) in settles {
+            // Of two delayed returns of one session the first has let go of the other already.
+            let _ = self.settle_one(lease, &settlement);
+        }
+        let receipts = plan.map(|plan| self.carry_out(plan, sends).0);
+        Ok(Some((Reply::Sent(receipts.unwrap_or_default()), Needs::of(durable))))
+    }
+
+    /// From here on, tokens of other queues are as good as lost.
+    fn within(&mut self, queue: Option<&QueueName>) -> Result<(), Refusal> {
+        self.scope = queue.map(|queue| self.core.queue(queue)).transpose()?.map(|(id, _)| id);
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! Messages whose time to live is over, and messages that make room for others.
+//!
+//! A time to live that the queue sets costs no timer per message: its heads are looked at. Only messages with one of
+//! their own stand in an ordered set besides.
+
+use malote_model::{DeadReason, OnExpiry, Overflow, SessionId};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::queue::Place;
+use super::{Core, FRAME_ROOM, Timer, Turn};
+use crate::event::{Event, QueueId, Removal};
+
+/// So many expire at once; the rest in the next turn, which is at once if nothing else is to be done.
+const EXPIRE_MAX: usize = 512;
+
+impl Core {
+    /// Sets the timer of a queue for what expires next, unless it is set early enough.
+    pub(super) fn arm_expiry(&mut self, id: QueueId) {
+        let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id)) else { return };
+        if q.spec.ttl_ms.is_none() && q.expiring.is_empty() && q.seen.is_none() {
+            return;
+        }
+        let Some(next) = q.next_expiry() else { return };
+        if let Some((at, timer)) = q.expiry {
+            if at <= next {
+                return;
+            }
+            live.timers.cancel(timer);
+        }
+        q.expiry = Some((next, live.timers.set(next, Timer::Expiry(id))));
+    }
+
+    /// A queue has seen a key.
+    pub(super) fn remember(
+        &mut self,
+        id: QueueId,
+        key: u128,
+        session: Option<&SessionId>,
+        seq: u64,
+        at: u64,
+    ) {
+        let Some(q) = self.queues.get_mut(&id) else { return };
+        let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) else { return };
+        self.seen_keys -= seen.forget(at, dedup.window_ms);
+        seen.insert(scoped(key, session.filter(|_| dedup.per_session)), seq, at, dedup.window_ms);
+        self.seen_keys += 1;
+    }
+
+    /// The sequence under which a queue has seen a key within its window.
+    pub(super) fn seen(
+        &self,
+        id: QueueId,
+        key: u128,
+        session: Option<&SessionId>,
+        now: u64,
+    ) -> Option<u64> {
+        let q = self.queues.get(&id)?;
+        let dedup = q.spec.dedup?;
+        let key = scoped(key, session.filter(|_| dedup.per_session));
+        q.seen.as_ref()?.find(key, now, dedup.window_ms)
+    }
+}
+
+/// Keys of different sessions have nothing to do with one another, where that is so declared.
+fn scoped(key: u128, session: Option<&SessionId>) -> u128 {
+    session.map_or(key, |session| key ^ xxh3_128(session.as_str().as_bytes()))
+}
+
+impl Turn<'_> {
+    /// Does away with what expired in a queue, a bounded number at a time. False when there was no room to say so.
+    pub(super) fn expiry_due(&mut self, id: QueueId) -> bool {
+        let now = self.now.0;
+        let Some(q) = self.core.queues.get_mut(&id) else { return true };
+        if let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) {
+            self.core.seen_keys -= seen.forget(now, dedup.window_ms);
+        }
+        let expired = self.expired_messages(id);
+        if !expired.is_empty() && !self.expire_messages(id, expired) {
+            return false;
+        }
+        self.core.arm_expiry(id);
+        true
+    }
+
+    fn expired_messages(&mut self, id: QueueId) -> Vec<u64> {
+        let now = self.now.0;
+        let mut expired = Vec::new();
+        let Some(q) = self.core.queues.get_mut(&id) else { return expired };
+        while expired.len() < EXPIRE_MAX
+            && let Some(&(_, seq)) = q.expiring.first().filter(|&&(at, _)| at <= now)
+        {
+            // Found again by what happens to it next: a message that is out is looked at when it comes back.
+            q.expiring.pop_first();
+            if !matches!(q.place(seq), Place::Locked(_)) {
+                expired.push(seq);
+            }
+        }
+        while q.spec.ttl_ms.is_some()
+            && expired.len() < EXPIRE_MAX
+            && let Some(seq) = q.index.next(q.expire_from)
+            && q.index.expires_at(seq, q.spec.ttl_ms).is_some_and(|at| at <= now)
+        {
+            q.expire_from = seq + 1;
+            // A scheduled message is not there yet.
+            if !matches!(q.place(seq), Place::Locked(_) | Place::Scheduled) {
+                expired.push(seq);
+            }
+        }
+        expired.sort_unstable();
+        expired.dedup();
+        expired
+    }
+
+    fn expire_messages(&mut self, id: QueueId, expired: Vec<u64>) -> bool {
+        if self.begin(expired.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
+            let Some(q) = self.core.queues.get_mut(&id) else { return true };
+            // Looked at again, once there is room.
+            for seq in expired {
+                q.expire_from = q.expire_from.min(seq);
+                if let Some(at) = q.index.expires_at(seq, None) {
+                    q.expiring.insert((at, seq));
+                }
+            }
+            return false;
+        }
+        self.do_away(id, expired, true);
+        self.end();
+        true
+    }
+
+    /// A message comes back after its time to live: it does not. The group must be open.
+    pub(super) fn expire_instead(&mut self, id: QueueId, seq: u64) -> bool {
+        let Some(q) = self.core.queues.get(&id) else { return false };
+        let over = q.expired(seq, self.now.0);
+        if over {
+            self.do_away(id, vec![seq], true);
+        }
+        over
+    }
+
+    /// Drops or dead-letters messages that expired or that make room. The group must be open.
+    fn do_away(&mut self, id: QueueId, seqs: Vec<u64>, expired: bool) {
+        let Some(q) = self.core.queues.get(&id) else { return };
+        let (drop, why, reason) = if expired {
+            (q.spec.on_expiry == OnExpiry::Drop, Removal::Expired, DeadReason::Expired)
+        } else {
+            let drop = q.spec.overflow == Overflow::DropOldest;
+            (drop, Removal::Overflowed, DeadReason::Overflowed)
+        };
+        if drop {
+            let lazy = expired || !q.durable();
+            self.commit(Event::Removed { queue: id, why, session: None, seqs }, lazy);
+        } else {
+            for seq in seqs {
+                self.bury(id, seq, reason.clone());
+            }
+        }
+    }
+
+    /// Makes room in queues that overflow by dropping. What was put in is safe by then: this is a group of its own.
+    pub(super) fn make_room(&mut self) {
+        while let Some(id) = self.core.live().overfull.pop() {
+            while let Some(seqs) = self.in_excess(id) {
+                if self.begin(seqs.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
+                    break; // the next message that comes in tries again
+                }
+                self.do_away(id, seqs, false);
+                self.end();
+            }
+        }
+    }
+
+    /// The messages that must go, a bounded number at a time.
+    fn in_excess(&mut self, id: QueueId) -> Option<Vec<u64>> {
+        let q = self.core.queues.get_mut(&id)?;
+        let over = |have: u64, max: Option<u64>| have.saturating_sub(max.unwrap_or(u64::MAX));
+        let mut many = over(q.ready(), q.spec.length_max);
+        let mut bytes = over(q.ready_bytes(), q.spec.bytes_max);
+        let mut seqs = Vec::new();
+        while (many > 0 || bytes > 0)
+            && seqs.len() < EXPIRE_MAX
+            && let Some(seq) = q.least(seqs.last().copied())
+        {
+            many = many.saturating_sub(1);
+            bytes = bytes.saturating_sub(q.index.size(seq));
+            seqs.push(seq);
+        }
+        (!seqs.is_empty()).then_some(seqs)
+    }
+}

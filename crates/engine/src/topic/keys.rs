@@ -1,0 +1,56 @@
+//! Rules by their exact key: one look-up per publish.
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::ids::{Ids, RuleId};
+
+/// Clients choose the keys, so the hash is seeded: nobody can make them collide.
+#[derive(Debug)]
+pub(super) struct Keys {
+    table: HashTable<Slot>,
+    hash_seed: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    hash: u64,
+    key: Box<str>,
+    ids: Ids,
+}
+
+impl Keys {
+    pub(super) fn new(hash_seed: u64) -> Self {
+        Self { table: HashTable::new(), hash_seed }
+    }
+
+    fn hash(&self, key: &str) -> u64 {
+        xxh3_64_with_seed(key.as_bytes(), self.hash_seed)
+    }
+
+    pub(super) fn insert(&mut self, key: &str, id: RuleId) {
+        let hash = self.hash(key);
+        let same = |slot: &Slot| slot.hash == hash && *slot.key == *key;
+        let entry = self.table.entry(hash, same, |slot| slot.hash);
+        let empty = || Slot { hash, key: key.into(), ids: Ids::default() };
+        entry.or_insert_with(empty).get_mut().ids.insert(id);
+    }
+
+    pub(super) fn remove(&mut self, key: &str, id: RuleId) {
+        let hash = self.hash(key);
+        let same = |slot: &Slot| slot.hash == hash && *slot.key == *key;
+        if let Ok(mut entry) = self.table.find_entry(hash, same) {
+            entry.get_mut().ids.remove(id);
+            if entry.get().ids.is_empty() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// The rules for this key.
+    pub(super) fn of(&self, key: &str) -> &[RuleId] {
+        let hash = self.hash(key);
+        let found = self.table.find(hash, |slot| slot.hash == hash && *slot.key == *key);
+        found.map_or(&[], |slot| slot.ids.as_slice())
+    }
+}

@@ -1,0 +1,104 @@
+//! A transaction: staged in memory, then one command. Dropping it leaves no trace.
+
+use malote_model::{
+    Address, LeaseToken, Message, QueueName, Refusal, Settlement, Timestamp, limits,
+};
+
+use crate::command::{Command, Reply, StateChange, Work};
+use crate::handle::{Engine, EngineError, Sent};
+
+/// Sends, settlements and session states that will happen together or not at all.
+pub struct Transaction {
+    engine: Engine,
+    began: Timestamp,
+    work: Work,
+    ids: Vec<String>,
+    bytes: u64,
+}
+
+impl Engine {
+    /// Begins a transaction. It must be committed within two minutes.
+    pub fn transaction(&self) -> Transaction {
+        let (began, work) = (self.now(), Work::default());
+        Transaction { engine: self.clone(), began, work, ids: Vec::new(), bytes: 0 }
+    }
+}
+
+impl Transaction {
+    /// Whether its time is over: nothing more can be staged, and it cannot be committed.
+    pub fn is_over(&self) -> bool {
+        self.engine.now().0 > self.began.0 + limits::TRANSACTION_MS_MAX
+    }
+
+    /// Stages a message.
+    pub fn send(&mut self, to: impl Into<Address>, message: Message) -> Result<(), EngineError> {
+        let (items, ids) = self.engine.outgoing(vec![(to.into(), message)])?;
+        let bytes = items.iter().map(|(_, message)| message.size() as u64).sum();
+        self.stage(bytes)?;
+        self.work.sends.extend(items);
+        self.ids.extend(ids);
+        Ok(())
+    }
+
+    /// Stages the end of a lease; with a queue, only if it is of that queue.
+    pub fn settle(
+        &mut self,
+        queue: Option<QueueName>,
+        lease: LeaseToken,
+        settlement: Settlement,
+    ) -> Result<(), EngineError> {
+        let bytes = match &settlement {
+            Settlement::DeadLetter { reason, text, .. } => reason.len() + text.len(),
+            _ => 0,
+        };
+        self.stage(bytes as u64 + 256)?;
+        self.work.settles.push((queue, lease, settlement));
+        Ok(())
+    }
+
+    /// Stages a session's state; with a queue, only if the session is of that queue.
+    pub fn state(
+        &mut self,
+        queue: Option<QueueName>,
+        change: StateChange,
+    ) -> Result<(), EngineError> {
+        self.stage(change.state.as_ref().map_or(0, |state| state.len() as u64) + 256)?;
+        self.work.states.push((queue, change));
+        Ok(())
+    }
+
+    fn stage(&mut self, bytes: u64) -> Result<(), Refusal> {
+        self.check_time()?;
+        let parts = self.work.sends.len() + self.work.settles.len() + self.work.states.len();
+        if parts >= limits::SEND_BATCH_MAX {
+            let limit = limits::SEND_BATCH_MAX as u64;
+            return Err(Refusal::BatchTooLarge { what: "operations in one transaction", limit });
+        }
+        if self.bytes + bytes > limits::TRANSACTION_BYTES_MAX {
+            let limit = limits::TRANSACTION_BYTES_MAX;
+            return Err(Refusal::BatchTooLarge { what: "bytes in one transaction", limit });
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn check_time(&self) -> Result<(), Refusal> {
+        if self.is_over() {
+            return Err(Refusal::TransactionOver { limit_ms: limits::TRANSACTION_MS_MAX });
+        }
+        Ok(())
+    }
+
+    /// Does all of it, durably, or nothing. Tells about the messages sent, in order.
+    pub async fn commit(self) -> Result<Vec<Sent>, EngineError> {
+        self.check_time()?;
+        let Self { engine, work, ids, .. } = self;
+        let _publishing = engine.shared.mailbox.publish_permit(&work.sends).await?;
+        match engine.ask(Command::Commit { work }).await? {
+            Reply::Sent(sent) => {
+                Ok(sent.into_iter().zip(ids).map(|(receipt, id)| Sent::of(receipt, id)).collect())
+            }
+            other => unreachable!("the core answered {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a topic is declared to be. A topic (an exchange) keeps no messages: it copies each to the queues whose rules
+//! match.
+
+use std::fmt;
+
+use crate::filter::{Filter, Rule};
+use crate::ids::{QueueName, TopicName};
+use crate::queue::Dedup;
+use crate::refusal::Refusal;
+
+/// Where messages go: a queue, or a topic that copies them to queues.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A queue.
+    Queue(QueueName),
+    /// A topic.
+    Topic(TopicName),
+}
+
+impl From<QueueName> for Address {
+    fn from(name: QueueName) -> Self {
+        Self::Queue(name)
+    }
+}
+
+impl From<TopicName> for Address {
+    fn from(name: TopicName) -> Self {
+        Self::Topic(name)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(name) => write!(f, "queue {name}"),
+            Self::Topic(name) => write!(f, "topic {name}"),
+        }
+    }
+}
+
+/// The properties of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicSpec {
+    /// Which rules it takes.
+    pub kind: TopicKind,
+    /// Gone with its last rule, if it ever had one.
+    pub auto_delete: bool,
+    /// Takes messages from other topics only.
+    pub internal: bool,
+    /// Whether a message that was sent before is routed again.
+    pub dedup: Option<Dedup>,
+}
+
+/// Which rules a topic takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopicKind {
+    /// Any filter, under the names of its rules: Service Bus topics, and the default.
+    #[default]
+    Filter,
+    /// The exact key.
+    Direct,
+    /// Everything.
+    Fanout,
+    /// Patterns over the words of the key.
+    Topic,
+    /// Values of properties.
+    Headers,
+}
+
+impl TopicKind {
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Direct => "direct",
+            Self::Fanout => "fanout",
+            Self::Topic => "topic",
+            Self::Headers => "headers",
+        }
+    }
+
+    /// Whether its rules may have such a filter.
+    pub fn takes(self, filter: &Filter) -> bool {
+        match self {
+            Self::Filter => true,
+            Self::Direct => matches!(filter, Filter::Key(_)),
+            Self::Fanout => matches!(filter, Filter::All),
+            Self::Topic => matches!(filter, Filter::Pattern(_)),
+            Self::Headers => matches!(filter, Filter::Headers(_)),
+        }
+    }
+
+    /// What its filters must be, for a refusal.
+    const fn wants(self) -> &'static str {
+        match self {
+            Self::Filter => "any filter",
+            Self::Direct => "a key",
+            Self::Fanout => "the filter that takes everything",
+            Self::Topic => "a pattern",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+impl TopicSpec {
+    /// The first field in which `asked` differs: its name, what it is, what was asked.
+    pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
+        let Self { kind, auto_delete, internal, dedup } = self;
+        let word = |kind: TopicKind| kind.word().to_owned();
+        if *kind != asked.kind {
+            return Some(("kind", word(*kind), word(asked.kind)));
+        }
+        let flags = [
+            ("auto_delete", *auto_delete, asked.auto_delete),
+            ("internal", *internal, asked.internal),
+        ];
+        if let Some((field, is, asked)) = flags.into_iter().find(|(_, is, asked)| is != asked) {
+            return Some((field, is.to_string(), asked.to_string()));
+        }
+        let shown = |dedup: &Option<Dedup>| dedup.map_or("none".into(), |dedup| dedup.to_string());
+        (*dedup != asked.dedup).then(|| ("dedup", shown(dedup), shown(&asked.dedup)))
+    }
+
+    /// Refuses what no topic can be.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match &self.dedup {
+            Some(dedup) if dedup.per_session => {
+                let why = "per_session is for queues: a topic has no sessions".into();
+                Err(Refusal::BadSpec { field: "dedup", why })
+            }
+            Some(dedup) => dedup.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a rule that no topic can have, or that one of this kind cannot.
+    pub fn check_rule(&self, rule: &Rule) -> Result<(), Refusal> {
+        if !self.kind.takes(&rule.filter) {
+            let (kind, wants) = (self.kind.word(), self.kind.wants());
+            let why = format!("must be {wants} on a {kind} topic, not {}", rule.filter.word());
+            return Err(Refusal::BadSpec { field: "filter", why });
+        }
+        if rule.action.is_some() && self.kind != TopicKind::Filter {
+            let why = "must be absent but on a filter topic".into();
+            return Err(Refusal::BadSpec { field: "action", why });
+        }
+        rule.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::filter::{Correlation, Headers};
+    use crate::sql::{SqlAction, SqlFilter};
+
+    #[test]
+    fn a_difference_names_the_field() {
+        let have = TopicSpec::default();
+        assert_eq!(have.difference(&have.clone()), None);
+        let asked = TopicSpec { kind: TopicKind::Direct, internal: true, ..have.clone() };
+        assert_eq!(have.difference(&asked), Some(("kind", "filter".into(), "direct".into())));
+        let asked = TopicSpec { auto_delete: true, ..have.clone() };
+        assert_eq!(have.difference(&asked), Some(("auto_delete", "false".into(), "true".into())));
+        let asked = TopicSpec { internal: true, ..have.clone() };
+        assert_eq!(have.difference(&asked), Some(("internal", "false".into(), "true".into())));
+    }
+
+    #[test]
+    fn kinds_take_their_filters_only() {
+        let filters = [
+            Filter::All,
+            Filter::None,
+            Filter::Key("k".into()),
+            Filter::Pattern("a.#".into()),
+            Filter::Headers(Headers::default()),
+            Filter::Correlation(Arc::new(Correlation::default())),
+            Filter::Sql(SqlFilter::new("a = 1", vec![]).unwrap()),
+        ];
+        let kinds = [
+            (TopicKind::Filter, 0..7),
+            (TopicKind::Direct, 2..3),
+            (TopicKind::Fanout, 0..1),
+            (TopicKind::Topic, 3..4),
+            (TopicKind::Headers, 4..5),
+        ];
+        for (kind, takes) in kinds {
+            for (i, filter) in filters.iter().enumerate() {
+                let spec = TopicSpec { kind, ..TopicSpec::default() };
+                let rule = Rule { name: "r".into(), filter: filter.clone(), action: None };
+                assert_eq!(
+                    spec.check_rule(&rule).is_ok(),
+                    takes.contains(&i),
+                    "{kind:?} {filter:?}"
+                );
+            }
+        }
+        let action = Some(SqlAction::new("SET a = 1", vec![]).unwrap());
+        let rule = Rule { name: "r".into(), filter: Filter::Key("k".into()), action };
+        TopicSpec::default().check_rule(&rule).unwrap();
+        let direct = TopicSpec { kind: TopicKind::Direct, ..TopicSpec::default() };
+        direct.check_rule(&rule).unwrap_err();
+    }
+}
