@@ -7,13 +7,17 @@ use bytes::Bytes;
 use malote_model::{LeaseToken, SessionId, limits};
 
 use super::leases::Leased as Kind;
-use super::{Core, Decided, FRAME_ROOM, Needs, Turn};
+use super::{Core, Decided, Needs, Turn};
+use crate::codec::DeadLetter;
 use crate::command::Reply;
 use crate::event::{Event, Kept, QueueId};
 use crate::journal::Pos;
 
 /// What a record costs beside the message in it, about.
 const RECORD_BYTES: u64 = 48;
+
+/// A frame's header and a few numbers take less than this.
+const FIELDS_BYTES: usize = 96;
 
 /// A live record that stands, or lies over one that stands, in a segment that is to be emptied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,16 +58,15 @@ pub enum Copied {
 impl Relocation {
     /// Journal bytes that it takes at most.
     pub fn room(&self) -> usize {
-        let dead = |kept: &Kept| -> usize {
-            kept.deaths.iter().map(|d| d.reason.len() + d.text.len() + FRAME_ROOM).sum()
-        };
-        let bytes = match &self.copy {
+        match &self.copy {
             Copied::Message(kept) => {
-                kept.head.len() + kept.body.len() + dead(kept) + 16 * kept.places.len()
+                let texts = |d: &DeadLetter| d.reason.len() + d.text.len() + d.from.as_str().len();
+                let deaths: usize = kept.deaths.iter().map(|d| texts(d) + FIELDS_BYTES).sum();
+                let places = 16 * kept.places.len();
+                kept.head.len() + kept.body.len() + deaths + places + FIELDS_BYTES
             }
-            Copied::State(_, _, state) => state.len(),
-        };
-        bytes + 2 * FRAME_ROOM
+            Copied::State(_, session, state) => session.as_str().len() + state.len() + FIELDS_BYTES,
+        }
     }
 }
 
