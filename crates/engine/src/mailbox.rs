@@ -89,6 +89,15 @@ impl Mailbox {
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
+    /// Asks and waits for the answer, on a thread that may wait.
+    pub(crate) fn ask_blocking(&self, command: Command) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        if !self.put(Request { command, reply: Some(reply) }) {
+            return Err(self.closed());
+        }
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.closed()))
+    }
+
     /// Tells without waiting.
     pub(crate) fn tell(&self, command: Command) {
         self.put(Request { command, reply: None });

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,9 +16,8 @@ use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
 use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
-use crate::journal::{
-    self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
-};
+use crate::housekeeping::{Housekeeping, Ledger};
+use crate::journal::{self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments};
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
 
@@ -104,6 +104,8 @@ impl Engine {
             pool,
             keeper,
             snapshotter,
+            scrubber,
+            backups,
             marks,
             report,
         } = recovered;
@@ -138,8 +140,12 @@ impl Engine {
             segments: segments.clone(),
             clock: clock.clone(),
             chance,
+            backups,
+            ledger: Arc::new(Ledger::default()),
             damaged: Default::default(),
         };
+        let found = report.damaged.len() + report.unreadable_segments.len();
+        shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
         let shard = Shard {
             core,
             appender,
@@ -154,6 +160,14 @@ impl Engine {
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
         let (routes, to_route) = std::sync::mpsc::channel();
         mailbox.set_routes(routes);
+        let housekeeping = Housekeeping::new(
+            snapshotter,
+            scrubber,
+            hash_seed,
+            &options,
+            &shared,
+            stopping.clone(),
+        );
         let threads = vec![
             spawn("core", move || shard.run())?,
             spawn("routes", {
@@ -161,10 +175,7 @@ impl Engine {
                 move || read_routes(&to_route, &segments, &mailbox)
             })?,
             spawn("spares", move || keeper.run())?,
-            spawn("snapshots", {
-                let stopping = stopping.clone();
-                move || keep_snapshots(snapshotter, hash_seed, &stopping)
-            })?,
+            spawn("housekeeping", move || housekeeping.run())?,
         ];
         let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
@@ -192,28 +203,6 @@ fn read_routes(
             }
         }
         mailbox.tell(Command::Route { topic, items });
-    }
-}
-
-/// How often it is asked whether a snapshot is due.
-const SNAPSHOT_CHECK: Duration = Duration::from_millis(500);
-
-fn keep_snapshots(mut snapshotter: Snapshotter, hash_seed: u64, stopping: &(Mutex<bool>, Condvar)) {
-    let (stop, changed) = stopping;
-    let mut stopped = stop.lock();
-    while !*stopped {
-        changed.wait_for(&mut stopped, SNAPSHOT_CHECK);
-        if *stopped || !snapshotter.due() {
-            continue;
-        }
-        drop(stopped);
-        match snapshotter.run(&mut Core::new(hash_seed)) {
-            Ok(done) => tracing::debug!(?done, "snapshot"),
-            Err(error) => {
-                tracing::warn!(%error, "no snapshot could be made; the journal grows until one can")
-            }
-        }
-        stopped = stop.lock();
     }
 }
 

@@ -11,6 +11,7 @@
 //! | peek | `ops/peek.rs` |
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
+//! | a backup of everything | `ops/backup.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
 //! | `/metrics…`, one hour of history | `metrics.rs`, `history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
@@ -72,6 +73,8 @@ pub struct Api {
     pub history: Arc<history::History>,
     bodies: Arc<Semaphore>,
     control_bodies: Arc<Semaphore>,
+    /// One backup at a time: each reads the whole disk.
+    backups: Arc<Semaphore>,
     native: Arc<native::Connections>,
     tasks: TaskTracker,
 }
@@ -101,6 +104,7 @@ impl Api {
             history: Arc::default(),
             bodies,
             control_bodies,
+            backups: Arc::new(Semaphore::new(1)),
             native: Arc::default(),
             tasks: TaskTracker::new(),
         }

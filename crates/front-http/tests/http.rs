@@ -47,7 +47,7 @@ async fn the_document_has_every_route_and_every_route_answers() {
             count += 1;
         }
     }
-    assert_eq!(count, 44);
+    assert_eq!(count, 46);
     // Every schema that is named exists.
     let text = document.to_string();
     for part in text.split("#/components/schemas/").skip(1) {
@@ -583,6 +583,9 @@ async fn health_metrics_and_history_have_their_shapes() {
         ready.text(),
         "[+]recovered ok\n[+]listening ok\n[+]not-draining ok\n[+]engine ok\nok\n"
     );
+    let disk = broker.get("/api/v1/disk").await.expect(200);
+    assert!(disk["journal_bytes"].as_u64().unwrap() > 0);
+    assert_eq!((&disk["publish_allowed"], &disk["damaged"]), (&json!(true), &json!(0)));
     let all = broker.get("/metrics").await;
     for line in [
         "malote_queue_messages{state=\"ready\"} 1",

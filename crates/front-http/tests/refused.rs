@@ -212,6 +212,10 @@ mod access {
             broker.raw("POST", "/api/v1/send", &[BOB, JSON], batch).await.problem(403),
             "forbidden"
         );
+        // A backup holds every queue: one queue's grants are not enough.
+        let backup = broker.raw("GET", "/api/v1/backup", &[ANA], "").await;
+        assert_eq!(backup.problem(403), "forbidden");
+        assert!(backup.json()["detail"].as_str().unwrap().contains("manage '*'"));
         // Every route that names a queue asks before it looks.
         let document = broker.document.clone();
         for (path, item) in document["paths"].as_object().unwrap() {

@@ -18,7 +18,7 @@ pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 pub const VALUE_DEPTH_MAX: usize = 16;
 /// Messages of one send command, and bytes of all of them: one atomic journal group.
 pub const SEND_BATCH_MAX: usize = 4096;
-/// Bytes of one send command; a group never spans two segments of 64 MiB.
+/// Bytes of one send command; a group never spans two journal segments, which are 60 MiB long.
 pub const SEND_BYTES_MAX: u64 = 48 << 20;
 /// Leases settled or renewed by one command.
 pub const SETTLE_BATCH_MAX: usize = 4096;

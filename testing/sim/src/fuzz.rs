@@ -198,7 +198,7 @@ fn rule(_: &mut Subject, bytes: &[u8]) {
 fn core_snapshot(_: &mut Subject, bytes: &[u8]) {
     let mut core = Core::new(1);
     if core.restore(bytes).is_ok() {
-        core.live(&mut |_| {});
+        core.live(&mut |_, _| {});
         let mut saved = Vec::new();
         core.save(&mut saved);
     }

@@ -114,6 +114,7 @@ impl Core {
                 }
                 sessions.forget_if_idle(slot);
             }
+            Event::Kept(kept) => self.kept(pos, kept),
         }
     }
 
@@ -317,7 +318,7 @@ impl Core {
     }
 
     /// Forgets what lies over what, from the newest record down to one that others need too.
-    fn forget_records(&mut self, newest: Pos) {
+    pub(super) fn forget_records(&mut self, newest: Pos) {
         let mut next = newest;
         while let Some(under) = self.under.get_mut(&next) {
             under.users -= 1;

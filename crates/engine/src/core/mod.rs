@@ -14,6 +14,7 @@ mod index;
 mod leases;
 mod lifecycle;
 mod queue;
+mod relocate;
 mod route;
 mod send;
 mod sessions;
@@ -34,6 +35,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
+pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
 use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
@@ -299,6 +301,13 @@ impl<'a> Turn<'a> {
             Command::List => Ok(Some((self.list(), Needs::Settled))),
             Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
             Command::Session { queue, session } => self.describe_session(&queue, &session),
+            Command::Relocate { items } => self.relocate(items),
+            Command::LiveBytes => self.live_bytes(),
+            Command::Locate { leases } => self.locate(&leases),
+            Command::Mark => {
+                self.log.mark();
+                Ok(Some((Reply::Done, Needs::Settled)))
+            }
         }
     }
 

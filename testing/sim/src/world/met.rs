@@ -23,6 +23,10 @@ pub struct Met {
     pub restored: u64,
     pub recycled: u64,
     pub full: u64,
+    pub compactions: u64,
+    pub copied: u64,
+    pub restores: u64,
+    pub scrubbed: u64,
 }
 
 impl Met {
@@ -33,7 +37,7 @@ impl Met {
         }
     }
 
-    fn all(&mut self) -> [&mut u64; 20] {
+    fn all(&mut self) -> [&mut u64; 24] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -55,10 +59,14 @@ impl Met {
             &mut self.restored,
             &mut self.recycled,
             &mut self.full,
+            &mut self.compactions,
+            &mut self.copied,
+            &mut self.restores,
+            &mut self.scrubbed,
         ]
     }
 
-    fn values(&self) -> [u64; 20] {
+    fn values(&self) -> [u64; 24] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

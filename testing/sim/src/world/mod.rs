@@ -6,15 +6,17 @@
 
 mod check;
 mod met;
+mod upkeep;
 
 use check::Expected;
 pub use met::Met;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use malote_engine::command::{Command, ConnectionId, Grant, Notice, Peeked, Reply};
+use malote_engine::compact::Compaction;
 use malote_engine::core::{Core, Output, To, Turn};
 use malote_engine::journal::{Chunk, Options, Pos, Recovered, recover};
 use malote_engine::{ConsumerId, Outgoing, Peek, QueueFacts, StateChange, Stored};
@@ -43,6 +45,8 @@ pub struct World {
     pub now: u64,
     pub rng: Rng,
     options: Options,
+    /// Copies that are being made after a snapshot.
+    compaction: Option<(Compaction, BTreeSet<u64>)>,
     unwritten: VecDeque<Chunk>,
     pending: Vec<Pending>,
     asked: BTreeMap<u64, (usize, Ask)>,
@@ -76,6 +80,8 @@ impl World {
             salt: rng.next_u64() as u32,
             snapshot_after_bytes: 32 << 10,
             snapshot_after_ratio: 1,
+            compact_floor_bytes: rng.below(3) * (100 << 10),
+            scrub_bytes_per_s: 0,
         };
         let disk = SimDisk::new();
         let mut core = Core::new(1);
@@ -90,6 +96,7 @@ impl World {
             now: 1_700_000_000_000,
             rng,
             options,
+            compaction: None,
             unwritten: VecDeque::new(),
             pending: Vec::new(),
             asked: BTreeMap::new(),
@@ -168,14 +175,16 @@ impl World {
             }
             440..700 => self.write_one(),
             700..850 => self.sync(),
-            850..900 => drop(self.journal.keeper.step()),
+            850..890 => drop(self.journal.keeper.step()),
+            890..900 | 988.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
                 self.now += 1 + self.rng.below(ms);
                 self.say(|| String::from("the clock jumps"));
             }
             930..950 if self.journal.snapshotter.due() || self.rng.chance(20) => self.snapshot(),
-            950..955 => self.journal.appender.mark(),
+            950..953 => self.journal.appender.mark(),
+            953..955 => self.scrub(),
             955..965 => {
                 self.turn(Vec::new());
                 self.check_all();
@@ -458,18 +467,6 @@ impl World {
         self.sync();
     }
 
-    fn snapshot(&mut self) {
-        match self.journal.snapshotter.run(&mut Core::new(1)) {
-            Ok(Some(done)) => {
-                self.met.snapshots += 1;
-                self.met.recycled += done.recycled as u64;
-                self.say(|| format!("snapshot {done:?}"));
-            }
-            Ok(None) => {}
-            Err(error) => self.say(|| format!("no snapshot: {error}")),
-        }
-    }
-
     /// Says what may be said.
     fn release(&mut self) {
         if self.journal.marks.poisoned() {
@@ -535,7 +532,13 @@ impl World {
         let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
         let poisoned = self.journal.marks.poisoned();
         let mut rng = Rng::new(self.rng.next_u64());
-        let mut disk = if power { self.disk.crashed(&mut rng) } else { self.disk.killed() };
+        let restored = if rng.chance(10) && !poisoned { self.restored() } else { None };
+        let from_backup = restored.is_some();
+        let mut disk = match restored {
+            Some(restored) => restored,
+            None if power => self.disk.crashed(&mut rng),
+            None => self.disk.killed(),
+        };
         self.met.crashes += 1;
         if power {
             self.met.power += 1;
@@ -587,6 +590,7 @@ impl World {
         };
         (self.core, self.journal, self.disk) = (core, journal, disk);
         (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
         self.met.restored += u64::from(report.snapshot.is_some());
@@ -606,7 +610,12 @@ impl World {
         let cut = report.cut;
         // A flipped bit behind the last mark is a torn tail to any reader.
         if flipped.is_none() || cut >= durable {
-            let keep = if power || poisoned || flipped.is_some() { durable } else { written };
+            let lossy = power || poisoned || from_backup || flipped.is_some();
+            let keep = if lossy { durable } else { written };
+            assert!(
+                !from_backup || flipped.is_some() || cut == durable,
+                "a backup made at {durable} ends at {cut}"
+            );
             assert!(
                 cut >= keep,
                 "lost: the journal ends at {cut}, and {keep} was kept (power {power})"

@@ -634,6 +634,7 @@ impl World {
                 all.extend(next.map(|next| format!("more from {next}")));
                 all.join(", ")
             }
+            Reply::Located(places) => format!("{} places", places.len()),
         };
         writeln!(self.said, "{text}").unwrap();
     }
