@@ -21,6 +21,7 @@ mod housekeeping;
 pub mod journal;
 mod mailbox;
 mod open;
+mod reads;
 mod shard;
 pub mod topic;
 mod topics;

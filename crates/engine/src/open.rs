@@ -10,15 +10,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
-use crate::codec::Stored;
-use crate::command::{Command, ToRoute};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
-use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
 use crate::housekeeping::{Housekeeping, Ledger};
 use crate::journal::{self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments};
 use crate::mailbox::{Mailbox, Pending};
+use crate::reads;
 use crate::shard::Shard;
 
 /// How often, and how long apart, a locked directory is tried again.
@@ -158,8 +156,8 @@ impl Engine {
             segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
-        let (routes, to_route) = std::sync::mpsc::channel();
-        mailbox.set_routes(routes);
+        let (reads, to_read) = std::sync::mpsc::channel();
+        mailbox.set_reads(reads);
         let housekeeping = Housekeeping::new(
             snapshotter,
             scrubber,
@@ -170,9 +168,9 @@ impl Engine {
         );
         let threads = vec![
             spawn("core", move || shard.run())?,
-            spawn("routes", {
+            spawn("reads", {
                 let (mailbox, segments) = (mailbox.clone(), segments.clone());
-                move || read_routes(&to_route, &segments, &mailbox)
+                move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox))
             })?,
             spawn("spares", move || keeper.run())?,
             spawn("housekeeping", move || housekeeping.run())?,
@@ -184,26 +182,6 @@ impl Engine {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
-}
-
-/// Reads what topics must route before they could: its headers are on disk, and the core reads no disk.
-fn read_routes(
-    to_route: &std::sync::mpsc::Receiver<(QueueId, Vec<ToRoute>)>,
-    segments: &Segments,
-    mailbox: &Mailbox,
-) {
-    while let Ok((topic, mut items)) = to_route.recv() {
-        for item in &mut items {
-            match Stored::read_now(segments, item.pos) {
-                Ok(stored) => item.message = Some(Box::new(stored.message)),
-                Err(error) => {
-                    let pos = item.pos;
-                    tracing::error!(%pos, %error, "a message cannot be read, and so not be routed");
-                }
-            }
-        }
-        mailbox.tell(Command::Route { topic, items });
-    }
 }
 
 impl Running {

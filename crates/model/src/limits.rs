@@ -86,3 +86,5 @@ pub const SQL_LIKE_BYTES_MAX: usize = 4096;
 pub const TOPICS_MAX: usize = 100_000;
 /// How often a message is forwarded before that must be a circle: Service Bus allows four.
 pub const HOPS_MAX: u8 = 4;
+/// Deaths of one message that are remembered when it is stored anew; older ones are forgotten.
+pub const DEATHS_MAX: usize = 64;

@@ -208,7 +208,9 @@ enum Link {
 
 /// A message as compaction copies it: all that its records say, in one. Its places are for the caller to fill in.
 pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
-    let stored = Stored::read(reading, pos, Patience::Blocking, &mut None)?;
+    let mut stored = Stored::read(reading, pos, Patience::Blocking, &mut None)?;
+    // A message may go round for years; what it died of long ago is of no use to anybody.
+    stored.deaths.truncate(limits::DEATHS_MAX);
     let mut head = Vec::with_capacity(256);
     put_head(&mut head, &stored.message, false)
         .map_err(|refusal| io::Error::new(io::ErrorKind::InvalidData, refusal.to_string()))?;

@@ -497,6 +497,7 @@ impl Core {
         if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
             self.under.insert(pos, Under { from: over.from, users: 1 });
             q.newest.insert(seq, pos);
+            self.deepened(id, seq, pos);
         }
     }
 
@@ -541,6 +542,7 @@ impl Core {
             if let Some(q) = self.queues.get_mut(&place.queue) {
                 q.newest.insert(place.seq, pos);
             }
+            self.deepened(place.queue, place.seq, pos);
         }
         self.forget_records(pos);
     }

@@ -80,6 +80,8 @@ struct Live {
     /// Queues that may hold more than they should, and queues whose last consumer left.
     overfull: Vec<QueueId>,
     leaving: Vec<QueueId>,
+    /// Messages under so many records that they should be stored anew.
+    deep: Vec<(QueueId, u64)>,
     /// What found no room in the journal and is tried again, all of it by one timer.
     stalled: BTreeSet<Stalled>,
     random: u64,
@@ -131,6 +133,8 @@ pub enum To {
     Consumer(ConsumerId, Notice),
     /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
     Route(QueueId, Vec<ToRoute>),
+    /// Messages under so many records that they should be stored anew, with `Command::Relocate`.
+    Rewrite(Vec<Resident>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -194,6 +198,7 @@ impl Core {
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
             overfull: Vec::new(),
+            deep: Vec::new(),
             leaving: Vec::new(),
             stalled: BTreeSet::new(),
             random,

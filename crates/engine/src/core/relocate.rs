@@ -7,7 +7,7 @@ use bytes::Bytes;
 use malote_model::{LeaseToken, SessionId, limits};
 
 use super::leases::Leased as Kind;
-use super::{Core, Decided, Needs, Turn};
+use super::{Core, Decided, Needs, Output, To, Turn};
 use crate::codec::DeadLetter;
 use crate::command::Reply;
 use crate::event::{Event, Kept, QueueId};
@@ -18,6 +18,9 @@ const RECORD_BYTES: u64 = 48;
 
 /// A frame's header and a few numbers take less than this.
 const FIELDS_BYTES: usize = 96;
+
+/// A message under so many records is stored anew: whoever reads it follows them all.
+const DEPTH_MAX: usize = 64;
 
 /// A live record that stands, or lies over one that stands, in a segment that is to be emptied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,6 +123,16 @@ impl Core {
         found
     }
 
+    /// One more record lies over a message: perhaps one too many.
+    pub(super) fn deepened(&mut self, id: QueueId, seq: u64, newest: Pos) {
+        if self.live.is_some()
+            && self.records(newest).nth(DEPTH_MAX).is_some()
+            && let Some(live) = self.live.as_mut()
+        {
+            live.deep.push((id, seq));
+        }
+    }
+
     /// A message stands here now, whole, and nothing lies under it.
     pub(super) fn kept(&mut self, pos: Pos, kept: &Kept) {
         for &(id, seq) in &kept.places {
@@ -139,6 +152,21 @@ impl Core {
 }
 
 impl Turn<'_> {
+    /// Asks for messages under too many records to be stored anew.
+    pub(super) fn offer_deep(&mut self) {
+        let mut deep = std::mem::take(&mut self.core.live().deep);
+        deep.sort_unstable();
+        deep.dedup();
+        let at = |&(id, seq): &(QueueId, u64)| self.core.queues.get(&id)?.pos(seq);
+        let found = deep.iter().filter_map(|place| Some((at(place)?, *place)));
+        let of = |(id, seq)| Whose::Message(id, seq);
+        let items: Vec<_> = found.map(|(at, place)| Resident { at, of: of(place) }).collect();
+        if !items.is_empty() {
+            let written = self.log.end_pos();
+            self.out.push(Output { to: To::Rewrite(items), durable: Pos::ZERO, written });
+        }
+    }
+
     /// Journals copies of what is still as it was when they were made.
     pub(super) fn relocate(&mut self, items: Vec<Relocation>) -> Decided {
         let mut room = 0;

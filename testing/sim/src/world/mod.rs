@@ -363,7 +363,9 @@ impl World {
             let is_own = |output: &&Output| matches!(&output.to, To::Request(r, _) if r == request);
             let answer = out.iter().find(is_own).map(|output| match &output.to {
                 To::Request(_, answer) => answer,
-                To::Consumer(..) | To::Route(..) => unreachable!("a request was found"),
+                To::Consumer(..) | To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("a request was found")
+                }
             });
             if matches!(answer, Some(Err(Refusal::DiskFull))) {
                 let publishes = matches!(ask, Ask::Send { .. } | Ask::Replace { .. });
@@ -390,7 +392,9 @@ impl World {
             let at = durable.max(written);
             let mut expected = Vec::new();
             let need = match &to {
-                To::Route(..) => unreachable!("there are no topics"),
+                To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("there are no topics, and few changes")
+                }
                 To::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
@@ -502,7 +506,7 @@ impl World {
                 self.met.granted += grants.len() as u64;
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
-            To::Route(..) => unreachable!("there are no topics"),
+            To::Route(..) | To::Rewrite(..) => unreachable!("there are no topics, and few changes"),
             To::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");
