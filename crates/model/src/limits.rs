@@ -66,6 +66,8 @@ pub const TRANSACTION_BYTES_MAX: u64 = 16 << 20;
 pub const TRANSACTION_MS_MAX: u64 = 120_000;
 /// Rules of one topic: bindings of an exchange, or rules of all subscriptions together.
 pub const RULES_PER_TOPIC_MAX: usize = 1_000_000;
+/// Rules of all topics: each costs some hundred bytes, a filter's own words beside it.
+pub const RULES_MAX: usize = 4_000_000;
 /// Name of a rule: Service Bus allows 50 characters; an AMQP binding is named by its routing key.
 pub const RULE_NAME_BYTES_MAX: usize = 512;
 /// Key or pattern of a rule: as long as the key of a message may be.

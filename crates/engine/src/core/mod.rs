@@ -53,6 +53,8 @@ pub struct Core {
     topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
     under: HashMap<Pos, Under, FixedState>,
+    /// Rules of all topics.
+    rules: usize,
     /// Keys that all queues remember.
     seen_keys: usize,
     epoch: u32,
@@ -171,6 +173,7 @@ impl Core {
             topics: fixed(),
             topic_names: BTreeMap::new(),
             under: fixed(),
+            rules: 0,
             seen_keys: 0,
             epoch: 0,
             last_at: 0,
