@@ -76,6 +76,33 @@ impl Command {
     }
 }
 
+/// A noun of the command line: verbs that each ask the server, as `malote NOUN VERB`.
+macro_rules! noun {
+    ($(#[$about:meta])* $noun:ident { $($verb:ident($args:ty),)+ }) => {
+        $(#[$about])*
+        #[derive(clap::Args)]
+        pub(crate) struct $noun {
+            #[command(flatten)]
+            remote: $crate::args::Remote,
+            #[command(subcommand)]
+            verb: Verb,
+        }
+
+        #[derive(clap::Subcommand)]
+        enum Verb { $($verb($args)),+ }
+
+        impl $noun {
+            pub(crate) fn run(self) -> anyhow::Result<()> {
+                let Self { remote, verb } = self;
+                remote.run(|api, out| async move {
+                    match verb { $(Verb::$verb(verb) => verb.run(&api, out).await),+ }
+                })
+            }
+        }
+    };
+}
+pub(crate) use noun;
+
 /// What every command that talks to a server takes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Remote {

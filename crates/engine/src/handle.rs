@@ -218,8 +218,18 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to queues and topics.
+    /// Sends all or none, to queues and topics. Waits while too much is being sent.
     pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+        self.send_unless(messages, std::future::pending()).await
+    }
+
+    /// As [`Engine::send`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing sent.
+    /// What has found room is not affected: its outcome is always awaited.
+    pub async fn send_unless(
+        &self,
+        messages: Vec<(impl Into<Address>, Message)>,
+        enough: impl Future<Output = ()>,
+    ) -> Answer<Vec<Sent>> {
         let messages: Vec<(Address, Message)> =
             messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
         let told = tracing::enabled!(tracing::Level::DEBUG);
@@ -229,7 +239,11 @@ impl Engine {
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
-        let _publishing = self.shared.mailbox.publish_permit(&items).await?;
+        let _publishing = tokio::select! {
+            biased;
+            room = self.shared.mailbox.publish_permit(&items) => room?,
+            () = enough => return Err(Refusal::Busy.into()),
+        };
         let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
         for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);

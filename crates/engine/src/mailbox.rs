@@ -1,5 +1,6 @@
 //! The way into the core's thread, and the way its words find back.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Rep
 use crate::core::{FixedState, To};
 use crate::event::QueueId;
 use crate::handle::EngineError;
+use crate::journal::Marks;
 
 /// Kilobytes of messages that are being sent and not yet answered: senders beyond that wait, settlers never do.
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
@@ -34,6 +36,7 @@ pub(crate) struct Mailbox {
     publishing: Semaphore,
     next_id: AtomicU64,
     poisoned: AtomicBool,
+    marks: Arc<Marks>,
     outlets: Mutex<Outlets>,
     routes: Mutex<Option<Routes>>,
 }
@@ -50,7 +53,7 @@ struct Outlets {
 }
 
 impl Mailbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(marks: Arc<Marks>) -> Self {
         let outlets = Outlets {
             connections: HashMap::with_hasher(FixedState),
             consumers: HashMap::with_hasher(FixedState),
@@ -61,6 +64,7 @@ impl Mailbox {
             publishing: Semaphore::new(PUBLISHING_KIB_MAX as usize),
             next_id: AtomicU64::new(1),
             poisoned: AtomicBool::new(false),
+            marks,
             outlets: Mutex::new(outlets),
             routes: Mutex::new(None),
         }
@@ -141,8 +145,10 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
+    /// The journal knows first: whoever loses its answer to a failed sync must not hear that the broker is merely
+    /// stopping, which would mean that nothing happened.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::SeqCst)
+        self.poisoned.load(Ordering::SeqCst) || self.marks.poisoned()
     }
 
     fn closed(&self) -> EngineError {

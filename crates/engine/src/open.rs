@@ -17,9 +17,7 @@ use crate::disk::{DirError, Disk, OsDisk};
 use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
 use crate::housekeeping::{Housekeeping, Ledger};
-use crate::journal::{
-    self, Callbacks, Marks, Options, Pipeline, Pool, Recovered, Report, Segments,
-};
+use crate::journal::{self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments};
 use crate::mailbox::{Mailbox, Pending};
 use crate::shard::Shard;
 
@@ -67,7 +65,6 @@ pub struct Running {
     stopping: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     report: Report,
-    marks: Arc<Marks>,
     segments: Segments,
     disk: Arc<dyn Disk>,
 }
@@ -120,7 +117,7 @@ impl Engine {
         }
         syncer.sync().map_err(OpenError::Start)?;
 
-        let mailbox = Arc::new(Mailbox::new());
+        let mailbox = Arc::new(Mailbox::new(marks.clone()));
         let (on_written, on_durable, on_poison) =
             (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let callbacks = Callbacks {
@@ -180,7 +177,7 @@ impl Engine {
             spawn("spares", move || keeper.run())?,
             spawn("housekeeping", move || housekeeping.run())?,
         ];
-        let running = Running { mailbox, pool, stopping, threads, report, marks, segments, disk };
+        let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
     }
 }
@@ -217,7 +214,7 @@ impl Running {
 
     /// Whether the disk failed. The process should end: a restart goes through recovery.
     pub fn is_poisoned(&self) -> bool {
-        self.mailbox.is_poisoned() || self.marks.poisoned()
+        self.mailbox.is_poisoned()
     }
 
     /// Bytes of journal in use.

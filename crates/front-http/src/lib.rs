@@ -72,6 +72,7 @@ pub struct Api {
     /// The last hour of every queue.
     pub history: Arc<history::History>,
     bodies: Arc<Semaphore>,
+    control_bodies: Arc<Semaphore>,
     /// One backup at a time: each reads the whole disk.
     backups: Arc<Semaphore>,
     native: Arc<native::Connections>,
@@ -88,7 +89,9 @@ impl Api {
         readiness: Arc<Readiness>,
         shutdown: CancellationToken,
     ) -> Self {
-        let bodies = Arc::new(Semaphore::new(Self::bodies_shares(limits.bodies_bytes_max)));
+        let shares = |bytes| Arc::new(Semaphore::new(Self::bodies_shares(bytes)));
+        let bodies = shares(limits.bodies_bytes_max);
+        let control_bodies = shares(limits.control_bodies_bytes_max);
         Self {
             engine,
             access,
@@ -100,6 +103,7 @@ impl Api {
             metrics: Arc::default(),
             history: Arc::default(),
             bodies,
+            control_bodies,
             backups: Arc::new(Semaphore::new(1)),
             native: Arc::default(),
             tasks: TaskTracker::new(),

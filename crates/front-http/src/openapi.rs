@@ -319,9 +319,15 @@ fn describe(name: &str) -> Operation {
             None,
             vec![(101, "Frames follow", None)],
         ),
-        "livez" => {
-            op("observe", "The process lives", None, vec![(200, "It does", Text("text/plain"))])
-        }
+        "livez" => op(
+            "observe",
+            "The process lives",
+            None,
+            vec![
+                (200, "It does", Text("text/plain")),
+                (503, "The disk failed: it must be restarted", Text("text/plain")),
+            ],
+        ),
         "readyz" => Operation {
             query: vec![("verbose", "string", "List the checks")],
             ..op(

@@ -10,6 +10,21 @@ use common::{Broker, Q, receive, send, settle, with_queue};
 use serde_json::{Value, json};
 
 #[tokio::test]
+async fn what_curl_says_unasked_is_no_media_type() {
+    let broker = with_queue(json!({})).await;
+    let form = "application/x-www-form-urlencoded";
+    for (says, kept) in
+        [(form, None), ("application/x-www-form-urlencoded; charset=utf-8", Some(()))]
+    {
+        let headers = [("content-type", says)];
+        broker.raw("POST", &format!("{Q}/messages"), &headers, "Hello").await.expect(201);
+        let got = &receive(&broker, json!({"mode": "delete"})).await[0];
+        assert_eq!(got["body"], "Hello");
+        assert_eq!(got.get("content_type").and_then(Value::as_str), kept.map(|()| says));
+    }
+}
+
+#[tokio::test]
 async fn the_document_has_every_route_and_every_route_answers() {
     let broker = Broker::start();
     let document = broker.get("/api/v1/openapi.json").await.expect(200);

@@ -120,16 +120,9 @@ pub fn recover(
         // A directory keeps the salt it was created with.
         salt: found.chain.last().map_or(options.salt, |segment| segment.salt),
     };
-    let current = begin(&*disk, &pool, &header)?;
-    for file in dropped {
-        retire(&file)?;
-        pool.give_back(file);
-    }
-
     let segments = Segments::default();
     found.chain.into_iter().for_each(|segment| segments.insert(segment));
-    segments.insert(current.clone());
-    let marks = Marks::new(Pos::new(current.generation, HEADER_BYTES as u32));
+    let marks = Marks::new(Pos::new(header.generation, HEADER_BYTES as u32));
     let snapshotter = Snapshotter {
         disk: disk.clone(),
         options: options.clone(),
@@ -141,6 +134,7 @@ pub fn recover(
         live: Arc::new(Mutex::new(Live::of(core))),
         relocated: false,
     };
+    // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
     snapshotter.recycle();
     let scrubber = Scrubber {
         disk: disk.clone(),
@@ -154,6 +148,12 @@ pub fn recover(
         marks: marks.clone(),
         live: snapshotter.live.clone(),
     };
+    let current = begin(&*disk, &pool, &header)?;
+    segments.insert(current.clone());
+    for file in dropped {
+        retire(&file)?;
+        pool.give_back(file);
+    }
     pool.probe()?;
     report.generation = current.generation;
     report.segments = segments.count();

@@ -368,6 +368,8 @@ fn frames() -> Value {
         "frame_bytes_max",
         "frames_max",
         "requests_max",
+        "sends_max",
+        "send_bytes_max",
         "consumers_max",
         "ping_every_ms",
         "silence_max_ms",
