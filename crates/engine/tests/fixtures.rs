@@ -20,14 +20,14 @@ use bytes::Bytes;
 use expect_test::expect_file;
 use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Reply};
 use malote_engine::compact::{Compaction, RESIDENTS_MAX};
-use malote_engine::core::{Core, To, Turn};
+use malote_engine::core::{Copied, Core, Relocation, To, Turn};
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Options, Recovered, recover, restore, verify};
 use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
 use malote_model::{
-    Address, Body, BodyKind, Changes, DeadLetterTarget, Durability, LeaseToken, Message, Native,
-    QueueName, QueueSpec, Refusal, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp,
-    Value, When,
+    Address, Body, BodyKind, Changes, DeadLetterTarget, Durability, Filter, LeaseToken, Message,
+    Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions, Settlement,
+    SqlAction, Timestamp, TopicName, TopicSpec, Value, When,
 };
 
 /// The day on which every fixture was made.
@@ -149,19 +149,25 @@ impl Hand {
         held
     }
 
-    /// A snapshot, and copies of what stands in the way of recycling. Tells how many.
-    fn keep_house(&mut self) -> u64 {
+    /// A snapshot, and copies of what stands in the way of recycling. Tells how many, and how many of them for several
+    /// queues at once.
+    fn keep_house(&mut self) -> (u64, u64) {
         let mut core = Core::new(1);
         self.journal.snapshotter.run(&mut core).unwrap();
         let victims = self.journal.snapshotter.victims();
         let residents = core.residents(&victims, RESIDENTS_MAX);
         let mut compaction = Compaction::new(residents, options().segment_bytes);
-        let mut copied = 0;
+        let (mut copied, mut shared) = (0, 0);
+        let several = |item: &Relocation| match &item.copy {
+            Copied::Message(kept) => kept.places.len() > 1,
+            Copied::State(..) => false,
+        };
         while let Some(items) = compaction.next_batch(&self.journal.segments) {
+            shared += items.iter().filter(|item| several(item)).count() as u64;
             let Reply::Count(n) = self.ask(Command::Relocate { items }) else { panic!("no") };
             copied += n;
         }
-        copied
+        (copied, shared)
     }
 }
 
@@ -259,6 +265,18 @@ fn make(dir: &Path) -> Hand {
         let of = ["a", "b"][n % 2];
         hand.send("fixed", message(&format!("f{n}"), Some(of), "fixed"));
     }
+    let topic = TopicName::new("news").unwrap();
+    let spec = Box::<TopicSpec>::default();
+    hand.ask(Command::DeclareTopic { name: topic.clone(), spec });
+    for (queue, action) in [("east", None), ("west", None), ("north", Some("SET changed = 6"))] {
+        hand.declare(queue, QueueSpec::default());
+        let action = action.map(|text| SqlAction::new(text, Vec::new()).unwrap());
+        let rule = Rule { name: "all".into(), filter: Filter::All, action };
+        let (topic, rule) = (topic.clone(), Box::new(rule));
+        hand.ask(Command::Bind { topic, queue: name(queue), rule });
+    }
+    let news = Outgoing::to_topic(message("news", None, "to three queues"), false).unwrap();
+    hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
     hand.send("gone", message("gone", None, "gone"));
     hand.ask(Command::Delete { name: name("gone") });
 
@@ -283,7 +301,7 @@ fn make(dir: &Path) -> Hand {
     hand.settle(vec![leases[1]], Settlement::DeadLetter { reason, text, changes: changes(5) });
     hand.ask(Command::Pause { queue: name("fixed"), paused: true });
     hand.ask(Command::Update { name: name("plain"), spec: Box::new(plain) });
-    let mut copied = 0;
+    let (mut copied, mut shared) = (0, 0);
     for round in 0..6 {
         for n in 0..40 {
             hand.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
@@ -294,9 +312,10 @@ fn make(dir: &Path) -> Hand {
         hand.settle(leases.split_off(1), Settlement::Complete);
         hand.settle(keep, Settlement::Release { delay_ms: 0 });
         hand.settle(leases, Settlement::Release { delay_ms: 0 });
-        copied += hand.keep_house();
+        let (n, of_them) = hand.keep_house();
+        (copied, shared) = (copied + n, shared + of_them);
     }
-    assert!(copied > 0, "something was copied");
+    assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
     // Behind the last snapshot.
     hand.send("plain", message("last", None, "last"));
     let items = vec![(Seq(1), name("plain"))];
