@@ -9,6 +9,7 @@ mod apply;
 mod consume;
 mod dedup;
 mod expire;
+mod held;
 mod hold;
 mod index;
 mod leases;
