@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use malote_model::{DeadReason, QueueSpec, SessionId};
+use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
 
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
@@ -44,6 +44,7 @@ impl Core {
                 }
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
+                self.may_overflow(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -223,6 +224,11 @@ impl Core {
             self.touch(id);
         }
         self.arm_expiry(id);
+        self.may_overflow(id);
+    }
+
+    /// There may be more ready messages than before: limits are looked at before the turn ends.
+    pub(super) fn may_overflow(&mut self, id: QueueId) {
         let limited = self.queues.get(&id).is_some_and(|q| q.drops());
         if let Some(live) = self.live.as_mut().filter(|_| limited) {
             live.overfull.push(id);
@@ -385,7 +391,7 @@ impl Core {
     }
 
     /// Timers are not part of the journal: they follow from the state.
-    pub(super) fn set_timers(&mut self) {
+    pub(super) fn set_timers(&mut self, now: Timestamp) {
         let Some(live) = self.live.as_mut() else { return };
         let mut ids: Vec<_> = self.queues.keys().copied().collect();
         ids.sort_unstable();
@@ -409,6 +415,8 @@ impl Core {
         ids.sort_unstable();
         for id in ids {
             self.arm_expiry(id);
+            // Nobody can have used it while the broker was not there.
+            self.used(id, now);
             self.arm_idle(id);
         }
     }
@@ -427,6 +435,7 @@ impl Core {
             q.lanes.iter_mut().for_each(BTreeSet::clear);
             q.kept.clear();
             q.expiring.clear();
+            q.own_expiries = 0;
             q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =

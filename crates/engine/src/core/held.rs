@@ -146,6 +146,7 @@ impl Core {
         let rests_on = if over.is_some() || *cause == Cause::Abandoned { pos } else { Pos::ZERO };
         self.unlock(rests_on, *id, lease_slot);
         self.touch(*id);
+        self.may_overflow(*id);
     }
 
     pub(super) fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
@@ -183,6 +184,8 @@ impl Core {
             q.touched.remove(&seq);
         }
         q.recount(seq, Some(from), None);
+        self.may_overflow(id);
+        let Some(q) = self.queues.get_mut(&id) else { return };
         if q.sessions.is_none() {
             q.make_ready(seq);
             return self.touch(id);
