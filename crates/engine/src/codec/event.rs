@@ -399,6 +399,13 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     })
 }
 
+impl Event {
+    /// What a journal frame says, for whoever must look into a journal. The body of a message is left out.
+    pub fn decode(kind: u8, body: &[u8]) -> Option<Event> {
+        decode_event(kind, body).ok()
+    }
+}
+
 /// What a record says, but for the body of a message: a replay needs only its size.
 pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     let r = &mut Reader::new(body);

@@ -44,6 +44,7 @@ impl Core {
                 }
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
+                self.may_overflow(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -222,6 +223,11 @@ impl Core {
             self.touch(id);
         }
         self.arm_expiry(id);
+        self.may_overflow(id);
+    }
+
+    /// There may be more ready messages than before: limits are looked at before the turn ends.
+    fn may_overflow(&mut self, id: QueueId) {
         let limited = self.queues.get(&id).is_some_and(|q| q.drops());
         if let Some(live) = self.live.as_mut().filter(|_| limited) {
             live.overfull.push(id);
@@ -473,6 +479,7 @@ impl Core {
         let rests_on = if over.is_some() || *cause == Cause::Abandoned { pos } else { Pos::ZERO };
         self.unlock(rests_on, *id, lease_slot);
         self.touch(*id);
+        self.may_overflow(*id);
     }
 
     fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
@@ -554,6 +561,8 @@ impl Core {
             q.touched.remove(&seq);
         }
         q.recount(seq, Some(from), None);
+        self.may_overflow(id);
+        let Some(q) = self.queues.get_mut(&id) else { return };
         if q.sessions.is_none() {
             q.make_ready(seq);
             return self.touch(id);
@@ -657,7 +666,7 @@ impl Core {
     }
 
     /// Timers are not part of the journal: they follow from the state.
-    pub(super) fn set_timers(&mut self) {
+    pub(super) fn set_timers(&mut self, now: Timestamp) {
         let Some(live) = self.live.as_mut() else { return };
         let mut ids: Vec<_> = self.queues.keys().copied().collect();
         ids.sort_unstable();
@@ -681,6 +690,8 @@ impl Core {
         ids.sort_unstable();
         for id in ids {
             self.arm_expiry(id);
+            // Nobody can have used it while the broker was not there.
+            self.used(id, now);
             self.arm_idle(id);
         }
     }
@@ -699,6 +710,7 @@ impl Core {
             q.lanes.iter_mut().for_each(BTreeSet::clear);
             q.kept.clear();
             q.expiring.clear();
+            q.own_expiries = 0;
             q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =

@@ -55,11 +55,11 @@ impl Turn<'_> {
                 }
             };
             self.end();
-            self.make_room();
             if !done {
                 self.try_again(timer);
             }
         }
+        self.make_room();
     }
 
     fn lease_due(&mut self, slot: u32) -> bool {

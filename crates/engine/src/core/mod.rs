@@ -203,7 +203,7 @@ impl Core {
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
         turn.remove_orphans()?;
-        self.set_timers();
+        self.set_timers(now);
         Ok(())
     }
 

@@ -258,7 +258,7 @@ impl Turn<'_> {
             else {
                 continue;
             };
-            let priority = source.kept.get(&from_seq).map_or(0, |kept| kept.priority);
+            let priority = source.index.priority(from_seq);
             let kept = Kept { session, priority, ..Kept::default() };
             let seq = self.core.queues[&queue].next_seq;
             let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];

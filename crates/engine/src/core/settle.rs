@@ -210,6 +210,7 @@ impl Turn<'_> {
             Settlement::Release { delay_ms } => {
                 self.return_message(slot, Cause::Released, *delay_ms, &Changes::default());
             }
+            Settlement::Defer { .. } if self.expire_instead(queue, seq) => {}
             Settlement::Defer { changes } => {
                 let over = self.over(queue, seq, changes);
                 let lazy = !self.durable(queue);
@@ -316,7 +317,12 @@ impl Turn<'_> {
             // What cannot be read is no use in another queue, and no longer there if it is dropped.
             _ if q.owner.is_some() || damaged => q.dead,
             DeadLetterTarget::Drop if !asked => {
-                let (why, seqs) = (Removal::Dropped(cause), vec![from_seq]);
+                let why = match reason {
+                    DeadReason::Expired => Removal::Expired,
+                    DeadReason::Overflowed => Removal::Overflowed,
+                    _ => Removal::Dropped(cause),
+                };
+                let seqs = vec![from_seq];
                 let lazy = !q.durable();
                 self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
                 return;

@@ -135,7 +135,7 @@ impl World {
             changes
         };
         let command = match *verb {
-            "queue" => {
+            "queue" | "update" => {
                 let mut spec =
                     QueueSpec { lock_ms: number("lock").unwrap_or(30_000), ..QueueSpec::default() };
                 spec.failed_max = number("failed").map(|n| n as u32);
@@ -188,7 +188,9 @@ impl World {
                     None => {}
                 }
                 spec.forward_to = option("to").map(address);
-                if plain[0].contains("/Subscriptions/") {
+                if *verb == "update" {
+                    Command::Update { name: queue(0), spec: Box::new(spec) }
+                } else if plain[0].contains("/Subscriptions/") {
                     let rules = option("where").map(|filter| vec![rule(filter, &option)]);
                     Command::Subscribe { name: queue(0), spec: Box::new(spec), rules }
                 } else {
@@ -336,7 +338,8 @@ impl World {
                 state: state(),
             },
             "replace" => {
-                let mut message = Message::default();
+                let dedup_id = option("known").map(Into::into);
+                let mut message = Message { dedup_id, ..Message::default() };
                 message.body.bytes = Bytes::copy_from_slice(plain[2].as_bytes());
                 message.session = option("s").map(|s| SessionId::new(s).unwrap());
                 Command::Replace {
