@@ -1,5 +1,7 @@
 //! What a run went through.
 
+use crate::decide::Happened;
+
 /// What a run went through: one that meets nothing proves nothing.
 #[derive(Default, Debug, Clone, Copy)]
 pub struct Met {
@@ -23,6 +25,11 @@ pub struct Met {
     pub restored: u64,
     pub recycled: u64,
     pub full: u64,
+    pub duplicates: u64,
+    pub expired: u64,
+    pub overflowed: u64,
+    pub went: u64,
+    pub committed: u64,
 }
 
 impl Met {
@@ -33,7 +40,18 @@ impl Met {
         }
     }
 
-    fn all(&mut self) -> [&mut u64; 20] {
+    /// Takes over what the model counted.
+    pub(super) fn note(&mut self, happened: &mut Happened) {
+        let Happened { duplicates, expired, overflowed, went, committed } =
+            std::mem::take(happened);
+        self.duplicates += duplicates;
+        self.expired += expired;
+        self.overflowed += overflowed;
+        self.went += went;
+        self.committed += committed;
+    }
+
+    fn all(&mut self) -> [&mut u64; 25] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -55,10 +73,15 @@ impl Met {
             &mut self.restored,
             &mut self.recycled,
             &mut self.full,
+            &mut self.duplicates,
+            &mut self.expired,
+            &mut self.overflowed,
+            &mut self.went,
+            &mut self.committed,
         ]
     }
 
-    fn values(&self) -> [u64; 20] {
+    fn values(&self) -> [u64; 25] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }
