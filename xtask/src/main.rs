@@ -17,10 +17,11 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
-  test            what CI runs: check, then short runs of sim, fuzz and crash
+  test            what CI runs: check, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
+  full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
@@ -32,6 +33,9 @@ const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
 ];
+
+/// One round on the smallest disk on which it makes sense.
+const FULL_SHORT: &[&str] = &["--rounds", "1", "--mib", "576"];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -56,7 +60,7 @@ fn run(args: &[String]) -> Result<bool> {
         ("check", []) => check(),
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
-        ("sim" | "crash" | "fuzz", _) => return passed_through(command, rest),
+        ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
         ("mutate", _) => mutate::steps(rest),
         ("check" | "test" | "tidy", _) => bail!("`{command}` takes no arguments\n\n{USAGE}"),
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
@@ -86,6 +90,7 @@ fn test() -> Vec<Step> {
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
+    steps.push(Step::sim("full disk", "full", FULL_SHORT));
     steps
 }
 
@@ -93,11 +98,11 @@ fn tidy_step() -> Step {
     Step::new("tidy", tidy::run)
 }
 
-/// `sim`, `crash` and `fuzz` speak for themselves: their output and their exit code are the
+/// `sim`, `crash`, `full` and `fuzz` speak for themselves: their output and their exit code are the
 /// answer.
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
-    if command == "crash" {
-        // The loop kills the real binary; an old one would prove nothing.
+    if command == "crash" || command == "full" {
+        // They run the real binary; an old one would prove nothing.
         cargo::run(&["build", "--release", "-p", "malote"])?;
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -9,8 +9,8 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    bench, completions, config, dlq, health, key, peek, queue, receive, send, serve, session,
-    settle, tail, token, user, verify, version,
+    backup, bench, completions, config, dlq, health, key, peek, queue, receive, restore, send,
+    serve, session, settle, tail, token, user, verify, version,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Token(token::Token),
     Config(config::Config),
     Verify(verify::Verify),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
     Health(health::Health),
     Bench(bench::Bench),
     Completions(completions::Completions),
@@ -64,6 +66,8 @@ impl Command {
             Self::Token(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Verify(command) => command.run(),
+            Self::Backup(command) => command.run(),
+            Self::Restore(command) => command.run(),
             Self::Health(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
@@ -71,6 +75,33 @@ impl Command {
         }
     }
 }
+
+/// A noun of the command line: verbs that each ask the server, as `malote NOUN VERB`.
+macro_rules! noun {
+    ($(#[$about:meta])* $noun:ident { $($verb:ident($args:ty),)+ }) => {
+        $(#[$about])*
+        #[derive(clap::Args)]
+        pub(crate) struct $noun {
+            #[command(flatten)]
+            remote: $crate::args::Remote,
+            #[command(subcommand)]
+            verb: Verb,
+        }
+
+        #[derive(clap::Subcommand)]
+        enum Verb { $($verb($args)),+ }
+
+        impl $noun {
+            pub(crate) fn run(self) -> anyhow::Result<()> {
+                let Self { remote, verb } = self;
+                remote.run(|api, out| async move {
+                    match verb { $(Verb::$verb(verb) => verb.run(&api, out).await),+ }
+                })
+            }
+        }
+    };
+}
+pub(crate) use noun;
 
 /// What every command that talks to a server takes.
 #[derive(Clone, Debug, clap::Args)]

@@ -6,6 +6,7 @@
 mod api;
 mod args;
 mod ask;
+mod backup;
 mod bench;
 mod completions;
 mod config;
@@ -19,6 +20,7 @@ mod output;
 mod peek;
 mod queue;
 mod receive;
+mod restore;
 mod send;
 mod serve;
 mod session;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
 
+use crate::api::words::Received;
 use crate::api::{Api, ApiError, Look};
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
@@ -25,6 +26,9 @@ pub(crate) struct Tail {
     /// Only of this session
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
+    /// Only with this property: a text, or a number or boolean as JSON writes it; several must all hold
+    #[arg(long = "filter", value_name = "NAME=VALUE", value_parser = filter)]
+    filters: Vec<(String, String)>,
     /// Look so often
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = when::duration)]
     every: Duration,
@@ -37,7 +41,7 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let Self { remote, queue, from, session, every, max, raw } = self;
+        let Self { remote, queue, from, session, filters, every, max, raw } = self;
         remote.run(|api, mut out| async move {
             let from = match from {
                 Some(from) => from,
@@ -46,10 +50,14 @@ impl Tail {
             let mut look = Look { from, session, ..Look::default() };
             let mut left = max.unwrap_or(u64::MAX);
             while left > 0 {
-                look.max = left.min(limits::RECEIVE_BATCH_MAX as u64);
-                let page = api.peek(&queue, &look).await?;
+                // A filter leaves some out: the page is then as large as it may be.
+                let wanted = if filters.is_empty() { left } else { u64::MAX };
+                look.max = wanted.min(limits::RECEIVE_BATCH_MAX as u64);
+                let mut page = api.peek(&queue, &look).await?;
                 if let Some(last) = page.messages.last() {
                     look.from = last.seq + 1;
+                    page.messages.retain(|message| filters.iter().all(|f| holds(f, message)));
+                    page.messages.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                     left -= page.messages.len() as u64;
                     raw.more(&mut out, &page.messages)?;
                 }
@@ -64,6 +72,24 @@ impl Tail {
             Ok(())
         })
     }
+}
+
+/// `NAME=VALUE`.
+fn filter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+/// Whether the message has the property with that value, however it was typed.
+fn holds((name, wanted): &(String, String), message: &Received) -> bool {
+    let mut properties = message.properties.iter().flat_map(|properties| &properties.0);
+    let Some((_, value)) = properties.find(|(have, _)| have == name) else { return false };
+    let value: serde_json::Value = serde_json::from_str(value.get()).unwrap_or_default();
+    let plain = if value.get("$type").is_some() { &value["value"] } else { &value };
+    let shown = plain.as_str().map_or_else(|| plain.to_string(), str::to_owned);
+    shown == *wanted
 }
 
 /// The sequence behind the last message there is. Looking begins near where the count of sends says, and halves the
@@ -85,5 +111,30 @@ async fn end(api: &Api, queue: &QueueName) -> Result<u64, ApiError> {
             None => used + step,
         };
         step = (step * 2).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_compares_what_a_person_reads() {
+        let line = r#"{"seq":1,"state":"ready","properties":{"tenant":"acme","n":3,"small":{"$type":"i8","value":2},"yes":true,"eq":"a=b"},"receives":0,"failed":0}"#;
+        let message: Received = serde_json::from_str(line).unwrap();
+        for (text, fits) in [
+            ("tenant=acme", true),
+            ("tenant=acm", false),
+            ("n=3", true),
+            ("n=3.0", false),
+            ("small=2", true),
+            ("yes=true", true),
+            ("eq=a=b", true),
+            ("absent=", false),
+        ] {
+            assert_eq!(holds(&filter(text).unwrap(), &message), fits, "{text}");
+        }
+        assert!(filter("tenant").is_err());
+        assert!(filter("=acme").is_err());
     }
 }

@@ -288,6 +288,12 @@ fn tail_shows_what_arrives_and_locks_nothing() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "new\nnew\n");
     assert_eq!(server.ok("tail q --from 2 --max 2 --raw"), "old\nold\n");
     assert_eq!(server.ok("receive q --max 2 --raw"), "old\nold\n");
+    server.ok("send other a --create --prop tenant=acme --prop n:=1");
+    server.ok("send other b --prop tenant=acme --prop n:=2");
+    server.ok("send other c --prop tenant=globex --prop n:=2");
+    server.ok("send other d --prop tenant=acme --prop n:=2");
+    let filtered = "tail other --from 0 --filter tenant=acme --filter n=2 --max 2 --raw";
+    assert_eq!(server.ok(filtered), "b\nd\n");
 }
 
 #[test]

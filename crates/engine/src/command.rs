@@ -9,6 +9,7 @@ use malote_model::{
 };
 
 use crate::codec::Outgoing;
+use crate::core::Relocation;
 use crate::event::{Cause, QueueId};
 use crate::journal::{Pin, Pos};
 
@@ -106,6 +107,14 @@ pub enum Command {
     Sessions { queue: QueueName, from: u32, max: usize },
     /// One session of a queue.
     Session { queue: QueueName, session: SessionId },
+    /// The engine to itself: journal copies of live records, so that their segments can be used again.
+    Relocate { items: Vec<Relocation> },
+    /// The engine to itself: about how many bytes of the journal are live.
+    LiveBytes,
+    /// The engine to itself: where messages under these leases stand now.
+    Locate { leases: Vec<LeaseToken> },
+    /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
+    Mark,
 }
 
 /// What a transaction does when it is committed.
@@ -315,6 +324,8 @@ pub enum Reply {
     Topics(Vec<TopicFacts>),
     /// Rules, by queue and name.
     Rules(Vec<Binding>),
+    /// Where leased messages stand; none for a lease that is over.
+    Located(Vec<Option<Pos>>),
 }
 
 /// A session in hand.

@@ -1,7 +1,8 @@
 //! What can have happened. Events are journaled and applied; a replay applies them again and decides nothing.
 //!
 //! A message's newest record is where its index entry points. `Sent` holds all of it; `Moved`, `Returned` and
-//! `Deferred` may lie over an older record (`from`) and hold only what changed, so no body is ever copied.
+//! `Deferred` may lie over an older record (`from`) and hold only what changed, so none of them copies a body. `Kept`
+//! is a whole copy, made by compaction alone.
 
 #![allow(missing_docs)] // the fields of an event are named for what they are
 
@@ -13,6 +14,7 @@ use malote_model::{
 
 use smallvec::SmallVec;
 
+use crate::codec::DeadLetter;
 use crate::journal::Pos;
 
 /// A queue inside the engine; never reused.
@@ -62,6 +64,25 @@ pub enum Event {
     Bound { topic: QueueId, queue: QueueId, rule: Box<Rule> },
     /// A rule is gone.
     Unbound { topic: QueueId, queue: QueueId, rule: String },
+    /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
+    Kept(Box<Kept>),
+}
+
+/// A whole message as it was stored, with all that had been laid over it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// Queues and places: several where one body stands in several queues.
+    pub places: Vec<(QueueId, u64)>,
+    /// When it entered the queue that it is in.
+    pub at: Timestamp,
+    /// It is a dead letter: the first of `deaths` tells why.
+    pub dead: bool,
+    /// Every time that it became one, newest first.
+    pub deaths: Vec<DeadLetter>,
+    /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
+    pub head: Bytes,
+    /// The payload. Empty in a replay.
+    pub body: Bytes,
 }
 
 /// A message came in.

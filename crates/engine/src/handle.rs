@@ -3,6 +3,7 @@
 //! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
 //! here, in the caller's own task, so that the one thread of the core only copies bytes.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ use crate::command::{
     QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::journal::{Marks, Pool, Segments};
+use crate::housekeeping::Ledger;
+use crate::journal::{Backups, Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
 /// The engine as its callers see it.
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
+    pub(crate) backups: Backups,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) damaged: AtomicU64,
 }
 
@@ -179,16 +183,6 @@ impl Engine {
         &self.shared.marks
     }
 
-    /// Bytes of journal segments in use.
-    pub fn journal_bytes(&self) -> u64 {
-        self.shared.segments.bytes()
-    }
-
-    /// Bytes free on the disk, and whether sending is possible.
-    pub fn disk_room(&self) -> (u64, bool) {
-        (self.shared.pool.free_bytes(), self.shared.pool.publish_allowed())
-    }
-
     /// Makes the queue, or finds it just as asked. Tells whether it is new.
     pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
         self.declare_for(None, name, spec).await
@@ -224,8 +218,18 @@ impl Engine {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to queues and topics.
+    /// Sends all or none, to queues and topics. Waits while too much is being sent.
     pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+        self.send_unless(messages, std::future::pending()).await
+    }
+
+    /// As [`Engine::send`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing sent.
+    /// What has found room is not affected: its outcome is always awaited.
+    pub async fn send_unless(
+        &self,
+        messages: Vec<(impl Into<Address>, Message)>,
+        enough: impl Future<Output = ()>,
+    ) -> Answer<Vec<Sent>> {
         let messages: Vec<(Address, Message)> =
             messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
         let told = tracing::enabled!(tracing::Level::DEBUG);
@@ -235,7 +239,11 @@ impl Engine {
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, ids) = self.outgoing(messages)?;
-        let _publishing = self.shared.mailbox.publish_permit(&items).await?;
+        let _publishing = tokio::select! {
+            biased;
+            room = self.shared.mailbox.publish_permit(&items) => room?,
+            () = enough => return Err(Refusal::Busy.into()),
+        };
         let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
         for ((to, session), (sent, message_id)) in about.iter().zip(sent.iter().zip(&ids)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
@@ -423,12 +431,21 @@ impl Engine {
         session: SessionId,
         hold: Option<LeaseToken>,
     ) -> Answer<Option<Bytes>> {
-        let command = Command::GetState { queue: queue.clone(), session, hold };
-        let pos = answer!(self.ask(command).await, Reply::State(pos) => pos)?;
-        let Some(pos) = pos else { return Ok(None) };
-        let damaged = EngineError::Damaged { queue, seq: Seq(0) };
-        let (kind, bytes) = self.shared.segments.read(pos).map_err(|_| damaged.clone())?;
-        crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some)
+        let command = || Command::GetState { queue: queue.clone(), session: session.clone(), hold };
+        let damaged = EngineError::Damaged { queue: queue.clone(), seq: Seq(0) };
+        for _ in 0..2 {
+            let pos = answer!(self.ask(command()).await, Reply::State(pos) => pos)?;
+            let Some(pos) = pos else { return Ok(None) };
+            match self.shared.segments.read(pos) {
+                // Compaction moved it away in between: it is found where it is now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(_) => break,
+                Ok((kind, bytes)) => {
+                    return crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some);
+                }
+            }
+        }
+        Err(damaged)
     }
 
     /// Takes a session from its holder.
@@ -607,9 +624,23 @@ impl Engine {
         grants: Vec<Grant>,
         consumer: Option<ConsumerId>,
     ) -> Vec<Delivery> {
-        let read =
-            Stored::load(&self.shared.segments, grants.iter().map(|grant| grant.pos).collect())
-                .await;
+        let segments = &self.shared.segments;
+        let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
+        let gone = |stored: &Result<Stored, Unreadable>| stored.as_ref().is_err_and(|e| e.gone);
+        if read.iter().any(gone) {
+            // Whoever comes late finds that compaction moved messages away: they are where their leases say.
+            let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
+            let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
+                return Vec::new(); // stopping: nobody waits for it any more
+            };
+            for (stored, pos) in read.iter_mut().zip(located) {
+                if let (true, Some(pos)) = (gone(stored), pos)
+                    && let Some(again) = Stored::load(segments, vec![pos]).await.pop()
+                {
+                    *stored = again;
+                }
+            }
+        }
         let mut all = Vec::with_capacity(grants.len());
         let (mut damaged, mut credit) = (Vec::new(), 0);
         for (grant, stored) in grants.into_iter().zip(read) {

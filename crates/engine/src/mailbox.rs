@@ -1,5 +1,6 @@
 //! The way into the core's thread, and the way its words find back.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,15 +11,16 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
 use crate::codec::Outgoing;
 use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, ToRoute};
-use crate::core::{FixedState, To};
+use crate::core::{FixedState, Resident, To};
 use crate::event::QueueId;
 use crate::handle::EngineError;
+use crate::journal::Marks;
 
 /// Kilobytes of messages that are being sent and not yet answered: senders beyond that wait, settlers never do.
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
 
 type Answer = Result<Reply, EngineError>;
-type Routes = std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>;
+type Reads = std::sync::mpsc::Sender<ToRead>;
 type Outlet = mpsc::UnboundedSender<(ConsumerId, QueueName, Notice)>;
 
 /// A command and whom to answer; nobody for what the engine tells itself.
@@ -34,8 +36,9 @@ pub(crate) struct Mailbox {
     publishing: Semaphore,
     next_id: AtomicU64,
     poisoned: AtomicBool,
+    marks: Arc<Marks>,
     outlets: Mutex<Outlets>,
-    routes: Mutex<Option<Routes>>,
+    reads: Mutex<Option<Reads>>,
 }
 
 struct State {
@@ -50,7 +53,7 @@ struct Outlets {
 }
 
 impl Mailbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(marks: Arc<Marks>) -> Self {
         let outlets = Outlets {
             connections: HashMap::with_hasher(FixedState),
             consumers: HashMap::with_hasher(FixedState),
@@ -61,8 +64,9 @@ impl Mailbox {
             publishing: Semaphore::new(PUBLISHING_KIB_MAX as usize),
             next_id: AtomicU64::new(1),
             poisoned: AtomicBool::new(false),
+            marks,
             outlets: Mutex::new(outlets),
-            routes: Mutex::new(None),
+            reads: Mutex::new(None),
         }
     }
 
@@ -83,6 +87,15 @@ impl Mailbox {
             return Err(self.closed());
         }
         answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Asks and waits for the answer, on a thread that may wait.
+    pub(crate) fn ask_blocking(&self, command: Command) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        if !self.put(Request { command, reply: Some(reply) }) {
+            return Err(self.closed());
+        }
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Tells without waiting.
@@ -128,12 +141,14 @@ impl Mailbox {
         drop(state);
         self.publishing.close();
         self.outlets.lock().connections.clear();
-        self.routes.lock().take();
+        self.reads.lock().take();
         self.arrived.notify_one();
     }
 
+    /// The journal knows first: whoever loses its answer to a failed sync must not hear that the broker is merely
+    /// stopping, which would mean that nothing happened.
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.poisoned.load(Ordering::SeqCst)
+        self.poisoned.load(Ordering::SeqCst) || self.marks.poisoned()
     }
 
     fn closed(&self) -> EngineError {
@@ -190,19 +205,19 @@ impl Mailbox {
                 }
             }
             Word::Notice(consumer, notice) => self.notify(consumer, notice),
-            Word::Route(topic, items) => {
-                if let Some(routes) = &*self.routes.lock() {
+            Word::Read(what) => {
+                if let Some(reads) = &*self.reads.lock() {
                     // Nobody reads any more: the engine is stopping, and the next start asks again.
-                    let _ = routes.send((topic, items));
+                    let _ = reads.send(what);
                 }
             }
         }
     }
 
-    /// Where messages go that must be read so that their topic can route them. Bounded: a topic asks for a few at a
-    /// time and waits for them.
-    pub(crate) fn set_routes(&self, routes: Routes) {
-        *self.routes.lock() = Some(routes);
+    /// Who reads what the core asks for. Bounded: a topic asks for a few messages at a time and waits for them, and a
+    /// message is under too many records only after very many changes.
+    pub(crate) fn set_reads(&self, reads: Reads) {
+        *self.reads.lock() = Some(reads);
     }
 
     fn notify(&self, consumer: ConsumerId, notice: Notice) {
@@ -244,7 +259,15 @@ impl Mailbox {
 pub(crate) enum Word {
     Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>),
     Notice(ConsumerId, Notice),
+    Read(ToRead),
+}
+
+/// Messages that the core, which reads no disk, asks for.
+pub(crate) enum ToRead {
+    /// So that their topic can route them.
     Route(QueueId, Vec<ToRoute>),
+    /// So that they are stored anew.
+    Rewrite(Vec<Resident>),
 }
 
 /// The requests that the core has not answered yet, by number.
@@ -271,7 +294,8 @@ impl Pending {
     pub(crate) fn word(&mut self, to: To) -> Option<Word> {
         match to {
             To::Consumer(consumer, notice) => Some(Word::Notice(consumer, notice)),
-            To::Route(topic, items) => Some(Word::Route(topic, items)),
+            To::Route(topic, items) => Some(Word::Read(ToRead::Route(topic, items))),
+            To::Rewrite(items) => Some(Word::Read(ToRead::Rewrite(items))),
             To::Request(request, answer) => {
                 self.free.push(request as u32);
                 let reply = self.replies.get_mut(request as usize)?.take()?;

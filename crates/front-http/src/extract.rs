@@ -82,7 +82,23 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Query<T> {
     }
 }
 
-/// A body of any kind, and its share of what all bodies may hold.
+/// What a body is counted with: senders that wait must not keep settlements from being read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Budget {
+    Messages,
+    Control,
+}
+
+impl Budget {
+    fn body_bytes_max(self, api: &Api) -> usize {
+        match self {
+            Self::Messages => api.limits.message_body_bytes_max,
+            Self::Control => api.limits.control_body_bytes_max,
+        }
+    }
+}
+
+/// A body that is a message, and its share of what all of those may hold.
 pub struct Raw {
     /// All of it.
     pub bytes: Bytes,
@@ -93,7 +109,19 @@ impl FromRequest<Api> for Raw {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        read_body(api, &parts.headers, body, api.limits.message_body_bytes_max).await
+        read_body(api, &parts.headers, body, Budget::Messages).await
+    }
+}
+
+/// A body of any kind that is no message.
+pub struct RawControl(pub Bytes);
+
+impl FromRequest<Api> for RawControl {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let raw = read_body(api, &parts.headers, body, Budget::Control).await?;
+        Ok(Self(raw.bytes))
     }
 }
 
@@ -103,8 +131,7 @@ pub struct Json<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
-        let max = api.limits.control_body_bytes_max;
-        read_json(request, api, max).await.map(|(value, _)| Self(value))
+        read_json(request, api, Budget::Control).await.map(|(value, _)| Self(value))
     }
 }
 
@@ -117,18 +144,17 @@ pub type Share = Option<OwnedSemaphorePermit>;
 impl<T: DeserializeOwned> FromRequest<Api> for JsonMessages<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
-        let max = api.limits.message_body_bytes_max;
-        read_json(request, api, max).await.map(|(value, share)| Self(value, share))
+        read_json(request, api, Budget::Messages).await.map(|(value, share)| Self(value, share))
     }
 }
 
 async fn read_json<T: DeserializeOwned>(
     request: Request,
     api: &Api,
-    max: usize,
+    budget: Budget,
 ) -> Result<(T, Share), Problem> {
     let (parts, body) = request.into_parts();
-    let Raw { bytes, _share } = read_body(api, &parts.headers, body, max).await?;
+    let Raw { bytes, _share } = read_body(api, &parts.headers, body, budget).await?;
     if bytes.is_empty() {
         // An empty body asks for every default.
         return Ok((from_json(b"{}")?, _share));
@@ -154,8 +180,9 @@ async fn read_body(
     api: &Api,
     headers: &HeaderMap,
     mut body: Body,
-    max: usize,
+    budget: Budget,
 ) -> Result<Raw, Problem> {
+    let max = budget.body_bytes_max(api);
     let too_large =
         || Problem::new(Code::BodyTooLarge, format!("the body may have at most {max} bytes"));
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -179,7 +206,7 @@ async fn read_body(
         if total > max {
             return Err(too_large());
         }
-        api.share_of_bodies(&mut share, total)?;
+        api.grow_share(budget, &mut share, total)?;
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -197,15 +224,23 @@ async fn read_body(
 const SHARE_BYTES: usize = 1024;
 
 impl Api {
+    /// A share of what all messages on their way in may hold, or word that it is used up.
+    pub(crate) fn share_of_messages(&self, bytes: usize) -> Result<Share, Problem> {
+        let mut share = None;
+        self.grow_share(Budget::Messages, &mut share, bytes)?;
+        Ok(share)
+    }
+
     /// Grows a share to `total` bytes, or says that too much is under way.
-    pub(crate) fn share_of_bodies(&self, share: &mut Share, total: usize) -> Result<(), Problem> {
+    fn grow_share(&self, budget: Budget, share: &mut Share, total: usize) -> Result<(), Problem> {
         let have = share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = total.div_ceil(SHARE_BYTES).saturating_sub(have);
         if more == 0 {
             return Ok(());
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let permit = self.bodies.clone().try_acquire_many_owned(more).map_err(|_| {
+        let all = if budget == Budget::Messages { &self.bodies } else { &self.control_bodies };
+        let permit = all.clone().try_acquire_many_owned(more).map_err(|_| {
             Problem::new(Code::Busy, "the bodies of all requests under way together are too large")
         })?;
         match share {

@@ -33,9 +33,12 @@ impl Readiness {
     }
 }
 
-/// The event loop turns; nothing else is checked.
-pub async fn livez() -> &'static str {
-    "ok\n"
+/// The event loop turns, and a restart would not help: only a failed disk needs one.
+pub async fn livez(State(api): State<Api>) -> (StatusCode, &'static str) {
+    if api.engine.journal().poisoned() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the disk failed: restart\n");
+    }
+    (StatusCode::OK, "ok\n")
 }
 
 /// An engine that does not answer within this is not ready.

@@ -11,6 +11,7 @@
 //! | peek | `ops/peek.rs` |
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
+//! | a backup of everything | `ops/backup.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
 //! | `/metrics…`, one hour of history | `metrics.rs`, `history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
@@ -71,6 +72,9 @@ pub struct Api {
     /// The last hour of every queue.
     pub history: Arc<history::History>,
     bodies: Arc<Semaphore>,
+    control_bodies: Arc<Semaphore>,
+    /// One backup at a time: each reads the whole disk.
+    backups: Arc<Semaphore>,
     native: Arc<native::Connections>,
     tasks: TaskTracker,
 }
@@ -85,7 +89,9 @@ impl Api {
         readiness: Arc<Readiness>,
         shutdown: CancellationToken,
     ) -> Self {
-        let bodies = Arc::new(Semaphore::new(Self::bodies_shares(limits.bodies_bytes_max)));
+        let shares = |bytes| Arc::new(Semaphore::new(Self::bodies_shares(bytes)));
+        let bodies = shares(limits.bodies_bytes_max);
+        let control_bodies = shares(limits.control_bodies_bytes_max);
         Self {
             engine,
             access,
@@ -97,6 +103,8 @@ impl Api {
             metrics: Arc::default(),
             history: Arc::default(),
             bodies,
+            control_bodies,
+            backups: Arc::new(Semaphore::new(1)),
             native: Arc::default(),
             tasks: TaskTracker::new(),
         }

@@ -11,8 +11,10 @@ pub struct Limits {
     pub message_body_bytes_max: usize,
     /// A body that carries a request: a fixed list of 10,000 sessions still fits.
     pub control_body_bytes_max: usize,
-    /// Bodies of all requests being handled, together.
+    /// Bodies that carry messages, of all requests being handled, together.
     pub bodies_bytes_max: usize,
+    /// The other bodies together: apart, so that settling goes on while senders wait.
+    pub control_bodies_bytes_max: usize,
     /// A body that brings no byte for so long is given up.
     pub body_pause_max: Duration,
     /// The head of a request must be complete within this, an idle connection is closed after it.
@@ -23,8 +25,15 @@ pub struct Limits {
     pub write_pause_max: Duration,
     /// One WebSocket message.
     pub frame_bytes_max: usize,
-    /// Requests of one native connection that have no answer yet; at the bound nothing more is read.
+    /// How long a send waits for those before it to reach the disk; then it is refused as busy.
+    pub publish_wait: Duration,
+    /// Requests of one native connection that have no answer yet, sends apart; at the bound nothing more is read.
     pub requests_max: usize,
+    /// Sends of one native connection that have no answer yet. At the bound the next one waits, or is refused as
+    /// busy while publishing is held up: what stands behind it must be read.
+    pub sends_max: usize,
+    /// Bytes of the messages that brought those sends. One message may be larger, if it is alone.
+    pub send_bytes_max: usize,
     /// Bytes on their way out over one native connection; at the bound deliveries stop.
     pub outgoing_bytes_max: usize,
     /// Consumers of one native connection.
@@ -50,12 +59,16 @@ impl Default for Limits {
             message_body_bytes_max: (limits::SEND_BYTES_MAX as usize / 3 + 1) * 4 + (2 << 20),
             control_body_bytes_max: 8 << 20,
             bodies_bytes_max: 256 << 20,
+            control_bodies_bytes_max: 64 << 20,
             body_pause_max: Duration::from_secs(20),
             head_time_max: Duration::from_secs(60),
             head_bytes_max: 64 << 10,
             write_pause_max: Duration::from_secs(60),
             frame_bytes_max: limits::SEND_BYTES_MAX as usize,
+            publish_wait: Duration::from_secs(5),
             requests_max: 1024,
+            sends_max: 1024,
+            send_bytes_max: 16 << 20,
             outgoing_bytes_max: 8 << 20,
             consumers_max: 1024,
             ping_every: Duration::from_secs(15),

@@ -301,15 +301,33 @@ fn describe(name: &str) -> Operation {
         "openapi" => op("about", "This document", None, ok("Any")),
         "version" => op("about", "Who answers", None, ok("Version")),
         "problem" => op("about", "What a problem's `type` points at", None, ok("ProblemKind")),
+        "disk" => op(
+            "operate",
+            "What is on the broker's disk, and what housekeeping did since the start",
+            None,
+            ok("Disk"),
+        ),
+        "backup" => op(
+            "operate",
+            "Everything that is durable now, as one file for `malote restore`; needs manage and receive on every queue",
+            None,
+            vec![(200, "The backup", Text("application/octet-stream"))],
+        ),
         "connect" => op(
             "native connection",
             "Open a WebSocket with sub-protocol malote.v1.json or malote.v1.msgpack; frames: ClientFrame, ServerFrame",
             None,
             vec![(101, "Frames follow", None)],
         ),
-        "livez" => {
-            op("observe", "The process lives", None, vec![(200, "It does", Text("text/plain"))])
-        }
+        "livez" => op(
+            "observe",
+            "The process lives",
+            None,
+            vec![
+                (200, "It does", Text("text/plain")),
+                (503, "The disk failed: it must be restarted", Text("text/plain")),
+            ],
+        ),
         "readyz" => Operation {
             query: vec![("verbose", "string", "List the checks")],
             ..op(

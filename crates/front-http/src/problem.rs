@@ -259,6 +259,7 @@ impl From<Refusal> for Problem {
             Refusal::TransactionOver { .. } => Code::TransactionOver,
             Refusal::BatchTooLarge { .. } => Code::BatchTooLarge,
             Refusal::BoundReached { .. } => Code::TooMany,
+            Refusal::Busy => Code::Busy,
             Refusal::DiskFull => Code::DiskFull,
         };
         let mut problem = Self::new(code, refusal.to_string());

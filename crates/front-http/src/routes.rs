@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::nearest::nearest;
-use crate::ops::{about, dead_letters, peek, queues, receive, send, sessions, settle};
+use crate::ops::{about, backup, dead_letters, peek, queues, receive, send, sessions, settle};
 use crate::problem::{Code, Problem};
 use crate::{Api, health, history, metrics, native};
 
@@ -71,6 +71,8 @@ routes! {
     GET "/api/v1/scale/{queue}" scale => about::scale;
     GET "/api/v1/openapi.json" openapi => about::openapi;
     GET "/api/v1/version" version => about::version;
+    GET "/api/v1/disk" disk => about::disk;
+    GET "/api/v1/backup" backup => backup::backup;
     GET "/api/v1/connect" connect => native::connect;
     GET "/problems/{code}" problem => about::problem;
     GET "/livez" livez => health::livez;

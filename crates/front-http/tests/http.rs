@@ -10,6 +10,21 @@ use common::{Broker, Q, receive, send, settle, with_queue};
 use serde_json::{Value, json};
 
 #[tokio::test]
+async fn what_curl_says_unasked_is_no_media_type() {
+    let broker = with_queue(json!({})).await;
+    let form = "application/x-www-form-urlencoded";
+    for (says, kept) in
+        [(form, None), ("application/x-www-form-urlencoded; charset=utf-8", Some(()))]
+    {
+        let headers = [("content-type", says)];
+        broker.raw("POST", &format!("{Q}/messages"), &headers, "Hello").await.expect(201);
+        let got = &receive(&broker, json!({"mode": "delete"})).await[0];
+        assert_eq!(got["body"], "Hello");
+        assert_eq!(got.get("content_type").and_then(Value::as_str), kept.map(|()| says));
+    }
+}
+
+#[tokio::test]
 async fn the_document_has_every_route_and_every_route_answers() {
     let broker = Broker::start();
     let document = broker.get("/api/v1/openapi.json").await.expect(200);
@@ -32,7 +47,7 @@ async fn the_document_has_every_route_and_every_route_answers() {
             count += 1;
         }
     }
-    assert_eq!(count, 44);
+    assert_eq!(count, 46);
     // Every schema that is named exists.
     let text = document.to_string();
     for part in text.split("#/components/schemas/").skip(1) {
@@ -568,6 +583,9 @@ async fn health_metrics_and_history_have_their_shapes() {
         ready.text(),
         "[+]recovered ok\n[+]listening ok\n[+]not-draining ok\n[+]engine ok\nok\n"
     );
+    let disk = broker.get("/api/v1/disk").await.expect(200);
+    assert!(disk["journal_bytes"].as_u64().unwrap() > 0);
+    assert_eq!((&disk["publish_allowed"], &disk["damaged"]), (&json!(true), &json!(0)));
     let all = broker.get("/metrics").await;
     for line in [
         "malote_queue_messages{state=\"ready\"} 1",

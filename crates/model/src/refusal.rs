@@ -233,6 +233,9 @@ pub enum Refusal {
         /// The bound.
         limit: u64,
     },
+    /// Publishing must wait: what was sent before is not on disk yet. Settling goes on.
+    #[error("too much is being sent at once: nothing was sent, try again shortly")]
+    Busy,
     /// Publishing must stop for want of space; settling goes on.
     #[error(
         "the disk is full: sending is refused until space returns; receiving and settling go on"

@@ -25,4 +25,4 @@ pub mod settings;
 pub mod shutdown;
 pub mod systemd;
 
-pub use run::{ServeError, run};
+pub use run::{ServeError, run, serve};

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use malote_engine::Engine;
+use malote_engine::{Engine, Running};
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
@@ -58,13 +58,25 @@ pub enum ServeError {
 /// How often it is asked whether the disk failed.
 const POISON_CHECK: Duration = Duration::from_millis(100);
 
+/// How long answers may take to leave after the disk failed.
+const POISON_DRAIN: Duration = Duration::from_secs(2);
+
 /// Serves until a signal. `started` is given the lines that tell a person what listens where.
 pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), ServeError> {
     raise_file_limit();
-    let data = settings.data.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || Engine::open(malote_engine::Settings::at(data)));
-    let (engine, running) = opened.await.expect("opening the engine does not panic")?;
+    let mut engine_settings = malote_engine::Settings::at(&settings.data);
+    engine_settings.journal.scrub_bytes_per_s = settings.scrub_bytes_per_s;
+    let opened = tokio::task::spawn_blocking(move || Engine::open(engine_settings));
+    let opened = opened.await.expect("opening the engine does not panic")?;
+    serve(settings, opened, started).await
+}
+
+/// Serves an engine that is open already, until a signal or until its disk fails.
+pub async fn serve(
+    settings: Settings,
+    (engine, running): (Engine, Running),
+    started: impl FnOnce(&str),
+) -> Result<(), ServeError> {
     let report = running.report();
     tracing::info!(frames = report.frames, segments = report.segments, "the journal is recovered");
     for damage in &report.damaged {
@@ -140,11 +152,13 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
             _ = tick.tick() => if running.is_poisoned() { break true },
         }
     };
-    if poisoned {
-        return Err(ServeError::Poisoned);
-    }
     systemd::stopping();
     readiness.draining.store(true, Ordering::SeqCst);
+    if poisoned {
+        // Whoever has a request under way is told that its outcome is unknown; there is nothing else to wait for.
+        shutdown.drain(&mut signals, POISON_DRAIN.min(settings.drain_timeout)).await;
+        return Err(ServeError::Poisoned);
+    }
     let drained = shutdown.drain(&mut signals, settings.drain_timeout).await;
     running.stop().await;
     match drained {

@@ -5,6 +5,7 @@ pub mod clients;
 pub mod crash;
 pub mod decide;
 pub mod disk;
+pub mod full;
 pub mod fuzz;
 pub mod model;
 pub mod rng;

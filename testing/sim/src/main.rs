@@ -1,10 +1,12 @@
-//! `malote-sim`: simulation, fuzzing and the kill -9 loop.
+//! `malote-sim`: simulation, fuzzing, the kill -9 loop and the full disk.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use malote_sim::crash::Protocol;
+use malote_sim::full::Outcome;
 use malote_sim::sim;
 use malote_sim::world::Met;
 
@@ -12,6 +14,7 @@ const USAGE: &str = "\
 usage: malote-sim <command>
 
   crash  --protocol http|native --cycles N [--binary PATH] [--seed S]
+  full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
 ";
@@ -19,8 +22,9 @@ usage: malote-sim <command>
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match run(&args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
+        Ok(Outcome::Skipped) => ExitCode::from(SKIPPED),
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::from(2)
@@ -28,13 +32,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &[String]) -> Result<bool> {
-    match args.split_first() {
-        Some((command, rest)) if command == "sim" => simulate(rest),
-        Some((command, rest)) if command == "crash" => crash(rest),
-        Some((command, rest)) if command == "fuzz" => fuzz(rest),
+/// What the test harness of autotools says for the same.
+const SKIPPED: u8 = 77;
+
+fn run(args: &[String]) -> Result<Outcome> {
+    let passed = match args.split_first() {
+        Some((command, rest)) if command == "sim" => simulate(rest)?,
+        Some((command, rest)) if command == "crash" => crash(rest)?,
+        Some((command, rest)) if command == "full" => return full(rest),
+        Some((command, rest)) if command == "fuzz" => fuzz(rest)?,
         _ => bail!("{USAGE}"),
-    }
+    };
+    Ok(if passed { Outcome::Passed } else { Outcome::Failed })
 }
 
 #[global_allocator]
@@ -46,13 +55,23 @@ fn crash(args: &[String]) -> Result<bool> {
         Some("native") => Protocol::Native,
         Some(other) => bail!("--protocol: `{other}` is neither http nor native"),
     };
-    let binary = match option(args, "--binary")? {
-        Some(path) => path,
-        // Built beside this one.
-        None => std::env::current_exe().context("where am I?")?.with_file_name("malote"),
-    };
     let cycles = option(args, "--cycles")?.unwrap_or(20);
-    malote_sim::crash::run(protocol, cycles, &binary, option(args, "--seed")?.unwrap_or(1))
+    let seed = option(args, "--seed")?.unwrap_or(1);
+    malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
+}
+
+fn full(args: &[String]) -> Result<Outcome> {
+    let rounds = option(args, "--rounds")?.unwrap_or(3);
+    let mib = option(args, "--mib")?.unwrap_or(640);
+    malote_sim::full::run(rounds, mib, &binary(args)?, option(args, "--seed")?.unwrap_or(1))
+}
+
+fn binary(args: &[String]) -> Result<PathBuf> {
+    match option(args, "--binary")? {
+        Some(path) => Ok(path),
+        // Built beside this one.
+        None => Ok(std::env::current_exe().context("where am I?")?.with_file_name("malote")),
+    }
 }
 
 fn fuzz(args: &[String]) -> Result<bool> {

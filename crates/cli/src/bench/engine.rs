@@ -5,8 +5,6 @@
 //! change by the minute, ratios much less.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -16,9 +14,11 @@ use malote_model::{
     Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
 };
 
+use super::backlog::Backlog;
 use super::bare::{Bare, Probe};
 use super::measure::{Cpu, Latency, Watch};
 use super::report::{Report, Row};
+use super::{routes, space};
 
 /// Measures the embedded engine against the raw disk
 #[derive(clap::Args, Debug)]
@@ -35,6 +35,15 @@ pub(crate) struct Args {
     /// The largest number of sessions
     #[arg(long, default_value_t = 1_000_000)]
     sessions: u64,
+    /// Messages of the large backlog
+    #[arg(long, default_value_t = 10_000_000)]
+    backlog: u64,
+    /// Delayed messages
+    #[arg(long, default_value_t = 1_000_000)]
+    delayed: u64,
+    /// The largest number of rules of a topic; those that are asked one by one have a hundredth
+    #[arg(long, default_value_t = 100_000)]
+    rules: usize,
     /// Only measurements whose name contains this
     #[arg(long)]
     only: Option<String>,
@@ -86,21 +95,50 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             report.sessions(sessions, &row, base);
         }
     }
+    for sessions in [false, true] {
+        let name = if sessions { "backlog, ten a session" } else { "backlog, plain" };
+        if wanted(name) {
+            report.backlog(sessions, &Backlog::measure(dir.path(), args.backlog, sessions)?);
+        }
+    }
+    if wanted("delayed") {
+        report.delayed(&space::delayed(&runtime, dir.path(), args.delayed)?);
+    }
+    for kind in routes::KINDS {
+        if wanted(&format!("rules, {kind}")) {
+            let few = routes::cost(&runtime, dir.path(), kind, 100)?;
+            // Those that are asked one by one would take minutes with all of them.
+            let scanned = matches!(kind, "headers" | "sql");
+            let rules = if scanned { (args.rules / 100).max(100) } else { args.rules };
+            let many = routes::cost(&runtime, dir.path(), kind, rules)?;
+            report.rules(kind, rules, few, many, scanned);
+        }
+    }
+    if wanted("disk after a drain") {
+        report.drained(&space::drained(
+            &runtime,
+            dir.path(),
+            args.backlog.min(1_000_000) as usize,
+        )?);
+    }
+    if wanted("written") {
+        report.written(&space::written(&runtime, dir.path(), time * 2)?);
+    }
     report.print(args.json)
 }
 
-fn queue() -> QueueName {
+pub(super) fn queue() -> QueueName {
     QueueName::new("bench").expect("a good name")
 }
 
-fn body(size: usize) -> Message {
+pub(super) fn body(size: usize) -> Message {
     Message {
         body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes },
         ..Message::default()
     }
 }
 
-fn open(
+pub(super) fn open(
     dir: &Path,
     spec: QueueSpec,
     runtime: &tokio::runtime::Runtime,
@@ -126,29 +164,16 @@ fn enqueue(
 ) -> anyhow::Result<()> {
     let bare_before = Bare::enqueue(dir, size, args.batch, time / 2)?;
     let (engine, running, _data) = open(dir, QueueSpec::default(), runtime)?;
-    let sent = Arc::new(AtomicU64::new(0));
-    let (cpu, watch) = (Cpu::start(), Watch::start());
-    runtime.block_on(async {
-        let tasks: Vec<_> = (0..IN_FLIGHT)
-            .map(|_| {
-                let (engine, sent, batch) = (engine.clone(), sent.clone(), args.batch);
-                tokio::spawn(async move {
-                    let message = body(size);
-                    while watch.elapsed() < time {
-                        let messages = (0..batch).map(|_| (queue(), message.clone())).collect();
-                        engine.send(messages).await?;
-                        sent.fetch_add(batch as u64, Ordering::Relaxed);
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await??;
+    let batch = args.batch;
+    let send = move || {
+        let (engine, message) = (engine.clone(), body(size));
+        async move {
+            let messages = (0..batch).map(|_| (queue(), message.clone())).collect();
+            engine.send(messages).await?;
+            Ok(batch as u64)
         }
-        anyhow::Ok(())
-    })?;
-    let (n, elapsed, cpu) = (sent.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    };
+    let (n, elapsed, cpu) = in_flight(runtime, time, send)?;
     runtime.block_on(running.stop());
     let bare_after = Bare::enqueue(dir, size, args.batch, time / 2)?;
     report.push(Row::rate(
@@ -159,6 +184,55 @@ fn enqueue(
         (bare_before + bare_after) / 2.0,
     ));
     Ok(())
+}
+
+/// [`IN_FLIGHT`] tasks that repeat an operation until the time is over or it has nothing more to do: messages, and the
+/// time and processor time they took.
+pub(super) fn in_flight<O>(
+    runtime: &tokio::runtime::Runtime,
+    time: Duration,
+    operation: impl Fn() -> O + Clone + Send + 'static,
+) -> anyhow::Result<(u64, Duration, Duration)>
+where
+    O: Future<Output = anyhow::Result<u64>> + Send,
+{
+    let (cpu, watch) = (Cpu::start(), Watch::start());
+    let n = runtime.block_on(async {
+        let tasks: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| {
+                let operation = operation.clone();
+                tokio::spawn(async move {
+                    let mut n = 0;
+                    while watch.elapsed() < time {
+                        match operation().await? {
+                            0 => break,
+                            more => n += more,
+                        }
+                    }
+                    anyhow::Ok(n)
+                })
+            })
+            .collect();
+        let mut n = 0;
+        for task in tasks {
+            n += task.await??;
+        }
+        anyhow::Ok(n)
+    })?;
+    Ok((n, watch.elapsed(), cpu.elapsed()))
+}
+
+/// Receives and completes one batch; 0 when nothing is left.
+pub(super) async fn take_batch(engine: Engine, max: u32, per_session: u32) -> anyhow::Result<u64> {
+    let (wait_ms, lock_ms, take, hold) = (0, None, false, None);
+    let receive = Receive { queue: queue(), max, wait_ms, lock_ms, take, hold, per_session };
+    let got = engine.receive(receive).await?;
+    let n = got.len() as u64;
+    if n > 0 {
+        let leases = got.into_iter().filter_map(|d| d.lease).collect();
+        engine.settle(None, leases, Settlement::Complete, None).await?;
+    }
+    Ok(n)
 }
 
 fn lease_complete(
@@ -179,42 +253,8 @@ fn lease_complete(
         }
         anyhow::Ok(())
     })?;
-    let done = Arc::new(AtomicU64::new(0));
-    let (cpu, watch) = (Cpu::start(), Watch::start());
-    runtime.block_on(async {
-        let tasks: Vec<_> = (0..IN_FLIGHT)
-            .map(|_| {
-                let (engine, done) = (engine.clone(), done.clone());
-                tokio::spawn(async move {
-                    while watch.elapsed() < time {
-                        let receive = Receive {
-                            queue: queue(),
-                            max: batch as u32,
-                            wait_ms: 0,
-                            lock_ms: None,
-                            take: false,
-                            hold: None,
-                            per_session: 1,
-                        };
-                        let got = engine.receive(receive).await?;
-                        if got.is_empty() {
-                            break;
-                        }
-                        let n = got.len() as u64;
-                        let leases = got.into_iter().filter_map(|d| d.lease).collect();
-                        engine.settle(None, leases, Settlement::Complete, None).await?;
-                        done.fetch_add(n, Ordering::Relaxed);
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await??;
-        }
-        anyhow::Ok(())
-    })?;
-    let (n, elapsed, cpu) = (done.load(Ordering::Relaxed), watch.elapsed(), cpu.elapsed());
+    let take = move || take_batch(engine.clone(), batch as u32, 1);
+    let (n, elapsed, cpu) = in_flight(runtime, time, take)?;
     runtime.block_on(running.stop());
     let bare_after = Bare::lease_complete(dir, batch, time / 2)?;
     report.push(Row::rate(
@@ -313,22 +353,10 @@ fn session_cost(
         let mut taken = 0_u64;
         while taken < MEASURED {
             let per_session = if sessions == 1 { batch as u32 } else { 1 };
-            let receive = Receive {
-                queue: queue(),
-                max: batch as u32,
-                wait_ms: 0,
-                lock_ms: None,
-                take: false,
-                hold: None,
-                per_session,
-            };
-            let got = engine.receive(receive).await?;
-            if got.is_empty() {
-                break;
+            match take_batch(engine.clone(), batch as u32, per_session).await? {
+                0 => break,
+                n => taken += n,
             }
-            taken += got.len() as u64;
-            let leases = got.into_iter().filter_map(|d| d.lease).collect();
-            engine.settle(None, leases, Settlement::Complete, None).await?;
         }
         anyhow::Ok(taken)
     })?;

@@ -1,15 +1,16 @@
 //! Events as journal records. The frame's kind says which; the body begins with the version of that kind's layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, SessionId};
+use malote_model::{DeadReason, LeaseToken, Seq, SessionId};
 use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
 use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
+use super::stored::DeadLetter;
 use crate::event::{
-    Cause, Event, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+    Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
 };
 
 pub(super) const VERSION: u8 = 1;
@@ -21,6 +22,7 @@ pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
 pub(super) const KIND_MOVED: u8 = 13;
 pub(super) const KIND_STATE: u8 = 16;
+pub(super) const KIND_KEPT: u8 = 64;
 
 /// The frame kind of an event.
 pub(crate) fn kind_of(event: &Event) -> u8 {
@@ -45,6 +47,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::TopicDeleted { .. } => 18,
         Event::Bound { .. } => 19,
         Event::Unbound { .. } => 20,
+        Event::Kept(_) => KIND_KEPT,
     }
 }
 
@@ -152,7 +155,47 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_str(rule);
         }
+        Event::Kept(kept) => put_kept(out, kept),
     }
+}
+
+fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
+    out.reserve(kept.head.len() + kept.body.len() + 64);
+    out.put_var(kept.places.len() as u64);
+    for &(queue, seq) in &kept.places {
+        out.put_queue(queue);
+        out.put_var(seq);
+    }
+    out.put_time(kept.at);
+    out.put_bool(kept.dead);
+    out.put_var(kept.deaths.len() as u64);
+    for dead in &kept.deaths {
+        out.put_str(&dead.reason);
+        out.put_str(&dead.text);
+        out.put_time(dead.at);
+        out.put_str(dead.from.as_str());
+        out.put_var(dead.from_seq.0);
+        out.put_var(u64::from(dead.receives));
+        out.put_var(u64::from(dead.failed));
+    }
+    out.extend_from_slice(&kept.head);
+    out.extend_from_slice(&kept.body);
+}
+
+/// Leaves the reader at the message's headers.
+pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
+    let n = r.count()?;
+    let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
+    let at = r.time()?;
+    let (dead, n) = (r.bool()?, r.count()?);
+    let mut deaths = Vec::new();
+    for _ in 0..n {
+        let (reason, text) = (r.str()?.to_owned(), r.str()?.to_owned());
+        let (at, from, from_seq) = (r.time()?, r.name()?, Seq(r.var()?));
+        let (receives, failed) = (r.var32()?, r.var32()?);
+        deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
+    }
+    Ok(Kept { places, at, dead, deaths, head: Bytes::new(), body: Bytes::new() })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.
@@ -481,6 +524,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (topic, queue) = (r.queue()?, r.queue()?);
             Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
         }
+        KIND_KEPT => Event::Kept(Box::new(get_kept(r)?)),
         _ => return Err(Truncated),
     })
 }

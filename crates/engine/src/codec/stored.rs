@@ -6,12 +6,12 @@ use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
-    KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over,
-    get_sent,
+    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_kept,
+    get_moved, get_over, get_sent,
 };
-use super::message::get_message;
+use super::message::{get_message, put_head};
 use super::read::{Reader, Truncated, slice_of};
-use crate::event::Why;
+use crate::event::{Kept, Why};
 use crate::journal::{Patience, Pos, Reading, Segments};
 
 /// A message as it is stored now, with all that was laid over it.
@@ -55,6 +55,14 @@ pub struct Unreadable {
     pub text: String,
     /// Why it is a dead letter, as far as that can be read.
     pub dead: Option<Box<DeadLetter>>,
+    /// Nothing is damaged: compaction moved it away, and its segment is used for something else.
+    pub gone: bool,
+}
+
+impl Unreadable {
+    fn new(error: &io::Error, dead: Option<Box<DeadLetter>>) -> Self {
+        Self { text: error.to_string(), dead, gone: error.kind() == io::ErrorKind::NotFound }
+    }
 }
 
 impl Stored {
@@ -134,6 +142,27 @@ impl Stored {
                     let dead = dead.take().map(|dead| *dead);
                     return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
                 }
+                Link::Kept(kept, mut message) => {
+                    if let Some((enqueued_at, mut message_found)) = found {
+                        // Only its body is wanted.
+                        message_found.body.bytes = message.body.bytes;
+                        let dead = dead.take().map(|dead| *dead);
+                        let message = *message_found;
+                        return Ok(Self { message, enqueued_at, dead, deaths, depth });
+                    }
+                    let lay = |properties| message.properties.lay_over(properties);
+                    over.into_iter().rev().for_each(lay);
+                    if key.is_some() {
+                        message.key = key.take();
+                    }
+                    let enqueued_at = moved_at.unwrap_or(kept.at);
+                    let dead = match moved_at {
+                        Some(_) => dead.take().map(|dead| *dead),
+                        None => kept.deaths.first().filter(|_| kept.dead).cloned(),
+                    };
+                    deaths.extend(kept.deaths);
+                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                }
             }
         }
         Err(malformed(next))
@@ -156,16 +185,14 @@ impl Stored {
                         let each = rest.into_iter().map(|pos| {
                             let mut dead = None;
                             Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
-                                .map_err(|error| Unreadable { text: error.to_string(), dead })
+                                .map_err(|error| Unreadable::new(&error, dead))
                         });
                         each.collect::<Vec<_>>()
                     };
                     all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
                     return all;
                 }
-                read => {
-                    all.push(read.map_err(|error| Unreadable { text: error.to_string(), dead }))
-                }
+                read => all.push(read.map_err(|error| Unreadable::new(&error, dead))),
             }
         }
         all
@@ -176,6 +203,25 @@ enum Link {
     Over(Pos, malote_model::Properties),
     Moved(Box<crate::event::Moved>),
     Sent(Timestamp, Box<Message>, Option<Pos>),
+    Kept(Box<Kept>, Box<Message>),
+}
+
+/// A message as compaction copies it: all that its records say, in one. Its places are for the caller to fill in.
+pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
+    let mut stored = Stored::read(reading, pos, Patience::Blocking, &mut None)?;
+    // A message may go round for years; what it died of long ago is of no use to anybody.
+    stored.deaths.truncate(limits::DEATHS_MAX);
+    let mut head = Vec::with_capacity(256);
+    put_head(&mut head, &stored.message, false)
+        .map_err(|refusal| io::Error::new(io::ErrorKind::InvalidData, refusal.to_string()))?;
+    Ok(Kept {
+        places: Vec::new(),
+        at: stored.enqueued_at,
+        dead: stored.dead.is_some(),
+        deaths: stored.deaths,
+        head: head.into(),
+        body: stored.message.body.bytes,
+    })
 }
 
 impl Link {
@@ -195,6 +241,10 @@ impl Link {
                 r.var()?;
                 let over = get_over(&mut r)?.ok_or(Truncated)?;
                 Ok(Self::Over(over.from, over.properties))
+            }
+            KIND_KEPT => {
+                let kept = Box::new(get_kept(&mut r)?);
+                Ok(Self::Kept(kept, Box::new(get_message(bytes, r.rest())?)))
             }
             KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r)?))),
             _ => Err(Truncated),

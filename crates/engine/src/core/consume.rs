@@ -332,6 +332,7 @@ impl Turn<'_> {
     /// Hands out what there is to those who want it, for every queue and session that something happened to.
     pub fn dispatch(&mut self) {
         self.remove_left();
+        self.offer_deep();
         loop {
             let live = self.core.live();
             if let Some((queue, session)) = live.dirty_sessions.pop() {

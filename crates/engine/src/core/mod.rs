@@ -9,11 +9,13 @@ mod apply;
 mod consume;
 mod dedup;
 mod expire;
+mod held;
 mod hold;
 mod index;
 mod leases;
 mod lifecycle;
 mod queue;
+mod relocate;
 mod route;
 mod send;
 mod sessions;
@@ -34,6 +36,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
+pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
 use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
@@ -51,6 +54,8 @@ pub struct Core {
     topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
     under: HashMap<Pos, Under, FixedState>,
+    /// Rules of all topics.
+    rules: usize,
     /// Keys that all queues remember.
     seen_keys: usize,
     epoch: u32,
@@ -78,6 +83,8 @@ struct Live {
     /// Queues that may hold more than they should, and queues whose last consumer left.
     overfull: Vec<QueueId>,
     leaving: Vec<QueueId>,
+    /// Messages under so many records that they should be stored anew.
+    deep: Vec<(QueueId, u64)>,
     /// What found no room in the journal and is tried again, all of it by one timer.
     stalled: BTreeSet<Stalled>,
     random: u64,
@@ -129,6 +136,8 @@ pub enum To {
     Consumer(ConsumerId, Notice),
     /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
     Route(QueueId, Vec<ToRoute>),
+    /// Messages under so many records that they should be stored anew, with `Command::Relocate`.
+    Rewrite(Vec<Resident>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -165,6 +174,7 @@ impl Core {
             topics: fixed(),
             topic_names: BTreeMap::new(),
             under: fixed(),
+            rules: 0,
             seen_keys: 0,
             epoch: 0,
             last_at: 0,
@@ -192,6 +202,7 @@ impl Core {
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
             overfull: Vec::new(),
+            deep: Vec::new(),
             leaving: Vec::new(),
             stalled: BTreeSet::new(),
             random,
@@ -299,6 +310,13 @@ impl<'a> Turn<'a> {
             Command::List => Ok(Some((self.list(), Needs::Settled))),
             Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
             Command::Session { queue, session } => self.describe_session(&queue, &session),
+            Command::Relocate { items } => self.relocate(items),
+            Command::LiveBytes => self.live_bytes(),
+            Command::Locate { leases } => self.locate(&leases),
+            Command::Mark => {
+                self.log.mark();
+                Ok(Some((Reply::Done, Needs::Settled)))
+            }
         }
     }
 

@@ -177,6 +177,12 @@ impl Turn<'_> {
     }
 
     pub(super) fn cancel(&mut self, from: &Address, seqs: &[Seq]) -> Decided {
+        if seqs.len() > limits::SETTLE_BATCH_MAX {
+            return Err(Refusal::BatchTooLarge {
+                what: "sequences in one cancel",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
+        }
         let id = match from {
             Address::Queue(name) => self.core.queue(name)?.0,
             Address::Topic(name) => self.core.topic(name)?.0,

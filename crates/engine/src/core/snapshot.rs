@@ -19,7 +19,7 @@ use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 impl Replay for Core {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
@@ -85,14 +85,8 @@ impl Replay for Core {
         }
     }
 
-    fn live(&self, mark: &mut dyn FnMut(Pos)) {
-        for q in self.queues.values() {
-            q.index.iter().for_each(|(_, pos)| mark(pos));
-            q.newest.values().for_each(|&pos| mark(pos));
-            let states = q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.state);
-            states.for_each(|(pos, _)| mark(pos));
-        }
-        self.under.values().for_each(|under| mark(under.from));
+    fn live(&self, mark: &mut dyn FnMut(Pos, u64)) {
+        self.live_records(mark);
     }
 }
 

@@ -11,13 +11,17 @@
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use super::compact::Live;
 use super::header::{HEADER_BYTES, Header, push_header};
 use super::replay::{Replayed, replay};
 use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer, Writer,
+    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Scrubber, Snapshotter,
+    Syncer, Writer,
 };
 use crate::disk::Disk;
 
@@ -69,6 +73,10 @@ pub struct Recovered {
     pub keeper: Keeper,
     /// For a background thread.
     pub snapshotter: Snapshotter,
+    /// For a background thread.
+    pub scrubber: Scrubber,
+    /// For whoever wants a copy.
+    pub backups: Backups,
     /// How far the journal has got.
     pub marks: Arc<Marks>,
     /// What was found and done.
@@ -112,16 +120,9 @@ pub fn recover(
         // A directory keeps the salt it was created with.
         salt: found.chain.last().map_or(options.salt, |segment| segment.salt),
     };
-    let current = begin(&*disk, &pool, &header)?;
-    for file in dropped {
-        retire(&file)?;
-        pool.give_back(file);
-    }
-
     let segments = Segments::default();
     found.chain.into_iter().for_each(|segment| segments.insert(segment));
-    segments.insert(current.clone());
-    let marks = Marks::new(Pos::new(current.generation, HEADER_BYTES as u32));
+    let marks = Marks::new(Pos::new(header.generation, HEADER_BYTES as u32));
     let snapshotter = Snapshotter {
         disk: disk.clone(),
         options: options.clone(),
@@ -130,8 +131,29 @@ pub fn recover(
         pool: pool.clone(),
         kept,
         known_damage: replayed.damaged,
+        live: Arc::new(Mutex::new(Live::of(core))),
+        relocated: false,
     };
-    snapshotter.recycle(core);
+    // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
+    snapshotter.recycle();
+    let scrubber = Scrubber {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        at: Pos::ZERO,
+    };
+    let backups = Backups {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        live: snapshotter.live.clone(),
+    };
+    let current = begin(&*disk, &pool, &header)?;
+    segments.insert(current.clone());
+    for file in dropped {
+        retire(&file)?;
+        pool.give_back(file);
+    }
     pool.probe()?;
     report.generation = current.generation;
     report.segments = segments.count();
@@ -150,6 +172,8 @@ pub fn recover(
         segments,
         pool,
         snapshotter,
+        scrubber,
+        backups,
         marks,
         report,
     })

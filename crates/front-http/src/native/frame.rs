@@ -262,6 +262,8 @@ pub struct WelcomeLimits {
     pub frame_bytes_max: u64,
     pub frames_max: u64,
     pub requests_max: u64,
+    pub sends_max: u64,
+    pub send_bytes_max: u64,
     pub consumers_max: u64,
     pub ping_every_ms: u64,
     pub silence_max_ms: u64,

@@ -1,15 +1,18 @@
 //! The native connection (docs/protocols/http.md): one WebSocket, pipelined and batched both ways.
 //!
-//! `frame.rs` has the frames and their bytes, `request.rs` what each does, `link.rs` what outlives a socket,
-//! `socket.rs` one socket from welcome to its end. This file has the door and the list of connections.
+//! `frame.rs` has the frames and their bytes, `sends.rs` what sends do, `request.rs` what every other frame does,
+//! `link.rs` what outlives a socket, `socket.rs` one socket from welcome to its end. This file has the door and the
+//! list of connections.
 //!
-//! Bounds: the size of a message (the socket ends), requests without an answer (nothing more is read), bytes on
-//! their way out (deliveries stop, because the engine gets credit only for what was written), silence (pings, then
-//! the connection is lost). A lost connection keeps its leases for `reconnect_grace`; `resume` takes it up again.
+//! Bounds: the size of a message (the socket ends), requests without an answer (nothing more is read), sends without
+//! an answer (they wait or are refused, and what stands behind them is read), bytes on their way out (deliveries stop,
+//! because the engine gets credit only for what was written), silence (pings, then the connection is lost). A lost
+//! connection keeps its leases for `reconnect_grace`; `resume` takes it up again.
 
 mod frame;
 mod link;
 mod request;
+mod sends;
 mod socket;
 
 use std::collections::HashMap;

@@ -1,22 +1,21 @@
-//! What each frame does.
+//! What each frame does, sends apart: those are in `sends.rs`.
 
 use std::sync::Arc;
 
-use malote_engine::{Consume, EngineError, Wants};
-use malote_model::{Action, LeaseToken, Message, QueueName, Refusal, Seq, SessionId, limits};
+use malote_engine::{Consume, Wants};
+use malote_model::{Action, LeaseToken, QueueName, Refusal, Seq, SessionId, limits};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
     AcceptFrame, AttachFrame, CreditFrame, DeferredFrame, DetachFrame, Frame, GetStateFrame,
-    Nothing, ReleaseFrame, RenewFrame, SendFrame, SetStateFrame, SettleFrame,
+    Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
 };
 use super::link::{Consumers, Link};
-use crate::ops::send::{addressed, all, prepare_all};
 use crate::ops::settle::{renew_leases, settle_leases};
 use crate::problem::{Code, Problem};
 use crate::wire::Encoding;
-use crate::wire::message::{BodyOut, Received, SentAll};
+use crate::wire::message::{BodyOut, Received};
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
 use crate::wire::session::HeldOut;
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
@@ -24,83 +23,6 @@ use crate::wire::text::to_base64;
 
 /// Counted while a request has no answer.
 pub(super) type Permit = OwnedSemaphorePermit;
-
-/// Messages of several send frames that are committed together.
-const TOGETHER_MAX: usize = 1024;
-/// Bytes of them, about.
-const TOGETHER_BYTES: usize = 4 << 20;
-
-/// A send frame that is ready for the engine.
-struct Ready {
-    id: u64,
-    messages: Vec<(QueueName, Message)>,
-    permit: Permit,
-}
-
-/// Sends in the order in which they came.
-///
-/// One command is under way at a time, because nothing orders two of them; what comes meanwhile is committed
-/// together. If that is refused, each half is tried by itself, so that a frame fails only for its own reason.
-pub(super) async fn send_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(SendFrame, Permit)>) {
-    while let Some(first) = frames.recv().await {
-        let mut together = Vec::new();
-        let mut room = (TOGETHER_MAX, TOGETHER_BYTES);
-        let mut next = Some(first);
-        while let Some((frame, permit)) = next {
-            let id = frame.id;
-            match prepare(&link, frame).await {
-                Ok(messages) => {
-                    let bytes: usize = messages.iter().map(|(_, m)| m.body.bytes.len()).sum();
-                    room = (room.0.saturating_sub(messages.len()), room.1.saturating_sub(bytes));
-                    together.push(Ready { id, messages, permit });
-                }
-                Err(problem) => link.reply::<SentAll>(Some(id), Err(problem)).await,
-            }
-            next = if room.0 > 0 && room.1 > 0 { frames.try_recv().ok() } else { None };
-        }
-        commit(&link, together).await;
-    }
-}
-
-async fn prepare(link: &Link, frame: SendFrame) -> Result<Vec<(QueueName, Message)>, Problem> {
-    prepare_all(&link.api, &link.caller, addressed(frame.messages)?).await
-}
-
-/// Commits frames in order: together, or in ever smaller parts.
-async fn commit(link: &Link, together: Vec<Ready>) {
-    let mut parts = vec![together];
-    while let Some(mut part) = parts.pop() {
-        let messages: Vec<_> = match &mut part[..] {
-            [] => continue,
-            [only] => std::mem::take(&mut only.messages),
-            many => many.iter().flat_map(|ready| ready.messages.iter().cloned()).collect(),
-        };
-        match link.api.engine.send(messages).await {
-            Ok(sent) => {
-                let mut sent = sent.into_iter();
-                let alone = part.len() == 1;
-                for Ready { id, messages, permit } in part {
-                    let count = if alone { usize::MAX } else { messages.len() };
-                    let own = all(sent.by_ref().take(count).collect());
-                    link.reply(Some(id), Ok(own)).await;
-                    drop(permit);
-                }
-            }
-            Err(EngineError::Refused(_)) if part.len() > 1 => {
-                let second = part.split_off(part.len() / 2);
-                parts.push(second);
-                parts.push(part);
-            }
-            Err(error) => {
-                let problem = Problem::from(error);
-                for Ready { id, permit, .. } in part {
-                    link.reply::<SentAll>(Some(id), Err(problem.clone())).await;
-                    drop(permit);
-                }
-            }
-        }
-    }
-}
 
 /// Frames that change consumers, one after the other: a credit may follow its attach without waiting.
 pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(Frame, Permit)>) {

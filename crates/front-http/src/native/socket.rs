@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{
-    FRAMES_MAX, Frame, ResumeFrame, Says, SendFrame, Welcome, WelcomeLimits, decode_frame, encode,
-    join,
+    FRAMES_MAX, Frame, ResumeFrame, Says, Welcome, WelcomeLimits, decode_frame, encode, join,
 };
 use super::link::{Link, Outgoing};
-use super::request::{Permit, consumer_lane, handle, known, send_lane};
+use super::request::{Permit, consumer_lane, handle, known};
+use super::sends::{Arrived, Sends};
 use crate::Api;
 use crate::problem::Problem;
 use crate::wire::Encoding;
@@ -36,7 +36,7 @@ pub(super) struct Session {
     /// Taken from `outgoing` and not written: the socket broke.
     unwritten: Vec<Outgoing>,
     requests: Arc<Semaphore>,
-    sends: mpsc::Sender<(SendFrame, Permit)>,
+    sends: Sends,
     consumers: mpsc::Sender<(Frame, Permit)>,
     tasks: JoinSet<()>,
     /// Something was asked already: it is too late to resume another connection.
@@ -46,13 +46,13 @@ pub(super) struct Session {
 impl Session {
     fn new(api: &Api, id: u64, caller: Principal, encoding: Encoding) -> Self {
         let (link, outgoing, outbox) = Link::new(api.clone(), caller, encoding);
-        // Frames in a lane hold permits: the lanes are as long as there are permits.
+        // Frames in the lane hold permits: it is as long as there are permits.
         let requests_max = api.limits.requests_max.max(1);
-        let (sends, send_frames) = mpsc::channel(requests_max);
+        let (sends, send_lane) = Sends::new(&link);
         let (consumers, consumer_frames) = mpsc::channel(requests_max);
         let mut tasks = JoinSet::new();
         tasks.spawn(link.clone().pump(outbox));
-        tasks.spawn(send_lane(link.clone(), send_frames));
+        tasks.spawn(send_lane);
         tasks.spawn(consumer_lane(link.clone(), consumer_frames));
         Self {
             id,
@@ -193,6 +193,8 @@ fn welcome(api: &Api, connection: u64, secret: String) -> Says<()> {
             frame_bytes_max: limits.frame_bytes_max as u64,
             frames_max: FRAMES_MAX as u64,
             requests_max: limits.requests_max as u64,
+            sends_max: limits.sends_max as u64,
+            send_bytes_max: limits.send_bytes_max as u64,
             consumers_max: limits.consumers_max as u64,
             ping_every_ms: ms(limits.ping_every),
             silence_max_ms: ms(limits.silence_max),
@@ -257,13 +259,21 @@ async fn serve(
                     continue;
                 }
             };
+            let mut arrived = Arrived::new(bytes.len());
             drop(bytes);
             while tasks.try_join_next().is_some() {}
             for frame in frames {
+                let frame = match frame {
+                    Ok(Frame::Send(frame)) => {
+                        sends.put(frame, &mut arrived, link).await;
+                        *used = true;
+                        continue;
+                    }
+                    other => other,
+                };
                 let Ok(permit) = requests.clone().acquire_owned().await else { return End::Lost };
                 match frame {
                     Ok(Frame::Resume(frame)) if !*used => return End::Resume(frame),
-                    Ok(Frame::Send(frame)) => drop(sends.send((frame, permit)).await),
                     Ok(frame @ (Frame::Attach(_) | Frame::Credit(_) | Frame::Detach(_))) => {
                         drop(consumers.send((frame, permit)).await);
                     }

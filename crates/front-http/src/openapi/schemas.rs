@@ -235,6 +235,18 @@ fn sessions() -> Value {
 
 fn about() -> Value {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    let disk = [
+        "journal_bytes",
+        "live_bytes",
+        "spare_bytes",
+        "snapshot_bytes",
+        "free_bytes",
+        "publish_allowed",
+        "copied",
+        "recycled",
+        "scrubbed_bytes",
+        "damaged",
+    ];
     let point = [
         "at",
         "ready",
@@ -258,6 +270,11 @@ fn about() -> Value {
         })),
         "Scale": object(&["backlog", "in_flight", "sessions"], json!({
             "backlog": whole(), "in_flight": whole(), "sessions": whole(),
+        })),
+        "Disk": object(&disk, json!({
+            "journal_bytes": whole(), "live_bytes": whole(), "spare_bytes": whole(), "snapshot_bytes": whole(),
+            "free_bytes": whole(), "publish_allowed": {"type": "boolean"}, "copied": whole(), "recycled": whole(),
+            "scrubbed_bytes": whole(), "damaged": whole(),
         })),
         "Version": object(&["name", "version", "api"], json!({"name": text(), "version": text(), "api": text()})),
         "History": object(&["step_ms", "points"], json!({"step_ms": whole(), "points": list(object(&point, json!({
@@ -351,6 +368,8 @@ fn frames() -> Value {
         "frame_bytes_max",
         "frames_max",
         "requests_max",
+        "sends_max",
+        "send_bytes_max",
         "consumers_max",
         "ping_every_ms",
         "silence_max_ms",

@@ -40,6 +40,9 @@ pub(crate) const NAMES: [&str; 17] = [
 
 const HEADER_PREFIX: &str = "malote-";
 const PROPERTY_PREFIX: &str = "property-";
+/// What `curl -d` says when nobody said anything: text of some kind, and no media type. A form that is meant as one
+/// can say so with a parameter, or come in a batch.
+const CURL_DEFAULT: &str = "application/x-www-form-urlencoded";
 
 /// One message: the body is the body.
 pub async fn send(
@@ -55,12 +58,12 @@ pub async fn send(
     let content_type = new.content_type.take();
     let mut message = prepare(&api, &queue, new).await?;
     message.body = body_of(content_type.as_deref(), body.bytes.clone());
-    message.content_type = content_type;
+    message.content_type = content_type.filter(|kind| kind != CURL_DEFAULT);
     let sessions = message.session.is_some() || create == Create::Sessions;
-    let sent = match api.engine.send(vec![(queue.clone(), message.clone())]).await {
+    let sent = match publish(&api, vec![(queue.clone(), message.clone())]).await {
         Err(EngineError::Refused(Refusal::QueueNotFound { .. })) if create != Create::No => {
             create_queue(&api, &caller, &queue, sessions).await?;
-            api.engine.send(vec![(queue, message)]).await
+            publish(&api, vec![(queue, message)]).await
         }
         other => other,
     };
@@ -101,6 +104,14 @@ pub async fn send_many(
     Ok((StatusCode::CREATED, Answer(all(sent))))
 }
 
+/// Sends, and does not wait for ever for room: a caller that is told to come back later can still settle.
+pub(crate) async fn publish(
+    api: &Api,
+    messages: Vec<(QueueName, Message)>,
+) -> Result<Vec<Sent>, EngineError> {
+    api.engine.send_unless(messages, tokio::time::sleep(api.limits.publish_wait)).await
+}
+
 /// Each message with the queue that it names.
 pub(crate) fn addressed(
     messages: Vec<NewMessage>,
@@ -118,7 +129,7 @@ async fn send_all(
     caller: &Principal,
     items: Vec<(QueueName, NewMessage)>,
 ) -> Result<Vec<Sent>, Problem> {
-    Ok(api.engine.send(prepare_all(api, caller, items).await?).await?)
+    Ok(publish(api, prepare_all(api, caller, items).await?).await?)
 }
 
 /// Checks and translates a batch; nothing is sent yet.

@@ -8,7 +8,7 @@ use malote_engine::StateChange;
 use malote_model::{Action, LeaseToken, QueueName, Refusal, SessionId, limits};
 
 use crate::Api;
-use crate::extract::{Caller, Json, Query, Queue, Raw, Session};
+use crate::extract::{Caller, Json, Query, Queue, RawControl, Session};
 use crate::problem::{Code, Problem};
 use crate::wire::session::{
     AcceptIn, HeldOut, SessionOut, SessionsOut, SessionsQuery, TokenIn, UntilOut,
@@ -145,10 +145,10 @@ pub async fn put_state(
     Queue(queue): Queue,
     Session(session): Session,
     headers: HeaderMap,
-    body: Raw,
+    RawControl(state): RawControl,
 ) -> Result<StatusCode, Problem> {
-    check_state(body.bytes.len())?;
-    change_state(&api, &caller, queue, session, &headers, Some(body.bytes.clone())).await
+    check_state(state.len())?;
+    change_state(&api, &caller, queue, session, &headers, Some(state)).await
 }
 
 /// Clears the state of a held session.

@@ -5,7 +5,7 @@ use axum::extract::State;
 use malote_model::{Action, LeaseToken, QueueName, Refusal};
 
 use crate::Api;
-use crate::extract::{Caller, Json, JsonMessages, Queue};
+use crate::extract::{Caller, Json, Queue};
 use crate::problem::Problem;
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, SettleIn, tokens};
 
@@ -14,7 +14,7 @@ pub async fn settle(
     State(api): State<Api>,
     Caller(caller): Caller,
     Queue(queue): Queue,
-    JsonMessages(asked, _share): JsonMessages<SettleIn>,
+    Json(asked): Json<SettleIn>,
 ) -> Result<Answer<ResultsOut>, Problem> {
     api.allow(&caller, Action::Receive, &queue)?;
     Ok(Answer(settle_leases(&api, &queue, asked).await?))

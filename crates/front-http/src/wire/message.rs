@@ -395,7 +395,7 @@ impl Received {
         let Seen { seq, state, receives, failed, due, stored } = seen;
         let message = match stored {
             Ok(stored) => Self::of(stored, Encoding::Json),
-            Err(Unreadable { text, dead }) => Self {
+            Err(Unreadable { text, dead, .. }) => Self {
                 damaged: true,
                 problem: Some(text),
                 dead_letter: dead.map(|dead| (*dead).into()),
@@ -530,7 +530,8 @@ mod tests {
             receives: 1,
             failed: 0,
         };
-        let unreadable = Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)) };
+        let unreadable =
+            Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
         let (seq, state, due, stored) =
             (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
         let seen = Seen { seq, state, receives: 1, failed: 0, due, stored };

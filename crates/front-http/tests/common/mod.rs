@@ -3,6 +3,8 @@
 #![allow(dead_code)]
 
 pub mod check;
+pub mod client;
+pub mod disk;
 
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt;
+use malote_engine::chance::Chance;
 use malote_engine::{Engine, Running, Settings};
 use malote_front_http::{Api, Limits, Nobody, Readiness, router};
 use malote_model::access::AllowAll;
@@ -18,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 pub struct Broker {
+    /// The first to be dropped: a disk that waits would keep the engine from ending.
+    switch: Option<disk::Switch>,
     pub api: Api,
     pub router: Router,
     pub running: Running,
@@ -69,6 +74,31 @@ impl Broker {
     pub fn limited(limits: Limits, change: impl FnOnce(&mut Api)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+        Self::over(dir, engine, running, limits, change)
+    }
+
+    /// A broker whose disk syncs only as it is told.
+    pub fn on_disk(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, switch) = disk::GatedDisk::open(dir.path());
+        let options = malote_engine::journal::Options::default();
+        let (engine, running) = Engine::open_on(disk, &options, Chance::of_system()).unwrap();
+        let broker = Self::over(dir, engine, running, limits, |_| {});
+        Self { switch: Some(switch), ..broker }
+    }
+
+    /// The syncs of a broker [`Broker::on_disk`].
+    pub fn disk(&self) -> &disk::Switch {
+        self.switch.as_ref().expect("the disk has a switch")
+    }
+
+    fn over(
+        dir: tempfile::TempDir,
+        engine: Engine,
+        running: Running,
+        limits: Limits,
+        change: impl FnOnce(&mut Api),
+    ) -> Self {
         let ready = Arc::new(Readiness::ready());
         let shutdown = CancellationToken::new();
         let mut api =
@@ -76,7 +106,7 @@ impl Broker {
         change(&mut api);
         let router = router(api.clone());
         let document = malote_front_http::openapi::document();
-        Self { api, router, running, document, _dir: dir }
+        Self { switch: None, api, router, running, document, _dir: dir }
     }
 
     /// Any request, and whether the document tells the truth about it.

@@ -20,6 +20,8 @@ struct Sent {
     session: Option<String>,
     number: u64,
     acknowledged: bool,
+    /// Refused: it must never come.
+    refused: bool,
     /// When somebody began to complete it.
     completing: Option<u64>,
     /// When that was acknowledged.
@@ -47,11 +49,25 @@ pub struct History {
     killed_at: u64,
     pub deliveries: u64,
     pub redeliveries: u64,
+    /// Messages that were refused, by the problem's code.
+    pub refusals: BTreeMap<String, u64>,
     pub violations: BTreeMap<&'static str, Vec<String>>,
 }
 
+/// Everything that must never happen, in the order in which it is told.
+const VIOLATIONS: [&str; 8] = [
+    "lost",
+    "duplicated",
+    "out of order",
+    "two holders",
+    "invented",
+    "changed",
+    "refused and delivered",
+    "settlement refused",
+];
+
 impl History {
-    fn wrong(&mut self, what: &'static str, how: String) {
+    pub fn wrong(&mut self, what: &'static str, how: String) {
         self.violations.entry(what).or_default().push(how);
     }
 
@@ -70,6 +86,16 @@ impl History {
         }
     }
 
+    /// A send was refused: it had no effect.
+    pub fn refused(&mut self, ids: &[String], code: &str) {
+        *self.refusals.entry(code.to_owned()).or_default() += ids.len() as u64;
+        for id in ids {
+            if let Some(sent) = self.messages.get_mut(id) {
+                sent.refused = true;
+            }
+        }
+    }
+
     /// Messages came in one answer to a question asked at `asked`; it is `now`.
     pub fn received(&mut self, holder: u64, bound: bool, asked: u64, now: u64, got: &[Got]) {
         let batch: BTreeSet<&str> = got.iter().map(|got| got.id.as_str()).collect();
@@ -82,11 +108,15 @@ impl History {
             let other = sent.session != got.session || sent.number != got.number;
             let done = sent.completed.is_some_and(|at| at < asked);
             let first = !sent.delivered;
+            let refused = sent.refused;
             if other {
                 self.wrong(
                     "changed",
                     format!("{} came as {:?} {}", got.id, got.session, got.number),
                 );
+            }
+            if refused {
+                self.wrong("refused and delivered", got.id.clone());
             }
             if done {
                 self.wrong(
@@ -205,5 +235,33 @@ impl History {
     pub fn missing(&self) -> Vec<String> {
         let gone = |sent: &Sent| sent.acknowledged && sent.completing.is_none();
         self.messages.iter().filter(|(_, sent)| gone(sent)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Prints what happened; says whether nothing is wrong and something was proved.
+    pub fn report(&mut self) -> bool {
+        println!(
+            "acknowledged {}, completed {}, deliveries {}, redeliveries {}",
+            self.count_acknowledged(),
+            self.count_completed(),
+            self.deliveries,
+            self.redeliveries
+        );
+        for (code, count) in &self.refusals {
+            println!("refused as {code} {count}");
+        }
+        let missing = self.missing();
+        if !missing.is_empty() {
+            self.violations.insert("lost", missing);
+        }
+        for what in VIOLATIONS {
+            let how = self.violations.get(what).map_or(&[][..], |how| how);
+            println!("{what} {}", how.len());
+            how.iter().take(5).for_each(|how| println!("  {how}"));
+        }
+        let enough = self.count_acknowledged() > 0 && self.count_completed() > 0;
+        if !enough {
+            println!("nothing was acknowledged or completed: this proves nothing");
+        }
+        self.violations.is_empty() && enough
     }
 }

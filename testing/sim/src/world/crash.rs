@@ -18,7 +18,13 @@ impl World {
         let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
         let poisoned = self.journal.marks.poisoned();
         let mut rng = Rng::new(self.rng.next_u64());
-        let mut disk = if power { self.disk.crashed(&mut rng) } else { self.disk.killed() };
+        let restored = if rng.chance(10) && !poisoned { self.restored() } else { None };
+        let from_backup = restored.is_some();
+        let mut disk = match restored {
+            Some(restored) => restored,
+            None if power => self.disk.crashed(&mut rng),
+            None => self.disk.killed(),
+        };
         self.met.crashes += 1;
         if power {
             self.met.power += 1;
@@ -71,6 +77,7 @@ impl World {
         (self.core, self.journal, self.disk) = (core, journal, disk);
         (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
         self.turn_chunks.clear();
+        self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
         self.met.restored += u64::from(report.snapshot.is_some());
@@ -90,7 +97,12 @@ impl World {
         let cut = report.cut;
         // A flipped bit behind the last mark is a torn tail to any reader.
         if flipped.is_none() || cut >= durable {
-            let keep = if power || poisoned || flipped.is_some() { durable } else { written };
+            let lossy = power || poisoned || from_backup || flipped.is_some();
+            let keep = if lossy { durable } else { written };
+            assert!(
+                !from_backup || flipped.is_some() || cut == durable,
+                "a backup made at {durable} ends at {cut}"
+            );
             assert!(
                 cut >= keep,
                 "lost: the journal ends at {cut}, and {keep} was kept (power {power})"

@@ -30,6 +30,10 @@ pub struct Met {
     pub overflowed: u64,
     pub went: u64,
     pub committed: u64,
+    pub compactions: u64,
+    pub copied: u64,
+    pub restores: u64,
+    pub scrubbed: u64,
 }
 
 impl Met {
@@ -51,7 +55,7 @@ impl Met {
         self.committed += committed;
     }
 
-    fn all(&mut self) -> [&mut u64; 25] {
+    fn all(&mut self) -> [&mut u64; 29] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -78,10 +82,14 @@ impl Met {
             &mut self.overflowed,
             &mut self.went,
             &mut self.committed,
+            &mut self.compactions,
+            &mut self.copied,
+            &mut self.restores,
+            &mut self.scrubbed,
         ]
     }
 
-    fn values(&self) -> [u64; 25] {
+    fn values(&self) -> [u64; 29] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

@@ -8,16 +8,18 @@ mod check;
 mod command;
 mod crash;
 mod met;
+mod upkeep;
 
 use check::Expected;
 use command::command_of;
 pub use met::Met;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use malote_engine::command::{Command, Grant, Notice, Peeked, Reply};
+use malote_engine::compact::Compaction;
 use malote_engine::core::{Core, Output, To, Turn};
 use malote_engine::event::Event;
 use malote_engine::journal::{
@@ -49,6 +51,8 @@ pub struct World {
     pub now: u64,
     pub rng: Rng,
     options: Options,
+    /// Copies that are being made after a snapshot.
+    compaction: Option<(Compaction, BTreeSet<u64>)>,
     /// A turn's chunks each; those of the turn under way.
     unwritten: VecDeque<VecDeque<Chunk>>,
     turn_chunks: VecDeque<Chunk>,
@@ -82,6 +86,8 @@ impl World {
             salt: rng.next_u64() as u32,
             snapshot_after_bytes: 32 << 10,
             snapshot_after_ratio: 1,
+            compact_floor_bytes: rng.below(3) * (100 << 10),
+            scrub_bytes_per_s: 0,
         };
         let disk = SimDisk::new();
         let mut core = Core::new(1);
@@ -96,6 +102,7 @@ impl World {
             now: 1_700_000_000_000,
             rng,
             options,
+            compaction: None,
             unwritten: VecDeque::new(),
             turn_chunks: VecDeque::new(),
             pending: Vec::new(),
@@ -172,7 +179,8 @@ impl World {
             }
             440..700 => self.write_one(),
             700..850 => self.sync(),
-            850..900 => drop(self.journal.keeper.step()),
+            850..890 => drop(self.journal.keeper.step()),
+            890..900 | 992.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
                 self.now += 1 + self.rng.below(ms);
@@ -185,7 +193,8 @@ impl World {
                 }
             }
             930..950 if self.journal.snapshotter.due() || self.rng.chance(20) => self.snapshot(),
-            950..955 => self.journal.appender.mark(),
+            950..953 => self.journal.appender.mark(),
+            953..955 => self.scrub(),
             955..965 => {
                 self.turn(Vec::new());
                 self.check_all();
@@ -349,7 +358,9 @@ impl World {
             let at = out.iter().position(is_own);
             let answer = at.map(|at| match &out[at].to {
                 To::Request(_, answer) => answer,
-                To::Consumer(..) | To::Route(..) => unreachable!("a request was found"),
+                To::Consumer(..) | To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("a request was found")
+                }
             });
             let mut expected = Vec::new();
             if matches!(answer, Some(Err(Refusal::DiskFull))) {
@@ -399,7 +410,9 @@ impl World {
             let at = durable.max(written);
             let mut expected = Vec::new();
             let need = match &to {
-                To::Route(..) => unreachable!("there are no topics"),
+                To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("there are no topics, and few changes")
+                }
                 To::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
@@ -484,18 +497,6 @@ impl World {
         self.sync();
     }
 
-    fn snapshot(&mut self) {
-        match self.journal.snapshotter.run(&mut Core::new(1)) {
-            Ok(Some(done)) => {
-                self.met.snapshots += 1;
-                self.met.recycled += done.recycled as u64;
-                self.say(|| format!("snapshot {done:?}"));
-            }
-            Ok(None) => {}
-            Err(error) => self.say(|| format!("no snapshot: {error}")),
-        }
-    }
-
     /// Says what may be said.
     fn release(&mut self) {
         if self.journal.marks.poisoned() {
@@ -531,7 +532,7 @@ impl World {
                 self.met.granted += grants.len() as u64;
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
-            To::Route(..) => unreachable!("there are no topics"),
+            To::Route(..) | To::Rewrite(..) => unreachable!("there are no topics, and few changes"),
             To::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");

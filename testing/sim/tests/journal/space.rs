@@ -1,5 +1,6 @@
 //! A full disk: publishing stops in time, settling goes on, and it heals by itself.
 
+use malote_engine::disk::Disk;
 use malote_engine::journal::Kept;
 use malote_sim::disk::{Faults, SimDisk};
 
@@ -36,6 +37,16 @@ fn a_full_disk_stops_publishing_and_never_settling() {
     assert_eq!(world.journal.pool.spares(), options().spares_reserved);
 
     // Everything can be settled with what was kept back, and that is what makes room again.
+    settle_all(&mut world);
+    assert!(world.recycled > 0 && world.journal.pool.publish_allowed());
+    assert!(fill(&mut world) > 100);
+
+    let next = world.reopen(world.disk.killed()).unwrap();
+    world.check_next(&next);
+}
+
+/// Settles everything there is.
+fn settle_all(world: &mut World) {
     while let Some(&oldest) = world.core.live.keys().next() {
         world.append_group(1, Some(oldest), false).expect("settling is always possible");
         world.flush().unwrap();
@@ -44,11 +55,33 @@ fn a_full_disk_stops_publishing_and_never_settling() {
             world.snapshot();
         }
     }
-    assert!(world.recycled > 0 && world.journal.pool.publish_allowed());
-    assert!(fill(&mut world) > 100);
+}
 
-    let next = world.reopen(world.disk.killed()).unwrap();
-    world.check_next(&next);
+#[test]
+fn a_restart_without_a_free_byte_finds_the_room_that_was_recycled() {
+    let segment = options().segment_bytes;
+    let disk = SimDisk::new();
+    disk.set_faults(with_capacity(16 * segment));
+    let mut world = World::open(disk).unwrap();
+    // Twice, so that the spares kept back for settling are recycled segments and not blank files.
+    for _ in 0..2 {
+        fill(&mut world);
+        settle_all(&mut world);
+    }
+    fill(&mut world);
+    for _ in 0..3 {
+        let killed = world.disk.killed();
+        let used: u64 = killed.list().unwrap().iter().map(|entry| entry.len).sum();
+        killed.set_faults(with_capacity(used));
+        let next = world.reopen(killed).expect("it starts on a full disk");
+        world.check_next(&next);
+        world = next;
+        assert!(!world.journal.pool.publish_allowed());
+    }
+    settle_all(&mut world);
+    world.disk.set_faults(with_capacity(20 * segment));
+    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Worked);
+    assert!(world.journal.pool.publish_allowed());
 }
 
 #[test]

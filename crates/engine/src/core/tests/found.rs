@@ -191,3 +191,20 @@ fn full_queues_that_bury_in_one_another_come_to_an_end() {
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
     );
 }
+
+#[test]
+fn a_message_that_is_changed_again_and_again_can_still_be_read() {
+    let mut script = "queue q \n send q x".to_owned();
+    for n in 0..300 {
+        script += &format!(" \n receive q \n abandon {} set={n}", super::world::name_of(n));
+    }
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    script.lines().for_each(|line| world.step(line.trim()));
+    assert!(world.depth("q", 1) < 100, "it was stored anew");
+    world.step("receive q");
+    assert!(
+        world.said.trim_end().ends_with("(receives 301, failed 300) set=299"),
+        "{}",
+        world.said
+    );
+}

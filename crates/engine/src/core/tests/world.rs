@@ -421,6 +421,12 @@ impl World {
         writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
+    /// How many records a message stands under, itself included.
+    pub(super) fn depth(&mut self, queue: &str, seq: u64) -> u32 {
+        let (_, q) = self.core.queue(&QueueName::new(queue).unwrap()).unwrap();
+        Stored::read_now(&self.journal.segments, q.pos(seq).unwrap()).unwrap().depth
+    }
+
     fn wait(&mut self, ms: u64) {
         // In the small steps in which the core asks to be woken, so that order is what it would be.
         let until = self.now + ms;
@@ -484,13 +490,15 @@ impl World {
                 self.said += if durable > rests_from { "waits: " } else { "at once: " };
             }
             match to {
-                To::Route(topic, mut items) => {
-                    for item in &mut items {
-                        let stored = Stored::read_now(&self.journal.segments, item.pos);
-                        item.message = Some(Box::new(stored.unwrap().message));
-                    }
+                To::Route(topic, items) => {
+                    let read = crate::reads::route(topic, items, &self.journal.segments);
                     self.requests += 1;
-                    self.turn(Some((self.requests - 1, Command::Route { topic, items })));
+                    self.turn(Some((self.requests - 1, read)));
+                }
+                To::Rewrite(items) => {
+                    let read = crate::reads::rewrite(items, &self.journal.segments);
+                    self.requests += 1;
+                    self.turn(Some((self.requests - 1, read)));
                 }
                 To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
                 To::Request(_, Ok(reply)) => self.tell(reply),
@@ -637,6 +645,7 @@ impl World {
                 all.extend(next.map(|next| format!("more from {next}")));
                 all.join(", ")
             }
+            Reply::Located(places) => format!("{} places", places.len()),
         };
         writeln!(self.said, "{text}").unwrap();
     }

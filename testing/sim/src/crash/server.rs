@@ -1,0 +1,92 @@
+//! The process under test.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::wire::Http;
+
+/// A debug build reads a journal of some hundred megabytes meanwhile.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// The built binary, on a data directory and a port.
+pub(crate) struct Server {
+    binary: PathBuf,
+    data: PathBuf,
+    pub(crate) at: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// A port of its own, and no process yet.
+    pub(crate) fn new(binary: &Path, data: &Path) -> Result<Server> {
+        let at =
+            TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no port")?;
+        Ok(Server { binary: binary.to_owned(), data: data.to_owned(), at, child: None })
+    }
+
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let child = Command::new(&self.binary)
+            .arg("serve")
+            .args(["--data".as_ref(), self.data.as_os_str()])
+            .args([
+                "--http",
+                &self.at.to_string(),
+                "--sqs",
+                "off",
+                "--amqp",
+                "off",
+                "--kafka",
+                "off",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.binary.display()))?;
+        let child = self.child.insert(child);
+        // Its log is read so that it never waits for us; the last of it tells why it ended.
+        let stderr = child.stderr.take();
+        let log = spawn(move || {
+            let mut text = Vec::new();
+            if let Some(mut stderr) = stderr {
+                let _ = io::Read::read_to_end(&mut stderr, &mut text);
+            }
+            text
+        });
+        let begun = Instant::now();
+        while begun.elapsed() < START_MAX {
+            if let Some(status) = child.try_wait()? {
+                let text = log.join().unwrap_or_default();
+                bail!("the server ended with {status}: {}", String::from_utf8_lossy(&text));
+            }
+            let ready = Http::connect(self.at)
+                .and_then(|mut http| http.ask("GET", "/readyz", &Value::Null));
+            if ready.is_ok_and(|(status, _)| status == 200) {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(10));
+        }
+        bail!("the server was not ready within {} s", START_MAX.as_secs())
+    }
+
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
