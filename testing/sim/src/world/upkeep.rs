@@ -44,7 +44,8 @@ impl World {
             return;
         };
         let count = items.len();
-        let (_, hi, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
+        let (_, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
+        let hi = self.journal.appender.end_pos();
         let Some(Output { to: To::Request(LOOK, answer), durable, .. }) = out.into_iter().next()
         else {
             panic!("a relocation is answered");
@@ -58,7 +59,7 @@ impl World {
             Err(Refusal::DiskFull) if self.tight => self.compaction = None,
             other => panic!("a relocation was answered with {other:?}"),
         }
-        self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
+        self.end_turn();
         self.release();
     }
 

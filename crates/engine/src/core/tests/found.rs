@@ -115,6 +115,84 @@ fn a_record_that_names_an_absurd_slot_leases_nothing() {
 }
 
 #[test]
+fn a_message_with_a_life_of_its_own_expires_when_it_comes_back() {
+    check(
+        "queue q lock=5000 \n send q x y ttl=100 \n receive q max=2 \n wait 200 \n release a \n restart \n abandon b \n facts q",
+        expect![[r#"
+            x as a, y as b
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_message_that_is_too_old_is_not_set_aside() {
+    check(
+        "queue q ttl=100 bury lock=5000 \n send q x \n receive q \n wait 200 \n defer a \n facts q",
+        expect![[r#"
+            x as a
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_priority_goes_along_into_a_queue_where_it_counts() {
+    check(
+        "queue q \n queue p prio=9 \n send q low \n send q high prio=7 \n redrive q 1 to=p \n redrive q 2 to=p \n receive p max=9",
+        expect![[r#"
+            1
+            1
+            high as a, low as b"#]],
+    );
+}
+
+#[test]
+fn a_shorter_window_forgets_nothing_too_early() {
+    check(
+        "queue q dedup=8000 \n send q x \n wait 900 \n send q y \n update q dedup=80 \n wait 79 \n send q y \n wait 1 \n send q y",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn what_replaces_a_message_is_what_its_key_stands_for() {
+    check(
+        "queue q dedup=8000 \n send q x \n replace q 1 y known=x \n send q z known=x",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn after_a_restart_an_idle_queue_has_its_time_once() {
+    check(
+        "queue q idle=1000 \n restart \n wait 600 \n update q idle=1000 \n wait 400 \n facts q",
+        expect!["refused: queue `q` does not exist"],
+    );
+}
+
+#[test]
+fn whatever_makes_a_message_ready_keeps_the_limit() {
+    check(
+        "queue q max=2 over=bury \n send q x delay=100 \n send q y z \n wait 100 \n facts q \n update q max=1 over=bury \n facts q
+        receive q \n send q w \n release a \n facts q",
+        expect![[r#"
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 2 sessions 0/0 held 0
+            z as a
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 3 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn full_queues_that_bury_in_one_another_come_to_an_end() {
+    check(
+        "queue p max=1 over=bury \n queue q max=1 over=bury dead=p \n update p max=1 over=bury dead=q \n send p x y \n send p z \n facts p \n facts q",
+        expect![[r#"
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
 fn a_message_that_is_changed_again_and_again_can_still_be_read() {
     let mut script = "queue q \n send q x".to_owned();
     for n in 0..300 {
