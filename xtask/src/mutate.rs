@@ -7,8 +7,13 @@ use crate::cargo;
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 
-const MUTATIONS: [&str; 4] =
-    ["mutate-no-fsync", "mutate-no-crc", "mutate-no-generation", "mutate-no-fencing"];
+const MUTATIONS: [&str; 5] = [
+    "mutate-no-fsync",
+    "mutate-no-crc",
+    "mutate-no-generation",
+    "mutate-no-fencing",
+    "mutate-early-recycle",
+];
 
 /// Away from the normal build, so that the two do not evict each other.
 const TARGET: &str = "target/mutate";

@@ -9,8 +9,9 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    bench, completions, config, dlq, health, key, peek, queue, receive, request, rule, send, serve,
-    session, settle, subscription, tail, token, topic, topology, user, verify, version,
+    backup, bench, completions, config, dlq, health, key, peek, queue, receive, request, restore,
+    rule, send, serve, session, settle, subscription, tail, token, topic, topology, user, verify,
+    version,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Token(token::Token),
     Config(config::Config),
     Verify(verify::Verify),
+    Backup(backup::Backup),
+    Restore(restore::Restore),
     Health(health::Health),
     Bench(bench::Bench),
     Completions(completions::Completions),
@@ -76,6 +79,8 @@ impl Command {
             Self::Token(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Verify(command) => command.run(),
+            Self::Backup(command) => command.run(),
+            Self::Restore(command) => command.run(),
             Self::Health(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),

@@ -1,8 +1,9 @@
 //! The command line's own door to files: what the user names as an argument. The data directory is reached
 //! through the engine and the server only.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -28,8 +29,69 @@ pub(crate) fn lines(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
     Ok(Box::new(BufReader::new(file)))
 }
 
+/// A file piece by piece; `-` is standard input.
+#[allow(clippy::disallowed_methods)] // this is the door
+pub(crate) fn open(path: &Path) -> anyhow::Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = std::fs::File::open(path);
+    Ok(Box::new(file.with_context(|| format!("cannot read {}", path.display()))?))
+}
+
+/// A file that gets its name when it is whole; until then, and if it never is, nothing has that name.
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    part: PathBuf,
+    file: Option<File>,
+}
+
+impl Unfinished {
+    /// Begins a file; one that exists is left alone.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        anyhow::ensure!(!path.exists(), "{} exists already", path.display());
+        let file = OpenOptions::new().write(true).create_new(true).open(&part);
+        let file = Some(file.with_context(|| format!("cannot create {}", part.display()))?);
+        Ok(Self { path: path.to_owned(), part, file })
+    }
+
+    /// Adds to it.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().ok_or(io::ErrorKind::NotFound)?.write_all(bytes)
+    }
+
+    /// Where it stands until it is finished.
+    pub(crate) fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// It is whole: it is synced and gets its name.
+    #[allow(clippy::disallowed_methods)] // this is the door
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        let what = || format!("cannot write {}", self.path.display());
+        if let Some(file) = &self.file {
+            file.sync_all().with_context(what)?;
+        }
+        std::fs::rename(&self.part, &self.path).with_context(what)?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    #[allow(clippy::disallowed_methods)] // this is the door
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.part); // half of it is of no use
+        }
+    }
+}
+
 /// A new file; one that exists is left alone.
 pub(crate) fn create(path: &Path) -> anyhow::Result<Box<dyn Write>> {
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
     Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
 }

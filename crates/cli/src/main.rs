@@ -6,6 +6,7 @@
 mod api;
 mod args;
 mod ask;
+mod backup;
 mod bench;
 mod completions;
 mod config;
@@ -20,6 +21,7 @@ mod peek;
 mod queue;
 mod receive;
 mod request;
+mod restore;
 mod rule;
 mod send;
 mod serve;

@@ -100,6 +100,66 @@ fn a_server_with_users_lets_in_who_it_knows() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // files of the test's own
+fn a_backup_of_a_running_server_is_restored_elsewhere() {
+    let server = Server::start();
+    server.ok("queue create orders --sessions dynamic");
+    for n in 0..20 {
+        server.ok(&format!("send orders m{n} --session s{}", n % 3));
+    }
+    let file = server.home.path().join("all.backup");
+    let shown = file.to_str().unwrap();
+    let said = server.run(&format!("backup {shown} -o json"));
+    let facts: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(facts["bytes"], bytes.len());
+    server.ok("send orders later --session s0");
+    let again = server.run(&format!("backup {shown}"));
+    assert!(again.code == 1 && again.err.contains("exists already"), "{again}");
+
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let data = data.to_str().unwrap();
+    let restore = |from: &str| local(home.path(), &format!("restore {from} --data {data}"));
+    let bad = home.path().join("bad");
+    std::fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap();
+    expect![[r#"
+        --- stderr
+        error: the backup is cut short: its end is missing
+        --- exit 1
+    "#]]
+    .assert_eq(&restore(bad.to_str().unwrap()).to_string());
+    let mut flipped = bytes.clone();
+    flipped[bytes.len() / 2] ^= 4;
+    std::fs::write(&bad, &flipped).unwrap();
+    expect![[r#"
+        --- stderr
+        error: the backup is damaged: the checksum after segment-000001.log does not hold
+        --- exit 1
+    "#]]
+    .assert_eq(&restore(bad.to_str().unwrap()).to_string());
+    std::fs::write(&bad, b"hello").unwrap();
+    expect![[r#"
+        --- stderr
+        error: this is not a backup of Malote
+        --- exit 1
+    "#]]
+    .assert_eq(&restore(bad.to_str().unwrap()).to_string());
+    assert_eq!(restore(shown).code, 0);
+    assert_eq!(restore(shown).code, 1, "there is a journal now");
+    assert_eq!(local(home.path(), &format!("verify {data}")).code, 0);
+
+    let other = Server::start_with(home, &[]);
+    let bodies = other.ok("peek orders --max 100 -o ndjson");
+    let bodies: Vec<String> = bodies
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["body"].to_string())
+        .collect();
+    let sent: Vec<String> = (0..20).map(|n| format!("\"m{n}\"")).collect();
+    assert_eq!(bodies, sent);
+}
+
+#[test]
 fn settings_are_printed_with_their_origin_and_checked() {
     let home = tempfile::tempdir().unwrap();
     let run = |line: &str| local(home.path(), line);

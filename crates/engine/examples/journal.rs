@@ -22,7 +22,7 @@ impl Replay for Nothing {
     }
     fn apply(&mut self, _: Pos, _: u8, _: &[u8]) {}
     fn save(&self, _: &mut Vec<u8>) {}
-    fn live(&self, _: &mut dyn FnMut(Pos)) {}
+    fn live(&self, _: &mut dyn FnMut(Pos, u64)) {}
 }
 
 fn append(appender: &mut Appender, frames: usize, body: &[u8]) -> Result<(), Box<dyn Error>> {

@@ -18,5 +18,5 @@ pub(crate) use read::{Put, Reader, Truncated};
 pub use rule::{decode_rule, decode_topic_spec, encode_rule, encode_topic_spec};
 pub(crate) use rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 pub(crate) use spec::{get_spec, put_spec};
-pub(crate) use stored::state_of;
-pub use stored::{DeadLetter, Stored, read_state};
+pub use stored::{DeadLetter, Stored, Unreadable, read_state};
+pub(crate) use stored::{read_whole, state_of};

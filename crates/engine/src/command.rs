@@ -9,7 +9,8 @@ use malote_model::{
 };
 
 use crate::codec::Outgoing;
-use crate::event::QueueId;
+use crate::core::Relocation;
+use crate::event::{Cause, QueueId};
 use crate::journal::{Pin, Pos};
 
 /// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
@@ -54,6 +55,9 @@ pub enum Command {
     Within { queue: QueueName, command: Box<Command> },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
+    /// These messages cannot be read, each for a reason: they go to the dead letters, and whoever should have had them
+    /// gets as many others.
+    Damaged { leases: Vec<(LeaseToken, String)>, consumer: Option<ConsumerId>, credit: u32 },
     /// Prolong leases or holds from now.
     Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
     /// Hold a session: by name, or the next that is ready.
@@ -99,8 +103,18 @@ pub enum Command {
     Describe { queue: QueueName },
     /// Facts about every queue, by name.
     List,
-    /// Sessions of a queue, by name, from after `after`.
-    Sessions { queue: QueueName, after: Option<SessionId>, max: usize },
+    /// Sessions of a queue, in no order that means anything, from where the last look ended.
+    Sessions { queue: QueueName, from: u32, max: usize },
+    /// One session of a queue.
+    Session { queue: QueueName, session: SessionId },
+    /// The engine to itself: journal copies of live records, so that their segments can be used again.
+    Relocate { items: Vec<Relocation> },
+    /// The engine to itself: about how many bytes of the journal are live.
+    LiveBytes,
+    /// The engine to itself: where messages under these leases stand now.
+    Locate { leases: Vec<LeaseToken> },
+    /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
+    Mark,
 }
 
 /// What a transaction does when it is committed.
@@ -304,12 +318,14 @@ pub enum Reply {
     Peeked { items: Vec<Peeked>, next: Option<Seq> },
     /// Facts about queues.
     Queues(Vec<QueueFacts>),
-    /// Facts about sessions.
-    Sessions(Vec<SessionFacts>),
+    /// Facts about sessions; `next` continues.
+    Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
     /// Facts about topics.
     Topics(Vec<TopicFacts>),
     /// Rules, by queue and name.
     Rules(Vec<Binding>),
+    /// Where leased messages stand; none for a lease that is over.
+    Located(Vec<Option<Pos>>),
 }
 
 /// A session in hand.
@@ -398,29 +414,62 @@ pub struct QueueFacts {
     pub totals: Totals,
 }
 
-/// Counts since the queue was declared. They survive restarts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+/// Spells the totals once: their names are a part of snapshots and of what front ends show.
+macro_rules! totals {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counts since the queue was declared. They survive restarts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Totals { $($(#[$doc])+ pub $name: u64,)+ }
+
+        impl Totals {
+            /// Their names, in the order in which snapshots hold them: new ones come last.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
+
+            /// Their values, in the same order.
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name),+]
+            }
+
+            pub(crate) fn of_values(values: [u64; Self::NAMES.len()]) -> Self {
+                let [$($name),+] = values;
+                Self { $($name),+ }
+            }
+        }
+    };
+}
+
+totals! {
     /// Messages put in.
-    pub sent: u64,
+    sent,
     /// Grants.
-    pub delivered: u64,
+    delivered,
     /// Grants of messages that had been granted before.
-    pub redelivered: u64,
+    redelivered,
     /// Completed, or removed as they were delivered.
-    pub completed: u64,
+    completed,
     /// Failed deliveries by the holder's word.
-    pub abandoned: u64,
+    abandoned,
     /// Moved to the dead letters.
-    pub dead_lettered: u64,
+    dead_lettered,
     /// Set aside.
-    pub deferred: u64,
+    deferred,
     /// Expired.
-    pub expired: u64,
+    expired,
     /// Leases of messages that ran out or whose holder vanished.
-    pub lost: u64,
+    lost,
     /// Session holds that ran out or whose holder vanished.
-    pub sessions_lost: u64,
+    sessions_lost,
+}
+
+impl Totals {
+    /// Counts how a message's lease ended, whatever became of the message.
+    pub(crate) fn lease_ended(&mut self, cause: Cause) {
+        match cause {
+            Cause::Released => {}
+            Cause::Abandoned => self.abandoned += 1,
+            Cause::Lost => self.lost += 1,
+        }
+    }
 }
 
 /// What a session is and holds.

@@ -134,7 +134,7 @@ impl Connection {
             connection,
         };
         match self.engine.ask(command).await? {
-            Reply::Delivered(grants) => self.engine.deliveries(&queue, grants).await,
+            Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants, None).await),
             other => unreachable!("the core answered {other:?}"),
         }
     }
@@ -158,13 +158,17 @@ impl Drop for Connection {
 impl Outbox {
     /// The next thing the core has to say; `None` after the connection ended.
     pub async fn next(&mut self) -> Option<Outbound> {
-        let (consumer, queue, notice) = self.from_core.recv().await?;
-        Some(match notice {
-            Notice::Deliver(grants) => Outbound::Deliver(
-                consumer,
-                self.engine.deliveries(&queue, grants).await.unwrap_or_default(),
-            ),
-            Notice::Ended(why) => Outbound::Ended(consumer, why),
-        })
+        loop {
+            let (consumer, queue, notice) = self.from_core.recv().await?;
+            match notice {
+                Notice::Deliver(grants) => {
+                    let all = self.engine.deliveries(&queue, grants, Some(consumer)).await;
+                    if !all.is_empty() {
+                        return Some(Outbound::Deliver(consumer, all));
+                    }
+                }
+                Notice::Ended(why) => return Some(Outbound::Ended(consumer, why)),
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! What can have happened. Events are journaled and applied; a replay applies them again and decides nothing.
 //!
 //! A message's newest record is where its index entry points. `Sent` holds all of it; `Moved`, `Returned` and
-//! `Deferred` may lie over an older record (`from`) and hold only what changed, so no body is ever copied.
+//! `Deferred` may lie over an older record (`from`) and hold only what changed, so none of them copies a body. `Kept`
+//! is a whole copy, made by compaction alone.
 
 #![allow(missing_docs)] // the fields of an event are named for what they are
 
@@ -13,6 +14,7 @@ use malote_model::{
 
 use smallvec::SmallVec;
 
+use crate::codec::DeadLetter;
 use crate::journal::Pos;
 
 /// A queue inside the engine; never reused.
@@ -62,6 +64,25 @@ pub enum Event {
     Bound { topic: QueueId, queue: QueueId, rule: Box<Rule> },
     /// A rule is gone.
     Unbound { topic: QueueId, queue: QueueId, rule: String },
+    /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
+    Kept(Box<Kept>),
+}
+
+/// A whole message as it was stored, with all that had been laid over it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// Queues and places: several where one body stands in several queues.
+    pub places: Vec<(QueueId, u64)>,
+    /// When it entered the queue that it is in.
+    pub at: Timestamp,
+    /// It is a dead letter: the first of `deaths` tells why.
+    pub dead: bool,
+    /// Every time that it became one, newest first.
+    pub deaths: Vec<DeadLetter>,
+    /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
+    pub head: Bytes,
+    /// The payload. Empty in a replay.
+    pub body: Bytes,
 }
 
 /// A message came in.
@@ -104,24 +125,23 @@ pub struct Placed {
 
 /// Why messages are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Removal {
     /// The holder completed them.
-    Completed = 0,
+    Completed,
     /// They were removed as they were delivered.
-    Taken = 1,
+    Taken,
     /// Their schedule was cancelled.
-    Cancelled = 2,
-    /// Dropped instead of dead-lettered, as the queue is declared.
-    Dropped = 3,
+    Cancelled,
+    /// Dropped instead of dead-lettered, as the queue is declared; their leases ended like this.
+    Dropped(Cause),
     /// Replaced by an edited one.
-    Replaced = 4,
+    Replaced,
     /// Their time to live was over.
-    Expired = 5,
+    Expired,
     /// They made room in a full queue.
-    Overflowed = 6,
+    Overflowed,
     /// Their topic found nobody who wants them.
-    Unrouted = 7,
+    Unrouted,
 }
 
 /// Messages went out to a receiver.
@@ -135,8 +155,8 @@ pub struct Leased {
     pub bound: bool,
     /// Under this explicit hold.
     pub hold: Option<LeaseToken>,
-    /// Of this session.
-    pub session: Option<SessionId>,
+    /// Of these sessions, in order, so many of each; none in a queue without sessions.
+    pub sessions: Vec<(SessionId, usize)>,
     /// They were deferred, and fall back to that.
     pub deferred: bool,
     /// Places and leases.
@@ -238,6 +258,8 @@ pub enum Why {
         receives: u32,
         /// Failed deliveries before.
         failed: u32,
+        /// How its last lease ended. Only an abandoned or a lost one counts as such.
+        cause: Cause,
     },
     /// An operator sent it back; counters start anew.
     Redriven,

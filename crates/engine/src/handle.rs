@@ -3,7 +3,9 @@
 //! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
 //! here, in the caller's own task, so that the one thread of the core only copies bytes.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
@@ -15,13 +17,14 @@ use tokio::sync::SemaphorePermit;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
-use crate::codec::{Outgoing, Stored};
+use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
     QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::journal::{Marks, Pool, Segments};
+use crate::housekeeping::Ledger;
+use crate::journal::{Backups, Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
 /// The engine as its callers see it.
@@ -37,6 +40,9 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
+    pub(crate) backups: Backups,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) damaged: AtomicU64,
 }
 
 /// Why an answer is not the one asked for.
@@ -140,8 +146,18 @@ pub struct Seen {
     pub failed: u32,
     /// When it is due, if it is not yet.
     pub due: Option<Timestamp>,
-    /// The message as stored; none when the disk holds it no longer whole.
-    pub stored: Option<Stored>,
+    /// The message as stored, unless the disk holds it no longer whole.
+    pub stored: Result<Stored, Unreadable>,
+}
+
+impl Seen {
+    /// Why it is a dead letter, if it is one and that can be read.
+    pub fn dead(&self) -> Option<&DeadLetter> {
+        match &self.stored {
+            Ok(stored) => stored.dead.as_ref(),
+            Err(unreadable) => unreadable.dead.as_deref(),
+        }
+    }
 }
 
 /// Which dead letters to move.
@@ -175,16 +191,6 @@ impl Engine {
     /// How far the journal has got, and how long its syncs take.
     pub fn journal(&self) -> &Marks {
         &self.shared.marks
-    }
-
-    /// Bytes of journal segments in use.
-    pub fn journal_bytes(&self) -> u64 {
-        self.shared.segments.bytes()
-    }
-
-    /// Bytes free on the disk, and whether sending is possible.
-    pub fn disk_room(&self) -> (u64, bool) {
-        (self.shared.pool.free_bytes(), self.shared.pool.publish_allowed())
     }
 
     /// Makes the queue, or finds it just as asked. Tells whether it is new.
@@ -271,7 +277,7 @@ impl Engine {
         messages: Vec<(Address, Message)>,
     ) -> Answer<(Vec<Item>, Vec<Given>)> {
         if messages.len() > limits::SEND_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
                 limit: limits::SEND_BATCH_MAX as u64,
             }
@@ -296,7 +302,7 @@ impl Engine {
             };
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
-                return Err(Refusal::TooMany {
+                return Err(Refusal::BatchTooLarge {
                     what: "bytes in one send",
                     limit: limits::SEND_BYTES_MAX,
                 }
@@ -328,12 +334,23 @@ impl Engine {
             lock_ms,
             once_until: Some(self.now().plus_ms(wait)),
         };
-        let waiting =
-            Waiting { mailbox: &self.shared.mailbox, consumer: attach.consumer, armed: wait > 0 };
-        let reply = self.ask(Command::Attach(attach)).await;
-        waiting.over();
-        let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        loop {
+            let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };
+            let waiting = Waiting {
+                mailbox: &self.shared.mailbox,
+                consumer: attach.consumer,
+                armed: wait > 0,
+            };
+            let reply = self.ask(Command::Attach(attach)).await;
+            waiting.over();
+            let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
+            let granted = !grants.is_empty();
+            let deliveries = self.deliveries(&queue, grants, None).await;
+            // All of them were damaged and are gone from the queue: the next ones, then.
+            if !granted || !deliveries.is_empty() {
+                return Ok(deliveries);
+            }
+        }
     }
 
     /// Deferred messages by their sequences; one that is not there refuses all.
@@ -354,7 +371,7 @@ impl Engine {
             connection: None,
         };
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
-        self.deliveries(&queue, grants).await
+        Ok(self.deliveries(&queue, grants, None).await)
     }
 
     /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
@@ -434,12 +451,21 @@ impl Engine {
         session: SessionId,
         hold: Option<LeaseToken>,
     ) -> Answer<Option<Bytes>> {
-        let command = Command::GetState { queue: queue.clone(), session, hold };
-        let pos = answer!(self.ask(command).await, Reply::State(pos) => pos)?;
-        let Some(pos) = pos else { return Ok(None) };
-        let damaged = EngineError::Damaged { queue, seq: Seq(0) };
-        let (kind, bytes) = self.shared.segments.read(pos).map_err(|_| damaged.clone())?;
-        crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some)
+        let command = || Command::GetState { queue: queue.clone(), session: session.clone(), hold };
+        let damaged = EngineError::Damaged { queue: queue.clone(), seq: Seq(0) };
+        for _ in 0..2 {
+            let pos = answer!(self.ask(command()).await, Reply::State(pos) => pos)?;
+            let Some(pos) = pos else { return Ok(None) };
+            match self.shared.segments.read(pos) {
+                // Compaction moved it away in between: it is found where it is now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(_) => break,
+                Ok((kind, bytes)) => {
+                    return crate::codec::state_of(kind, &bytes).ok_or(damaged).map(Some);
+                }
+            }
+        }
+        Err(damaged)
     }
 
     /// Takes a session from its holder.
@@ -495,11 +521,7 @@ impl Engine {
             };
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
-                let home = s
-                    .stored
-                    .as_ref()
-                    .and_then(|stored| stored.dead.as_ref())
-                    .map(|dead| dead.from.clone());
+                let home = s.dead().map(|dead| dead.from.clone());
                 to.clone().or(home).map(|to| (s.seq, to))
             });
             let items: Vec<_> = items.collect();
@@ -547,8 +569,7 @@ impl Engine {
         let read =
             Stored::load(&self.shared.segments, items.iter().map(|item| item.pos).collect()).await;
         for (item, stored) in items.into_iter().zip(read) {
-            let stored = stored.ok();
-            if session.is_some() && stored.as_ref().is_some_and(|s| s.message.session != session) {
+            if session.is_some() && stored.as_ref().is_ok_and(|s| s.message.session != session) {
                 continue;
             }
             let (seq, state, due) = (item.seq, item.state, item.due);
@@ -577,14 +598,27 @@ impl Engine {
         answer!(self.ask(Command::List).await, Reply::Queues(facts) => facts)
     }
 
-    /// Sessions of a queue, by name, from after `after`.
+    /// Sessions of a queue, in no order that means anything, from 0 or from where the last look ended: the second value
+    /// says where, also after a look that found few. Sessions that come or go meanwhile, and a restart between two
+    /// looks, may make it miss some or show some twice.
     pub async fn sessions(
         &self,
         queue: QueueName,
-        after: Option<SessionId>,
+        from: u32,
         max: usize,
-    ) -> Answer<Vec<SessionFacts>> {
-        answer!(self.ask(Command::Sessions { queue, after, max }).await, Reply::Sessions(facts) => facts)
+    ) -> Answer<(Vec<SessionFacts>, Option<u32>)> {
+        let reply = self.ask(Command::Sessions { queue, from, max }).await;
+        answer!(reply, Reply::Sessions { sessions, next } => (sessions, next))
+    }
+
+    /// Facts about one session; none if it has no message, hold or state.
+    pub async fn session(
+        &self,
+        queue: QueueName,
+        session: SessionId,
+    ) -> Answer<Option<SessionFacts>> {
+        let reply = self.ask(Command::Session { queue, session }).await;
+        answer!(reply, Reply::Sessions { mut sessions, .. } => sessions.pop())
     }
 
     /// A connection that consumers, leases and holds can be bound to.
@@ -597,16 +631,38 @@ impl Engine {
         self.shared.mailbox.ask(command).await
     }
 
-    /// Fetches what the grants stand for, in the caller's task.
+    /// Messages that could not be read when they should have been delivered, since the start.
+    pub fn damaged(&self) -> u64 {
+        self.shared.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Fetches what the grants stand for, in the caller's task. What cannot be read goes to the dead letters, and the
+    /// consumer gets its credit back.
     pub(crate) async fn deliveries(
         &self,
         queue: &QueueName,
         grants: Vec<Grant>,
-    ) -> Answer<Vec<Delivery>> {
-        let read =
-            Stored::load(&self.shared.segments, grants.iter().map(|grant| grant.pos).collect())
-                .await;
+        consumer: Option<ConsumerId>,
+    ) -> Vec<Delivery> {
+        let segments = &self.shared.segments;
+        let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
+        let gone = |stored: &Result<Stored, Unreadable>| stored.as_ref().is_err_and(|e| e.gone);
+        if read.iter().any(gone) {
+            // Whoever comes late finds that compaction moved messages away: they are where their leases say.
+            let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
+            let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
+                return Vec::new(); // stopping: nobody waits for it any more
+            };
+            for (stored, pos) in read.iter_mut().zip(located) {
+                if let (true, Some(pos)) = (gone(stored), pos)
+                    && let Some(again) = Stored::load(segments, vec![pos]).await.pop()
+                {
+                    *stored = again;
+                }
+            }
+        }
         let mut all = Vec::with_capacity(grants.len());
+        let (mut damaged, mut credit) = (Vec::new(), 0);
         for (grant, stored) in grants.into_iter().zip(read) {
             let Grant { seq, lease, until, receives, failed, .. } = grant;
             match stored {
@@ -618,12 +674,22 @@ impl Engine {
                     tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
                     all.push(Delivery { seq, lease, until, receives, failed, stored });
                 }
-                Err(error) => {
-                    tracing::error!(%queue, seq = seq.0, %error, "a stored message cannot be read: it is not delivered, and stays");
+                Err(Unreadable { text, .. }) => {
+                    let what = match lease {
+                        Some(_) => "a message is damaged on disk: it goes to the dead letters",
+                        None => "a message is damaged on disk: it was taken, and is gone",
+                    };
+                    tracing::error!(%queue, seq = seq.0, error = text, "{what}");
+                    damaged.extend(lease.map(|lease| (lease, text)));
+                    credit += 1;
                 }
             }
         }
-        Ok(all)
+        if credit > 0 {
+            self.shared.damaged.fetch_add(credit.into(), Ordering::Relaxed);
+            self.shared.mailbox.tell(Command::Damaged { leases: damaged, consumer, credit });
+        }
+        all
     }
 }
 

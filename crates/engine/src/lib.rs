@@ -11,22 +11,25 @@ pub mod chance;
 pub mod clock;
 mod codec;
 pub mod command;
+pub mod compact;
 pub mod connection;
 pub mod core;
 pub mod disk;
 pub mod event;
 pub mod handle;
+mod housekeeping;
 pub mod journal;
 mod mailbox;
 mod open;
+mod reads;
 mod shard;
 pub mod topic;
 mod topics;
 mod transaction;
 
 pub use codec::{
-    DeadLetter, Outgoing, Stored, decode_rule, decode_topic_spec, encode_rule, encode_topic_spec,
-    read_state,
+    DeadLetter, Outgoing, Stored, Unreadable, decode_rule, decode_topic_spec, encode_rule,
+    encode_topic_spec, read_state,
 };
 pub use command::{
     Binding, ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange,
@@ -34,5 +37,6 @@ pub use command::{
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
+pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
 pub use transaction::Transaction;

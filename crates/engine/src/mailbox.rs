@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
 use crate::codec::Outgoing;
 use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, ToRoute};
-use crate::core::{FixedState, To};
+use crate::core::{FixedState, Resident, To};
 use crate::event::QueueId;
 use crate::handle::EngineError;
 use crate::journal::Marks;
@@ -20,6 +20,7 @@ use crate::journal::Marks;
 const PUBLISHING_KIB_MAX: u32 = 64 << 10;
 
 type Answer = Result<Reply, EngineError>;
+type Reads = std::sync::mpsc::Sender<ToRead>;
 type Outlet = mpsc::UnboundedSender<(ConsumerId, QueueName, Notice)>;
 
 /// A command and whom to answer; nobody for what the engine tells itself.
@@ -37,7 +38,7 @@ pub(crate) struct Mailbox {
     poisoned: AtomicBool,
     marks: Arc<Marks>,
     outlets: Mutex<Outlets>,
-    routes: Mutex<Option<std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>>>,
+    reads: Mutex<Option<Reads>>,
 }
 
 struct State {
@@ -65,7 +66,7 @@ impl Mailbox {
             poisoned: AtomicBool::new(false),
             marks,
             outlets: Mutex::new(outlets),
-            routes: Mutex::new(None),
+            reads: Mutex::new(None),
         }
     }
 
@@ -86,6 +87,15 @@ impl Mailbox {
             return Err(self.closed());
         }
         answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Asks and waits for the answer, on a thread that may wait.
+    pub(crate) fn ask_blocking(&self, command: Command) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        if !self.put(Request { command, reply: Some(reply) }) {
+            return Err(self.closed());
+        }
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Tells without waiting.
@@ -131,7 +141,7 @@ impl Mailbox {
         drop(state);
         self.publishing.close();
         self.outlets.lock().connections.clear();
-        self.routes.lock().take();
+        self.reads.lock().take();
         self.arrived.notify_one();
     }
 
@@ -195,19 +205,19 @@ impl Mailbox {
                 }
             }
             Word::Notice(consumer, notice) => self.notify(consumer, notice),
-            Word::Route(topic, items) => {
-                if let Some(routes) = &*self.routes.lock() {
+            Word::Read(what) => {
+                if let Some(reads) = &*self.reads.lock() {
                     // Nobody reads any more: the engine is stopping, and the next start asks again.
-                    let _ = routes.send((topic, items));
+                    let _ = reads.send(what);
                 }
             }
         }
     }
 
-    /// Where messages go that must be read so that their topic can route them. Bounded: a topic asks for a few at a
-    /// time and waits for them.
-    pub(crate) fn set_routes(&self, routes: std::sync::mpsc::Sender<(QueueId, Vec<ToRoute>)>) {
-        *self.routes.lock() = Some(routes);
+    /// Who reads what the core asks for. Bounded: a topic asks for a few messages at a time and waits for them, and a
+    /// message is under too many records only after very many changes.
+    pub(crate) fn set_reads(&self, reads: Reads) {
+        *self.reads.lock() = Some(reads);
     }
 
     fn notify(&self, consumer: ConsumerId, notice: Notice) {
@@ -249,7 +259,15 @@ impl Mailbox {
 pub(crate) enum Word {
     Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>),
     Notice(ConsumerId, Notice),
+    Read(ToRead),
+}
+
+/// Messages that the core, which reads no disk, asks for.
+pub(crate) enum ToRead {
+    /// So that their topic can route them.
     Route(QueueId, Vec<ToRoute>),
+    /// So that they are stored anew.
+    Rewrite(Vec<Resident>),
 }
 
 /// The requests that the core has not answered yet, by number.
@@ -276,7 +294,8 @@ impl Pending {
     pub(crate) fn word(&mut self, to: To) -> Option<Word> {
         match to {
             To::Consumer(consumer, notice) => Some(Word::Notice(consumer, notice)),
-            To::Route(topic, items) => Some(Word::Route(topic, items)),
+            To::Route(topic, items) => Some(Word::Read(ToRead::Route(topic, items))),
+            To::Rewrite(items) => Some(Word::Read(ToRead::Rewrite(items))),
             To::Request(request, answer) => {
                 self.free.push(request as u32);
                 let reply = self.replies.get_mut(request as usize)?.take()?;

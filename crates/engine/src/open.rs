@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -9,16 +10,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
-use crate::codec::Stored;
-use crate::command::{Command, ToRoute};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
-use crate::event::QueueId;
 use crate::handle::{Engine, Shared};
-use crate::journal::{
-    self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments, Snapshotter,
-};
+use crate::housekeeping::{Housekeeping, Ledger};
+use crate::journal::{self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments};
 use crate::mailbox::{Mailbox, Pending};
+use crate::reads;
 use crate::shard::Shard;
 
 /// How often, and how long apart, a locked directory is tried again.
@@ -104,6 +102,8 @@ impl Engine {
             pool,
             keeper,
             snapshotter,
+            scrubber,
+            backups,
             marks,
             report,
         } = recovered;
@@ -138,7 +138,12 @@ impl Engine {
             segments: segments.clone(),
             clock: clock.clone(),
             chance,
+            backups,
+            ledger: Arc::new(Ledger::default()),
+            damaged: Default::default(),
         };
+        let found = report.damaged.len() + report.unreadable_segments.len();
+        shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
         let shard = Shard {
             core,
             appender,
@@ -151,19 +156,24 @@ impl Engine {
             segments: segments.clone(),
         };
         let stopping = Arc::new((Mutex::new(false), Condvar::new()));
-        let (routes, to_route) = std::sync::mpsc::channel();
-        mailbox.set_routes(routes);
+        let (reads, to_read) = std::sync::mpsc::channel();
+        mailbox.set_reads(reads);
+        let housekeeping = Housekeeping::new(
+            snapshotter,
+            scrubber,
+            hash_seed,
+            &options,
+            &shared,
+            stopping.clone(),
+        );
         let threads = vec![
             spawn("core", move || shard.run())?,
-            spawn("routes", {
+            spawn("reads", {
                 let (mailbox, segments) = (mailbox.clone(), segments.clone());
-                move || read_routes(&to_route, &segments, &mailbox)
+                move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox))
             })?,
             spawn("spares", move || keeper.run())?,
-            spawn("snapshots", {
-                let stopping = stopping.clone();
-                move || keep_snapshots(snapshotter, hash_seed, &stopping)
-            })?,
+            spawn("housekeeping", move || housekeeping.run())?,
         ];
         let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
         Ok((Engine { shared: Arc::new(shared) }, running))
@@ -172,48 +182,6 @@ impl Engine {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
-}
-
-/// Reads what topics must route before they could: its headers are on disk, and the core reads no disk.
-fn read_routes(
-    to_route: &std::sync::mpsc::Receiver<(QueueId, Vec<ToRoute>)>,
-    segments: &Segments,
-    mailbox: &Mailbox,
-) {
-    while let Ok((topic, mut items)) = to_route.recv() {
-        for item in &mut items {
-            match Stored::read_now(segments, item.pos) {
-                Ok(stored) => item.message = Some(Box::new(stored.message)),
-                Err(error) => {
-                    let pos = item.pos;
-                    tracing::error!(%pos, %error, "a message cannot be read, and so not be routed");
-                }
-            }
-        }
-        mailbox.tell(Command::Route { topic, items });
-    }
-}
-
-/// How often it is asked whether a snapshot is due.
-const SNAPSHOT_CHECK: Duration = Duration::from_millis(500);
-
-fn keep_snapshots(mut snapshotter: Snapshotter, hash_seed: u64, stopping: &(Mutex<bool>, Condvar)) {
-    let (stop, changed) = stopping;
-    let mut stopped = stop.lock();
-    while !*stopped {
-        changed.wait_for(&mut stopped, SNAPSHOT_CHECK);
-        if *stopped || !snapshotter.due() {
-            continue;
-        }
-        drop(stopped);
-        match snapshotter.run(&mut Core::new(hash_seed)) {
-            Ok(done) => tracing::debug!(?done, "snapshot"),
-            Err(error) => {
-                tracing::warn!(%error, "no snapshot could be made; the journal grows until one can")
-            }
-        }
-        stopped = stop.lock();
-    }
 }
 
 impl Running {

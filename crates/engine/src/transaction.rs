@@ -75,11 +75,11 @@ impl Transaction {
         let parts = self.work.sends.len() + self.work.settles.len() + self.work.states.len();
         if parts >= limits::SEND_BATCH_MAX {
             let limit = limits::SEND_BATCH_MAX as u64;
-            return Err(Refusal::TooMany { what: "operations in one transaction", limit });
+            return Err(Refusal::BatchTooLarge { what: "operations in one transaction", limit });
         }
         if self.bytes + bytes > limits::TRANSACTION_BYTES_MAX {
             let limit = limits::TRANSACTION_BYTES_MAX;
-            return Err(Refusal::TooMany { what: "bytes in one transaction", limit });
+            return Err(Refusal::BatchTooLarge { what: "bytes in one transaction", limit });
         }
         self.bytes += bytes;
         Ok(())

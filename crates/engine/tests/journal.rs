@@ -27,7 +27,7 @@ impl Replay for Log {
     fn save(&self, out: &mut Vec<u8>) {
         self.0.iter().for_each(|body| out.extend(body.iter().chain(b"\n")));
     }
-    fn live(&self, _: &mut dyn FnMut(Pos)) {}
+    fn live(&self, _: &mut dyn FnMut(Pos, u64)) {}
 }
 
 fn small() -> Options {

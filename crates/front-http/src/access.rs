@@ -5,7 +5,9 @@ use std::pin::Pin;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
-use malote_model::{Action, Address, DeadLetterTarget, Principal, QueueName, QueueSpec, TopicName};
+use malote_model::{
+    Action, Address, DeadLetterTarget, Denied, Principal, QueueName, QueueSpec, TopicName,
+};
 
 use crate::Api;
 use crate::problem::{Code, Problem};
@@ -92,6 +94,22 @@ impl Api {
     ) -> Result<(), Problem> {
         let name = queue.owner().unwrap_or(queue.as_str());
         Ok(self.access.check(caller, action, name)?)
+    }
+
+    /// Whether the caller may do this to every queue there is or may ever be: only a grant on `*` says so.
+    pub(crate) fn allow_everywhere(
+        &self,
+        caller: &Principal,
+        action: Action,
+    ) -> Result<(), Problem> {
+        // No narrower pattern matches both.
+        let everywhere = self.access.check(caller, action, "*");
+        let even_unnamed = self.access.check(caller, action, "");
+        if even_unnamed.is_err() || everywhere.is_err() {
+            let queue = String::from("*");
+            return Err(Denied { who: caller.clone(), action, queue }.into());
+        }
+        Ok(())
     }
 
     /// Whether the caller may do this to the topic. Topics and queues have one name space, and so do their grants.

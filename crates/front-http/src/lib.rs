@@ -14,6 +14,7 @@
 //! | peek | `ops/peek.rs` |
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
+//! | a backup of everything | `ops/backup.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
 //! | `/metrics…`, one hour of history | `metrics.rs`, `history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
@@ -77,6 +78,8 @@ pub struct Api {
     bodies: Arc<Semaphore>,
     control_bodies: Arc<Semaphore>,
     staged: Arc<Semaphore>,
+    /// One backup at a time: each reads the whole disk.
+    backups: Arc<Semaphore>,
     native: Arc<native::Connections>,
     replies: Arc<replies::Replies>,
     tasks: TaskTracker,
@@ -109,6 +112,7 @@ impl Api {
             bodies,
             control_bodies,
             staged,
+            backups: Arc::new(Semaphore::new(1)),
             native: Arc::default(),
             replies: Arc::default(),
             tasks: TaskTracker::new(),

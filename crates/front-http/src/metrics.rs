@@ -160,7 +160,7 @@ async fn scrape(api: &Api, caller: &Principal, per_queue: bool) -> Result<Respon
 
 fn register_journal(registry: &mut Registry, api: &Api) {
     let journal = api.engine.journal();
-    let (free, publish_allowed) = api.engine.disk_room();
+    let disk = api.engine.disk();
     let gauge = |value: u64| ConstGauge::new(value as i64);
     registry.register(
         "wal_fsync_duration_seconds",
@@ -175,13 +175,38 @@ fn register_journal(registry: &mut Registry, api: &Api) {
     registry.register(
         "wal_size_bytes",
         "Bytes of journal segments in use",
-        gauge(api.engine.journal_bytes()),
+        gauge(disk.journal_bytes),
     );
-    registry.register("disk_free_bytes", "Bytes free on the disk", gauge(free));
+    registry.register(
+        "damaged_messages",
+        "Messages that could not be read when they should have been delivered",
+        ConstCounter::new(api.engine.damaged()),
+    );
+    registry.register(
+        "wal_live_bytes",
+        "Bytes of the journal that were live at the last snapshot",
+        gauge(disk.live_bytes),
+    );
+    registry.register(
+        "wal_spare_bytes",
+        "Bytes of journal segments that wait to be used",
+        gauge(disk.spare_bytes),
+    );
+    registry.register("snapshot_bytes", "Bytes of snapshots", gauge(disk.snapshot_bytes));
+    let counter = ConstCounter::new;
+    registry.register("wal_copied", "Records copied by compaction", counter(disk.copied));
+    registry.register("wal_recycled", "Journal segments used again", counter(disk.recycled));
+    registry.register(
+        "wal_scrubbed_bytes",
+        "Bytes of the journal read again and verified",
+        counter(disk.scrubbed_bytes),
+    );
+    registry.register("wal_damaged", "Damaged parts of the journal", counter(disk.damaged));
+    registry.register("disk_free_bytes", "Bytes free on the disk", gauge(disk.free_bytes));
     registry.register(
         "publish_allowed",
         "1 unless the disk is too full to send",
-        gauge(publish_allowed.into()),
+        gauge(disk.publish_allowed.into()),
     );
 }
 

@@ -222,7 +222,7 @@ fn describe(name: &str) -> Operation {
         },
         "list_sessions" => Operation {
             query: vec![
-                ("after", "string", "From after this id; `next` of the page before"),
+                ("after", "string", "Only ever `next` of the page before"),
                 ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
             ],
             ..op("sessions", "Sessions of a queue, by id", None, ok("Sessions"))
@@ -299,6 +299,18 @@ fn describe(name: &str) -> Operation {
         "openapi" => op("about", "This document", None, ok("Any")),
         "version" => op("about", "Who answers", None, ok("Version")),
         "problem" => op("about", "What a problem's `type` points at", None, ok("ProblemKind")),
+        "disk" => op(
+            "operate",
+            "What is on the broker's disk, and what housekeeping did since the start",
+            None,
+            ok("Disk"),
+        ),
+        "backup" => op(
+            "operate",
+            "Everything that is durable now, as one file for `malote restore`; needs manage and receive on every queue",
+            None,
+            vec![(200, "The backup", Text("application/octet-stream"))],
+        ),
         "connect" => op(
             "native connection",
             "Open a WebSocket with sub-protocol malote.v1.json or malote.v1.msgpack; frames: ClientFrame, ServerFrame",

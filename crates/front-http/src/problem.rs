@@ -259,9 +259,8 @@ impl From<Refusal> for Problem {
             Refusal::QueueFull { .. } => Code::QueueFull,
             Refusal::QueueExclusive { .. } => Code::QueueExclusive,
             Refusal::TransactionOver { .. } => Code::TransactionOver,
-            // One variant, two meanings: a batch that is too large will be so again.
-            Refusal::TooMany { what, .. } if what.contains("in one ") => Code::BatchTooLarge,
-            Refusal::TooMany { .. } => Code::TooMany,
+            Refusal::BatchTooLarge { .. } => Code::BatchTooLarge,
+            Refusal::BoundReached { .. } => Code::TooMany,
             Refusal::Busy => Code::Busy,
             Refusal::DiskFull => Code::DiskFull,
         };
@@ -346,6 +345,13 @@ mod tests {
         assert_eq!(response.headers().get_all(header::WWW_AUTHENTICATE).iter().count(), 2);
         let response = Problem::from(Refusal::DiskFull).into_response();
         assert_eq!(response.status(), StatusCode::INSUFFICIENT_STORAGE);
+        assert!(response.headers().contains_key(header::RETRY_AFTER));
+        let (what, limit) = ("leases", 1);
+        let response = Problem::from(Refusal::BatchTooLarge { what, limit }).into_response();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(!response.headers().contains_key(header::RETRY_AFTER), "it would be refused again");
+        let response = Problem::from(Refusal::BoundReached { what, limit }).into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(response.headers().contains_key(header::RETRY_AFTER));
         let response = Problem::from(EngineError::Poisoned).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

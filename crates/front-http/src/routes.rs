@@ -12,7 +12,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::nearest::nearest;
 use crate::ops::{
-    about, dead_letters, peek, queues, receive, request, rules, send, sessions, settle,
+    about, backup, dead_letters, peek, queues, receive, request, rules, send, sessions, settle,
     subscriptions, topics, transactions,
 };
 use crate::problem::{Code, Problem};
@@ -94,6 +94,8 @@ routes! {
     GET "/api/v1/scale/{queue}" scale => about::scale;
     GET "/api/v1/openapi.json" openapi => about::openapi;
     GET "/api/v1/version" version => about::version;
+    GET "/api/v1/disk" disk => about::disk;
+    GET "/api/v1/backup" backup => backup::backup;
     GET "/api/v1/connect" connect => native::connect;
     GET "/problems/{code}" problem => about::problem;
     GET "/livez" livez => health::livez;

@@ -104,7 +104,8 @@ async fn only_own_names_are_answered_where_they_are_known() {
 
 #[tokio::test]
 async fn answers_are_bounded_in_bytes_and_nothing_is_lost_by_it() {
-    let broker = with_queue(json!({})).await;
+    // However slow the machine, no lock runs out meanwhile.
+    let broker = with_queue(json!({"lock_ms": 3_600_000})).await;
     let body = "x".repeat(300_000);
     let small: Vec<Value> = (0..200).map(|n| json!({"body": n.to_string()})).collect();
     send(&broker, Value::Array(small)).await;
@@ -212,6 +213,10 @@ mod access {
             broker.raw("POST", "/api/v1/send", &[BOB, JSON], batch).await.problem(403),
             "forbidden"
         );
+        // A backup holds every queue: one queue's grants are not enough.
+        let backup = broker.raw("GET", "/api/v1/backup", &[ANA], "").await;
+        assert_eq!(backup.problem(403), "forbidden");
+        assert!(backup.json()["detail"].as_str().unwrap().contains("manage '*'"));
         // Every route that names a queue asks before it looks.
         let document = broker.document.clone();
         for (path, item) in document["paths"].as_object().unwrap() {

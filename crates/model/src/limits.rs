@@ -18,7 +18,7 @@ pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 pub const VALUE_DEPTH_MAX: usize = 16;
 /// Messages of one send command, and bytes of all of them: one atomic journal group.
 pub const SEND_BATCH_MAX: usize = 4096;
-/// Bytes of one send command; a group never spans two segments of 64 MiB.
+/// Bytes of one send command; a group never spans two journal segments, which are 60 MiB long.
 pub const SEND_BYTES_MAX: u64 = 48 << 20;
 /// Leases settled or renewed by one command.
 pub const SETTLE_BATCH_MAX: usize = 4096;
@@ -66,6 +66,8 @@ pub const TRANSACTION_BYTES_MAX: u64 = 16 << 20;
 pub const TRANSACTION_MS_MAX: u64 = 120_000;
 /// Rules of one topic: bindings of an exchange, or rules of all subscriptions together.
 pub const RULES_PER_TOPIC_MAX: usize = 1_000_000;
+/// Rules of all topics: each costs some hundred bytes, a filter's own words beside it.
+pub const RULES_MAX: usize = 4_000_000;
 /// Name of a rule: Service Bus allows 50 characters; an AMQP binding is named by its routing key.
 pub const RULE_NAME_BYTES_MAX: usize = 512;
 /// Key or pattern of a rule: as long as the key of a message may be.
@@ -86,3 +88,5 @@ pub const SQL_LIKE_BYTES_MAX: usize = 4096;
 pub const TOPICS_MAX: usize = 100_000;
 /// How often a message is forwarded before that must be a circle: Service Bus allows four.
 pub const HOPS_MAX: u8 = 4;
+/// Deaths of one message that are remembered when it is stored anew; older ones are forgotten.
+pub const DEATHS_MAX: usize = 64;

@@ -217,9 +217,17 @@ pub enum Refusal {
         /// What it must be.
         rule: String,
     },
-    /// A bound of the whole engine.
+    /// More than one request may carry: it would be refused again.
     #[error("too many {what}: the limit is {limit}")]
-    TooMany {
+    BatchTooLarge {
+        /// Of what, in one what.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// A bound of the whole engine: possible again when some of them are gone.
+    #[error("too many {what}: the limit is {limit}")]
+    BoundReached {
         /// Of what.
         what: &'static str,
         /// The bound.

@@ -106,6 +106,11 @@ pub enum DeadReason {
     Cycle,
     /// The topic of its queue's dead letters found nobody who wants it.
     Unroutable,
+    /// The disk holds it no longer whole.
+    Damaged {
+        /// Which file, where in it, and what is wrong there.
+        text: String,
+    },
 }
 
 impl DeadReason {
@@ -120,13 +125,14 @@ impl DeadReason {
             Self::TooManyHops => "MaxTransferHopCountExceeded",
             Self::Cycle => "DeadLetterCycle",
             Self::Unroutable => "DeadLetterUnroutable",
+            Self::Damaged { .. } => "Damaged",
         }
     }
 
     /// The sentence for people; a limit names its counter.
     pub fn text(&self) -> String {
         match self {
-            Self::Asked { text, .. } => text.clone(),
+            Self::Asked { text, .. } | Self::Damaged { text } => text.clone(),
             Self::MaxFailed { failed, failed_max } => {
                 format!("failed {failed} times; the queue allows {failed_max} (failed_max)")
             }

@@ -64,9 +64,9 @@ const POISON_DRAIN: Duration = Duration::from_secs(2);
 /// Serves until a signal. `started` is given the lines that tell a person what listens where.
 pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), ServeError> {
     raise_file_limit();
-    let data = settings.data.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || Engine::open(malote_engine::Settings::at(data)));
+    let mut engine_settings = malote_engine::Settings::at(&settings.data);
+    engine_settings.journal.scrub_bytes_per_s = settings.scrub_bytes_per_s;
+    let opened = tokio::task::spawn_blocking(move || Engine::open(engine_settings));
     let opened = opened.await.expect("opening the engine does not panic")?;
     serve(settings, opened, started).await
 }

@@ -1,18 +1,20 @@
 //! Clients and what they ask. They know only what they were told, and forget nothing: old tokens are tried again.
 
+mod specs;
+
 use std::rc::Rc;
 
 use bytes::Bytes;
 use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
 use malote_engine::{ConsumerId, Wants};
 use malote_model::{
-    Body, BodyKind, Changes, DeadLetterTarget, Durability, LeaseToken, Message, Properties,
-    QueueName, QueueSpec, Refusal, RetryOrder, Seq, SessionId, Sessions, Settlement, Timestamp,
-    Value, When,
+    Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Refusal, Seq,
+    SessionId, Sessions, Settlement, Timestamp, Value, When,
 };
 
+use self::specs::{lifetime, spec, updated};
 use crate::decide::Ask;
-use crate::model::{Place, State};
+use crate::model::{Letter, Place, State};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -35,6 +37,8 @@ struct Client {
 pub struct Clients {
     clients: Vec<Client>,
     pub queues: Vec<(QueueName, QueueSpec)>,
+    /// Of those that come and go, the ones that are there.
+    passing: Vec<QueueName>,
     next_consumer: u64,
     next_connection: u64,
     next_message: u64,
@@ -42,8 +46,12 @@ pub struct Clients {
 
 const SESSIONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 
-/// A queue that comes and goes.
+/// A queue that comes and goes, and one that belongs to a connection.
 const PASSING: &str = "passing";
+const PRIVATE: &str = "private";
+
+/// Few, so that they collide often.
+const KEYS: u64 = 8;
 
 fn name(name: &str) -> QueueName {
     QueueName::new(name).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -57,31 +65,6 @@ fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> Option<&'a T> {
     if from.is_empty() { None } else { from.get(rng.below(from.len() as u64) as usize) }
 }
 
-fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
-    let lock_ms = [500, 2000, 5000, 30_000][rng.below(4) as usize];
-    let failed_max = [None, Some(1), Some(2), Some(3)][rng.below(4) as usize];
-    let receives_max = [None, None, Some(2), Some(4)][rng.below(4) as usize];
-    let dead_letter = match rng.below(4) {
-        0 => DeadLetterTarget::Drop,
-        1 => DeadLetterTarget::Queue(name("graves")),
-        _ => DeadLetterTarget::Own,
-    };
-    let durability = if rng.chance(20) { Durability::Relaxed } else { Durability::Fsync };
-    let retry = if rng.chance(35) { RetryOrder::Skip } else { RetryOrder::Hold };
-    let delay_ms = if rng.chance(10) { 200 } else { 0 };
-    QueueSpec {
-        sessions,
-        lock_ms,
-        failed_max,
-        receives_max,
-        dead_letter,
-        durability,
-        retry,
-        delay_ms,
-        ..QueueSpec::default()
-    }
-}
-
 impl Clients {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let fixed = || Sessions::Fixed(SESSIONS[..3].iter().map(|id| session(id)).collect());
@@ -90,7 +73,7 @@ impl Clients {
             1 => fixed(),
             _ => Sessions::None,
         };
-        let graves = QueueSpec { sessions: graves, lock_ms: 2000, ..QueueSpec::default() };
+        let graves = specs::graves(rng, graves);
         let other = if rng.chance(50) { Sessions::Dynamic } else { Sessions::None };
         let queues = vec![
             (name("graves"), graves),
@@ -104,7 +87,8 @@ impl Clients {
             ..Client::default()
         };
         let clients = (0..4).map(client).collect();
-        Self { clients, queues, next_consumer: 1, next_connection: 100, next_message: 1 }
+        let passing = Vec::new();
+        Self { clients, queues, passing, next_consumer: 1, next_connection: 100, next_message: 1 }
     }
 
     fn consumer(&mut self) -> ConsumerId {
@@ -113,7 +97,7 @@ impl Clients {
     }
 
     /// The broker started again: connections are new, what was in hand is tried all the same.
-    pub(crate) fn restarted(&mut self, _: &State) {
+    pub(crate) fn restarted(&mut self) {
         for client in &mut self.clients {
             client.consumers.clear();
             if client.connection.is_some() {
@@ -141,13 +125,7 @@ impl Clients {
         self.clients.iter_mut().for_each(|client| client.consumers.retain(|(have, _)| *have != id));
     }
 
-    pub(crate) fn answered(
-        &mut self,
-        client: usize,
-        ask: &Ask,
-        answer: &Result<Reply, Refusal>,
-        _: &State,
-    ) {
+    pub(crate) fn answered(&mut self, client: usize, ask: &Ask, answer: &Result<Reply, Refusal>) {
         let client = &mut self.clients[client];
         match (ask, answer) {
             (
@@ -171,6 +149,8 @@ impl Clients {
         let World { rng, clients: this, now, model, .. } = world;
         let (now, state) = (*now, &model.state);
         let who = rng.below(this.clients.len() as u64) as usize;
+        this.passing = [PASSING, PRIVATE].map(name).into();
+        this.passing.retain(|name| state.queues.contains_key(name));
         let ask = loop {
             if let Some(ask) = this.one(rng, who, now, state) {
                 break ask;
@@ -179,23 +159,64 @@ impl Clients {
         (who, ask)
     }
 
+    /// A moment at which something is just so, or just not so any more, and what is asked then.
+    pub(crate) fn at_the_edge(world: &mut World) -> Option<(u64, Vec<(usize, Ask)>)> {
+        let World { rng, clients: this, now, model, .. } = world;
+        let (now, queues) = (*now, &model.state.queues);
+        if rng.chance(50) {
+            // The same once more, at the end of the time for which it is remembered.
+            let known: Vec<_> = queues
+                .iter()
+                .filter_map(|(name, q)| Some((name, q.spec.dedup?, q)))
+                .flat_map(|(name, dedup, q)| q.seen.values().map(move |k| (name, dedup, k)))
+                .filter(|(_, dedup, known)| known.at + dedup.window_ms > now)
+                .collect();
+            let (name, dedup, known) = pick(rng, &known)?;
+            let at = known.at + dedup.window_ms - rng.below(2);
+            let again = Ask::Send { items: vec![((*name).clone(), known.letter.clone())] };
+            return Some((at.max(now), vec![(0, again)]));
+        }
+        // The last consumers of a queue leave, and perhaps another comes before the turn ends.
+        let auto: Vec<_> = queues.iter().filter(|(_, q)| q.spec.auto_delete).collect();
+        let queue = (*pick(rng, &auto)?.0).clone();
+        let of = model.consumers.iter().filter(|(_, c)| c.queue == queue);
+        let mut asks: Vec<_> = of.map(|(&consumer, _)| (0, Ask::Detach { consumer })).collect();
+        let consumer = this.consumer();
+        let wants = Wants::Any { per_session: 1 };
+        let attach = Attach {
+            free_standing: false,
+            consumer,
+            connection: None,
+            queue: queue.clone(),
+            wants,
+            credit: 1,
+            take: false,
+            lock_ms: None,
+            once_until: None,
+        };
+        if rng.chance(60) {
+            this.clients[0].consumers.push((consumer, queue));
+            asks.push((0, Ask::Attach(attach)));
+        }
+        Some((now, asks))
+    }
+
     fn queue(&self, rng: &mut Rng) -> QueueName {
-        let n = rng.below(self.queues.len() as u64 + 1) as usize;
-        let queue = self.queues.get(n).map_or(name(PASSING), |(name, _)| name.clone());
+        let n = rng.below(self.queues.len() as u64 + 2) as usize;
+        let passing = name(if n == self.queues.len() { PASSING } else { PRIVATE });
+        let there = self.passing.contains(&passing) || rng.chance(10);
+        let passing = if there { passing } else { name("plain") };
+        let queue = self.queues.get(n).map_or(passing, |(name, _)| name.clone());
         if rng.chance(12) { queue.dead_letters() } else { queue }
     }
 
-    fn message(
-        &mut self,
-        rng: &mut Rng,
-        queue: &QueueName,
-        state: &State,
-        now: u64,
-    ) -> Rc<Message> {
+    fn message(&mut self, rng: &mut Rng, queue: &QueueName, state: &State, now: u64) -> Rc<Letter> {
         let number = self.next_message;
         self.next_message += 1;
         let len = [0, 20, 200, 1500][rng.below(4) as usize];
-        let bytes: Vec<u8> = (0..len).map(|i: u64| (number * 31 + i) as u8).collect();
+        // A body that others have, too, and an id that nobody knows: only the content tells.
+        let (id_given, salt) = if rng.chance(15) { (true, rng.below(8)) } else { (false, number) };
+        let bytes: Vec<u8> = (0..len).map(|i: u64| (salt * 31 + i) as u8).collect();
         let wants = state.queues.get(queue).is_some_and(|q| q.sessioned());
         let session = (wants || rng.chance(10)).then(|| session(SESSIONS[rng.below(4) as usize]));
         let session = session.filter(|_| !rng.chance(2));
@@ -211,15 +232,41 @@ impl Clients {
         let body = Body { bytes: Bytes::from(bytes), kind: BodyKind::Bytes };
         let message_id = Some(format!("m{number}"));
         let subject = rng.chance(20).then(|| "a subject".to_owned());
-        Rc::new(Message {
+        let known = state.queues.get(queue).is_some_and(|q| q.spec.dedup.is_some());
+        let keyed = !id_given && rng.chance(if known { 60 } else { 10 });
+        let dedup_id = keyed.then(|| format!("key {}", rng.below(KEYS)));
+        let priority = if rng.chance(40) { rng.below(12) as u8 } else { 0 };
+        let ttl_ms = rng.chance(20).then(|| lifetime(rng));
+        let message = Message {
             message_id,
             session,
             subject,
             properties,
             when,
             body,
+            dedup_id,
+            priority,
+            ttl_ms,
             ..Message::default()
-        })
+        };
+        Rc::new(Letter::new(message, id_given))
+    }
+
+    fn letters(
+        &mut self,
+        rng: &mut Rng,
+        state: &State,
+        now: u64,
+        several: bool,
+        count: u64,
+    ) -> Vec<(QueueName, Rc<Letter>)> {
+        let queue = self.queue(rng);
+        let items = (0..count).map(|_| {
+            let queue = if several { self.queue(rng) } else { queue.clone() };
+            let message = self.message(rng, &queue, state, now);
+            (queue, message)
+        });
+        items.collect()
     }
 
     fn one(&mut self, rng: &mut Rng, who: usize, now: u64, state: &State) -> Option<Ask> {
@@ -229,14 +276,8 @@ impl Clients {
         Some(match rng.below(100) {
             0..24 => {
                 let several = rng.chance(15);
-                let queue = self.queue(rng);
                 let count = 1 + if rng.chance(30) { rng.below(6) } else { 0 };
-                let items = (0..count).map(|_| {
-                    let queue = if several { self.queue(rng) } else { queue.clone() };
-                    let message = self.message(rng, &queue, state, now);
-                    (queue, message)
-                });
-                Ask::Send { items: items.collect() }
+                Ask::Send { items: self.letters(rng, state, now, several, count) }
             }
             24..40 => {
                 // A long poll.
@@ -305,7 +346,8 @@ impl Clients {
                 client.stale.extend(client.holds.drain(..).map(|(token, ..)| token));
                 Ask::Disconnect { connection, clean: rng.chance(50) }
             }
-            54..74 => self.settle(rng, who, state)?,
+            54..70 => self.settle(rng, who, state)?,
+            70..74 => self.commit(rng, who, state, now)?,
             74..78 => {
                 let client = &self.clients[who];
                 let mut leases: Vec<_> = client.leases.iter().map(|(token, ..)| *token).collect();
@@ -416,6 +458,7 @@ impl Clients {
                 Ask::Replace { from, seq, to, message }
             }
             97..98 if rng.chance(20) => Ask::Purge { queue: self.queue(rng) },
+            97..98 => self.admin(rng, who, state, now)?,
             98..99 => {
                 let (queue, q) = self.existing(rng, state)?;
                 if q.paused || rng.chance(20) {
@@ -424,7 +467,7 @@ impl Clients {
                     return None;
                 }
             }
-            99..100 => self.admin(rng, state),
+            99..100 => self.admin(rng, who, state, now)?,
             _ => return None,
         })
     }
@@ -442,27 +485,70 @@ impl Clients {
         rng.chance(75).then(|| Bytes::from(vec![rng.below(256) as u8; rng.below(100) as usize + 1]))
     }
 
-    fn admin(&mut self, rng: &mut Rng, state: &State) -> Ask {
-        let passing = name(PASSING);
-        match (state.queues.contains_key(&passing), rng.below(4)) {
+    fn admin(&mut self, rng: &mut Rng, who: usize, state: &State, now: u64) -> Option<Ask> {
+        let (passing, private) = (name(PASSING), name(PRIVATE));
+        let declare = |name, spec, connection| Some(Ask::Declare { name, spec, connection });
+        let connection = self.clients[who].connection;
+        match (state.queues.contains_key(&passing), rng.below(8)) {
             (false, _) => {
                 let sessions = if rng.chance(50) { Sessions::Dynamic } else { Sessions::None };
-                Ask::Declare { name: passing, spec: spec(rng, sessions) }
+                declare(passing, specs::passing(rng, sessions), None)
             }
-            (true, 0) => Ask::Delete { name: passing },
-            (_, 1) => {
+            (_, 0) if state.queues.contains_key(&private) => {
+                // Found as it is, by whom it belongs to or by another.
+                declare(private.clone(), state.queue(&private).spec.clone(), connection)
+            }
+            (_, 0 | 1) => declare(private, specs::private(rng), connection),
+            (_, 2) => Some(Ask::Delete { name: passing }),
+            (_, 3) => {
                 let (name, had) = self.queues[rng.below(self.queues.len() as u64) as usize].clone();
-                let (name, spec) =
-                    if rng.chance(50) { (name, had) } else { (name, spec(rng, Sessions::None)) };
-                Ask::Declare { name, spec }
+                let spec = if rng.chance(50) { had } else { spec(rng, Sessions::None) };
+                declare(name, spec, None)
             }
-            (_, 2) => Ask::Delete { name: name("graves") },
+            (_, 4) if rng.chance(30) => Some(Ask::Delete { name: name("graves") }),
             _ => {
-                let at = 1 + rng.below(self.queues.len() as u64 - 1) as usize;
-                let (name, old) = self.queues[at].clone();
-                Ask::Update { name, spec: spec(rng, old.sessions) }
+                let (name, q) = self.existing(rng, state)?;
+                (q.owner.is_none()).then(|| Ask::Update { name, spec: updated(rng, q, now) })
             }
         }
+    }
+
+    /// Sends, settlements and states that happen together. Mostly all of it is good.
+    fn commit(&mut self, rng: &mut Rng, who: usize, state: &State, now: u64) -> Option<Ask> {
+        let sends = match rng.below(4) {
+            0 => Vec::new(),
+            count => self.letters(rng, state, now, true, count),
+        };
+        let mut settles = Vec::new();
+        let client = &mut self.clients[who];
+        let take = (rng.below(4) as usize).min(client.leases.len());
+        for (token, queue, seq) in client.leases.drain(..take).collect::<Vec<_>>() {
+            let deferred = state.leases.get(&token).is_some_and(|lease| lease.deferred);
+            let within = rng.chance(50).then(|| queue.clone());
+            settles.push((within, token, some_settlement(rng, deferred)));
+            // Refused, it is still in hand.
+            match rng.chance(50) {
+                true => client.leases.push((token, queue, seq)),
+                false => client.stale.push(token),
+            }
+        }
+        if rng.chance(15) {
+            let stale = *pick(rng, &client.stale)?;
+            settles.push((None, stale, Settlement::Complete));
+        }
+        if rng.chance(3)
+            && let Some((within, ..)) = settles.first_mut()
+        {
+            *within = Some(name("plain"));
+        }
+        let mut states = Vec::new();
+        for (hold, queue, _) in &self.clients[who].holds {
+            if rng.chance(40) {
+                let within = rng.chance(50).then(|| queue.clone());
+                states.push((within, *hold, self.some_state(rng)));
+            }
+        }
+        Some(Ask::Commit { sends, settles, states })
     }
 
     fn settle(&mut self, rng: &mut Rng, who: usize, state: &State) -> Option<Ask> {
@@ -485,21 +571,25 @@ impl Clients {
         if client.stale.len() > 64 {
             client.stale.drain(..16);
         }
-        let mut changes = Changes::default();
-        if rng.chance(30) {
-            changes.properties.set(format!("p{}", rng.below(3)), Value::U64(rng.below(1000)));
-        }
-        let delay_ms = if rng.chance(35) && !deferred { rng.below(4000) } else { 0 };
-        let settlement = match rng.below(20) {
-            0..9 => Settlement::Complete,
-            9..14 => Settlement::Abandon { delay_ms, changes },
-            14..16 => Settlement::Release { delay_ms },
-            16..18 => Settlement::Defer { changes },
-            _ => Settlement::DeadLetter { reason: "bad".into(), text: "it is bad".into(), changes },
-        };
+        let settlement = some_settlement(rng, deferred);
         let hold =
             pick(rng, &self.clients[who].holds).filter(|_| rng.chance(30)).map(|(hold, ..)| *hold);
         let state = hold.map(|hold| (hold, self.some_state(rng)));
         Some(Ask::Settle { leases, settlement, state })
+    }
+}
+
+fn some_settlement(rng: &mut Rng, deferred: bool) -> Settlement {
+    let mut changes = Changes::default();
+    if rng.chance(30) {
+        changes.properties.set(format!("p{}", rng.below(3)), Value::U64(rng.below(1000)));
+    }
+    let delay_ms = if rng.chance(35) && !deferred { rng.below(4000) } else { 0 };
+    match rng.below(20) {
+        0..9 => Settlement::Complete,
+        9..14 => Settlement::Abandon { delay_ms, changes },
+        14..16 => Settlement::Release { delay_ms },
+        16..18 => Settlement::Defer { changes },
+        _ => Settlement::DeadLetter { reason: "bad".into(), text: "it is bad".into(), changes },
     }
 }

@@ -3,6 +3,8 @@
 //! A target is a name and a function over bytes. It fails by panicking, or by holding far more memory than its input
 //! warrants. A new front end adds its decoder to [`TARGETS`] and what it reads to [`Corpus`].
 
+mod amqp;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +44,9 @@ pub struct Corpus {
     /// Messages of the native connection, as JSON and as MessagePack.
     frames_json: Vec<Vec<u8>>,
     frames_msgpack: Vec<Vec<u8>>,
+    amqp_frames: Vec<Vec<u8>>,
+    amqp_messages: Vec<Vec<u8>>,
+    amqp_conversations: Vec<Vec<u8>>,
     /// Texts of filters and actions.
     sql: Vec<Vec<u8>>,
     rules: Vec<Vec<u8>>,
@@ -55,14 +60,18 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("journal-frame", |c| &c.frames, frame, 64 << 10),
     ("segment-header", |c| &c.headers, header, 64 << 10),
     ("snapshot-file", |c| &c.snapshots, snapshot, 64 << 10),
-    // Sessions lie sparsely in slots, of which there may be 2^26.
-    ("core-snapshot", |c| &c.states, core_snapshot, 600 << 20),
+    ("core-snapshot", |c| &c.states, core_snapshot, 1 << 20),
     ("event", |c| &c.records, event, 4 << 20),
     ("stored-message", |c| &c.records, stored, 1 << 20),
     ("api-json", |c| &c.requests, api_json, 1 << 20),
     ("native-json", |c| &c.frames_json, native_json, 1 << 20),
     // A map or list that announces many entries is given room for at most a megabyte of them at a time.
     ("native-msgpack", |c| &c.frames_msgpack, native_msgpack, 4 << 20),
+    // Values of a few bytes each unfold into forty, up to 65,536 of them; and are compared as text.
+    ("amqp-frames", |c| &c.amqp_frames, |_, bytes| amqp::try_frames(bytes), 16 << 20),
+    ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 8 << 20),
+    // A megabyte of messages may wait on either side.
+    ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
     ("sql", |c| &c.sql, sql, 256 << 10),
     ("rule", |c| &c.rules, rule, 256 << 10),
 ];
@@ -198,7 +207,7 @@ fn rule(_: &mut Subject, bytes: &[u8]) {
 fn core_snapshot(_: &mut Subject, bytes: &[u8]) {
     let mut core = Core::new(1);
     if core.restore(bytes).is_ok() {
-        core.live(&mut |_| {});
+        core.live(&mut |_, _| {});
         let mut saved = Vec::new();
         core.save(&mut saved);
     }
@@ -270,6 +279,9 @@ impl Corpus {
             rmp_serde::to_vec_named(&value).expect("any JSON value can be packed")
         };
         corpus.frames_msgpack = FRAMES.iter().map(packed).collect();
+        corpus.amqp_frames = amqp::frames();
+        corpus.amqp_messages = amqp::messages();
+        corpus.amqp_conversations = amqp::conversations();
         corpus.sql = SQL.iter().map(|text| text.as_bytes().to_vec()).collect();
         corpus.rules = rules().iter().filter_map(|rule| encode_rule(rule).ok()).collect();
         corpus

@@ -2,18 +2,62 @@
 //!
 //! State is maps of maps; every change is an [`Ev`] with the journal position of the group it stands in. After a crash
 //! the state at the cut is made by applying the events up to there again, and the engine must be in that state.
-//! What may be decided when is in `decide`; nothing here knows how the engine does it.
+//! What may be decided when is in `decide`; what changes do is in `apply`; nothing here knows how the engine does it.
+
+mod apply;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::Totals;
 use malote_engine::journal::Pos;
+use malote_engine::{Outgoing, Totals};
 use malote_model::{
-    Changes, DeadReason, Durability, LeaseToken, Message, Properties, QueueName, QueueSpec,
-    SessionId,
+    Changes, DeadReason, Durability, LeaseToken, Message, Overflow, Properties, QueueName,
+    QueueSpec, SessionId,
 };
+
+/// A message as somebody sends it.
+#[derive(Clone)]
+pub struct Letter {
+    pub message: Message,
+    /// Its id was given on the way: the sender does not know it by that.
+    pub id_given: bool,
+    pub outgoing: Outgoing,
+}
+
+/// Without its payload.
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = &self.message;
+        let session = m.session.as_ref().map_or("-", |session| session.as_str());
+        let id = m.message_id.as_deref().unwrap_or_default();
+        let (key, ttl_ms, priority) = (&m.dedup_id, m.ttl_ms, m.priority);
+        write!(f, "{id} {session} {:?} key {key:?} ttl {ttl_ms:?} priority {priority}", m.when)
+    }
+}
+
+impl Letter {
+    pub fn new(message: Message, id_given: bool) -> Self {
+        let outgoing = Outgoing::new(&message, id_given)
+            .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"));
+        Self { message, id_given, outgoing }
+    }
+
+    pub fn size(&self) -> u64 {
+        self.outgoing.size() as u64
+    }
+
+    /// What a queue knows it by.
+    pub fn key(&self, content: bool) -> Option<Vec<u8>> {
+        let own = self.message.message_id.as_ref().filter(|_| !self.id_given);
+        match self.message.dedup_id.as_ref().or(own) {
+            Some(key) => Some(key.as_bytes().to_vec()),
+            None => content.then(|| self.message.body.bytes.to_vec()),
+        }
+    }
+}
 
 /// Where a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +78,7 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Msg {
     /// What was sent; never changes.
-    pub sent: Rc<Message>,
+    pub sent: Rc<Letter>,
     /// With all that was laid over.
     pub properties: Properties,
     /// As far as the queues it was in knew it.
@@ -43,8 +87,12 @@ pub struct Msg {
     pub receives: u32,
     pub failed: u32,
     pub released: u32,
-    /// It entered its queue between these times.
-    pub at: (u64, u64),
+    /// When it entered its queue.
+    pub at: u64,
+    /// When it expires by its own word.
+    pub own_expiry: Option<u64>,
+    /// Its queue had a time to live when it came: the moment is known exactly.
+    pub timed: bool,
     pub dead: Option<Dead>,
     /// Nobody may be given it before this is durable.
     pub rests: Pos,
@@ -58,6 +106,8 @@ pub struct Dead {
     pub from_seq: u64,
     pub receives: u32,
     pub failed: u32,
+    /// How its last lease ended.
+    pub cause: Cause,
 }
 
 /// Something in somebody's hands.
@@ -101,8 +151,26 @@ pub struct Queue {
     pub msgs: BTreeMap<u64, Msg>,
     pub sessions: BTreeMap<SessionId, Session>,
     pub totals: Totals,
+    /// When the last message came while there was no time to live.
+    pub untimed_at: u64,
+    /// Which messages it has seen, by key and, if that counts, session.
+    pub seen: BTreeMap<(Vec<u8>, Option<SessionId>), Known>,
+    /// After a crash, or for want of room, it may hold more than it should, until something comes in.
+    pub loose: bool,
     /// The last change that an answer about the queue must wait for.
     pub eager: Pos,
+}
+
+/// A message that a queue has seen.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub letter: Rc<Letter>,
+    pub seq: u64,
+    pub at: u64,
+    /// That it is a duplicate rests on this.
+    pub rests: Pos,
+    /// The window grew after this one was out of it: it may be forgotten or not.
+    pub perhaps: bool,
 }
 
 /// Everything.
@@ -110,16 +178,27 @@ pub struct Queue {
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
-    /// Positions are not known exactly: no answer must wait for them.
-    pub inexact: bool,
 }
 
-/// How a lease ended that left the message in its queue.
+/// How a lease ended that did not settle its message for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Released,
     Abandoned,
     Lost,
+}
+
+/// How a message was gone for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Completed,
+    Taken,
+    Cancelled,
+    /// Once too often, and there is no place for dead letters.
+    Dropped(Cause),
+    Replaced,
+    Expired,
+    Overflowed,
 }
 
 /// Why a message went from one place to another.
@@ -140,6 +219,7 @@ pub enum Ev {
     Update {
         name: QueueName,
         spec: QueueSpec,
+        at: u64,
     },
     Delete {
         name: QueueName,
@@ -155,12 +235,10 @@ pub enum Ev {
         queue: QueueName,
         msg: Box<Msg>,
     },
-    /// Gone for good; `completed` if by its holder's word or taken.
     Gone {
         queue: QueueName,
         seq: u64,
-        completed: bool,
-        taken: bool,
+        end: End,
     },
     Grant {
         queue: QueueName,
@@ -190,7 +268,7 @@ pub enum Ev {
         seq: u64,
         to: QueueName,
         to_seq: u64,
-        at: (u64, u64),
+        at: u64,
         why: Why,
         changes: Changes,
     },
@@ -212,6 +290,13 @@ pub enum Ev {
     Boot,
 }
 
+impl Cause {
+    fn count(self, totals: &mut Totals) {
+        totals.abandoned += u64::from(self == Self::Abandoned);
+        totals.lost += u64::from(self == Self::Lost);
+    }
+}
+
 impl Msg {
     /// Ready at `now`.
     pub fn ready(&self, now: u64) -> bool {
@@ -231,7 +316,19 @@ impl Msg {
 impl Queue {
     fn new(spec: QueueSpec, owner: Option<QueueName>, eager: Pos) -> Self {
         let (msgs, sessions, totals) = (BTreeMap::new(), BTreeMap::new(), Totals::default());
-        Self { spec, owner, paused: false, next_seq: 1, msgs, sessions, totals, eager }
+        Self {
+            spec,
+            owner,
+            paused: false,
+            next_seq: 1,
+            msgs,
+            sessions,
+            totals,
+            untimed_at: 0,
+            seen: BTreeMap::new(),
+            loose: false,
+            eager,
+        }
     }
 
     pub fn sessioned(&self) -> bool {
@@ -261,9 +358,83 @@ impl Queue {
         self.sessions.get(session).and_then(|s| s.hold)
     }
 
-    /// The next of a session for its holder: every earlier one is out to it or set aside.
+    /// When a message expires: not before the first, and at the second at the latest. Of messages that came while
+    /// there was no time to live the moment is kept only roughly.
+    pub fn expiry(&self, msg: &Msg) -> Option<(u64, u64)> {
+        if matches!(msg.place, Place::Scheduled { .. }) {
+            return None;
+        }
+        let latest = if msg.timed { msg.at } else { msg.at.max(self.untimed_at) };
+        let by_queue = self.spec.ttl_ms.map(|ttl_ms| (msg.at + ttl_ms, latest + ttl_ms));
+        match (by_queue, msg.own_expiry) {
+            (Some((from, to)), Some(own)) => Some((from.min(own), to.min(own))),
+            (by_queue, own) => by_queue.or(own.map(|own| (own, own))),
+        }
+    }
+
+    /// Its time to live is over, beyond doubt.
+    pub fn expired(&self, msg: &Msg, now: u64) -> bool {
+        self.expiry(msg).is_some_and(|(_, to)| to <= now)
+    }
+
+    /// Its time to live may be over.
+    pub fn may_expire(&self, msg: &Msg, now: u64) -> bool {
+        self.expiry(msg).is_some_and(|(from, _)| from <= now)
+    }
+
+    /// Something whose time is over is still there: it became so in this moment.
+    pub fn overdue(&self, now: u64) -> bool {
+        let out = |msg: &Msg| matches!(msg.place, Place::Out(_));
+        self.msgs.values().any(|msg| !out(msg) && self.expired(msg, now))
+    }
+
+    /// As far as the queue cares.
+    pub fn priority(&self, msg: &Msg) -> u8 {
+        msg.sent.message.priority.min(self.spec.priority_max)
+    }
+
+    /// Ready messages and their bytes.
+    pub fn filled(&self, now: u64) -> (u64, u64) {
+        let ready = self.msgs.values().filter(|msg| msg.ready(now));
+        ready.fold((0, 0), |(count, bytes), msg| (count + 1, bytes + msg.sent.size()))
+    }
+
+    /// Older messages make room when it is full.
+    pub fn drops(&self) -> bool {
+        self.spec.overflow != Overflow::Reject
+    }
+
+    /// The messages that must go so that it keeps its limits: the oldest of the lowest priority first.
+    pub fn in_excess(&self, now: u64) -> Vec<u64> {
+        let mut ready: Vec<_> = self.msgs.iter().filter(|(_, msg)| msg.ready(now)).collect();
+        ready.sort_by_key(|(seq, msg)| (self.priority(msg), **seq));
+        let (mut count, mut bytes) = self.filled(now);
+        let mut gone = Vec::new();
+        for (seq, msg) in ready {
+            let over = |have: u64, max: Option<u64>| max.is_some_and(|max| have > max);
+            if !over(count, self.spec.length_max) && !over(bytes, self.spec.bytes_max) {
+                break;
+            }
+            gone.push(*seq);
+            (count, bytes) = (count - 1, bytes - msg.sent.size());
+        }
+        gone
+    }
+
+    /// What the queue knows of a message that is sent to it.
+    pub fn known(&self, letter: &Letter, now: u64) -> Option<Known> {
+        let dedup = self.spec.dedup?;
+        let session = letter.message.session.clone().filter(|_| dedup.per_session);
+        let known = self.seen.get(&(letter.key(dedup.content)?, session))?;
+        (now < known.at + dedup.window_ms).then(|| known.clone())
+    }
+
+    /// The next of a session for its holder: every earlier one is out to it or set aside, or its time is over.
     pub fn next_of(&self, session: &SessionId, now: u64) -> Option<u64> {
         for (seq, msg) in self.line(session) {
+            if self.expired(msg, now) {
+                continue;
+            }
             if msg.ready(now) {
                 return Some(seq);
             }
@@ -289,9 +460,10 @@ impl Queue {
         ids
     }
 
-    /// Of a queue without sessions.
+    /// Of a queue without sessions: the oldest of the highest priority.
     pub fn first_ready(&self, now: u64) -> Option<u64> {
-        self.msgs.iter().find(|(_, msg)| msg.ready(now)).map(|(&seq, _)| seq)
+        let ready = self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
+        ready.min_by_key(|(seq, msg)| (255 - self.priority(msg), **seq)).map(|(&seq, _)| seq)
     }
 }
 
@@ -333,234 +505,5 @@ impl State {
             What::Session(session) => Some((lease.queue.clone(), session.clone())),
             What::Message(_) => None,
         }
-    }
-
-    /// Takes in one change that stands in a group ending at `pos`.
-    pub fn apply(&mut self, ev: &Ev, pos: Pos) {
-        match ev {
-            Ev::Declare { name, spec } => {
-                let dead = letters_spec(spec);
-                self.queues.insert(name.clone(), Queue::new(spec.clone(), None, pos));
-                self.queues.insert(name.dead_letters(), Queue::new(dead, Some(name.clone()), pos));
-            }
-            Ev::Update { name, spec } => {
-                let q = self.queue_mut(name);
-                (q.spec, q.eager) = (spec.clone(), pos);
-                self.queue_mut(&name.dead_letters()).spec = letters_spec(spec);
-            }
-            Ev::Delete { name } => {
-                for name in [name, &name.dead_letters()] {
-                    self.queues.remove(name);
-                    self.leases.retain(|_, lease| lease.queue != *name);
-                }
-            }
-            Ev::Purge { queue } => {
-                let q = self.queue_mut(queue);
-                q.msgs.retain(|_, msg| matches!(msg.place, Place::Out(_)));
-                self.eager(queue, pos);
-            }
-            Ev::Pause { queue, paused } => {
-                let q = self.queue_mut(queue);
-                (q.paused, q.eager) = (*paused, pos);
-            }
-            Ev::Put { queue, msg } => {
-                let q = self.queue_mut(queue);
-                let mut msg = (**msg).clone();
-                msg.rests = pos;
-                q.msgs.insert(q.next_seq, msg);
-                q.next_seq += 1;
-                q.totals.sent += 1;
-                self.eager(queue, pos);
-            }
-            Ev::Gone { queue, seq, completed, taken } => {
-                self.rest(queue, *seq, pos);
-                self.unlease(queue, *seq);
-                let q = self.queue_mut(queue);
-                let msg = q.msgs.remove(seq);
-                q.totals.completed += u64::from(*completed);
-                q.totals.delivered += u64::from(*taken);
-                q.totals.redelivered += u64::from(*taken && msg.is_some_and(|m| m.receives > 0));
-                self.eager(queue, pos);
-            }
-            Ev::Grant { queue, seq, token, lease } => {
-                self.leases.insert(*token, (**lease).clone());
-                let q = self.queue_mut(queue);
-                let Some(msg) = q.msgs.get_mut(seq) else { panic!("a grant of nothing") };
-                msg.place = Place::Out(*token);
-                q.totals.delivered += 1;
-                q.totals.redelivered += u64::from(msg.receives > 0);
-                msg.receives += 1;
-            }
-            Ev::Renew { token, until } => {
-                if let Some(lease) = self.leases.get_mut(token) {
-                    lease.until = *until;
-                }
-            }
-            Ev::Back { queue, seq, cause, due, parked, changes } => {
-                if *cause == Cause::Abandoned || !changes.is_empty() {
-                    self.rest(queue, *seq, pos);
-                }
-                let deferred = self.unlease(queue, *seq).is_some_and(|lease| lease.deferred);
-                let q = self.queue_mut(queue);
-                let Some(msg) = q.msgs.get_mut(seq) else { return };
-                msg.place = match (deferred, parked) {
-                    (true, _) => Place::Deferred,
-                    (false, true) => Place::Parked { due: *due },
-                    (false, false) => Place::Here { due: *due },
-                };
-                match cause {
-                    Cause::Released => msg.released += 1,
-                    Cause::Abandoned => {
-                        msg.failed += 1;
-                        q.totals.abandoned += 1;
-                    }
-                    Cause::Lost => {
-                        msg.failed += 1;
-                        q.totals.lost += 1;
-                    }
-                }
-                msg.change(changes, pos);
-                if *cause != Cause::Lost {
-                    self.eager(queue, pos);
-                }
-            }
-            Ev::Defer { queue, seq, changes } => {
-                self.rest(queue, *seq, pos);
-                self.unlease(queue, *seq);
-                let q = self.queue_mut(queue);
-                q.totals.deferred += 1;
-                if let Some(msg) = q.msgs.get_mut(seq) {
-                    msg.place = Place::Deferred;
-                    msg.change(changes, pos);
-                }
-                self.eager(queue, pos);
-            }
-            Ev::Move { from, seq, to, to_seq, at, why, changes } => {
-                self.rest(from, *seq, pos);
-                self.unlease(from, *seq);
-                let q = self.queue_mut(from);
-                let Some(mut msg) = q.msgs.remove(seq) else { panic!("nothing to move") };
-                q.totals.dead_lettered += u64::from(matches!(why, Why::Dead(_)));
-                msg.change(changes, pos);
-                (msg.receives, msg.failed, msg.released) = (0, 0, 0);
-                (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
-                msg.dead = match why {
-                    Why::Dead(dead) => Some(dead.clone()),
-                    Why::Due | Why::Redriven => None,
-                };
-                let q = self.queue_mut(to);
-                q.totals.sent += 1;
-                q.next_seq = q.next_seq.max(to_seq + 1);
-                q.msgs.insert(*to_seq, msg);
-                self.eager(from, pos);
-                self.eager(to, pos);
-            }
-            Ev::Hold { token, lease } => {
-                if let What::Session(session) = &lease.what {
-                    let q = self.queue_mut(&lease.queue);
-                    q.sessions.entry(session.clone()).or_default().hold = Some(*token);
-                }
-                self.leases.insert(*token, (**lease).clone());
-            }
-            Ev::Unhold { queue, session, lost } => {
-                let q = self.queue_mut(queue);
-                q.totals.sessions_lost += u64::from(*lost);
-                let hold = q.sessions.get_mut(session).and_then(|s| s.hold.take());
-                hold.map(|hold| self.leases.remove(&hold));
-                self.tidy(queue, session);
-            }
-            Ev::SetState { queue, session, state } => {
-                let q = self.queue_mut(queue);
-                let s = q.sessions.entry(session.clone()).or_default();
-                (s.state, s.rests, q.eager) = (state.clone(), pos, pos);
-                self.tidy(queue, session);
-            }
-            Ev::Boot => self.boot(),
-        }
-    }
-
-    /// Connection-bound leases and holds of the last start are over: released, nothing failed or lost.
-    fn boot(&mut self) {
-        let bound = |state: &Self, of_message: bool| -> Vec<Lease> {
-            let is = |lease: &&Lease| {
-                lease.bound && matches!(lease.what, What::Message(_)) == of_message
-            };
-            state.leases.values().filter(is).cloned().collect()
-        };
-        for Lease { queue, what, .. } in bound(self, true) {
-            if let What::Message(seq) = what {
-                let (cause, changes) = (Cause::Released, Changes::default());
-                self.apply(
-                    &Ev::Back { queue, seq, cause, due: 0, parked: false, changes },
-                    Pos::ZERO,
-                );
-            }
-        }
-        for Lease { queue, what, .. } in bound(self, false) {
-            if let What::Session(session) = what {
-                self.apply(&Ev::Unhold { queue, session, lost: false }, Pos::ZERO);
-            }
-        }
-        self.leases.values_mut().for_each(|lease| lease.connection = None);
-    }
-
-    fn eager(&mut self, queue: &QueueName, pos: Pos) {
-        let inexact = self.inexact;
-        let q = self.queue_mut(queue);
-        if q.durable() && !inexact {
-            q.eager = q.eager.max(pos);
-        }
-    }
-
-    /// What is given of the session from now on rests on this.
-    fn rest(&mut self, queue: &QueueName, seq: u64, pos: Pos) {
-        let q = self.queue_mut(queue);
-        if q.durable()
-            && q.sessioned()
-            && let Some(msg) = q.msgs.get(&seq)
-            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
-            && let Some(session) = msg.session.clone()
-        {
-            let s = q.sessions.entry(session).or_default();
-            s.rests = s.rests.max(pos);
-        }
-    }
-
-    fn unlease(&mut self, queue: &QueueName, seq: u64) -> Option<Lease> {
-        match self.queue(queue).msgs.get(&seq)?.place {
-            Place::Out(token) => self.leases.remove(&token),
-            _ => None,
-        }
-    }
-
-    fn tidy(&mut self, queue: &QueueName, session: &SessionId) {
-        let q = self.queue_mut(queue);
-        if q.sessions
-            .get(session)
-            .is_some_and(|s| s.hold.is_none() && s.state.is_none() && s.rests == Pos::ZERO)
-        {
-            q.sessions.remove(session);
-        }
-    }
-}
-
-impl Msg {
-    fn change(&mut self, changes: &Changes, pos: Pos) {
-        if !changes.is_empty() {
-            self.properties.lay_over(changes.properties.clone());
-            self.rests = self.rests.max(pos);
-        }
-    }
-}
-
-/// Of its queue, a dead-letter set has the lock, the durability, and what is shown and taken; nothing else.
-fn letters_spec(spec: &QueueSpec) -> QueueSpec {
-    QueueSpec {
-        lock_ms: spec.lock_ms,
-        durability: spec.durability,
-        message_bytes_max: spec.message_bytes_max,
-        backlog_warning: spec.backlog_warning,
-        failed_max: None,
-        ..QueueSpec::default()
     }
 }

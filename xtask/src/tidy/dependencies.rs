@@ -35,6 +35,11 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
         &["axum", "hyper", "clap", "serde_json", "rustls"],
         "the engine knows no protocol, and bytes belong to the journal's own codec",
     ),
+    (
+        "malote-wire-*",
+        &["tokio", "axum", "hyper", "rustls"],
+        "a wire format is plain data: bytes, time and decisions are its owner's",
+    ),
     ("malote-front-*", &["clap", "rustls", "tokio-rustls"], "TLS and flags are the server's"),
     ("malote-server", &["clap", "anyhow"], "flags and anyhow are the command line's"),
 ];

@@ -162,6 +162,40 @@ impl Client {
         self.exchange(Method::GET, path, None, None, Duration::ZERO).await
     }
 
+    /// A `GET` whose answer is taken piece by piece; a pause longer than any wait ends it. Tells its length.
+    pub(super) async fn download(
+        &self,
+        path: Path,
+        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<Result<u64, std::io::Error>, ApiError> {
+        let request = self.request(Method::GET, &path, None, None)?;
+        let late = |_| ApiError::TimedOut {
+            url: self.endpoint.url.clone(),
+            after: malote_server::settings::format_duration(self.timeout),
+        };
+        let cut = |e| self.unreachable(format!("the answer was cut off: {e}"));
+        let response = timeout(self.timeout, self.send(request)).await.map_err(late)??;
+        let status = response.status().as_u16();
+        let mut body = response.into_body();
+        if status >= 300 {
+            let all = Limited::new(body, ANSWER_BYTES_MAX).collect();
+            let all = timeout(self.timeout, all).await.map_err(late)?;
+            let body = all.map_err(|e| self.unreachable(e.to_string()))?.to_bytes();
+            let url = self.endpoint.url.clone();
+            Answer { status, body, url }.checked()?;
+            return Ok(Ok(0));
+        }
+        let mut bytes = 0;
+        while let Some(frame) = timeout(self.timeout, body.frame()).await.map_err(late)? {
+            let Ok(data) = frame.map_err(cut)?.into_data() else { continue };
+            bytes += data.len() as u64;
+            if let Err(error) = take(&data) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(bytes))
+    }
+
     async fn exchange(
         &self,
         method: Method,

@@ -61,6 +61,14 @@ impl Api {
         Ok(self.get::<Queues>(Path::api().part("queues")).await?.queues)
     }
 
+    /// `GET /backup`, piece by piece. The inner error is the taker's own.
+    pub(crate) async fn backup(
+        &self,
+        take: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<std::io::Result<u64>> {
+        self.client.download(Path::api().part("backup"), take).await
+    }
+
     /// `GET /queues/{queue}`
     pub(crate) async fn queue(&self, queue: &QueueName) -> Result<Queue> {
         self.get(Path::queue(queue)).await

@@ -389,6 +389,9 @@ macro_rules! messages {
             /// The disk holds it no longer whole.
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             pub damaged: bool,
+            /// Where, and what is wrong there.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub problem: Option<String>,
         }
 
         impl From<Received> for NewMessage {
@@ -427,7 +430,7 @@ messages! {
 }
 
 /// What an answer has and a message to send has not.
-const ANSWER_ONLY: [&str; 13] = [
+const ANSWER_ONLY: [&str; 14] = [
     "seq",
     "lease",
     "until",
@@ -441,6 +444,7 @@ const ANSWER_ONLY: [&str; 13] = [
     "dead_letter",
     "deaths",
     "damaged",
+    "problem",
 ];
 
 impl NewMessage {

@@ -14,9 +14,11 @@ use malote_model::{
     Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
 };
 
+use super::backlog::Backlog;
 use super::bare::{Bare, Probe};
 use super::measure::{Cpu, Latency, Watch};
 use super::report::{Report, Row};
+use super::{routes, space};
 
 /// Measures the embedded engine against the raw disk
 #[derive(clap::Args, Debug)]
@@ -33,6 +35,15 @@ pub(crate) struct Args {
     /// The largest number of sessions
     #[arg(long, default_value_t = 1_000_000)]
     sessions: u64,
+    /// Messages of the large backlog
+    #[arg(long, default_value_t = 10_000_000)]
+    backlog: u64,
+    /// Delayed messages
+    #[arg(long, default_value_t = 1_000_000)]
+    delayed: u64,
+    /// The largest number of rules of a topic; those that are asked one by one have a hundredth
+    #[arg(long, default_value_t = 100_000)]
+    rules: usize,
     /// Only measurements whose name contains this
     #[arg(long)]
     only: Option<String>,
@@ -84,21 +95,50 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             report.sessions(sessions, &row, base);
         }
     }
+    for sessions in [false, true] {
+        let name = if sessions { "backlog, ten a session" } else { "backlog, plain" };
+        if wanted(name) {
+            report.backlog(sessions, &Backlog::measure(dir.path(), args.backlog, sessions)?);
+        }
+    }
+    if wanted("delayed") {
+        report.delayed(&space::delayed(&runtime, dir.path(), args.delayed)?);
+    }
+    for kind in routes::KINDS {
+        if wanted(&format!("rules, {kind}")) {
+            let few = routes::cost(&runtime, dir.path(), kind, 100)?;
+            // Those that are asked one by one would take minutes with all of them.
+            let scanned = matches!(kind, "headers" | "sql");
+            let rules = if scanned { (args.rules / 100).max(100) } else { args.rules };
+            let many = routes::cost(&runtime, dir.path(), kind, rules)?;
+            report.rules(kind, rules, few, many, scanned);
+        }
+    }
+    if wanted("disk after a drain") {
+        report.drained(&space::drained(
+            &runtime,
+            dir.path(),
+            args.backlog.min(1_000_000) as usize,
+        )?);
+    }
+    if wanted("written") {
+        report.written(&space::written(&runtime, dir.path(), time * 2)?);
+    }
     report.print(args.json)
 }
 
-fn queue() -> QueueName {
+pub(super) fn queue() -> QueueName {
     QueueName::new("bench").expect("a good name")
 }
 
-fn body(size: usize) -> Message {
+pub(super) fn body(size: usize) -> Message {
     Message {
         body: Body { bytes: Bytes::from(vec![b'x'; size]), kind: BodyKind::Bytes },
         ..Message::default()
     }
 }
 
-fn open(
+pub(super) fn open(
     dir: &Path,
     spec: QueueSpec,
     runtime: &tokio::runtime::Runtime,
@@ -148,7 +188,7 @@ fn enqueue(
 
 /// [`IN_FLIGHT`] tasks that repeat an operation until the time is over or it has nothing more to do: messages, and the
 /// time and processor time they took.
-fn in_flight<O>(
+pub(super) fn in_flight<O>(
     runtime: &tokio::runtime::Runtime,
     time: Duration,
     operation: impl Fn() -> O + Clone + Send + 'static,
@@ -183,7 +223,7 @@ where
 }
 
 /// Receives and completes one batch; 0 when nothing is left.
-async fn take_batch(engine: Engine, max: u32, per_session: u32) -> anyhow::Result<u64> {
+pub(super) async fn take_batch(engine: Engine, max: u32, per_session: u32) -> anyhow::Result<u64> {
     let (wait_ms, lock_ms, take, hold) = (0, None, false, None);
     let receive = Receive { queue: queue(), max, wait_ms, lock_ms, take, hold, per_session };
     let got = engine.receive(receive).await?;

@@ -78,3 +78,11 @@ impl Latency {
         self.cpu.as_nanos() as f64 / 1000.0 / self.count().max(1) as f64
     }
 }
+
+/// Memory of this process that is not swapped out.
+#[allow(clippy::disallowed_methods)] // the process looks at itself
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}

@@ -1,9 +1,12 @@
 //! `malote bench …`: each figure beside what the machine itself can do, in the same run.
 
+mod backlog;
 mod bare;
 mod engine;
 mod measure;
 mod report;
+mod routes;
+mod space;
 
 use clap::Subcommand;
 
@@ -17,12 +20,15 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum Verb {
     Engine(engine::Args),
+    #[command(hide = true)]
+    Backlog(backlog::Args),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.verb {
             Verb::Engine(args) => engine::run(args),
+            Verb::Backlog(args) => backlog::run(args),
         }
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::backlog::Backlog;
 use super::bare::Probe;
 use super::engine::SessionCost;
 use super::measure::Latency;
+use super::space::{Delayed, Drained, Written};
 
 pub(crate) struct Report {
     conditions: Vec<(String, String)>,
@@ -107,6 +109,78 @@ impl Report {
             goal: "within 20 % of one session".into(),
             met: (0.8..=1.2).contains(&ratio),
             json: json!({ "what": "sessions", "sessions": sessions, "cpu_ns": cost.cpu_ns, "ratio": ratio, "send_ns": cost.send_ns, "take_ns": cost.take_ns }),
+        });
+    }
+
+    pub(crate) fn backlog(&mut self, sessions: bool, backlog: &Backlog) {
+        let Backlog { messages, bytes_each, ready, publish: (empty, full) } = backlog;
+        let (bytes_max, ready_s_max, how) =
+            if sessions { (24.0, 15.0, "ten a session") } else { (8.0, 5.0, "plain") };
+        let (ready_s, ratio) = (ready.as_secs_f64(), full / empty);
+        self.push(Row {
+            what: format!("backlog of {messages}, {how}"),
+            figure: format!("{bytes_each:.1} B resident each; ready {ready_s:.1} s after kill -9"),
+            beside: format!(
+                "publish {}/s, on an empty queue {}/s: {:.0} %",
+                thousands(*full),
+                thousands(*empty),
+                ratio * 100.0
+            ),
+            goal: format!("≤ {bytes_max:.0} B, ≤ {ready_s_max:.0} s, ≥ 80 % of the empty queue"),
+            met: *bytes_each <= bytes_max && ready_s <= ready_s_max && ratio >= 0.8,
+            json: json!({ "what": "backlog", "sessions": sessions, "messages": messages, "bytes_each": bytes_each, "ready_s": ready_s, "publish_per_s": full, "publish_empty_per_s": empty }),
+        });
+    }
+
+    pub(crate) fn delayed(&mut self, delayed: &Delayed) {
+        let Delayed { messages, send_ns, due_ns, bytes_each } = delayed;
+        self.push(Row {
+            what: format!("{messages} delayed messages"),
+            figure: format!("{send_ns:.0} ns CPU to send, {due_ns:.0} ns to become ready, each"),
+            beside: format!("{bytes_each:.0} B resident each"),
+            goal: "reported".into(),
+            met: true,
+            json: json!({ "what": "delayed", "messages": messages, "send_ns": send_ns, "due_ns": due_ns, "bytes_each": bytes_each }),
+        });
+    }
+
+    pub(crate) fn rules(&mut self, kind: &str, rules: usize, few: f64, many: f64, scanned: bool) {
+        let ratio = many / few;
+        self.push(Row {
+            what: format!("publish to a topic, {rules} rules, {kind}"),
+            figure: format!("{many:.0} ns CPU each"),
+            beside: format!("with 100 rules {few:.0} ns: {ratio:.2} ×"),
+            goal: if scanned { "reported".into() } else { "flat".into() },
+            met: scanned || ratio <= 1.5,
+            json: json!({ "what": "rules", "kind": kind, "rules": rules, "cpu_ns": many, "cpu_ns_100": few }),
+        });
+    }
+
+    pub(crate) fn drained(&mut self, drained: &Drained) {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let bound = 2 * drained.live_bytes + (256 << 20);
+        self.push(Row {
+            what: "disk after a drain".into(),
+            figure: format!("{:.0} MiB", mib(drained.disk_bytes)),
+            beside: format!("{:.0} MiB are live", mib(drained.live_bytes)),
+            goal: format!("≤ 2 × live + 256 MiB = {:.0} MiB", mib(bound)),
+            met: drained.disk_bytes <= bound,
+            json: json!({ "what": "disk after drain", "disk_bytes": drained.disk_bytes, "live_bytes": drained.live_bytes }),
+        });
+    }
+
+    pub(crate) fn written(&mut self, written: &Written) {
+        let Written { messages, payload_bytes, device_bytes } = written;
+        let allowed = payload_bytes + 64 * messages;
+        let ratio = device_bytes.map(|bytes| bytes as f64 / allowed.max(1) as f64);
+        let shown = |ratio: f64| format!("{ratio:.2} × (payload + 64 B a message)");
+        self.push(Row {
+            what: format!("bytes written, {messages} messages of 1 KiB in and out"),
+            figure: ratio.map_or("the device does not count".into(), shown),
+            beside: "from the device's counters; neighbours on the device count too".into(),
+            goal: "≤ 1.3 ×".into(),
+            met: ratio.is_some_and(|ratio| ratio <= 1.3),
+            json: json!({ "what": "written", "messages": messages, "payload_bytes": payload_bytes, "device_bytes": device_bytes }),
         });
     }
 

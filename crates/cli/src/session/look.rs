@@ -15,7 +15,7 @@ pub(crate) struct Ls {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Begin after this id
+    /// Go on where an earlier list ended
     #[arg(long, value_name = "ID")]
     after: Option<String>,
     /// Show at most so many

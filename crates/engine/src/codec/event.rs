@@ -1,23 +1,28 @@
 //! Events as journal records. The frame's kind says which; the body begins with the version of that kind's layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, SessionId};
+use malote_model::{DeadReason, LeaseToken, Seq, SessionId};
 use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
 use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
+use super::stored::DeadLetter;
 use crate::event::{
-    Cause, Event, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+    Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
 };
 
 pub(super) const VERSION: u8 = 1;
+/// A grant of several sessions' messages; of one session or none it is written as ever.
+const VERSION_SESSIONS: u8 = 2;
+const KIND_LEASED: u8 = 9;
 pub(super) const KIND_SENT: u8 = 7;
 pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
 pub(super) const KIND_MOVED: u8 = 13;
 pub(super) const KIND_STATE: u8 = 16;
+pub(super) const KIND_KEPT: u8 = 64;
 
 /// The frame kind of an event.
 pub(crate) fn kind_of(event: &Event) -> u8 {
@@ -30,7 +35,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Purged { .. } => 6,
         Event::Sent(_) => KIND_SENT,
         Event::Removed { .. } => 8,
-        Event::Leased(_) => 9,
+        Event::Leased(_) => KIND_LEASED,
         Event::Renewed { .. } => 10,
         Event::Returned(_) => KIND_RETURNED,
         Event::Deferred { .. } => KIND_DEFERRED,
@@ -42,12 +47,16 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::TopicDeleted { .. } => 18,
         Event::Bound { .. } => 19,
         Event::Unbound { .. } => 20,
+        Event::Kept(_) => KIND_KEPT,
     }
 }
 
 /// Appends the body of an event's record.
 pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
-    out.put_u8(VERSION);
+    out.put_u8(match event {
+        Event::Leased(leased) if leased.sessions.len() > 1 => VERSION_SESSIONS,
+        _ => VERSION,
+    });
     match event {
         Event::Booted { epoch, at } => {
             out.put_var(u64::from(*epoch));
@@ -76,7 +85,18 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
         Event::Sent(sent) => put_sent(out, sent),
         Event::Removed { queue, why, session, seqs } => {
             out.put_queue(*queue);
-            out.put_u8(*why as u8);
+            out.put_u8(match why {
+                Removal::Completed => 0,
+                Removal::Taken => 1,
+                Removal::Cancelled => 2,
+                Removal::Dropped(Cause::Released) => 3,
+                Removal::Replaced => 4,
+                Removal::Dropped(Cause::Abandoned) => 5,
+                Removal::Dropped(Cause::Lost) => 6,
+                Removal::Expired => 7,
+                Removal::Overflowed => 8,
+                Removal::Unrouted => 9,
+            });
             out.put_session(session.as_ref());
             put_seqs(out, seqs);
         }
@@ -135,7 +155,47 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_str(rule);
         }
+        Event::Kept(kept) => put_kept(out, kept),
     }
+}
+
+fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
+    out.reserve(kept.head.len() + kept.body.len() + 64);
+    out.put_var(kept.places.len() as u64);
+    for &(queue, seq) in &kept.places {
+        out.put_queue(queue);
+        out.put_var(seq);
+    }
+    out.put_time(kept.at);
+    out.put_bool(kept.dead);
+    out.put_var(kept.deaths.len() as u64);
+    for dead in &kept.deaths {
+        out.put_str(&dead.reason);
+        out.put_str(&dead.text);
+        out.put_time(dead.at);
+        out.put_str(dead.from.as_str());
+        out.put_var(dead.from_seq.0);
+        out.put_var(u64::from(dead.receives));
+        out.put_var(u64::from(dead.failed));
+    }
+    out.extend_from_slice(&kept.head);
+    out.extend_from_slice(&kept.body);
+}
+
+/// Leaves the reader at the message's headers.
+pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
+    let n = r.count()?;
+    let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
+    let at = r.time()?;
+    let (dead, n) = (r.bool()?, r.count()?);
+    let mut deaths = Vec::new();
+    for _ in 0..n {
+        let (reason, text) = (r.str()?.to_owned(), r.str()?.to_owned());
+        let (at, from, from_seq) = (r.time()?, r.name()?, Seq(r.var()?));
+        let (receives, failed) = (r.var32()?, r.var32()?);
+        deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
+    }
+    Ok(Kept { places, at, dead, deaths, head: Bytes::new(), body: Bytes::new() })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.
@@ -178,7 +238,17 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     if let Some(hold) = leased.hold {
         out.extend_from_slice(&hold.to_bytes());
     }
-    out.put_session(leased.session.as_ref());
+    match &leased.sessions[..] {
+        [] => out.put_session(None),
+        [(session, _)] => out.put_session(Some(session)),
+        several => {
+            out.put_var(several.len() as u64);
+            for (session, count) in several {
+                out.put_str(session.as_str());
+                out.put_var(*count as u64);
+            }
+        }
+    }
     out.put_var(leased.items.len() as u64);
     out.put_var(leased.items.first().map_or(0, |(_, token)| u64::from(token.epoch)));
     let mut last = 0_u64;
@@ -191,11 +261,21 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     }
 }
 
-fn get_leased(r: &mut Reader<'_>) -> Result<Leased, Truncated> {
+fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
     let (queue, until, flags) = (r.queue()?, r.time()?, r.u8()?);
     let hold = if flags & 2 != 0 { Some(r.token()?) } else { None };
-    let session = r.session()?;
+    let mut sessions = Vec::new();
+    if version == VERSION_SESSIONS {
+        for _ in 0..r.count()? {
+            sessions.push((r.session()?.ok_or(Truncated)?, r.count()?));
+        }
+    } else if let Some(session) = r.session()? {
+        sessions.push((session, usize::MAX));
+    }
     let n = r.count()?;
+    if let [(_, all)] = &mut sessions[..] {
+        *all = n;
+    }
     let epoch = r.var32()?;
     let mut items = Vec::with_capacity(n);
     let mut last = 0_u64;
@@ -210,7 +290,7 @@ fn get_leased(r: &mut Reader<'_>) -> Result<Leased, Truncated> {
         until,
         bound: flags & 1 != 0,
         hold,
-        session,
+        sessions,
         deferred: flags & 4 != 0,
         items,
     })
@@ -269,10 +349,14 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
-        Why::Routed => out.put_u8(3),
-        Why::Forwarded => out.put_u8(4),
-        Why::Dead { reason, source, receives, failed } => {
-            out.put_u8(2);
+        Why::Routed => out.put_u8(5),
+        Why::Forwarded => out.put_u8(6),
+        Why::Dead { reason, source, receives, failed, cause } => {
+            out.put_u8(match cause {
+                Cause::Released => 2,
+                Cause::Abandoned => 3,
+                Cause::Lost => 4,
+            });
             match reason {
                 DeadReason::Asked { reason, text } => {
                     out.put_u8(0);
@@ -289,12 +373,16 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
                     out.put_var(u64::from(*receives));
                     out.put_var(u64::from(*receives_max));
                 }
-                DeadReason::Expired => out.put_u8(3),
-                DeadReason::Overflowed => out.put_u8(4),
-                DeadReason::NoSession => out.put_u8(5),
-                DeadReason::TooManyHops => out.put_u8(6),
-                DeadReason::Cycle => out.put_u8(7),
-                DeadReason::Unroutable => out.put_u8(8),
+                DeadReason::Damaged { text } => {
+                    out.put_u8(3);
+                    out.put_str(text);
+                }
+                DeadReason::Expired => out.put_u8(4),
+                DeadReason::Overflowed => out.put_u8(5),
+                DeadReason::NoSession => out.put_u8(6),
+                DeadReason::TooManyHops => out.put_u8(7),
+                DeadReason::Cycle => out.put_u8(8),
+                DeadReason::Unroutable => out.put_u8(9),
             }
             out.put_str(source.as_str());
             out.put_var(u64::from(*receives));
@@ -314,22 +402,25 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
-        3 => Why::Routed,
-        4 => Why::Forwarded,
-        2 => {
+        5 => Why::Routed,
+        6 => Why::Forwarded,
+        dead @ 2..=4 => {
+            let cause = [Cause::Released, Cause::Abandoned, Cause::Lost][usize::from(dead - 2)];
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
                 2 => DeadReason::MaxReceives { receives: r.var32()?, receives_max: r.var32()? },
-                3 => DeadReason::Expired,
-                4 => DeadReason::Overflowed,
-                5 => DeadReason::NoSession,
-                6 => DeadReason::TooManyHops,
-                7 => DeadReason::Cycle,
-                8 => DeadReason::Unroutable,
+                3 => DeadReason::Damaged { text: r.str()?.to_owned() },
+                4 => DeadReason::Expired,
+                5 => DeadReason::Overflowed,
+                6 => DeadReason::NoSession,
+                7 => DeadReason::TooManyHops,
+                8 => DeadReason::Cycle,
+                9 => DeadReason::Unroutable,
                 _ => return Err(Truncated),
             };
-            Why::Dead { reason, source: r.name()?, receives: r.var32()?, failed: r.var32()? }
+            let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);
+            Why::Dead { reason, source, receives, failed, cause }
         }
         _ => return Err(Truncated),
     };
@@ -351,10 +442,18 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
     })
 }
 
+impl Event {
+    /// What a journal frame says, for whoever must look into a journal. The body of a message is left out.
+    pub fn decode(kind: u8, body: &[u8]) -> Option<Event> {
+        decode_event(kind, body).ok()
+    }
+}
+
 /// What a record says, but for the body of a message: a replay needs only its size.
 pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     let r = &mut Reader::new(body);
-    if r.u8()? != VERSION {
+    let version = r.u8()?;
+    if version != VERSION && (kind, version) != (KIND_LEASED, VERSION_SESSIONS) {
         return Err(Truncated);
     }
     Ok(match kind {
@@ -374,16 +473,18 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 0 => Removal::Completed,
                 1 => Removal::Taken,
                 2 => Removal::Cancelled,
-                3 => Removal::Dropped,
+                3 => Removal::Dropped(Cause::Released),
                 4 => Removal::Replaced,
-                5 => Removal::Expired,
-                6 => Removal::Overflowed,
-                7 => Removal::Unrouted,
+                5 => Removal::Dropped(Cause::Abandoned),
+                6 => Removal::Dropped(Cause::Lost),
+                7 => Removal::Expired,
+                8 => Removal::Overflowed,
+                9 => Removal::Unrouted,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
         }
-        9 => Event::Leased(get_leased(r)?),
+        KIND_LEASED => Event::Leased(get_leased(r, version)?),
         10 => {
             let until = r.time()?;
             let n = r.count()?;
@@ -423,6 +524,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (topic, queue) = (r.queue()?, r.queue()?);
             Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
         }
+        KIND_KEPT => Event::Kept(Box::new(get_kept(r)?)),
         _ => return Err(Truncated),
     })
 }
@@ -527,4 +629,51 @@ pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
 
 fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
     SessionId::new(r.str()?).map_err(|_| Truncated)
+}
+
+#[cfg(test)]
+mod tests {
+    use malote_model::Timestamp;
+
+    use super::*;
+    use crate::event::QueueId;
+
+    fn leased(sessions: &[(&str, usize)]) -> Event {
+        let token = |slot| LeaseToken { epoch: 3, slot, grant: 1, random: 0xa1b2_c3d4 };
+        Event::Leased(Leased {
+            queue: QueueId(5),
+            until: Timestamp(7),
+            bound: true,
+            hold: None,
+            sessions: sessions.iter().map(|(id, n)| (SessionId::new(id).unwrap(), *n)).collect(),
+            deferred: false,
+            items: vec![(9, token(0)), (11, token(1))],
+        })
+    }
+
+    #[test]
+    fn a_grant_names_no_session_one_or_several() {
+        for (sessions, version) in
+            [(&[][..], 1), (&[("one", 2)], 1), (&[("one", 1), ("two", 1)], VERSION_SESSIONS)]
+        {
+            let (event, mut bytes) = (leased(sessions), Vec::new());
+            encode_event(&mut bytes, &event);
+            assert_eq!(bytes[0], version);
+            assert_eq!(decode_event(KIND_LEASED, &bytes).unwrap(), event);
+            for cut in 0..bytes.len() {
+                assert!(decode_event(KIND_LEASED, &bytes[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_of_one_session_is_read_as_it_was_written_before_there_were_several() {
+        let bytes = [
+            &[1, 5, 7, 1, 3][..],
+            b"one",
+            &[2, 3, 18, 0, 1, 0xd4, 0xc3, 0xb2, 0xa1, 4, 1, 1, 0xd4, 0xc3, 0xb2, 0xa1],
+        ];
+        assert_eq!(decode_event(KIND_LEASED, &bytes.concat()).unwrap(), leased(&[("one", 2)]));
+        assert!(decode_event(KIND_SENT, &[VERSION_SESSIONS]).is_err());
+    }
 }

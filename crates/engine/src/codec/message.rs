@@ -49,33 +49,11 @@ impl Outgoing {
             });
         }
         let mut head = Vec::with_capacity(96);
-        let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
-        head.put_var(present.fold(0, |mask, (i, _)| mask | 1 << i));
-        let mut key = 0..0;
-        for (i, text) in texts.iter().enumerate() {
-            let Some(text) = text else { continue };
-            head.put_str(text);
-            if i == DEDUP_ID || i == MESSAGE_ID && !id_given {
-                key = head.len() - text.len()..head.len();
-            }
-        }
-        head.put_session(message.session.as_ref());
-        head.put_u8(message.priority);
-        head.put_var(message.ttl_ms.map_or(0, |ms| ms + 1));
-        let before = head.len();
-        put_properties(&mut head, &message.properties)?;
-        if head.len() - before > limits::PROPERTIES_BYTES_MAX {
+        let (key, properties_bytes) = put_head(&mut head, message, id_given)?;
+        if properties_bytes > limits::PROPERTIES_BYTES_MAX {
             let rule = format!("at most {} bytes together", limits::PROPERTIES_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "properties", rule });
         }
-        match &message.native {
-            None => head.put_u8(0),
-            Some(native) => {
-                head.put_u8(native.protocol.max(1));
-                head.put_bytes(&native.bytes);
-            }
-        }
-        head.put_u8(message.body.kind as u8);
         Ok(Self {
             session: message.session.clone(),
             when: message.when,
@@ -106,10 +84,50 @@ impl Outgoing {
         digest.first_chunk().map(|half| u128::from_le_bytes(*half))
     }
 
+    /// Bytes that the record of one place may have.
+    pub(crate) fn room(&self) -> usize {
+        self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 160
+    }
+
     /// Bytes of headers and body.
     pub fn size(&self) -> usize {
         self.head.len() + self.body.len()
     }
+}
+
+/// Everything but the body. Tells where the sender's key for de-duplication stands, and how many bytes of it the
+/// properties take.
+pub(super) fn put_head(
+    head: &mut Vec<u8>,
+    message: &Message,
+    id_given: bool,
+) -> Result<(std::ops::Range<usize>, usize), Refusal> {
+    let texts = texts_of(message);
+    let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
+    head.put_var(present.fold(0, |mask, (i, _)| mask | 1 << i));
+    let mut key = 0..0;
+    for (i, text) in texts.iter().enumerate() {
+        let Some(text) = text else { continue };
+        head.put_str(text);
+        if i == DEDUP_ID || i == MESSAGE_ID && !id_given {
+            key = head.len() - text.len()..head.len();
+        }
+    }
+    head.put_session(message.session.as_ref());
+    head.put_u8(message.priority);
+    head.put_var(message.ttl_ms.map_or(0, |ms| ms + 1));
+    let before = head.len();
+    put_properties(head, &message.properties)?;
+    let properties_bytes = head.len() - before;
+    match &message.native {
+        None => head.put_u8(0),
+        Some(native) => {
+            head.put_u8(native.protocol.max(1));
+            head.put_bytes(&native.bytes);
+        }
+    }
+    head.put_u8(message.body.kind as u8);
+    Ok((key, properties_bytes))
 }
 
 const MESSAGE_ID: usize = 0;

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
-    KIND_DEFERRED, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_moved, get_over,
-    get_sent,
+    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_kept,
+    get_moved, get_over, get_sent,
 };
-use super::message::get_message;
+use super::message::{get_message, put_head};
 use super::read::{Reader, Truncated, slice_of};
-use crate::event::Why;
+use crate::event::{Kept, Why};
 use crate::journal::{Patience, Pos, Reading, Segments};
 
 /// A message as it is stored now, with all that was laid over it.
@@ -48,26 +48,50 @@ pub struct DeadLetter {
     pub failed: u32,
 }
 
+/// A message that the disk holds no longer whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which file, where in it, and what is wrong there.
+    pub text: String,
+    /// Why it is a dead letter, as far as that can be read.
+    pub dead: Option<Box<DeadLetter>>,
+    /// Nothing is damaged: compaction moved it away, and its segment is used for something else.
+    pub gone: bool,
+}
+
+impl Unreadable {
+    fn new(error: &io::Error, dead: Option<Box<DeadLetter>>) -> Self {
+        Self { text: error.to_string(), dead, gone: error.kind() == io::ErrorKind::NotFound }
+    }
+}
+
 impl Stored {
     /// Reads the record at `pos` and those under it, however long it takes.
     pub fn read_now(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        Self::read(&mut segments.reading(false), pos, Patience::Blocking)
+        Self::read(&mut segments.reading(false), pos, Patience::Blocking, &mut None)
     }
 
-    /// Reads the record at `pos` and those under it.
-    pub(crate) fn read(reading: &mut Reading, pos: Pos, patience: Patience) -> io::Result<Self> {
-        let malformed =
-            |_: Truncated| io::Error::new(io::ErrorKind::InvalidData, "a record is malformed");
+    /// Reads the record at `pos` and those under it. `dead` is told also if one under it cannot be read.
+    pub(crate) fn read(
+        reading: &mut Reading,
+        pos: Pos,
+        patience: Patience,
+        dead: &mut Option<Box<DeadLetter>>,
+    ) -> io::Result<Self> {
+        let malformed = |pos: Pos| {
+            let text = format!("journal position {pos}: the record is malformed");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        };
+        *dead = None;
         let mut over = Vec::new();
         let (mut moved_at, mut key) = (None, None);
-        let mut is_dead = false;
         let mut deaths = Vec::new();
         // The headers, once they are found; the body may stand further down.
         let mut found: Option<(Timestamp, Box<Message>)> = None;
         let mut next = pos;
         for depth in 1..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
-            match Link::of(kind, &bytes).map_err(malformed)? {
+            match Link::of(kind, &bytes).map_err(|_| malformed(next))? {
                 Link::Over(from, properties) => {
                     over.push(properties);
                     next = from;
@@ -81,9 +105,8 @@ impl Stored {
                     // The newest move tells where it is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
                     key = key.or(moved.key);
-                    if let Why::Dead { reason, source, receives, failed } = moved.why {
-                        is_dead |= newest;
-                        deaths.push(DeadLetter {
+                    if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
+                        let death = DeadLetter {
                             reason: reason.word().to_owned(),
                             text: reason.text(),
                             at: moved.at,
@@ -91,7 +114,11 @@ impl Stored {
                             from_seq: Seq(moved.from_seq),
                             receives,
                             failed,
-                        });
+                        };
+                        if newest {
+                            *dead = Some(Box::new(death.clone()));
+                        }
+                        deaths.push(death);
                     }
                     over.push(moved.properties);
                 }
@@ -112,36 +139,60 @@ impl Stored {
                     }
                     let Some((enqueued_at, mut message)) = found else { break };
                     message.body.bytes = body;
-                    let dead = deaths.first().filter(|_| is_dead).cloned();
+                    let dead = dead.take().map(|dead| *dead);
+                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                }
+                Link::Kept(kept, mut message) => {
+                    if let Some((enqueued_at, mut message_found)) = found {
+                        // Only its body is wanted.
+                        message_found.body.bytes = message.body.bytes;
+                        let dead = dead.take().map(|dead| *dead);
+                        let message = *message_found;
+                        return Ok(Self { message, enqueued_at, dead, deaths, depth });
+                    }
+                    let lay = |properties| message.properties.lay_over(properties);
+                    over.into_iter().rev().for_each(lay);
+                    if key.is_some() {
+                        message.key = key.take();
+                    }
+                    let enqueued_at = moved_at.unwrap_or(kept.at);
+                    let dead = match moved_at {
+                        Some(_) => dead.take().map(|dead| *dead),
+                        None => kept.deaths.first().filter(|_| kept.dead).cloned(),
+                    };
+                    deaths.extend(kept.deaths);
                     return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
                 }
             }
         }
-        Err(malformed(Truncated))
+        Err(malformed(next))
     }
 
     /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
-    /// is asked.
-    pub(crate) async fn load(segments: &Segments, positions: Vec<Pos>) -> Vec<io::Result<Self>> {
+    /// is asked. Fewer than asked for only when the process is ending.
+    pub(crate) async fn load(
+        segments: &Segments,
+        positions: Vec<Pos>,
+    ) -> Vec<Result<Self, Unreadable>> {
         let mut reading = segments.reading(positions.len() > 1);
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
-            match Self::read(&mut reading, pos, Patience::None) {
+            let mut dead = None;
+            match Self::read(&mut reading, pos, Patience::None, &mut dead) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let rest = positions[n..].to_vec();
                     let waiting = move || {
-                        let each = rest
-                            .into_iter()
-                            .map(|pos| Self::read(&mut reading, pos, Patience::Blocking));
+                        let each = rest.into_iter().map(|pos| {
+                            let mut dead = None;
+                            Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
+                                .map_err(|error| Unreadable::new(&error, dead))
+                        });
                         each.collect::<Vec<_>>()
                     };
-                    match tokio::task::spawn_blocking(waiting).await {
-                        Ok(rest) => all.extend(rest),
-                        Err(stopping) => all.push(Err(io::Error::other(stopping))),
-                    }
+                    all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
                     return all;
                 }
-                read => all.push(read),
+                read => all.push(read.map_err(|error| Unreadable::new(&error, dead))),
             }
         }
         all
@@ -150,8 +201,27 @@ impl Stored {
 
 enum Link {
     Over(Pos, malote_model::Properties),
-    Moved(crate::event::Moved),
+    Moved(Box<crate::event::Moved>),
     Sent(Timestamp, Box<Message>, Option<Pos>),
+    Kept(Box<Kept>, Box<Message>),
+}
+
+/// A message as compaction copies it: all that its records say, in one. Its places are for the caller to fill in.
+pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
+    let mut stored = Stored::read(reading, pos, Patience::Blocking, &mut None)?;
+    // A message may go round for years; what it died of long ago is of no use to anybody.
+    stored.deaths.truncate(limits::DEATHS_MAX);
+    let mut head = Vec::with_capacity(256);
+    put_head(&mut head, &stored.message, false)
+        .map_err(|refusal| io::Error::new(io::ErrorKind::InvalidData, refusal.to_string()))?;
+    Ok(Kept {
+        places: Vec::new(),
+        at: stored.enqueued_at,
+        dead: stored.dead.is_some(),
+        deaths: stored.deaths,
+        head: head.into(),
+        body: stored.message.body.bytes,
+    })
 }
 
 impl Link {
@@ -172,7 +242,11 @@ impl Link {
                 let over = get_over(&mut r)?.ok_or(Truncated)?;
                 Ok(Self::Over(over.from, over.properties))
             }
-            KIND_MOVED => Ok(Self::Moved(get_moved(&mut r)?)),
+            KIND_KEPT => {
+                let kept = Box::new(get_kept(&mut r)?);
+                Ok(Self::Kept(kept, Box::new(get_message(bytes, r.rest())?)))
+            }
+            KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r)?))),
             _ => Err(Truncated),
         }
     }

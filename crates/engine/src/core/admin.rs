@@ -1,19 +1,20 @@
 //! Declaring, changing and looking at queues.
 
-use std::collections::BTreeSet;
-
 use malote_model::{
     Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
 use super::queue::{Place, Queue};
-use super::sessions::{NONE, Session};
+use super::sessions::{NONE, Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
 /// Messages that one peek looks at before it says where to go on.
 const PEEK_SCAN_MAX: usize = 20_000;
+
+/// Places for sessions that one list looks at before it says where to go on.
+const SESSION_SCAN_MAX: u32 = 20_000;
 
 impl Turn<'_> {
     pub(super) fn declare(
@@ -63,7 +64,7 @@ impl Turn<'_> {
             return Err(Refusal::BadSpec { field: "exclusive", why });
         }
         if self.core.queues.len() / 2 >= limits::QUEUES_MAX {
-            return Err(Refusal::TooMany { what: "queues", limit: limits::QUEUES_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "queues", limit: limits::QUEUES_MAX as u64 });
         }
         let (queue, dead) = (QueueId(self.core.next_queue), QueueId(self.core.next_queue + 1));
         self.begin(FRAME_ROOM + spec_room(&spec) + room)?;
@@ -207,31 +208,31 @@ impl Turn<'_> {
         Reply::Queues(queues.filter_map(|(_, &id)| self.facts(id)).collect())
     }
 
-    pub(super) fn list_sessions(
-        &mut self,
-        name: &QueueName,
-        after: Option<&SessionId>,
-        max: usize,
-    ) -> Decided {
-        let (_, q) = self.core.queue(name)?;
-        let Some(sessions) = q.sessions.as_ref() else {
-            return Err(Refusal::NoSessions { queue: name.clone() });
-        };
+    /// By slot: an order by name would have to look at all of them, or be kept up for nobody.
+    pub(super) fn list_sessions(&mut self, name: &QueueName, from: u32, max: usize) -> Decided {
+        let (q, there) = self.sessions_of(name)?;
         let max = max.min(limits::RECEIVE_BATCH_MAX);
-        let mut first: BTreeSet<(&SessionId, u32)> = BTreeSet::new();
-        for (slot, session) in
-            sessions.iter().filter(|(_, s)| after.is_none_or(|after| s.id > *after))
-        {
-            first.insert((&session.id, slot));
-            if first.len() > max {
-                first.pop_last();
-            }
+        let end = from.saturating_add(SESSION_SCAN_MAX).min(there.slots());
+        let (mut sessions, mut slot) = (Vec::new(), from);
+        while slot < end && sessions.len() < max {
+            sessions.extend(there.at(slot).map(|session| self.session_facts(q, session)));
+            slot += 1;
         }
-        let facts = first
-            .into_iter()
-            .filter_map(|(_, slot)| Some(self.session_facts(q, sessions.at(slot)?)));
-        let facts = facts.collect();
-        Ok(Some((Reply::Sessions(facts), Needs::Settled)))
+        let next = (slot < there.slots()).then_some(slot);
+        Ok(Some((Reply::Sessions { sessions, next }, Needs::Settled)))
+    }
+
+    pub(super) fn describe_session(&mut self, name: &QueueName, session: &SessionId) -> Decided {
+        let (q, there) = self.sessions_of(name)?;
+        let found = there.find(session).and_then(|slot| there.at(slot));
+        let sessions = found.map(|session| self.session_facts(q, session)).into_iter().collect();
+        Ok(Some((Reply::Sessions { sessions, next: None }, Needs::Settled)))
+    }
+
+    fn sessions_of(&self, name: &QueueName) -> Result<(&Queue, &Sessions), Refusal> {
+        let (_, q) = self.core.queue(name)?;
+        let none = || Refusal::NoSessions { queue: name.clone() };
+        Ok((q, q.sessions.as_ref().ok_or_else(none)?))
     }
 
     fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {

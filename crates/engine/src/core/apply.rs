@@ -8,7 +8,7 @@ use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
 use super::{Core, Timer, Under};
-use crate::event::{Cause, Event, Leased, Moved, Over, QueueId, Removal, Returned, Sent, Why};
+use crate::event::{Event, Moved, QueueId, Removal, Sent, Why};
 use crate::journal::Pos;
 
 impl Core {
@@ -44,6 +44,7 @@ impl Core {
                 }
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
+                self.may_overflow(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -114,6 +115,7 @@ impl Core {
                 }
                 sessions.forget_if_idle(slot);
             }
+            Event::Kept(kept) => self.kept(pos, kept),
         }
     }
 
@@ -131,7 +133,7 @@ impl Core {
         }
     }
 
-    fn touch_session(&mut self, id: QueueId, slot: u32) {
+    pub(super) fn touch_session(&mut self, id: QueueId, slot: u32) {
         let held = self
             .queues
             .get(&id)
@@ -222,6 +224,11 @@ impl Core {
             self.touch(id);
         }
         self.arm_expiry(id);
+        self.may_overflow(id);
+    }
+
+    /// There may be more ready messages than before: limits are looked at before the turn ends.
+    pub(super) fn may_overflow(&mut self, id: QueueId) {
         let limited = self.queues.get(&id).is_some_and(|q| q.drops());
         if let Some(live) = self.live.as_mut().filter(|_| limited) {
             live.overfull.push(id);
@@ -251,9 +258,9 @@ impl Core {
             let Some(q) = self.queues.get_mut(&id) else { return };
             match why {
                 Removal::Completed | Removal::Taken => q.totals.completed += 1,
+                Removal::Dropped(cause) => q.totals.lease_ended(cause),
                 Removal::Expired => q.totals.expired += 1,
                 Removal::Cancelled
-                | Removal::Dropped
                 | Removal::Replaced
                 | Removal::Overflowed
                 | Removal::Unrouted => {}
@@ -317,7 +324,7 @@ impl Core {
     }
 
     /// Forgets what lies over what, from the newest record down to one that others need too.
-    fn forget_records(&mut self, newest: Pos) {
+    pub(super) fn forget_records(&mut self, newest: Pos) {
         let mut next = newest;
         while let Some(under) = self.under.get_mut(&next) {
             under.users -= 1;
@@ -337,162 +344,16 @@ impl Core {
         }
     }
 
-    /// A message's lease is over; its session, if any, may have something for another.
-    fn unlock(&mut self, pos: Pos, id: QueueId, slot: u32) {
-        let Some(lease) = self.revoke(slot) else { return };
-        if let Kind::Message { session: Some(session), .. } = lease.what
-            && let Some(q) = self.queues.get_mut(&id)
-        {
-            if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(session)) {
-                s.out = s.out.saturating_sub(1);
-                s.rests_on = s.rests_on.max(pos);
-            }
-            q.refresh_session(session);
-            self.touch_session(id, session);
-        }
-    }
-
-    fn leased(&mut self, leased: &Leased) {
-        let id = leased.queue;
-        let session = leased.session.as_ref();
-        let hold =
-            leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let slot = session.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        for &(seq, token) in &leased.items {
-            let Some(q) = self.queues.get_mut(&id) else { return };
-            if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
-                continue;
-            }
-            let touched = q.touched.entry(seq).or_default();
-            let from = std::mem::replace(&mut touched.place, Place::Locked(token.slot));
-            let again = touched.receives > 0;
-            touched.receives = touched.receives.saturating_add(1);
-            q.totals.delivered += 1;
-            q.totals.redelivered += u64::from(again);
-            q.recount(seq, Some(from), Some(Place::Locked(token.slot)));
-            match slot {
-                Some(slot) => {
-                    if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-                        s.out += 1;
-                        if leased.deferred || from == Place::Parked {
-                            s.aside = s.aside.saturating_sub(1);
-                        }
-                        if from == Place::Parked {
-                            // In a replay: that its delay was over is no event, but it must have been.
-                            s.line.insert(seq);
-                        }
-                        if !leased.deferred {
-                            s.cursor = seq + 1;
-                        }
-                    }
-                }
-                None if leased.deferred => {}
-                None => q.unready(seq),
-            }
-            let what = Kind::Message { seq, session: slot, hold, deferred: leased.deferred };
-            self.grant(Lease::new(token, id, leased.until.0, leased.bound, what));
-        }
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        match slot {
-            Some(slot) => q.refresh_session(slot),
-            None => q.settle_cursor(),
-        }
-    }
-
-    fn returned(&mut self, pos: Pos, returned: &Returned) {
-        let Returned { queue: id, seq, cause, due, parked, over } = returned;
-        let Some(q) = self.queues.get_mut(id) else { return };
-        let Some(touched) = q.touched.get_mut(seq) else { return };
-        let Place::Locked(lease_slot) = touched.place else { return };
-        match cause {
-            Cause::Released => touched.released = touched.released.saturating_add(1),
-            Cause::Abandoned => {
-                touched.failed = touched.failed.saturating_add(1);
-                q.totals.abandoned += 1;
-            }
-            Cause::Lost => {
-                touched.failed = touched.failed.saturating_add(1);
-                touched.lost = touched.lost.saturating_add(1);
-                q.totals.lost += 1;
-            }
-        }
-        self.lay_over(pos, *id, *seq, over.as_ref());
-        let what = self.leases.at(lease_slot).map(|lease| lease.what);
-        let Some(Kind::Message { session, deferred, .. }) = what else { return };
-        let Some(q) = self.queues.get_mut(id) else { return };
-        let to = match (deferred, due.0) {
-            (true, _) => Place::Deferred,
-            (false, 0) => Place::Ready,
-            (false, _) if *parked => Place::Parked,
-            (false, _) => Place::Delayed,
-        };
-        q.recount(*seq, Some(Place::Locked(lease_slot)), Some(to));
-        if let Some(touched) = q.touched.get_mut(seq) {
-            touched.place = to;
-            touched.session = session.unwrap_or(NONE);
-        }
-        if matches!(to, Place::Delayed | Place::Parked) {
-            // Counted already: the place is set once more, now with its timer.
-            let timer =
-                self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
-            if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.touched.get_mut(seq)) {
-                (touched.due, touched.timer) = (due.0, timer);
-            }
-        }
-        let Some(q) = self.queues.get_mut(id) else { return };
-        match session {
-            Some(slot) => {
-                if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-                    match to {
-                        Place::Deferred | Place::Parked => s.aside += 1,
-                        _ => s.cursor = s.cursor.min(*seq),
-                    }
-                }
-                q.oldest = q.oldest.min(*seq);
-            }
-            None if to == Place::Ready => q.make_ready(*seq),
-            None => {}
-        }
-        // A lazy return is nothing to wait for.
-        let rests_on = if over.is_some() || *cause == Cause::Abandoned { pos } else { Pos::ZERO };
-        self.unlock(rests_on, *id, lease_slot);
-        self.touch(*id);
-    }
-
-    fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
-        self.lay_over(pos, id, seq, over);
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.touched.get_mut(&seq) else { return };
-        let Place::Locked(slot) = touched.place else { return };
-        let what = self.leases.at(slot).map(|lease| lease.what);
-        let Some(Kind::Message { session, .. }) = what else { return };
-        (touched.place, touched.session) = (Place::Deferred, session.unwrap_or(NONE));
-        q.recount(seq, Some(Place::Locked(slot)), Some(Place::Deferred));
-        q.totals.deferred += 1;
-        if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-            s.aside += 1;
-        }
-        self.unlock(pos, id, slot);
-    }
-
-    /// The record at `pos` lies over the newest one of the message.
-    fn lay_over(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
-        if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
-            self.under.insert(pos, Under { from: over.from, users: 1 });
-            q.newest.insert(seq, pos);
-        }
-    }
-
     fn moved(&mut self, pos: Pos, moved: &Moved) {
         self.saw(moved.at.0);
         let Moved { from_queue, from_seq, from, at, why, .. } = moved;
         // The records under it stay live, now under the new place: they are taken off the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
-            if let Why::Dead { reason, .. } = why {
+            if let Why::Dead { reason, cause, .. } = why {
                 q.totals.dead_lettered += 1;
                 q.totals.expired += u64::from(*reason == DeadReason::Expired);
+                q.totals.lease_ended(*cause);
             }
         }
         if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {
@@ -524,124 +385,13 @@ impl Core {
             if let Some(q) = self.queues.get_mut(&place.queue) {
                 q.newest.insert(place.seq, pos);
             }
+            self.deepened(place.queue, place.seq, pos);
         }
         self.forget_records(pos);
     }
 
-    /// A delay is over. Not an event: it follows from the clock.
-    pub(super) fn delay_over(&mut self, id: QueueId, seq: u64) {
-        let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.touched.get_mut(&seq) else { return };
-        let from = std::mem::replace(&mut touched.place, Place::Ready);
-        let slot = touched.session;
-        if touched.receives == 0 {
-            q.touched.remove(&seq);
-        }
-        q.recount(seq, Some(from), None);
-        if q.sessions.is_none() {
-            q.make_ready(seq);
-            return self.touch(id);
-        }
-        q.oldest = q.oldest.min(seq);
-        if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-            if from == Place::Parked {
-                s.aside = s.aside.saturating_sub(1);
-            }
-            s.line.insert(seq);
-            s.cursor = s.cursor.min(seq);
-        }
-        q.refresh_session(slot);
-        self.touch_session(id, slot);
-    }
-
-    fn grant(&mut self, lease: Lease) {
-        let what = lease.what;
-        let slot = self.leases.insert(lease);
-        if let Kind::Message { hold: Some(hold), .. } = what
-            && let Some(hold) = self.leases.at_mut(hold)
-        {
-            let first = std::mem::replace(&mut hold.first, slot);
-            if let Some(after) = self.leases.at_mut(first) {
-                after.prev = slot;
-            }
-            if let Some(lease) = self.leases.at_mut(slot) {
-                lease.next = first;
-            }
-        }
-        self.arm(slot);
-    }
-
-    /// Sets the timer of a lease, unless one is set that fires in time to look again. A message under an explicit
-    /// hold needs none.
-    pub(super) fn arm(&mut self, slot: u32) {
-        let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else {
-            return;
-        };
-        if matches!(lease.what, Kind::Message { hold: Some(_), .. }) {
-            return;
-        }
-        if let Some(timer) = lease.timer {
-            if lease.until >= lease.armed_for {
-                return;
-            }
-            live.timers.cancel(timer);
-        }
-        lease.armed_for = lease.until;
-        lease.timer = Some(live.timers.set(lease.until, Timer::Lease(slot)));
-    }
-
-    fn revoke(&mut self, slot: u32) -> Option<Lease> {
-        let lease = self.leases.remove(slot)?;
-        if let (Some(live), Some(timer)) = (self.live.as_mut(), lease.timer) {
-            live.timers.cancel(timer);
-        }
-        if let Some(before) = self.leases.at_mut(lease.prev) {
-            before.next = lease.next;
-        } else if let Kind::Message { hold: Some(hold), .. } = lease.what {
-            if let Some(hold) = self.leases.at_mut(hold) {
-                hold.first = lease.next;
-            }
-        } else if let (Some(live), Some(connection)) = (self.live.as_mut(), lease.connection) {
-            live.set_first(connection, lease.next);
-        }
-        if let Some(after) = self.leases.at_mut(lease.next) {
-            after.prev = lease.prev;
-        }
-        Some(lease)
-    }
-
-    /// A restart of the broker is a release: nothing failed, nothing lost.
-    fn end_bound_leases(&mut self) {
-        let bound: Vec<_> = self
-            .leases
-            .iter()
-            .filter(|lease| lease.bound)
-            .map(|l| (l.token.slot, l.queue, l.what))
-            .collect();
-        for &(_, queue, what) in &bound {
-            if let Kind::Message { seq, .. } = what {
-                let (cause, due) = (Cause::Released, Timestamp(0));
-                self.returned(
-                    Pos::ZERO,
-                    &Returned { queue, seq, cause, due, parked: false, over: None },
-                );
-            }
-        }
-        for (_, queue, what) in bound {
-            if let Kind::Session { session } = what
-                && let Some(id) = self
-                    .queues
-                    .get(&queue)
-                    .and_then(|q| q.sessions.as_ref()?.at(session))
-                    .map(|s| s.id.clone())
-            {
-                self.apply(Pos::ZERO, &Event::Unheld { queue, session: id, lost: false });
-            }
-        }
-    }
-
     /// Timers are not part of the journal: they follow from the state.
-    pub(super) fn set_timers(&mut self) {
+    pub(super) fn set_timers(&mut self, now: Timestamp) {
         let Some(live) = self.live.as_mut() else { return };
         let mut ids: Vec<_> = self.queues.keys().copied().collect();
         ids.sort_unstable();
@@ -665,6 +415,8 @@ impl Core {
         ids.sort_unstable();
         for id in ids {
             self.arm_expiry(id);
+            // Nobody can have used it while the broker was not there.
+            self.used(id, now);
             self.arm_idle(id);
         }
     }
@@ -683,6 +435,7 @@ impl Core {
             q.lanes.iter_mut().for_each(BTreeSet::clear);
             q.kept.clear();
             q.expiring.clear();
+            q.own_expiries = 0;
             q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =

@@ -5,7 +5,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
 use super::leases::{Leased as Kind, Leases, NONE};
 use super::queue::{Place, Queue};
 use super::timers::TimerId;
-use super::{Decided, FRAME_ROOM, Live, Needs, Output, Timer, To, Turn};
+use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
 use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
 use crate::event::{Cause, Event, Leased, QueueId, Removal};
 use crate::journal::Pos;
@@ -156,7 +156,7 @@ impl Turn<'_> {
         let stays = consumer.request.is_none();
         let live = self.core.live();
         if live.consumers.len() >= limits::CONSUMERS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BoundReached {
                 what: "consumers",
                 limit: limits::CONSUMERS_MAX as u64,
             });
@@ -287,6 +287,12 @@ impl Turn<'_> {
         for id in std::mem::take(&mut connected.consumers) {
             self.waited_enough(id);
         }
+        self.end_bound(connection, clean);
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Ends what is bound to a connection that is gone; what finds no room in the journal ends when there is some.
+    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
         let cause = if clean { Cause::Released } else { Cause::Lost };
         // The list shrinks from its head; a hold takes its messages with it.
         while let Some(slot) =
@@ -298,18 +304,21 @@ impl Turn<'_> {
                 None => break,
             };
             self.end();
-            ended?;
+            if ended.is_err() {
+                return self.stall(Stalled::Connection(connection, clean));
+            }
         }
         while let Some(&queue) =
             self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
         {
-            self.remove_queue(queue)?;
+            if self.remove_queue(queue).is_err() {
+                return self.stall(Stalled::Connection(connection, clean));
+            }
             if let Some(connected) = self.core.live().connections.get_mut(&connection) {
                 connected.queues.pop();
             }
         }
         self.core.live().connections.remove(&connection);
-        Ok(Some((Reply::Done, Needs::Settled)))
     }
 
     /// Makes a queue the connection's own.
@@ -323,6 +332,7 @@ impl Turn<'_> {
     /// Hands out what there is to those who want it, for every queue and session that something happened to.
     pub fn dispatch(&mut self) {
         self.remove_left();
+        self.offer_deep();
         loop {
             let live = self.core.live();
             if let Some((queue, session)) = live.dirty_sessions.pop() {
@@ -364,12 +374,25 @@ impl Turn<'_> {
                 Want::Held(_) => Ok(()),
             };
             self.end();
+            if served.is_err() || self.core.leases.room() == 0 {
+                return self.wait_for_room(consumer_id, id);
+            }
             // Whoever is not satisfied goes to the end of the line.
             self.want(consumer_id);
-            if served.is_err() {
-                return; // no room for the records: settling will make some
+        }
+    }
+
+    /// A consumer keeps its turn. Nothing is marked to be looked at: it would be at once, and again without end.
+    fn wait_for_room(&mut self, consumer_id: ConsumerId, id: QueueId) {
+        if let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id)
+            && (consumer.credit > 0 || consumer.wants == Want::Session)
+        {
+            consumer.waiting = true;
+            if let Some(q) = self.core.queues.get_mut(&id) {
+                q.waiting.push_front(consumer_id);
             }
         }
+        self.stall(Stalled::Queue(id));
     }
 
     fn grant_messages(
@@ -386,35 +409,38 @@ impl Turn<'_> {
             let share = q.ready() as usize / (q.waiting.len() + 1);
             wanted = wanted.min(share.clamp(1, 256));
         }
-        wanted =
-            wanted.min(limits::RECEIVE_BATCH_MAX).min(limits::LEASES_MAX - self.core.leases.len());
-        let mut grants = Vec::new();
-        let mut rests_on = Pos::ZERO;
+        wanted = wanted.min(limits::RECEIVE_BATCH_MAX).min(self.core.leases.room());
+        let mut picked = Picked::default();
+        let mut bytes = 0;
         if q.sessions.is_none() {
-            let seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, self.now.0);
-            self.lease(consumer_id, id, None, seqs, &mut grants, &mut rests_on)?;
+            picked.seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, self.now.0);
         } else {
-            let mut bytes = 0;
-            while grants.len() < wanted
+            let mut last = None;
+            while picked.seqs.len() < wanted
                 && bytes < limits::DELIVERY_BYTES_MAX
-                && let Some(slot) = self.first_ready_session(id)
+                && let Some(slot) = self.ready_session_after(id, last)
             {
-                let most = (per_session as usize).min(wanted - grants.len());
-                let seqs = self.next_of_session(id, slot, most, &mut bytes);
-                self.lease(consumer_id, id, Some((slot, None)), seqs, &mut grants, &mut rests_on)?;
+                let most = (per_session as usize).min(wanted - picked.seqs.len());
+                self.pick_of_session(id, slot, most, &mut bytes, &mut picked);
+                last = Some(slot);
             }
         }
+        let granted = self.lease(consumer_id, id, picked, None)?;
         self.end();
-        self.deliver(consumer_id, grants, rests_on);
+        self.deliver(consumer_id, granted);
         Ok(())
     }
 
-    /// The head of the ready ring, after those whose messages are gone have left it.
-    pub(super) fn first_ready_session(&mut self, id: QueueId) -> Option<u32> {
+    /// The head of the ready ring, or who stands behind `last`, after those whose messages are gone have left it.
+    pub(super) fn ready_session_after(&mut self, id: QueueId, last: Option<u32>) -> Option<u32> {
         let now = self.now.0;
         loop {
             let q = self.core.queues.get_mut(&id)?;
-            let slot = q.sessions.as_ref()?.first_ready()?;
+            let sessions = q.sessions.as_ref()?;
+            let slot = match last {
+                None => sessions.first_ready()?,
+                Some(last) => sessions.ready_after(last)?,
+            };
             if q.next_of(slot, None, now).is_some() {
                 return Some(slot);
             }
@@ -429,17 +455,25 @@ impl Turn<'_> {
     }
 
     /// The next messages of a session, at most so many, and no more once `bytes` is past the bound.
-    fn next_of_session(&self, id: QueueId, slot: u32, most: usize, bytes: &mut u64) -> Vec<u64> {
-        let mut seqs = Vec::new();
-        let Some(q) = self.core.queues.get(&id) else { return seqs };
-        while seqs.len() < most
+    fn pick_of_session(
+        &self,
+        id: QueueId,
+        slot: u32,
+        most: usize,
+        bytes: &mut u64,
+        picked: &mut Picked,
+    ) {
+        let Some(q) = self.core.queues.get(&id) else { return };
+        let (mut last, mut count) = (None, 0);
+        while count < most
             && *bytes < limits::DELIVERY_BYTES_MAX
-            && let Some(seq) = q.next_of(slot, seqs.last().copied(), self.now.0)
+            && let Some(seq) = q.next_of(slot, last, self.now.0)
         {
-            seqs.push(seq);
+            picked.seqs.push(seq);
             *bytes += q.index.size(seq);
+            (last, count) = (Some(seq), count + 1);
         }
-        seqs
+        picked.sessions.push((slot, count));
     }
 
     fn serve_holder(&mut self, id: QueueId, slot: u32) {
@@ -453,24 +487,20 @@ impl Turn<'_> {
                 |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
             let Some(&consumer_id) = s.consumers.iter().find(|id| credit(id) > 0) else { return };
             let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
-            let seqs = self.next_of_session(id, slot, most, &mut 0);
-            if seqs.is_empty() {
+            // What ends with the hold stands in one group, so there is a bound to it.
+            let most = most.min((limits::CREDIT_MAX.saturating_sub(s.out)) as usize);
+            let most = most.min(self.core.leases.room());
+            let mut picked = Picked::default();
+            self.pick_of_session(id, slot, most, &mut 0, &mut picked);
+            if picked.seqs.is_empty() {
                 return;
             }
-            let (mut grants, mut rests_on) = (Vec::new(), Pos::ZERO);
-            let leased = self.lease(
-                consumer_id,
-                id,
-                Some((slot, Some(hold))),
-                seqs,
-                &mut grants,
-                &mut rests_on,
-            );
+            let leased = self.lease(consumer_id, id, picked, Some(hold));
             self.end();
-            if leased.is_err() {
-                return;
+            match leased {
+                Ok(granted) => self.deliver(consumer_id, granted),
+                Err(_) => return self.stall(Stalled::Session(id, slot)),
             }
-            self.deliver(consumer_id, grants, rests_on);
         }
     }
 
@@ -479,52 +509,48 @@ impl Turn<'_> {
         &mut self,
         consumer_id: ConsumerId,
         id: QueueId,
-        session: Option<(u32, Option<u32>)>,
-        seqs: Vec<u64>,
-        grants: &mut Vec<Grant>,
-        rests_on: &mut Pos,
-    ) -> Result<(), Refusal> {
-        let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
+        picked: Picked,
+        hold: Option<u32>,
+    ) -> Result<Granted, Refusal> {
+        let Some(consumer) = self.core.live().consumers.get(&consumer_id) else {
+            return Ok(Granted::default());
+        };
         let (take, lock_ms) = (consumer.take, consumer.lock_ms);
         let connection = consumer.connection.filter(|_| !consumer.free_standing);
-        self.grant(
-            id,
-            seqs,
-            Granting { session, take, lock_ms, connection, deferred: false },
-            grants,
-            rests_on,
-        )
+        let granting = Granting { hold, take, lock_ms, connection, deferred: false };
+        self.grant(id, picked, granting)
     }
 
-    pub(super) fn grant(
+    /// Leases or takes what was picked. Opens a group.
+    fn grant(
         &mut self,
         id: QueueId,
-        seqs: Vec<u64>,
+        picked: Picked,
         granting: Granting,
-        grants: &mut Vec<Grant>,
-        rests_on: &mut Pos,
-    ) -> Result<(), Refusal> {
-        if seqs.is_empty() {
-            return Ok(());
-        }
-        if !self.open {
-            self.begin(FRAME_ROOM * 4 + 64 * limits::RECEIVE_BATCH_MAX)?;
-        }
-        let Granting { session, take, lock_ms, connection, deferred } = granting;
-        let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
+    ) -> Result<Granted, Refusal> {
+        let Picked { seqs, sessions } = picked;
+        let Granting { hold: hold_slot, take, lock_ms, connection, deferred } = granting;
+        let (mut grants, mut rests_on) = (Vec::with_capacity(seqs.len()), Pos::ZERO);
+        let Some(q) = self.core.queues.get(&id).filter(|_| !seqs.is_empty()) else {
+            return Ok(Granted::default());
+        };
         let until = self.now.plus_ms(lock_ms.unwrap_or(q.spec.lock_ms));
-        let entry = session.and_then(|(slot, _)| q.sessions.as_ref()?.at(slot));
-        let session_id = entry.map(|s| s.id.clone());
-        if q.durable() {
-            *rests_on = (*rests_on).max(entry.map_or(Pos::ZERO, |s| after(s.rests_on)));
+        let mut of_sessions = Vec::with_capacity(sessions.len());
+        let mut room = FRAME_ROOM + ITEM_ROOM * seqs.len();
+        for (slot, count) in sessions {
+            let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { continue };
+            room += s.id.as_str().len() + ITEM_ROOM;
+            if q.durable() {
+                rests_on = rests_on.max(after(s.rests_on));
+            }
+            of_sessions.push((s.id.clone(), count));
         }
-        let first = grants.len();
         for &seq in &seqs {
             let Some(pos) = q.pos(seq) else { continue };
             let counts = q.touched.get(&seq);
             let (receives, failed) = counts.map_or((0, 0), |t| (t.receives, t.failed));
             if q.durable() {
-                *rests_on = (*rests_on).max(after(pos));
+                rests_on = rests_on.max(after(pos));
             }
             grants.push(Grant {
                 seq: Seq(seq),
@@ -536,28 +562,26 @@ impl Turn<'_> {
                 pin: None,
             });
         }
+        self.begin(room)?;
         if take {
-            self.commit(
-                Event::Removed { queue: id, why: Removal::Taken, session: session_id, seqs },
-                false,
-            );
+            // A session's messages are taken only by its holder: there is one session, or none.
+            let session = of_sessions.pop().map(|(session, _)| session);
+            self.commit(Event::Removed { queue: id, why: Removal::Taken, session, seqs }, false);
             // Gone before it is given: the removal itself must be on disk.
-            *rests_on = Pos::from_u64(u64::MAX);
-            return Ok(());
+            return Ok(Granted { grants, needs: Needs::Durable });
         }
         let mut items = Vec::with_capacity(seqs.len());
-        for (nth, grant) in grants[first..].iter_mut().enumerate() {
+        for (nth, grant) in grants.iter_mut().enumerate() {
             let token = self.token(nth);
             grant.lease = Some(token);
             items.push((grant.seq.0, token));
         }
-        let hold_slot = session.and_then(|(_, hold)| hold);
         let hold = hold_slot.and_then(|slot| self.core.leases.at(slot));
         // Under an explicit hold only the hold's own deadline counts.
         let until = hold.map_or(until, |hold| Timestamp(hold.until));
         let bound = hold.map_or(connection.is_some(), |hold| hold.bound);
         let hold = hold.map(|hold| hold.token);
-        grants[first..].iter_mut().for_each(|grant| grant.until = until);
+        grants.iter_mut().for_each(|grant| grant.until = until);
         let tokens: Vec<u32> = items.iter().map(|(_, token)| token.slot).collect();
         self.commit(
             Event::Leased(Leased {
@@ -565,7 +589,7 @@ impl Turn<'_> {
                 until,
                 bound,
                 hold,
-                session: session_id,
+                sessions: of_sessions,
                 deferred,
                 items,
             }),
@@ -575,7 +599,7 @@ impl Turn<'_> {
         if let (Some(connection), None) = (connection, hold_slot) {
             tokens.into_iter().for_each(|slot| self.bind(Some(connection), slot));
         }
-        Ok(())
+        Ok(Granted { grants, needs: Needs::Granted(rests_on) })
     }
 
     pub(super) fn bind(&mut self, connection: Option<ConnectionId>, slot: u32) {
@@ -585,11 +609,11 @@ impl Turn<'_> {
     }
 
     /// Says what was granted, and lowers the credit. The group must have been closed.
-    fn deliver(&mut self, consumer_id: ConsumerId, grants: Vec<Grant>, rests_on: Pos) {
+    fn deliver(&mut self, consumer_id: ConsumerId, granted: Granted) {
+        let Granted { grants, needs } = granted;
         if grants.is_empty() {
             return;
         }
-        let needs = grant_needs(rests_on);
         let (durable, written) = self.marks(needs);
         let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { return };
         consumer.credit = consumer.credit.saturating_sub(grants.len() as u32);
@@ -630,21 +654,23 @@ impl Turn<'_> {
     ) -> Decided {
         check_lock(lock_ms)?;
         if seqs.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
-                what: "sequences",
+            return Err(Refusal::BatchTooLarge {
+                what: "sequences in one receive",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });
         }
+        if !take && seqs.len() > self.core.leases.room() {
+            return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
+        }
         let (id, q) = self.core.queue(queue)?;
         let session = match (q.sessions.is_some(), hold) {
-            (true, Some(token)) => Some((self.held_session(id, token)?, Some(token.slot))),
+            (true, Some(token)) => Some(self.held_session(id, token)?),
             (true, None) => return Err(Refusal::HoldRequired { queue: queue.clone() }),
             (false, _) => None,
         };
         let belongs = |q: &Queue, seq: u64| {
             let Some(touched) = q.touched.get(&seq) else { return false };
-            touched.place == Place::Deferred
-                && session.is_none_or(|(slot, _)| touched.session == slot)
+            touched.place == Place::Deferred && session.is_none_or(|slot| touched.session == slot)
         };
         if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
             return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "deferred" });
@@ -652,32 +678,51 @@ impl Turn<'_> {
         let mut seqs: Vec<u64> = seqs.iter().map(|seq| seq.0).collect();
         seqs.sort_unstable();
         seqs.dedup();
-        let (mut grants, mut rests_on) = (Vec::new(), Pos::ZERO);
-        let granting = Granting { session, take, lock_ms, connection, deferred: true };
-        self.grant(id, seqs, granting, &mut grants, &mut rests_on)?;
+        let sessions = session.map(|slot| (slot, seqs.len())).into_iter().collect();
+        let hold = session.and(hold).map(|hold| hold.slot);
+        let granting = Granting { hold, take, lock_ms, connection, deferred: true };
+        let granted = self.grant(id, Picked { seqs, sessions }, granting)?;
         self.end();
-        Ok(Some((Reply::Delivered(grants), grant_needs(rests_on))))
+        Ok(Some((Reply::Delivered(granted.grants), granted.needs)))
     }
 }
 
+/// What a record of a grant needs for a message, and for a session beside its id.
+const ITEM_ROOM: usize = 32;
+
+/// Messages for one consumer.
+#[derive(Default)]
+struct Picked {
+    seqs: Vec<u64>,
+    /// Slots of their sessions, in order, and how many are of each.
+    sessions: Vec<(u32, usize)>,
+}
+
 /// How messages are granted.
-pub(super) struct Granting {
-    /// Slot of their session, and of its explicit hold.
-    pub session: Option<(u32, Option<u32>)>,
-    pub take: bool,
-    pub lock_ms: Option<u64>,
-    pub connection: Option<ConnectionId>,
-    pub deferred: bool,
+struct Granting {
+    /// Slot of the explicit hold of their session.
+    hold: Option<u32>,
+    take: bool,
+    lock_ms: Option<u64>,
+    connection: Option<ConnectionId>,
+    deferred: bool,
+}
+
+/// What was granted, and what telling it waits for.
+struct Granted {
+    grants: Vec<Grant>,
+    needs: Needs,
+}
+
+impl Default for Granted {
+    fn default() -> Self {
+        Self { grants: Vec::new(), needs: Needs::Granted(Pos::ZERO) }
+    }
 }
 
 /// Everything before the end of the record at `pos` must be durable: marks move from group to group.
 pub(super) fn after(pos: Pos) -> Pos {
     if pos == Pos::ZERO { pos } else { Pos::from_u64(pos.get() + 1) }
-}
-
-/// Taken messages wait for their removal; leased ones for what they rest on.
-fn grant_needs(rests_on: Pos) -> Needs {
-    if rests_on.get() == u64::MAX { Needs::Durable } else { Needs::Granted(rests_on) }
 }
 
 pub(super) fn check_lock(lock_ms: Option<u64>) -> Result<(), Refusal> {

@@ -19,6 +19,8 @@ pub(super) struct Seen {
 #[derive(Debug, Default)]
 struct Bucket {
     from: u64,
+    /// When its last key came, after its start.
+    last: u32,
     keys: HashTable<Known>,
 }
 
@@ -55,25 +57,33 @@ impl Seen {
         self.buckets.iter().rev().find_map(known)
     }
 
-    /// Remembers a key. Time only moves on; an event that says otherwise counts as now.
-    pub(super) fn insert(&mut self, key: u128, seq: u64, at: u64, window_ms: u64) {
+    /// Remembers a key, under the newest sequence. Time only moves on; an event that says otherwise counts as now.
+    /// Tells whether there is one more.
+    pub(super) fn insert(&mut self, key: u128, seq: u64, at: u64, window_ms: u64) -> bool {
         let fits = |bucket: &Bucket| at.saturating_sub(bucket.from) < width(window_ms);
         if !self.buckets.back().is_some_and(fits) {
             if let Some(closed) = self.buckets.back_mut() {
                 closed.keys.shrink_to_fit(Known::hash);
             }
-            self.buckets.push_back(Bucket { from: at, keys: HashTable::new() });
+            self.buckets.push_back(Bucket { from: at, last: 0, keys: HashTable::new() });
         }
-        let Some(bucket) = self.buckets.back_mut() else { return };
+        let Some(bucket) = self.buckets.back_mut() else { return false };
         let after = u32::try_from(at.saturating_sub(bucket.from)).unwrap_or(u32::MAX);
-        bucket.keys.insert_unique(key as u64, Known { key, seq, after }, Known::hash);
+        bucket.last = bucket.last.max(after);
+        let known = Known { key, seq, after };
+        if let Some(old) = bucket.keys.find_mut(key as u64, |known| known.key == key) {
+            *old = known;
+            return false;
+        }
+        bucket.keys.insert_unique(key as u64, known, Known::hash);
         self.len += 1;
+        true
     }
 
     /// When the oldest bucket is out of the window as a whole.
     pub(super) fn forget_at(&self, window_ms: u64) -> Option<u64> {
         let oldest = self.buckets.front()?;
-        Some(oldest.from.saturating_add(width(window_ms)).saturating_add(window_ms))
+        Some(oldest.from.saturating_add(u64::from(oldest.last)).saturating_add(window_ms))
     }
 
     /// Drops what is out of the window. Tells how many keys.
@@ -104,15 +114,16 @@ impl Seen {
         let mut seen = Self::default();
         for _ in 0..r.count()? {
             let from = r.var()?;
-            let mut keys = HashTable::new();
+            let (mut keys, mut last) = (HashTable::new(), 0);
             for _ in 0..r.count()? {
                 let key = u128::from_le_bytes(r.fixed()?);
                 let known = Known { key, seq: r.var()?, after: r.var32()? };
+                last = last.max(known.after);
                 keys.insert_unique(known.hash(), known, Known::hash);
             }
             from.checked_add(u64::from(u32::MAX)).ok_or(Truncated)?;
             seen.len += keys.len();
-            seen.buckets.push_back(Bucket { from, keys });
+            seen.buckets.push_back(Bucket { from, last, keys });
         }
         Ok(seen)
     }

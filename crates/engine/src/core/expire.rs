@@ -5,7 +5,7 @@ use malote_model::Timestamp;
 use super::leases::Leased as Kind;
 use super::queue::Place;
 use super::timers::TimerId;
-use super::{FRAME_ROOM, Timer, Turn};
+use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
 use crate::event::{Cause, Event, QueueId};
 
 /// When a record finds no room, it is tried again after so long.
@@ -17,7 +17,7 @@ impl Turn<'_> {
         let held: Vec<_> =
             self.core.leases.iter().map(|lease| (lease.token, lease.until)).collect();
         for some in held.chunks(1024) {
-            if self.begin(some.len() * 128).is_err() {
+            if self.begin(some.len() * SMALL_ROOM).is_err() {
                 return;
             }
             for &(token, until) in some {
@@ -49,13 +49,17 @@ impl Turn<'_> {
                     self.core.touch(queue);
                     true
                 }
+                Timer::Stalled => {
+                    self.go_on();
+                    true
+                }
             };
             self.end();
-            self.make_room();
             if !done {
                 self.try_again(timer);
             }
         }
+        self.make_room();
     }
 
     fn lease_due(&mut self, slot: u32) -> bool {
@@ -81,7 +85,7 @@ impl Turn<'_> {
         };
         match touched.place {
             Place::Scheduled => {
-                if self.begin(2 * FRAME_ROOM).is_err() {
+                if self.begin(FRAME_ROOM).is_err() {
                     return false;
                 }
                 self.activate(id, seq);
@@ -91,6 +95,29 @@ impl Turn<'_> {
             Place::Ready | Place::Locked(_) | Place::Deferred => {}
         }
         true
+    }
+
+    /// There was no room in the journal for this: it is tried again.
+    pub(super) fn stall(&mut self, what: Stalled) {
+        let at = self.now.0 + AGAIN_MS;
+        let live = self.core.live();
+        if live.stalled.is_empty() {
+            live.timers.set(at, Timer::Stalled);
+        }
+        live.stalled.insert(what);
+    }
+
+    /// Tries what had found no room; what finds none again stalls again.
+    fn go_on(&mut self) {
+        for what in std::mem::take(&mut self.core.live().stalled) {
+            match what {
+                Stalled::Queue(queue) => self.core.touch(queue),
+                Stalled::Session(queue, slot) => {
+                    self.core.live().dirty_sessions.push((queue, slot));
+                }
+                Stalled::Connection(connection, clean) => self.end_bound(connection, clean),
+            }
+        }
     }
 
     fn try_again(&mut self, timer: Timer) {
@@ -134,6 +161,7 @@ impl Turn<'_> {
                     q.again = id;
                 }
             }
+            Timer::Stalled => {}
         }
     }
 }

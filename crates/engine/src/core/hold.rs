@@ -68,10 +68,10 @@ impl Turn<'_> {
         lock_ms: u64,
         connection: Option<ConnectionId>,
     ) -> Result<Held, Refusal> {
-        if self.core.leases.len() >= limits::LEASES_MAX {
-            return Err(Refusal::TooMany { what: "leases", limit: limits::LEASES_MAX as u64 });
+        if self.core.leases.room() == 0 {
+            return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
-        self.begin(2 * FRAME_ROOM)?;
+        self.begin(FRAME_ROOM)?;
         let until = self.now.plus_ms(lock_ms);
         let token = self.token(0);
         let bound = connection.is_some();
@@ -87,7 +87,7 @@ impl Turn<'_> {
         consumer_id: ConsumerId,
         id: QueueId,
     ) -> Result<(), Refusal> {
-        let Some(slot) = self.first_ready_session(id) else { return Ok(()) };
+        let Some(slot) = self.ready_session_after(id, None) else { return Ok(()) };
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Turn<'_> {
             return Ok(());
         };
         let out = self.out_of_session(queue, session);
-        self.begin(FRAME_ROOM * (out.len() + 2))?;
+        self.begin(self.return_room(queue, session, cause, out.len()) + FRAME_ROOM)?;
         for lease in out {
             self.return_message(lease, cause, 0, &Changes::default());
         }
@@ -183,7 +183,7 @@ impl Turn<'_> {
 
     /// Ends the lease of one message that is under no explicit hold. Opens a group.
     pub(super) fn end_lease(&mut self, slot: u32, cause: Cause) -> Result<(), Refusal> {
-        self.begin(2 * FRAME_ROOM)?;
+        self.begin(FRAME_ROOM)?;
         self.return_message(slot, cause, 0, &Changes::default());
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Turn<'_> {
             return done;
         }
         let out = self.out_of_session(id, slot);
-        self.begin(FRAME_ROOM * (out.len() + 1))?;
+        self.begin(self.return_room(id, slot, Cause::Released, out.len()))?;
         for lease in out {
             self.return_message(lease, Cause::Released, 0, &Changes::default());
         }

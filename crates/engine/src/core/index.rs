@@ -6,6 +6,9 @@
 //!
 //! What only some queues need stands in columns that other blocks do not have: when a message was enqueued, when it
 //! expires by its own word, its priority, its session.
+//!
+//! Messages that compaction copied lie far ahead of their neighbours: a block may have a second base, and a bitmap of
+//! those that count from it. When all that live do, it becomes the only one.
 
 use std::collections::VecDeque;
 
@@ -34,6 +37,15 @@ struct Block {
     priority: Vec<u8>,
     /// the slot of its session.
     session: Vec<u32>,
+    /// Those that were copied elsewhere; most blocks have none.
+    moved: Option<Box<Elsewhere>>,
+}
+
+/// Messages of a block that count from another base.
+#[derive(Debug, Clone)]
+struct Elsewhere {
+    base: u64,
+    which: Vec<u64>,
 }
 
 /// A message on its way into the index.
@@ -79,6 +91,29 @@ impl Block {
         self.live[i / 64] & (1 << (i % 64)) != 0
     }
 
+    fn pos(&self, i: usize) -> Pos {
+        let elsewhere = self.moved.as_ref().filter(|m| m.which[i / 64] & (1 << (i % 64)) != 0);
+        let base = elsewhere.map_or(self.base, |moved| moved.base);
+        Pos::from_u64(base + u64::from(self.delta[i]))
+    }
+
+    /// Points at a later position; false if it is too far from what the block knows.
+    fn relocate(&mut self, i: usize, pos: Pos) -> bool {
+        let words = self.live.len();
+        let near = |base: u64| pos.get().checked_sub(base).and_then(|d| u32::try_from(d).ok());
+        let moved = self
+            .moved
+            .get_or_insert_with(|| Box::new(Elsewhere { base: pos.get(), which: vec![0; words] }));
+        let Some(delta) = near(moved.base) else { return false };
+        self.delta[i] = delta;
+        moved.which[i / 64] |= 1 << (i % 64);
+        if self.live.iter().zip(&moved.which).all(|(live, which)| live & !which == 0) {
+            self.base = moved.base;
+            self.moved = None;
+        }
+        true
+    }
+
     /// The first that lives at or after `i`.
     fn next_live(&self, i: usize) -> Option<usize> {
         let mut word = i / 64;
@@ -116,6 +151,7 @@ impl Index {
         let fits = |b: &Block| {
             b.end() == seq
                 && b.delta.len() < BLOCK_MAX
+                && b.moved.is_none() // its bitmap does not grow
                 && near(pos.get().wrapping_sub(b.base))
                 && b.at.is_empty() != timed
                 && b.session.is_empty() == session.is_none()
@@ -169,12 +205,13 @@ impl Index {
     pub(super) fn get(&self, seq: u64) -> Option<(Pos, u32)> {
         let (b, i) = self.find(seq)?;
         let block = &self.blocks[b];
-        block.lives(i).then(|| {
-            (
-                Pos::from_u64(block.base + u64::from(block.delta[i])),
-                unpack_size(block.size[i]) as u32,
-            )
-        })
+        block.lives(i).then(|| (block.pos(i), unpack_size(block.size[i]) as u32))
+    }
+
+    /// The message was copied to a later position. False if that is too far for its block, or it is not there.
+    pub(super) fn relocate(&mut self, seq: u64, pos: Pos) -> bool {
+        let Some((b, i)) = self.find(seq) else { return false };
+        self.blocks[b].lives(i) && self.blocks[b].relocate(i, pos)
     }
 
     /// Bytes of a message, 0 if it is not there.
@@ -251,9 +288,14 @@ impl Index {
 
     /// Live sequences in order, with their positions.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Pos)> {
+        self.entries().map(|(seq, pos, _)| (seq, pos))
+    }
+
+    /// Live sequences in order, with their positions and sizes.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Pos, u64)> {
         self.blocks.iter().flat_map(|b| {
             let each = (0..b.delta.len()).filter(|&i| b.lives(i));
-            each.map(|i| (b.first + i as u64, Pos::from_u64(b.base + u64::from(b.delta[i]))))
+            each.map(|i| (b.first + i as u64, b.pos(i), unpack_size(b.size[i])))
         })
     }
 
@@ -261,7 +303,8 @@ impl Index {
         *self = Self::default();
     }
 
-    pub(super) fn save(&self, out: &mut Vec<u8>) {
+    /// Slots of sessions are renamed: a snapshot numbers them anew.
+    pub(super) fn save(&self, out: &mut Vec<u8>, rename: impl Fn(u32) -> u32) {
         out.put_var(self.blocks.len() as u64);
         for b in &self.blocks {
             out.put_var(b.first);
@@ -281,7 +324,11 @@ impl Index {
             b.at.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
             b.expires.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
             out.extend_from_slice(&b.priority);
-            b.session.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
+            b.session.iter().for_each(|&v| out.extend_from_slice(&rename(v).to_le_bytes()));
+            // No record stands at position 0.
+            out.put_var(b.moved.as_ref().map_or(0, |moved| moved.base));
+            let which = b.moved.iter().flat_map(|moved| &moved.which);
+            which.for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
         }
     }
 
@@ -309,6 +356,14 @@ impl Index {
             if columns > 15 || first_at.checked_add(u64::from(u32::MAX)).is_none() {
                 return Err(Truncated);
             }
+            let moved = match r.var()? {
+                0 => None,
+                base if base.checked_add(u64::from(u32::MAX)).is_none() => return Err(Truncated),
+                base => {
+                    let which = le(r.take(live.len() * 8)?, u64::from_le_bytes);
+                    Some(Box::new(Elsewhere { base, which }))
+                }
+            };
             let live_count = 0;
             let mut block = Block {
                 first,
@@ -323,6 +378,7 @@ impl Index {
                 expires,
                 priority,
                 session,
+                moved,
             };
             for i in 0..block.live.len() * 64 {
                 if block.lives(i) {
@@ -384,6 +440,7 @@ mod tests {
             state >> 33
         };
         let mut pos = 1 << 26;
+        let (mut moved, mut far) = (0, 0);
         for seq in 0..20_000_u64 {
             pos += if random() % 1000 == 0 { 1 << 33 } else { random() % 500 };
             let (expires, priority) = (if seq % 50 == 7 { seq + 9 } else { 0 }, (seq / 9000) as u8);
@@ -403,21 +460,53 @@ mod tests {
                 let victim = random() % (seq + 1);
                 assert_eq!(index.remove(victim), map.remove(&victim).is_some());
             }
+            if random() % 4 == 0 {
+                let moves = random() % (seq + 1);
+                pos += random() % 100;
+                let there = map.contains_key(&moves);
+                let done = index.relocate(moves, Pos::from_u64(pos));
+                assert!(there || !done);
+                if done {
+                    map.insert(moves, pos);
+                }
+                (moved, far) = (moved + u64::from(done), far + u64::from(there && !done));
+            }
             let probe = random() % (seq + 2);
             assert_eq!(index.next(probe), map.range(probe..).next().map(|(s, _)| *s));
             assert_eq!(index.get(probe).map(|(p, _)| p.get()), map.get(&probe).copied());
         }
+        assert!(moved > 500 && far > 500, "{moved} moved, {far} were too far");
         assert_eq!((index.len(), index.bytes()), (map.len() as u64, 100 * map.len() as u64));
         let mut saved = Vec::new();
-        index.save(&mut saved);
+        index.save(&mut saved, |slot| slot);
         let back = Index::restore(&mut Reader::new(&saved)).unwrap();
         assert!(back.iter().eq(map.iter().map(|(s, p)| (*s, Pos::from_u64(*p)))));
         let mut again = Vec::new();
-        back.save(&mut again);
+        back.save(&mut again, |slot| slot);
         assert_eq!(saved, again);
         assert!(back.own_expiries().eq(index.own_expiries()));
         for cut in (0..saved.len()).step_by(97) {
             let _ = Index::restore(&mut Reader::new(&saved[..cut]));
         }
+    }
+
+    #[test]
+    fn a_block_whose_messages_all_moved_has_one_base_again() {
+        let mut index = Index::default();
+        for seq in 0..100 {
+            let (pos, size, at, expires, priority) = (Pos::from_u64(1000 + seq), 10, 0, 0, 0);
+            let (session, timed) = (None, false);
+            index.push(Entry { seq, pos, size, at, expires, priority, session, timed });
+        }
+        // A second base, then all of them far beyond the first.
+        let far = 1 << 40;
+        (0..100).for_each(|seq| assert!(index.relocate(seq, Pos::from_u64(far + seq))));
+        assert!(index.blocks[0].moved.is_none());
+        // So there is a second base to be had once more.
+        let farther = 1 << 50;
+        assert!(index.relocate(7, Pos::from_u64(farther)));
+        assert!(!index.relocate(8, Pos::from_u64(1 << 60)), "a third is too many");
+        assert_eq!(index.get(7).unwrap().0.get(), farther);
+        assert_eq!(index.get(8).unwrap().0.get(), far + 8);
     }
 }

@@ -1,6 +1,6 @@
 //! Leases and holds, by slot. A token names its slot; whether it is still good is one comparison.
 
-use malote_model::LeaseToken;
+use malote_model::{LeaseToken, limits};
 
 use super::timers::TimerId;
 use crate::command::ConnectionId;
@@ -81,10 +81,6 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The next free slots and the grant counters they would get, without taking them.
     pub(super) fn upcoming(&self, nth: usize) -> (u32, u32) {
         let slot = match self.free.len().checked_sub(nth + 1) {
@@ -94,9 +90,14 @@ impl Leases {
         (slot, self.grants.get(slot as usize).copied().unwrap_or(0).wrapping_add(1))
     }
 
+    /// How many more there may be.
+    pub(super) fn room(&self) -> usize {
+        limits::LEASES_MAX.saturating_sub(self.len)
+    }
+
     /// Whether a slot can be: they are taken one after the other, and only what damage hid may lie between.
     pub(super) fn plausible(&self, slot: u32) -> bool {
-        (slot as usize) < self.slots.len() + GAP_MAX
+        (slot as usize) < (self.slots.len() + GAP_MAX).min(limits::LEASES_MAX)
     }
 
     /// Puts a lease where its token says. In a replay the slots may come in any order.
@@ -153,18 +154,22 @@ impl Leases {
         (slots.collect(), &self.free)
     }
 
-    pub(super) fn of_parts(parts: Vec<(u32, Option<Lease>)>, free: Vec<u32>) -> Self {
-        let mut leases = Self::default();
-        for (grant, lease) in parts {
-            leases.grants.push(grant);
-            leases.len += usize::from(lease.is_some());
-            leases.slots.push(lease.map(Box::new));
-        }
-        // Only slots that are there and free: a snapshot is not trusted further than that.
-        leases.free = free
-            .into_iter()
-            .filter(|&slot| leases.slots.get(slot as usize).is_some_and(Option::is_none))
-            .collect();
-        leases
+    /// The next slot of a snapshot: how often it was granted, and what is in it.
+    pub(super) fn push(&mut self, grant: u32, lease: Option<Lease>) {
+        self.grants.push(grant);
+        self.len += usize::from(lease.is_some());
+        self.slots.push(lease.map(Box::new));
+    }
+
+    /// The free slots of a snapshot, in the order in which they are taken. Only slots that are there and free, and
+    /// each once: a snapshot is not trusted further than that.
+    pub(super) fn set_free(&mut self, free: Vec<u32>) {
+        let mut seen = vec![false; self.slots.len()];
+        let is_free = |slot: &u32| {
+            let at = *slot as usize;
+            self.slots.get(at).is_some_and(Option::is_none)
+                && !std::mem::replace(&mut seen[at], true)
+        };
+        self.free = free.into_iter().filter(is_free).collect();
     }
 }

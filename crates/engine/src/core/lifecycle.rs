@@ -14,9 +14,7 @@ impl Core {
             live.timers.cancel(timer);
         }
         if let Some(idle_ms_max) = q.spec.idle_ms_max {
-            // After a restart it counts from then.
-            let since = if q.used_at == 0 { live.timers.now() } else { q.used_at };
-            let at = since.saturating_add(idle_ms_max);
+            let at = q.used_at.saturating_add(idle_ms_max);
             q.idle = Some(live.timers.set(at, Timer::Idle(id)));
         }
     }

@@ -9,11 +9,13 @@ mod apply;
 mod consume;
 mod dedup;
 mod expire;
+mod held;
 mod hold;
 mod index;
 mod leases;
 mod lifecycle;
 mod queue;
+mod relocate;
 mod route;
 mod send;
 mod sessions;
@@ -26,7 +28,7 @@ mod topic;
 mod transact;
 mod ttl;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
@@ -34,6 +36,7 @@ use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
 use self::leases::Leases;
 use self::queue::Queue;
+pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
 use self::topic::Topic;
 use crate::codec::{encode_event, kind_of};
@@ -51,6 +54,8 @@ pub struct Core {
     topic_names: BTreeMap<TopicName, QueueId>,
     /// Records that lie over others, and over which: all of them are live.
     under: HashMap<Pos, Under, FixedState>,
+    /// Rules of all topics.
+    rules: usize,
     /// Keys that all queues remember.
     seen_keys: usize,
     epoch: u32,
@@ -78,7 +83,22 @@ struct Live {
     /// Queues that may hold more than they should, and queues whose last consumer left.
     overfull: Vec<QueueId>,
     leaving: Vec<QueueId>,
+    /// Messages under so many records that they should be stored anew.
+    deep: Vec<(QueueId, u64)>,
+    /// What found no room in the journal and is tried again, all of it by one timer.
+    stalled: BTreeSet<Stalled>,
     random: u64,
+}
+
+/// Something that found no room in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stalled {
+    /// Delivery of a queue.
+    Queue(QueueId),
+    /// Delivery to the holder of the session in a slot.
+    Session(QueueId, u32),
+    /// The end of what was bound to a connection; true if it was closed and not lost.
+    Connection(ConnectionId, bool),
 }
 
 /// What a timer is for.
@@ -93,6 +113,7 @@ enum Timer {
     Idle(QueueId),
     /// What a queue could not send on.
     Again(QueueId),
+    Stalled,
 }
 
 /// Something to say, once the journal is far enough.
@@ -115,6 +136,8 @@ pub enum To {
     Consumer(ConsumerId, Notice),
     /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
     Route(QueueId, Vec<ToRoute>),
+    /// Messages under so many records that they should be stored anew, with `Command::Relocate`.
+    Rewrite(Vec<Resident>),
 }
 
 /// One batch of work at one moment: commands, then what became due, then deliveries.
@@ -129,11 +152,16 @@ pub struct Turn<'a> {
     scope: Option<QueueId>,
     eager: bool,
     open: bool,
+    /// Bytes that the open group may have.
+    room: usize,
 }
 
-/// A group frame costs at most this beside what is counted.
-/// A session id and a key have up to 512 bytes each, and a queue name 403.
+/// A frame of a group has at most this beside what is counted: all its numbers, a session id and a key of 512 bytes
+/// each, and the name of a queue, of up to 403. A group that outgrows the room it asked for is a broken invariant.
 const FRAME_ROOM: usize = 2048;
+
+/// The same for a record that names its message only by numbers: a lease that is renewed, or ends with no dead letter.
+const SMALL_ROOM: usize = 64;
 
 impl Core {
     /// An empty core. The seed only spreads hashes: nothing visible depends on it.
@@ -146,6 +174,7 @@ impl Core {
             topics: fixed(),
             topic_names: BTreeMap::new(),
             under: fixed(),
+            rules: 0,
             seen_keys: 0,
             epoch: 0,
             last_at: 0,
@@ -173,7 +202,9 @@ impl Core {
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
             overfull: Vec::new(),
+            deep: Vec::new(),
             leaving: Vec::new(),
+            stalled: BTreeSet::new(),
             random,
         });
         let mut out = Vec::new();
@@ -183,7 +214,7 @@ impl Core {
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
         turn.remove_orphans()?;
-        self.set_timers();
+        self.set_timers(now);
         Ok(())
     }
 
@@ -212,7 +243,8 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        Self { core, log, now, out, publish_allowed, scope: None, eager: false, open: false }
+        let (scope, eager, open, room) = (None, false, false, 0);
+        Self { core, log, now, out, publish_allowed, scope, eager, open, room }
     }
 
     /// Decides one command and queues its answer.
@@ -253,6 +285,7 @@ impl<'a> Turn<'a> {
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
             }
+            Command::Damaged { leases, consumer, credit } => self.damaged(leases, consumer, credit),
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),
@@ -275,8 +308,14 @@ impl<'a> Turn<'a> {
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List => Ok(Some((self.list(), Needs::Settled))),
-            Command::Sessions { queue, after, max } => {
-                self.list_sessions(&queue, after.as_ref(), max)
+            Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
+            Command::Session { queue, session } => self.describe_session(&queue, &session),
+            Command::Relocate { items } => self.relocate(items),
+            Command::LiveBytes => self.live_bytes(),
+            Command::Locate { leases } => self.locate(&leases),
+            Command::Mark => {
+                self.log.mark();
+                Ok(Some((Reply::Done, Needs::Settled)))
             }
         }
     }
@@ -285,7 +324,7 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
         self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
-        (self.open, self.eager) = (true, false);
+        (self.open, self.eager, self.room) = (true, false, bytes);
         Ok(())
     }
 
@@ -302,6 +341,8 @@ impl<'a> Turn<'a> {
     fn end(&mut self) {
         if self.open {
             self.open = false;
+            // Only at the end of a segment is it fatal; in tests it is everywhere.
+            debug_assert!(self.log.group_bytes() <= self.room, "a group outgrew its room");
             self.log.end_group(!self.eager);
         }
     }

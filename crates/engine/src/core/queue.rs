@@ -39,8 +39,10 @@ pub(super) struct Queue {
     pub lanes: Vec<BTreeSet<u64>>,
     /// What scheduled messages and dead letters will be once they stand in a line.
     pub kept: HashMap<u64, Kept, FixedState>,
-    /// Messages that expire by their own word, and when.
+    /// Messages that expire by their own word, and when; one that is out when it does is not looked for any more.
     pub expiring: BTreeSet<(u64, u64)>,
+    /// How many of its messages have such a word, out or not.
+    pub own_expiries: u64,
     /// What stands before this does not expire by the queue's time to live any more.
     pub expire_from: u64,
     /// What it has seen, if it cares.
@@ -189,6 +191,7 @@ impl Queue {
             lanes: vec![BTreeSet::new(); lanes],
             kept: fixed(),
             expiring: BTreeSet::new(),
+            own_expiries: 0,
             expire_from: 0,
             seen,
             bound_to: BTreeSet::new(),
@@ -290,7 +293,7 @@ impl Queue {
     fn finds_sessions(&self) -> bool {
         self.sessions.is_some()
             && (self.spec.ttl_ms.is_some()
-                || !self.expiring.is_empty()
+                || self.own_expiries > 0
                 || self.spec.length_max.is_some()
                 || self.spec.bytes_max.is_some())
     }
@@ -303,6 +306,7 @@ impl Queue {
         let own = ttl_ms.filter(|_| !scheduled).map_or(0, |ms| at.saturating_add(ms));
         if own > 0 {
             self.expiring.insert((own, seq));
+            self.own_expiries += 1;
         }
         self.index.push(Entry {
             seq,
@@ -310,7 +314,7 @@ impl Queue {
             size,
             at,
             expires: own,
-            priority: priority.min(self.spec.priority_max),
+            priority,
             session: slot.filter(|_| self.finds_sessions()),
             timed: self.spec.ttl_ms.is_some(),
         });
@@ -319,16 +323,16 @@ impl Queue {
     /// Takes a message out of the index and whatever else knows it.
     pub(super) fn take_out(&mut self, seq: u64) -> Option<Gone> {
         let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
-        if !self.expiring.is_empty()
-            && let Some(at) = self.index.expires_at(seq, None)
-        {
-            self.expiring.remove(&(at, seq));
-        }
+        let own = if self.own_expiries > 0 { self.index.expires_at(seq, None) } else { None };
         if !self.lanes.is_empty() {
             self.unready(seq);
         }
         if !self.index.remove(seq) {
             return None;
+        }
+        if let Some(at) = own {
+            self.expiring.remove(&(at, seq));
+            self.own_expiries -= 1;
         }
         let newest = if self.newest.is_empty() { None } else { self.newest.remove(&seq) };
         let touched = if self.touched.is_empty() { None } else { self.touched.remove(&seq) };
@@ -364,7 +368,7 @@ impl Queue {
 
     /// Whether a message's time to live is over.
     pub(super) fn expired(&self, seq: u64, now: u64) -> bool {
-        if self.spec.ttl_ms.is_none() && self.expiring.is_empty() {
+        if self.spec.ttl_ms.is_none() && self.own_expiries == 0 {
             return false;
         }
         self.index.expires_at(seq, self.spec.ttl_ms).is_some_and(|at| at <= now)
@@ -418,6 +422,7 @@ impl Queue {
     /// After a snapshot was read: what follows from the index and the places.
     pub(super) fn restore_order(&mut self) {
         self.expiring = self.index.own_expiries().collect();
+        self.own_expiries = self.expiring.len() as u64;
         if !self.lanes.is_empty() {
             let all = self.index.iter().map(|(seq, _)| seq);
             let ready: Vec<_> = all.filter(|&seq| self.place(seq) == Place::Ready).collect();

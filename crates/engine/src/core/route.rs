@@ -15,7 +15,7 @@ use super::send::Filling;
 use super::{Core, Decided, FRAME_ROOM, Needs, Output, Timer, To, Turn};
 use crate::codec::Outgoing;
 use crate::command::{Receipt, Reply, ToRoute};
-use crate::event::{Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
+use crate::event::{Cause, Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
 use crate::journal::Pos;
 
 /// Messages of an inbox that are read at once.
@@ -285,7 +285,8 @@ impl Turn<'_> {
     ) {
         let Some(source) = self.core.queues.get(&queue).map(|q| q.name.clone()) else { return };
         let place = Placed { queue: dead, seq: self.last_seq(dead) + 1, due: Timestamp(0) };
-        let why = Why::Dead { reason, source, receives: 0, failed: 0 };
+        let cause = Cause::Released;
+        let why = Why::Dead { reason, source, receives: 0, failed: 0, cause };
         let way = Way { home: Some(queue), ..Way::default() };
         let kept = Kept { session, way, ..Kept::default() };
         self.commit_moved((dead, seq), from, smallvec![place], size, kept, why, false);
@@ -411,7 +412,8 @@ impl Turn<'_> {
         if let Some((home, q)) = lost.and_then(|id| Some((id, self.core.queues.get(&id)?))) {
             let (source, dead) = (q.name.clone(), q.dead);
             let reason = if copies.barred > 0 { DeadReason::Cycle } else { DeadReason::Unroutable };
-            let why = Why::Dead { reason, source, receives: 0, failed: 0 };
+            let cause = Cause::Released;
+            let why = Why::Dead { reason, source, receives: 0, failed: 0, cause };
             let way = Way { home: Some(home), ..Way::default() };
             let places = smallvec![now(dead)];
             self.commit_moved(here, from, places, size, Kept { way, ..kept }, why, false);
@@ -468,11 +470,11 @@ impl Turn<'_> {
         let mut kept = q.kept.get(&seq).cloned().unwrap_or_default();
         kept.way.hops = kept.way.hops.saturating_add(1);
         if kept.way.hops > limits::HOPS_MAX {
-            self.dead_letter(id, seq, DeadReason::TooManyHops, &Default::default());
+            self.bury(id, seq, DeadReason::TooManyHops);
             return true;
         }
         if !fits(to, kept.session.as_ref()) {
-            self.dead_letter(id, seq, DeadReason::NoSession, &Default::default());
+            self.bury(id, seq, DeadReason::NoSession);
             return true;
         }
         if Filling::default().add(target, to, u64::from(size)).is_err() {

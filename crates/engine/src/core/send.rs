@@ -81,7 +81,7 @@ impl Turn<'_> {
                         filling.add(id, q, message.size() as u64)?;
                     }
                     plan.durable |= q.durable();
-                    plan.room += message.size() + FRAME_ROOM;
+                    plan.room += message.room();
                     plan.targets.push(Target::Queue(id, key));
                 }
                 Address::Topic(name) => {
@@ -152,7 +152,7 @@ impl Turn<'_> {
     /// Whether one more key can be remembered.
     pub(super) fn check_keys(&self, key: Option<u128>) -> Result<(), Refusal> {
         if key.is_some() && self.core.seen_keys >= limits::DEDUP_KEYS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BoundReached {
                 what: "de-duplication keys",
                 limit: limits::DEDUP_KEYS_MAX as u64,
             });
@@ -177,6 +177,12 @@ impl Turn<'_> {
     }
 
     pub(super) fn cancel(&mut self, from: &Address, seqs: &[Seq]) -> Decided {
+        if seqs.len() > limits::SETTLE_BATCH_MAX {
+            return Err(Refusal::BatchTooLarge {
+                what: "sequences in one cancel",
+                limit: limits::SETTLE_BATCH_MAX as u64,
+            });
+        }
         let id = match from {
             Address::Queue(name) => self.core.queue(name)?.0,
             Address::Topic(name) => self.core.topic(name)?.0,
@@ -224,7 +230,7 @@ impl Turn<'_> {
     ) -> Decided {
         let MoveWhy::Redrive = why;
         if items.len() > limits::RECEIVE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "messages in one move",
                 limit: limits::RECEIVE_BATCH_MAX as u64,
             });
@@ -258,7 +264,7 @@ impl Turn<'_> {
             else {
                 continue;
             };
-            let priority = source.kept.get(&from_seq).map_or(0, |kept| kept.priority);
+            let priority = source.index.priority(from_seq);
             let kept = Kept { session, priority, ..Kept::default() };
             let seq = self.core.queues[&queue].next_seq;
             let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];

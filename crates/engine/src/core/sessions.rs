@@ -143,6 +143,11 @@ impl Sessions {
         self.table.len()
     }
 
+    /// How many slots there are, with a session or without.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Sessions with work that nobody holds.
     pub(super) fn ready(&self) -> usize {
         self.ready
@@ -174,24 +179,15 @@ impl Sessions {
         slot
     }
 
-    /// Puts a session into the slot that a snapshot names; none if the slot is taken or absurd.
-    pub(super) fn add_at(&mut self, slot: u32, id: &SessionId) -> Option<&mut Session> {
-        let at = slot as usize;
-        if at >= 1 << 26 || self.at(slot).is_some() || self.find(id).is_some() {
+    /// Puts a session of a snapshot into the slot after the last; none if it is there already.
+    pub(super) fn add_last(&mut self, id: &SessionId) -> Option<&mut Session> {
+        if self.find(id).is_some() {
             return None;
         }
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
-        }
+        let slot = self.slots.len() as u32;
+        self.slots.push(None);
         self.put(slot, id);
         self.at_mut(slot)
-    }
-
-    /// After slots were named: those without a session are free.
-    pub(super) fn rebuild_free(&mut self) {
-        let free =
-            self.slots.iter().enumerate().filter(|(_, s)| s.is_none()).map(|(slot, _)| slot as u32);
-        self.free = free.rev().collect();
     }
 
     fn put(&mut self, slot: u32, id: &SessionId) {
@@ -249,6 +245,11 @@ impl Sessions {
     /// The head of the ready ring.
     pub(super) fn first_ready(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
+    }
+
+    /// Who stands behind another in the ready ring.
+    pub(super) fn ready_after(&self, slot: u32) -> Option<u32> {
+        self.at(slot).map(|s| s.next).filter(|&next| next != NONE)
     }
 
     /// Joins the tail of the ready ring, or leaves it. A session already where it should be keeps its place.

@@ -2,18 +2,21 @@
 
 use hashbrown::HashSet;
 use malote_model::{
-    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, SessionId,
-    Settlement, Timestamp, limits,
+    Changes, DeadLetterTarget, DeadReason, LeaseToken, OnExpiry, QueueName, Refusal, RetryOrder,
+    SessionId, Settlement, Timestamp, limits,
 };
 
 use smallvec::smallvec;
 
 use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
-use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
+use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
-use crate::command::{Reply, StateChange};
+use crate::command::{ConsumerId, Reply, StateChange};
 use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
+
+/// A way that is longer than this is none that anybody meant: its end is the own dead-letter set.
+const DIED_IN_MAX: usize = 16;
 
 impl Turn<'_> {
     pub(super) fn settle(
@@ -23,13 +26,13 @@ impl Turn<'_> {
         state: Option<StateChange>,
     ) -> Decided {
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one settle",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        let each = check_settlement(&settlement)? + FRAME_ROOM;
-        let mut room = each * leases.len() + FRAME_ROOM;
+        let each = check_settlement(&settlement)?;
+        let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
         if let Some(change) = &state {
             self.check_state(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
@@ -62,6 +65,78 @@ impl Turn<'_> {
             _ => Needs::of(durable),
         };
         Ok(Some((Reply::Settled(outcomes), needs)))
+    }
+
+    /// Messages that cannot be read leave the way of the others. A dead letter is set aside: it has nowhere to go.
+    pub(super) fn damaged(
+        &mut self,
+        leases: Vec<(LeaseToken, String)>,
+        consumer: Option<ConsumerId>,
+        credit: u32,
+    ) -> Decided {
+        for (token, mut text) in leases {
+            text.truncate(text.floor_char_boundary(limits::DEAD_LETTER_TEXT_BYTES_MAX));
+            if self.begin(FRAME_ROOM + text.len()).is_err() {
+                break; // their locks end them, and they are found once more
+            }
+            if let Some((_, queue, seq)) = self.leased_message(token) {
+                if self.core.queues.get(&queue).is_some_and(|q| q.owner.is_some()) {
+                    let lazy = !self.durable(queue);
+                    self.commit(Event::Deferred { queue, seq, over: None }, lazy);
+                } else {
+                    let (reason, changes) = (DeadReason::Damaged { text }, Changes::default());
+                    self.dead_letter(queue, seq, reason, Cause::Released, &changes);
+                }
+            }
+            self.end();
+        }
+        if let Some(consumer) = consumer {
+            self.credit(consumer, credit, false)?;
+        }
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// What a delay needs beside the records of these leases: it holds back all that is out of their sessions.
+    pub(super) fn held_back_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
+        let (Settlement::Abandon { delay_ms, .. } | Settlement::Release { delay_ms }) = settlement
+        else {
+            return 0;
+        };
+        if *delay_ms == 0 {
+            return 0;
+        }
+        let mut seen: HashSet<(QueueId, u32), FixedState> = HashSet::with_hasher(FixedState);
+        let each = leases.iter().filter_map(|&token| {
+            let lease = self.lease_of(token)?;
+            let Kind::Message { session: Some(session), .. } = lease.what else { return None };
+            let s = self.core.queues.get(&lease.queue)?.sessions.as_ref()?.at(session)?;
+            let out = s.out as usize;
+            let room = self.return_room(lease.queue, session, Cause::Released, out) + FRAME_ROOM;
+            seen.insert((lease.queue, session)).then_some(room)
+        });
+        each.sum()
+    }
+
+    /// What the records of so many of a session's messages may need when their leases end by no word of the holder.
+    pub(super) fn return_room(
+        &self,
+        queue: QueueId,
+        session: u32,
+        cause: Cause,
+        n: usize,
+    ) -> usize {
+        let Some(q) = self.core.queues.get(&queue) else { return 0 };
+        let limited = q.spec.failed_max.is_some() || q.spec.receives_max.is_some();
+        let dies = cause != Cause::Released && limited || q.spec.on_expiry == OnExpiry::DeadLetter;
+        if !dies {
+            return n * SMALL_ROOM;
+        }
+        let id = q.sessions.as_ref().and_then(|s| s.at(session)).map_or("", |s| s.id.as_str());
+        let key = match &q.spec.dead_letter {
+            DeadLetterTarget::Topic { key: Some(key), .. } => key.len(),
+            _ => 0,
+        };
+        n * (4 * SMALL_ROOM + q.name.as_str().len() + id.len() + key)
     }
 
     pub(super) fn durable(&self, queue: QueueId) -> bool {
@@ -135,6 +210,7 @@ impl Turn<'_> {
             Settlement::Release { delay_ms } => {
                 self.return_message(slot, Cause::Released, *delay_ms, &Changes::default());
             }
+            Settlement::Defer { .. } if self.expire_instead(queue, seq) => {}
             Settlement::Defer { changes } => {
                 let over = self.over(queue, seq, changes);
                 let lazy = !self.durable(queue);
@@ -142,7 +218,7 @@ impl Turn<'_> {
             }
             Settlement::DeadLetter { reason, text, changes } => {
                 let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                self.dead_letter(queue, seq, reason, changes);
+                self.dead_letter(queue, seq, reason, Cause::Released, changes);
             }
         }
         Ok(())
@@ -173,7 +249,7 @@ impl Turn<'_> {
         if cause != Cause::Released
             && let Some(reason) = self.once_too_often(queue, seq)
         {
-            return self.dead_letter(queue, seq, reason, changes);
+            return self.dead_letter(queue, seq, reason, cause, changes);
         }
         if self.expire_instead(queue, seq) {
             return;
@@ -208,17 +284,24 @@ impl Turn<'_> {
         Some(DeadReason::MaxReceives { receives, receives_max })
     }
 
+    /// A message that nobody has becomes a dead letter. The group must be open.
+    pub(super) fn bury(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
+        self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
+    }
+
     /// Moves a message to where its queue's dead letters go.
     pub(super) fn dead_letter(
         &mut self,
         from_queue: QueueId,
         from_seq: u64,
         reason: DeadReason,
+        cause: Cause,
         changes: &Changes,
     ) {
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
-        let asked = matches!(reason, DeadReason::Asked { .. });
+        let damaged = matches!(reason, DeadReason::Damaged { .. });
+        let asked = damaged || matches!(reason, DeadReason::Asked { .. });
         let kept = q.kept.get(&from_seq);
         let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
         way.hops = 0;
@@ -226,14 +309,20 @@ impl Turn<'_> {
         // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
         match asked {
             true => way.died_in.clear(),
-            false if way.died_in.contains(&from_queue) => {}
+            false if way.died_in.contains(&from_queue) || way.died_in.len() == DIED_IN_MAX => {}
             false => way.died_in.push(from_queue),
         }
         let mut new_key = None;
         let queue = match &q.spec.dead_letter {
-            _ if q.owner.is_some() => q.dead,
+            // What cannot be read is no use in another queue, and no longer there if it is dropped.
+            _ if q.owner.is_some() || damaged => q.dead,
             DeadLetterTarget::Drop if !asked => {
-                let (why, seqs) = (Removal::Dropped, vec![from_seq]);
+                let why = match reason {
+                    DeadReason::Expired => Removal::Expired,
+                    DeadReason::Overflowed => Removal::Overflowed,
+                    _ => Removal::Dropped(cause),
+                };
+                let seqs = vec![from_seq];
                 let lazy = !q.durable();
                 self.commit(Event::Removed { queue: from_queue, why, session: None, seqs }, lazy);
                 return;
@@ -241,11 +330,15 @@ impl Turn<'_> {
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
             DeadLetterTarget::Queue(name) => {
                 let target = self.dead_target(name, session.as_ref());
-                target.filter(|target| !way.died_in.contains(target)).unwrap_or(q.dead)
+                let goes_on = |target: &QueueId| {
+                    !way.died_in.contains(target) && way.died_in.len() < DIED_IN_MAX
+                };
+                target.filter(goes_on).unwrap_or(q.dead)
             }
             DeadLetterTarget::Topic { topic, key } => {
                 new_key = key.clone();
-                self.core.topic_names.get(topic).copied().unwrap_or(q.dead)
+                let target = self.core.topic_names.get(topic).copied();
+                target.filter(|_| way.died_in.len() < DIED_IN_MAX).unwrap_or(q.dead)
             }
         };
         let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {
@@ -261,7 +354,7 @@ impl Turn<'_> {
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
-        let why = Why::Dead { reason, source: source.clone(), receives, failed };
+        let why = Why::Dead { reason, source: source.clone(), receives, failed, cause };
         let lazy = !(q.durable() || target.durable());
         let moved = Moved {
             from_queue,
@@ -310,12 +403,12 @@ impl Turn<'_> {
     pub(super) fn renew(&mut self, leases: &[LeaseToken], lock_ms: Option<u64>) -> Decided {
         check_lock(lock_ms)?;
         if leases.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "leases in one renew",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
         }
-        self.begin(FRAME_ROOM + leases.len() * (FRAME_ROOM + 16))?;
+        self.begin(SMALL_ROOM * leases.len() + FRAME_ROOM)?;
         let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
         self.end();
         Ok(Some((Reply::Renewed(outcomes), Needs::Granted(self.log.last_eager()))))
@@ -343,15 +436,16 @@ impl Turn<'_> {
     }
 }
 
-/// Checks a settlement's own values; tells how many bytes it may add to a record.
+/// Checks a settlement's own values; tells how many bytes the record of one lease may have.
 pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
-    let (delay_ms, changes, texts) = match settlement {
-        Settlement::Complete => return Ok(16),
-        Settlement::Release { delay_ms } => (*delay_ms, None, 0),
-        Settlement::Abandon { delay_ms, changes } => (*delay_ms, Some(changes), 0),
-        Settlement::Defer { changes } => (0, Some(changes), 0),
+    let (room, delay_ms, changes, texts) = match settlement {
+        Settlement::Complete => return Ok(SMALL_ROOM),
+        // It may be once too often or too late, and then it is a dead letter.
+        Settlement::Release { delay_ms } => (FRAME_ROOM, *delay_ms, None, 0),
+        Settlement::Abandon { delay_ms, changes } => (FRAME_ROOM, *delay_ms, Some(changes), 0),
+        Settlement::Defer { changes } => (SMALL_ROOM, 0, Some(changes), 0),
         Settlement::DeadLetter { reason, text, changes } => {
-            (0, Some(changes), reason.len().max(text.len()))
+            (FRAME_ROOM, 0, Some(changes), reason.len().max(text.len()))
         }
     };
     if delay_ms > limits::DELAY_MS_MAX {
@@ -372,5 +466,5 @@ pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal
         let rule = format!("at most {} bytes together", limits::CHANGES_BYTES_MAX);
         return Err(Refusal::OutOfRange { what: "changed properties", rule });
     }
-    Ok(encoded.len() + 2 * texts + 64)
+    Ok(room + encoded.len() + 2 * texts)
 }

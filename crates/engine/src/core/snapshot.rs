@@ -1,13 +1,16 @@
 //! The core as bytes, and back: what a snapshot holds. Timers, consumers and connections are not part of it.
+//!
+//! A snapshot is not trusted with memory: what it restores to is at most a small multiple of its own size.
 
+use hashbrown::HashMap;
 use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
 
 use super::dedup::Seen;
 use super::index::Index;
-use super::leases::{Lease, Leased as Kind, NONE};
+use super::leases::{Lease, Leased as Kind, Leases, NONE};
 use super::queue::{Kept, Place, Queue, Touched};
 use super::topic::Topic;
-use super::{Core, Under, fixed};
+use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
     Put, Reader, Truncated, decode_event, get_rule, get_spec, get_topic_spec, get_way, put_rule,
     put_spec, put_topic_spec, put_way,
@@ -16,7 +19,7 @@ use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 impl Replay for Core {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
@@ -42,11 +45,14 @@ impl Replay for Core {
         out.put_var(self.last_at);
         out.put_var(u64::from(self.next_queue));
         out.put_var(self.names.len() as u64);
+        let mut ranks = fixed();
         for id in self.names.values() {
             let Some(q) = self.queues.get(id) else { continue };
+            let here = Ranks::of(q);
             out.put_queue(*id);
             out.put_str(q.name.as_str());
-            save_queue(out, q);
+            save_queue(out, q, &here);
+            ranks.insert(*id, here);
         }
         out.put_var(self.topic_names.len() as u64);
         for id in self.topic_names.values() {
@@ -55,7 +61,7 @@ impl Replay for Core {
             };
             out.put_queue(*id);
             save_topic(out, topic);
-            save_queue(out, inbox);
+            save_queue(out, inbox, &Ranks(Vec::new()));
             save_rules(out, topic);
         }
         let (slots, free) = self.leases.parts();
@@ -64,7 +70,7 @@ impl Replay for Core {
             out.put_var(u64::from(grant));
             out.put_bool(lease.is_some());
             if let Some(lease) = lease {
-                save_lease(out, lease);
+                save_lease(out, lease, ranks.get(&lease.queue));
             }
         }
         out.put_var(free.len() as u64);
@@ -79,14 +85,8 @@ impl Replay for Core {
         }
     }
 
-    fn live(&self, mark: &mut dyn FnMut(Pos)) {
-        for q in self.queues.values() {
-            q.index.iter().for_each(|(_, pos)| mark(pos));
-            q.newest.values().for_each(|&pos| mark(pos));
-            let states = q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.state);
-            states.for_each(|(pos, _)| mark(pos));
-        }
-        self.under.values().for_each(|under| mark(under.from));
+    fn live(&self, mark: &mut dyn FnMut(Pos, u64)) {
+        self.live_records(mark);
     }
 }
 
@@ -99,18 +99,20 @@ impl Core {
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
         core.next_queue = r.var32()?;
+        let mut ranks = fixed();
         for _ in 0..r.count()? {
             let id = r.queue()?;
             let name = r.name()?;
-            let q = read_queue(r, name, hash_seed)?;
+            let (q, here) = read_queue(r, name, hash_seed)?;
             core.names.insert(q.name.clone(), id);
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
+            ranks.insert(id, here);
         }
         for _ in 0..r.count()? {
             let id = r.queue()?;
             let mut topic = read_topic(r, hash_seed)?;
-            let inbox = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, get_rule(r)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
@@ -120,14 +122,15 @@ impl Core {
             core.queues.insert(id, Box::new(inbox));
             core.put_topic(id, topic);
         }
-        let mut slots = Vec::new();
+        let mut leases = Leases::default();
         for slot in 0..r.count()? {
             let grant = r.var32()?;
             let lease = if r.bool()? { Some(read_lease(r, slot as u32, grant)?) } else { None };
-            slots.push((grant, lease));
+            leases.push(grant, lease.map(|lease| with_rank(lease, &ranks)));
         }
         let free = (0..r.count()?).map(|_| r.var32()).collect::<Result<Vec<_>, _>>()?;
-        core.leases = super::leases::Leases::of_parts(slots, free);
+        leases.set_free(free);
+        core.leases = leases;
         for _ in 0..r.count()? {
             let (over, from, users) = (r.pos()?, r.pos()?, r.var32()?);
             if users == 0 {
@@ -149,7 +152,25 @@ impl Core {
     }
 }
 
-fn save_queue(out: &mut Vec<u8>, q: &Queue) {
+/// The slots of a queue's sessions, in order. In a snapshot a session is named by its place among them, so that the
+/// reader needs no more slots than there are sessions, whatever numbers the snapshot holds.
+struct Ranks(Vec<u32>);
+
+impl Ranks {
+    fn of(q: &Queue) -> Self {
+        Self(q.sessions.iter().flat_map(|s| s.iter()).map(|(slot, _)| slot).collect())
+    }
+
+    /// The place of a slot; none if there is no session in it.
+    fn rank(&self, slot: u32) -> u32 {
+        if self.0.get(slot as usize) == Some(&slot) {
+            return slot; // nothing is missing before it
+        }
+        self.0.binary_search(&slot).map_or(NONE, |rank| rank as u32)
+    }
+}
+
+fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     put_spec(out, &q.spec);
     out.put_queue(q.dead);
     out.put_queue(q.owner.unwrap_or_default());
@@ -157,9 +178,8 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_bool(q.paused);
     out.put_var(q.next_seq);
     out.put_var(q.cursor);
-    let totals = totals_of(&q.totals);
-    totals.iter().for_each(|&n| out.put_var(n));
-    q.index.save(out);
+    q.totals.values().iter().for_each(|&n| out.put_var(n));
+    q.index.save(out, |slot| ranks.rank(slot));
     let mut newest: Vec<_> = q.newest.iter().collect();
     newest.sort_unstable();
     out.put_var(newest.len() as u64);
@@ -187,12 +207,11 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue) {
     out.put_var(touched.len() as u64);
     for (seq, t) in touched {
         out.put_var(*seq);
-        save_touched(out, t);
+        save_touched(out, t, ranks);
     }
-    let sessions: Vec<_> = q.sessions.iter().flat_map(|s| s.iter()).collect();
-    out.put_var(sessions.len() as u64);
-    for (slot, s) in sessions {
-        out.put_var(u64::from(slot));
+    out.put_var(ranks.0.len() as u64);
+    for (slot, s) in q.sessions.iter().flat_map(|s| s.iter()) {
+        out.put_var(u64::from(ranks.rank(slot)));
         out.put_str(s.id.as_str());
         out.put_var(s.cursor);
         out.put_var(u64::from(s.out));
@@ -241,18 +260,22 @@ fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
     Ok(topic)
 }
 
-fn read_queue(r: &mut Reader<'_>, name: QueueName, hash_seed: u64) -> Result<Queue, Truncated> {
+fn read_queue(
+    r: &mut Reader<'_>,
+    name: QueueName,
+    hash_seed: u64,
+) -> Result<(Queue, Ranks), Truncated> {
     let spec = get_spec(r)?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
     q.paused = r.bool()?;
     (q.next_seq, q.cursor) = (r.var()?, r.var()?);
-    let mut totals = [0; 10];
+    let mut totals = Totals::default().values();
     for n in &mut totals {
         *n = r.var()?;
     }
-    q.totals = of_totals(totals);
+    q.totals = Totals::of_values(totals);
     q.index = Index::restore(r)?;
     q.newest = fixed();
     for _ in 0..r.count()? {
@@ -278,14 +301,18 @@ fn read_queue(r: &mut Reader<'_>, name: QueueName, hash_seed: u64) -> Result<Que
         }
     }
     q.restore_order();
+    let mut ranks = Ranks(Vec::new());
     for _ in 0..r.count()? {
         let slot = r.var32()?;
+        if ranks.0.last().is_some_and(|&last| slot <= last) {
+            return Err(Truncated);
+        }
+        ranks.0.push(slot);
         let id: SessionId = r.session()?.ok_or(Truncated)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
         let (state_at, state_bytes) = (r.pos()?, r.var32()?);
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
-        // A slot is small: as many as there were sessions at once. A snapshot that says otherwise is none.
-        let s = sessions.add_at(slot, &id).ok_or(Truncated)?;
+        let s = sessions.add_last(&id).ok_or(Truncated)?;
         (s.cursor, s.out, s.hold, s.aside) = (cursor, out, hold, aside);
         s.state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
         let mut last = 0_u64;
@@ -295,13 +322,11 @@ fn read_queue(r: &mut Reader<'_>, name: QueueName, hash_seed: u64) -> Result<Que
         }
         q.sessions_held += u64::from(hold != NONE);
     }
-    if let Some(sessions) = q.sessions.as_mut() {
-        sessions.rebuild_free();
-    }
-    Ok(q)
+    q.touched.values_mut().for_each(|t| t.session = ranks.rank(t.session));
+    Ok((q, ranks))
 }
 
-fn save_touched(out: &mut Vec<u8>, t: &Touched) {
+fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
     let (place, slot) = match t.place {
         Place::Ready => (0, 0),
         Place::Locked(slot) => (1, slot),
@@ -311,7 +336,7 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched) {
         Place::Deferred => (5, 0),
     };
     out.put_u8(place);
-    for n in [slot, t.receives, t.failed, t.released, t.lost, t.session] {
+    for n in [slot, t.receives, t.failed, t.released, t.lost, ranks.rank(t.session)] {
         out.put_var(u64::from(n));
     }
     out.put_var(t.due);
@@ -333,7 +358,8 @@ fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
     Ok(Touched { place, receives, failed, released, lost, due, session, timer: None })
 }
 
-fn save_lease(out: &mut Vec<u8>, lease: &Lease) {
+fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {
+    let rank = |slot: u32| u64::from(ranks.map_or(NONE, |ranks| ranks.rank(slot)));
     out.put_var(u64::from(lease.token.epoch));
     out.put_var(u64::from(lease.token.random));
     out.put_queue(lease.queue);
@@ -342,12 +368,12 @@ fn save_lease(out: &mut Vec<u8>, lease: &Lease) {
     match lease.what {
         Kind::Session { session } => {
             out.put_u8(0);
-            out.put_var(u64::from(session));
+            out.put_var(rank(session));
         }
         Kind::Message { seq, session, hold, deferred } => {
             out.put_u8(1);
             out.put_var(seq);
-            out.put_var(u64::from(session.unwrap_or(NONE)));
+            out.put_var(rank(session.unwrap_or(NONE)));
             out.put_var(u64::from(hold.unwrap_or(NONE)));
             out.put_bool(deferred);
         }
@@ -378,44 +404,28 @@ fn read_lease(r: &mut Reader<'_>, slot: u32, grant: u32) -> Result<Lease, Trunca
     Ok(lease)
 }
 
-fn totals_of(t: &Totals) -> [u64; 10] {
-    [
-        t.sent,
-        t.delivered,
-        t.redelivered,
-        t.completed,
-        t.abandoned,
-        t.dead_lettered,
-        t.deferred,
-        t.expired,
-        t.lost,
-        t.sessions_lost,
-    ]
+/// A lease with the slot that its session has here.
+fn with_rank(mut lease: Lease, ranks: &HashMap<QueueId, Ranks, FixedState>) -> Lease {
+    let rank = |slot: u32| ranks.get(&lease.queue).map_or(NONE, |ranks| ranks.rank(slot));
+    match &mut lease.what {
+        Kind::Session { session } => *session = rank(*session),
+        Kind::Message { session, .. } => {
+            *session = session.map(rank).filter(|&session| session != NONE);
+        }
+    }
+    lease
 }
 
-fn of_totals(n: [u64; 10]) -> Totals {
-    let [
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
-    ] = n;
-    Totals {
-        sent,
-        delivered,
-        redelivered,
-        completed,
-        abandoned,
-        dead_lettered,
-        deferred,
-        expired,
-        lost,
-        sessions_lost,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_named_by_its_place_among_the_slots() {
+        let dense = Ranks(vec![0, 1, 2]);
+        assert_eq!([0, 2, 3, NONE].map(|slot| dense.rank(slot)), [0, 2, NONE, NONE]);
+        // Slots as far apart as a number can say cost no more than near ones.
+        let sparse = Ranks(vec![1, 7, 4_000_000_000]);
+        assert_eq!([0, 1, 7, 4_000_000_000].map(|slot| sparse.rank(slot)), [NONE, 0, 1, 2]);
     }
 }

@@ -4,6 +4,7 @@
 mod found;
 mod limits;
 mod plain;
+mod room;
 mod sessions;
 mod time;
 mod together;
@@ -12,9 +13,16 @@ mod world;
 
 use expect_test::Expect;
 
+use crate::journal::SEGMENT_BYTES_MAX;
+
 /// Runs a script, one step a line, and compares what was said.
 fn check(script: &str, expect: Expect) {
-    let mut world = world::World::new();
+    check_in(SEGMENT_BYTES_MAX, script, expect);
+}
+
+/// The same in a journal of small segments.
+fn check_in(segment_bytes: u64, script: &str, expect: Expect) {
+    let mut world = world::World::new(segment_bytes);
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         world.step(line);
     }

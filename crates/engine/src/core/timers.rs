@@ -42,11 +42,6 @@ impl<K: Copy> Wheel<K> {
         }
     }
 
-    /// The last moment it was told.
-    pub(super) fn now(&self) -> u64 {
-        self.now
-    }
-
     /// Sets a timer. One in the past fires at the next advance.
     pub(super) fn set(&mut self, deadline: u64, key: K) -> TimerId {
         let id = if self.free == NONE {

@@ -59,6 +59,7 @@ impl Core {
 
     pub(super) fn put_topic(&mut self, id: QueueId, topic: Topic) {
         self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.rules += topic.router.len();
         self.topic_names.insert(topic.name.clone(), id);
         self.topics.insert(id, Box::new(topic));
     }
@@ -67,6 +68,7 @@ impl Core {
         let Some(topic) = self.topics.remove(&id) else { return };
         self.topic_names.remove(&topic.name);
         self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.rules -= topic.router.len();
         for queue in topic.router.targets() {
             if let Some(q) = self.queues.get_mut(&queue) {
                 q.bound_to.remove(&id);
@@ -77,7 +79,7 @@ impl Core {
 
     pub(super) fn bound(&mut self, topic: QueueId, queue: QueueId, rule: &Rule) {
         if let (Some(t), Some(q)) = (self.topics.get_mut(&topic), self.queues.get_mut(&queue)) {
-            t.router.insert(queue, rule.clone());
+            self.rules += usize::from(t.router.insert(queue, rule.clone()).is_none());
             t.had_rule = true;
             q.bound_to.insert(topic);
         }
@@ -85,7 +87,7 @@ impl Core {
 
     pub(super) fn unbound(&mut self, topic: QueueId, queue: QueueId, rule: &str) {
         let Some(t) = self.topics.get_mut(&topic) else { return };
-        t.router.remove(queue, rule);
+        self.rules -= usize::from(t.router.remove(queue, rule).is_some());
         if t.router.rules(queue).next().is_none()
             && let Some(q) = self.queues.get_mut(&queue)
         {
@@ -97,7 +99,7 @@ impl Core {
     pub(super) fn forget_bindings(&mut self, q: &Queue, id: QueueId) {
         for topic in &q.bound_to {
             if let Some(t) = self.topics.get_mut(topic) {
-                t.router.remove_target(id);
+                self.rules -= t.router.remove_target(id);
             }
         }
     }
@@ -133,7 +135,7 @@ impl Turn<'_> {
         }
         spec.check()?;
         if self.core.topics.len() >= limits::TOPICS_MAX {
-            return Err(Refusal::TooMany { what: "topics", limit: limits::TOPICS_MAX as u64 });
+            return Err(Refusal::BoundReached { what: "topics", limit: limits::TOPICS_MAX as u64 });
         }
         let topic = QueueId(self.core.next_queue);
         self.begin(FRAME_ROOM)?;
@@ -212,11 +214,14 @@ impl Turn<'_> {
     }
 
     fn check_rules(&self, topic: &Topic, more: usize) -> Result<(), Refusal> {
-        if topic.router.len() + more > limits::RULES_PER_TOPIC_MAX {
-            let limit = limits::RULES_PER_TOPIC_MAX as u64;
-            return Err(Refusal::TooMany { what: "rules of a topic", limit });
+        let bounds = [
+            ("rules of a topic", topic.router.len(), limits::RULES_PER_TOPIC_MAX),
+            ("rules", self.core.rules, limits::RULES_MAX),
+        ];
+        match bounds.into_iter().find(|&(_, have, most)| have + more > most) {
+            Some((what, _, most)) => Err(Refusal::BoundReached { what, limit: most as u64 }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Adds a rule; the same again changes nothing.

@@ -12,7 +12,7 @@ impl Turn<'_> {
     pub(super) fn transact(&mut self, work: Work) -> Decided {
         let Work { sends, mut settles, states } = work;
         if settles.len() + states.len() > limits::SETTLE_BATCH_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Refusal::BatchTooLarge {
                 what: "settlements in one transaction",
                 limit: limits::SETTLE_BATCH_MAX as u64,
             });
@@ -29,7 +29,7 @@ impl Turn<'_> {
                 return Err(lost);
             }
             durable |= self.durable(queue);
-            room += check_settlement(settlement)? + FRAME_ROOM;
+            room += check_settlement(settlement)? + self.held_back_room(&[*lease], settlement);
         }
         for (queue, change) in &states {
             self.within(queue.as_ref())?;

@@ -3,7 +3,7 @@
 //! A time to live that the queue sets costs no timer per message: its heads are looked at. Only messages with one of
 //! their own stand in an ordered set besides.
 
-use malote_model::{Changes, DeadReason, OnExpiry, Overflow, SessionId};
+use malote_model::{DeadReason, OnExpiry, Overflow, SessionId};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::queue::Place;
@@ -42,8 +42,8 @@ impl Core {
         let Some(q) = self.queues.get_mut(&id) else { return };
         let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) else { return };
         self.seen_keys -= seen.forget(at, dedup.window_ms);
-        seen.insert(scoped(key, session.filter(|_| dedup.per_session)), seq, at, dedup.window_ms);
-        self.seen_keys += 1;
+        let key = scoped(key, session.filter(|_| dedup.per_session));
+        self.seen_keys += usize::from(seen.insert(key, seq, at, dedup.window_ms));
     }
 
     /// The sequence under which a queue has seen a key within its window.
@@ -74,19 +74,31 @@ impl Turn<'_> {
         if let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) {
             self.core.seen_keys -= seen.forget(now, dedup.window_ms);
         }
-        let expired = self.expired_messages(id);
-        if !expired.is_empty() && !self.expire_messages(id, expired) {
-            return false;
+        let mut done = 0;
+        while done < EXPIRE_MAX {
+            let expired = self.expired_messages(id);
+            done += expired.len();
+            if expired.is_empty() {
+                break;
+            }
+            if !self.expire_messages(id, expired) {
+                return false;
+            }
         }
         self.core.arm_expiry(id);
         true
     }
 
+    /// So many may go in one group.
+    fn away_max(&self) -> usize {
+        (self.log.group_bytes_max() / FRAME_ROOM).saturating_sub(2).clamp(1, EXPIRE_MAX)
+    }
+
     fn expired_messages(&mut self, id: QueueId) -> Vec<u64> {
-        let now = self.now.0;
+        let (now, most) = (self.now.0, self.away_max());
         let mut expired = Vec::new();
         let Some(q) = self.core.queues.get_mut(&id) else { return expired };
-        while expired.len() < EXPIRE_MAX
+        while expired.len() < most
             && let Some(&(_, seq)) = q.expiring.first().filter(|&&(at, _)| at <= now)
         {
             // Found again by what happens to it next: a message that is out is looked at when it comes back.
@@ -96,7 +108,7 @@ impl Turn<'_> {
             }
         }
         while q.spec.ttl_ms.is_some()
-            && expired.len() < EXPIRE_MAX
+            && expired.len() < most
             && let Some(seq) = q.index.next(q.expire_from)
             && q.index.expires_at(seq, q.spec.ttl_ms).is_some_and(|at| at <= now)
         {
@@ -152,7 +164,7 @@ impl Turn<'_> {
             self.commit(Event::Removed { queue: id, why, session: None, seqs }, lazy);
         } else {
             for seq in seqs {
-                self.dead_letter(id, seq, reason.clone(), &Changes::default());
+                self.bury(id, seq, reason.clone());
             }
         }
     }
@@ -172,13 +184,14 @@ impl Turn<'_> {
 
     /// The messages that must go, a bounded number at a time.
     fn in_excess(&mut self, id: QueueId) -> Option<Vec<u64>> {
+        let most = self.away_max();
         let q = self.core.queues.get_mut(&id)?;
         let over = |have: u64, max: Option<u64>| have.saturating_sub(max.unwrap_or(u64::MAX));
         let mut many = over(q.ready(), q.spec.length_max);
         let mut bytes = over(q.ready_bytes(), q.spec.bytes_max);
         let mut seqs = Vec::new();
         while (many > 0 || bytes > 0)
-            && seqs.len() < EXPIRE_MAX
+            && seqs.len() < most
             && let Some(seq) = q.least(seqs.last().copied())
         {
             many = many.saturating_sub(1);

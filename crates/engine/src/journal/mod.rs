@@ -3,13 +3,16 @@
 //!
 //! Read in this order: `pos` and `frame` (what is on disk), `appender` →
 //! `writer` (the way in: append, write, sync), `pipeline` (threads around
-//! those), `recovery` (the way back), `snapshot`, `pool`.
+//! those), `recovery` (the way back), `snapshot`, `compact`, `pool`,
+//! `scrub`, `backup` and `restore`.
 //!
 //! Every part is a synchronous step, so that the simulator can drive
 //! them in one thread and crash between any two. What frames mean is not known
 //! here: the core's [`Replay`] is.
 
 mod appender;
+mod backup;
+mod compact;
 mod frame;
 mod header;
 mod pipeline;
@@ -19,7 +22,9 @@ mod reading;
 mod recovery;
 mod replay;
 mod report;
+mod restore;
 mod scan;
+mod scrub;
 mod segment;
 mod snapshot;
 mod survey;
@@ -27,6 +32,7 @@ mod verify;
 mod writer;
 
 pub use appender::{AppendError, Appender, Chunk, Chunks, FrameRef, GroupPlace};
+pub use backup::{Backup, Backups};
 pub use frame::{
     FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, Frame, FrameError, KIND_MARK, decode_frame,
 };
@@ -37,6 +43,8 @@ pub use pos::{Pos, SEGMENT_BYTES_MAX};
 pub use reading::{Patience, Reading};
 pub use recovery::{OpenError, Recovered, recover};
 pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
+pub use restore::{RestoreError, Restored, check_backup, restore};
+pub use scrub::{Scrubbed, Scrubber};
 pub use segment::{Pin, Segments};
 pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
 pub use verify::verify;
@@ -51,8 +59,8 @@ pub trait Replay {
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]);
     /// Writes all state.
     fn save(&self, out: &mut Vec<u8>);
-    /// Names every position that may still be read. Their segments are kept.
-    fn live(&self, mark: &mut dyn FnMut(Pos));
+    /// Names every position that may still be read, and about how many bytes stand there. Their segments are kept.
+    fn live(&self, mark: &mut dyn FnMut(Pos, u64));
 }
 
 /// Sizes and limits of a journal.
@@ -74,12 +82,18 @@ pub struct Options {
     pub snapshot_after_bytes: u64,
     /// … and after this many times the last snapshot's size.
     pub snapshot_after_ratio: u64,
+    /// Live records are copied out of nearly empty segments when all files together take more than twice the live
+    /// bytes and this.
+    pub compact_floor_bytes: u64,
+    /// Sealed segments are read again and verified at this rate; 0 for never.
+    pub scrub_bytes_per_s: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
-            segment_bytes: SEGMENT_BYTES_MAX,
+            // One in use, three spare and the snapshots of an empty broker together stay below 256 MiB.
+            segment_bytes: 60 << 20,
             first_segment_bytes: 1 << 20,
             spares: 3,
             spares_reserved: 2,
@@ -87,6 +101,8 @@ impl Default for Options {
             salt: 0,
             snapshot_after_bytes: 256 << 20,
             snapshot_after_ratio: 4,
+            compact_floor_bytes: 256 << 20,
+            scrub_bytes_per_s: 4 << 20,
         }
     }
 }

@@ -64,6 +64,12 @@ impl Pool {
         self.inner.files.lock().ready.len()
     }
 
+    /// Bytes of the files that wait to be used, those that are too short included.
+    pub fn spare_bytes(&self) -> u64 {
+        let files = self.inner.files.lock();
+        files.ready.iter().chain(&files.short).map(|file| file.len).sum()
+    }
+
     /// Bytes free on the disk; 0 when the disk does not tell.
     pub fn free_bytes(&self) -> u64 {
         self.inner.disk.free_bytes().unwrap_or(0)
@@ -90,6 +96,26 @@ impl Pool {
             files.ready.push(file);
         }
         self.inner.wanted.notify_all();
+    }
+
+    /// Removes spares until `keep` are left. Tells how many went.
+    pub(super) fn trim(&self, keep: usize) -> io::Result<usize> {
+        let mut removed = 0;
+        loop {
+            let mut files = self.inner.files.lock();
+            if files.ready.len() <= keep {
+                break;
+            }
+            let Some(file) = files.ready.pop() else { break };
+            drop(files);
+            // Nothing in it is anybody's: should its name come back after a crash, it is a spare again.
+            self.inner.disk.remove(&file.name())?;
+            removed += 1;
+        }
+        if removed > 0 {
+            self.inner.disk.sync_dir()?;
+        }
+        Ok(removed)
     }
 
     /// A file for the next segment with room for `bytes_min`: a spare, or a fresh file

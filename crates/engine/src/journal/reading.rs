@@ -69,13 +69,18 @@ impl Reading {
         };
         let room = (segment.file.limit() as usize).saturating_sub(pos.offset() as usize);
         let mut buf = vec![0; self.ahead_bytes.min(room)];
-        let got = read(&segment, &mut buf, pos.offset(), patience)?;
+        let named = |error: io::Error| {
+            let (kind, file) = (error.kind(), segment.file.name());
+            io::Error::new(kind, format!("journal position {pos} in {file}: {error}"))
+        };
+        let got = read(&segment, &mut buf, pos.offset(), patience).map_err(named)?;
         buf.truncate(got);
         let whole = frame::announced_len(&buf, pos).unwrap_or(0).min(room);
         if whole > buf.len() {
             let had = buf.len();
             buf.resize(whole, 0);
-            let got = read(&segment, &mut buf[had..], pos.offset() + had as u32, patience)?;
+            let got = read(&segment, &mut buf[had..], pos.offset() + had as u32, patience)
+                .map_err(named)?;
             buf.truncate(had + got);
         }
         let bytes = Bytes::from(buf);

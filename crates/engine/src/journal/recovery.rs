@@ -11,13 +11,17 @@
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use super::compact::Live;
 use super::header::{HEADER_BYTES, Header, push_header};
 use super::replay::{Replayed, replay};
 use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Keeper, Marks, Options, Pool, Pos, Replay, Report, Snapshotter, Syncer, Writer,
+    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Scrubber, Snapshotter,
+    Syncer, Writer,
 };
 use crate::disk::Disk;
 
@@ -69,6 +73,10 @@ pub struct Recovered {
     pub keeper: Keeper,
     /// For a background thread.
     pub snapshotter: Snapshotter,
+    /// For a background thread.
+    pub scrubber: Scrubber,
+    /// For whoever wants a copy.
+    pub backups: Backups,
     /// How far the journal has got.
     pub marks: Arc<Marks>,
     /// What was found and done.
@@ -123,9 +131,23 @@ pub fn recover(
         pool: pool.clone(),
         kept,
         known_damage: replayed.damaged,
+        live: Arc::new(Mutex::new(Live::of(core))),
+        relocated: false,
     };
     // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
-    snapshotter.recycle(core);
+    snapshotter.recycle();
+    let scrubber = Scrubber {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        at: Pos::ZERO,
+    };
+    let backups = Backups {
+        disk: disk.clone(),
+        segments: segments.clone(),
+        marks: marks.clone(),
+        live: snapshotter.live.clone(),
+    };
     let current = begin(&*disk, &pool, &header)?;
     segments.insert(current.clone());
     for file in dropped {
@@ -150,6 +172,8 @@ pub fn recover(
         segments,
         pool,
         snapshotter,
+        scrubber,
+        backups,
         marks,
         report,
     })

@@ -12,10 +12,12 @@
 //! snapshot and the journal, on a thread of its own: serving never waits,
 //! and every snapshot proves that the journal can be replayed.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use super::compact::Live;
 use super::report::Damage;
 use super::scan::{Found, Scanner};
 use super::segment::{Segment, Segments};
@@ -71,7 +73,7 @@ fn prefix(covered: Pos, body_bytes: usize) -> Vec<u8> {
     out
 }
 
-fn file_name(covered: Pos) -> String {
+pub(super) fn file_name(covered: Pos) -> String {
     format!("snapshot-{:016x}.snap", covered.get())
 }
 
@@ -173,6 +175,9 @@ pub struct Snapshotter {
     pub(super) pool: Pool,
     pub(super) kept: Kept,
     pub(super) known_damage: Vec<Damage>,
+    pub(super) live: Arc<Mutex<Live>>,
+    /// Something was copied that the last snapshot does not know.
+    pub(super) relocated: bool,
 }
 
 impl Snapshotter {
@@ -180,7 +185,7 @@ impl Snapshotter {
     /// a snapshot may free something. Ask no oftener than once a second.
     pub fn due(&self) -> bool {
         let pending = self.pending(self.covered());
-        if !pending.is_empty() && !self.pool.publish_allowed() {
+        if !pending.is_empty() && (self.relocated || !self.pool.publish_allowed()) {
             return true;
         }
         // A short segment in a large file counts as large: it is the disk that fills up.
@@ -189,7 +194,12 @@ impl Snapshotter {
         since >= self.options.snapshot_after_bytes.max(ratio)
     }
 
-    fn covered(&self) -> Pos {
+    /// Whether anything is durable that the last snapshot does not know.
+    pub fn behind(&self) -> bool {
+        !self.pending(self.covered()).is_empty()
+    }
+
+    pub(super) fn covered(&self) -> Pos {
         self.kept.covered.first().copied().unwrap_or(Pos::ZERO)
     }
 
@@ -213,7 +223,7 @@ impl Snapshotter {
     }
 
     /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty
-    /// core; what is in it afterwards is of no use to anybody.
+    /// core; afterwards it tells what stands in [`Snapshotter::victims`], and is of no other use.
     pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
         if self.pending(self.covered()).is_empty() {
             return Ok(None);
@@ -231,7 +241,9 @@ impl Snapshotter {
         self.kept.body_bytes = body.len() as u64;
         self.pool.keep_free(2 * self.kept.body_bytes);
         self.remove_old()?;
-        let recycled = self.recycle(fresh);
+        self.relocated = false;
+        *self.live.lock() = Live::of(fresh);
+        let recycled = self.recycle();
         Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
     }
 
@@ -312,24 +324,17 @@ impl Snapshotter {
 
     /// Gives every segment back that neither a kept snapshot's replay, nor a live
     /// position, nor a reader needs.
-    pub(super) fn recycle(&self, core: &dyn Replay) -> usize {
+    pub(super) fn recycle(&self) -> usize {
         // With a single snapshot, the whole journal is what replaces it.
         let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() >= KEPT)
         else {
             return 0;
         };
-        let mut live = BTreeSet::new();
-        let mut last = 0;
-        core.live(&mut |pos| {
-            if pos.generation() != last {
-                last = pos.generation();
-                live.insert(last);
-            }
-        });
+        let live = self.live.lock();
         let free = |segment: &Segment| {
             segment.end().is_some_and(|end| end <= oldest)
                 && !segment.is_quarantined()
-                && !live.contains(&segment.generation)
+                && !live.has(segment.generation)
         };
         let released = self.segments.release(free);
         let count = released.len();

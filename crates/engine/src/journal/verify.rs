@@ -85,5 +85,5 @@ impl Replay for Nobody {
     }
     fn apply(&mut self, _: Pos, _: u8, _: &[u8]) {}
     fn save(&self, _: &mut Vec<u8>) {}
-    fn live(&self, _: &mut dyn FnMut(Pos)) {}
+    fn live(&self, _: &mut dyn FnMut(Pos, u64)) {}
 }

@@ -1,5 +1,6 @@
 //! The schemas of requests and answers. Requests refuse fields that they do not know, and so do their schemas.
 
+use malote_engine::Totals;
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -112,18 +113,6 @@ fn queues() -> Value {
         "sessions_held",
         "sessions_ready",
     ];
-    let totals = [
-        "sent",
-        "delivered",
-        "redelivered",
-        "completed",
-        "abandoned",
-        "dead_lettered",
-        "deferred",
-        "expired",
-        "lost",
-        "sessions_lost",
-    ];
     let numbers = |names: &[&str]| -> Value {
         Value::Object(names.iter().map(|name| ((*name).to_owned(), whole())).collect())
     };
@@ -132,7 +121,7 @@ fn queues() -> Value {
         "Spec": object(&[], spec),
         "FullSpec": full,
         "Counts": object(&counts, with(numbers(&counts), json!({"oldest_at": maybe_whole()}))),
-        "Totals": object(&totals, numbers(&totals)),
+        "Totals": object(Totals::NAMES, numbers(Totals::NAMES)),
         "Queue": object(&["name", "created_at", "paused", "spec", "counts", "totals"], json!({
             "name": text(), "created_at": whole(), "paused": {"type": "boolean"},
             "spec": schema("FullSpec"), "counts": schema("Counts"), "totals": schema("Totals"),
@@ -207,7 +196,7 @@ fn messages() -> Value {
         "Message": object(&["seq", "receives", "failed"], with(common(), json!({
             "seq": whole(), "origin_id": text(), "enqueued_at": whole(), "receives": whole(), "failed": whole(),
             "body_kind": words(&["amqp-value", "amqp-sequence"]),
-            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"},
+            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"}, "problem": text(),
             "state": words(&["ready", "locked", "delayed", "scheduled", "deferred"]),
             "dead_letter": schema("DeadLetter"), "deaths": list(schema("Death")),
         }))),
@@ -256,6 +245,18 @@ fn sessions() -> Value {
 
 fn about() -> Value {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    let disk = [
+        "journal_bytes",
+        "live_bytes",
+        "spare_bytes",
+        "snapshot_bytes",
+        "free_bytes",
+        "publish_allowed",
+        "copied",
+        "recycled",
+        "scrubbed_bytes",
+        "damaged",
+    ];
     let point = [
         "at",
         "ready",
@@ -279,6 +280,11 @@ fn about() -> Value {
         })),
         "Scale": object(&["backlog", "in_flight", "sessions"], json!({
             "backlog": whole(), "in_flight": whole(), "sessions": whole(),
+        })),
+        "Disk": object(&disk, json!({
+            "journal_bytes": whole(), "live_bytes": whole(), "spare_bytes": whole(), "snapshot_bytes": whole(),
+            "free_bytes": whole(), "publish_allowed": {"type": "boolean"}, "copied": whole(), "recycled": whole(),
+            "scrubbed_bytes": whole(), "damaged": whole(),
         })),
         "Version": object(&["name", "version", "api"], json!({"name": text(), "version": text(), "api": text()})),
         "History": object(&["step_ms", "points"], json!({"step_ms": whole(), "points": list(object(&point, json!({

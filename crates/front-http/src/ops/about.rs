@@ -1,4 +1,4 @@
-//! Small answers: the place of a key, what a scaler looks at, the version, what a problem means.
+//! Small answers: the place of a key, what a scaler looks at, the disk, the version, what a problem means.
 
 use axum::Json as Answer;
 use axum::extract::{RawPathParams, State};
@@ -8,6 +8,7 @@ use super::send::place;
 use crate::Api;
 use crate::extract::{Caller, Query, Queue};
 use crate::problem::{Code, Problem};
+use crate::wire::disk::DiskOut;
 use crate::wire::peek::{PartitionOut, PartitionQuery, ScaleOut, VersionOut};
 
 /// Where a key belongs on the queue's fixed list of sessions.
@@ -41,6 +42,11 @@ pub async fn scale(
 /// Who answers.
 pub async fn version() -> Answer<VersionOut> {
     Answer(VersionOut { name: "malote", version: env!("CARGO_PKG_VERSION"), api: "v1" })
+}
+
+/// What is on the broker's disk.
+pub async fn disk(State(api): State<Api>) -> Answer<DiskOut> {
+    Answer(DiskOut::from(api.engine.disk()))
 }
 
 /// What a problem's `type` points at.

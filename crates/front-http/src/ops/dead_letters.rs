@@ -90,7 +90,7 @@ async fn dead_letter(api: &Api, queue: &QueueName, seq: Seq) -> Result<Option<Qu
     let (seen, _) = api.engine.peek(peek).await?;
     let missing = Refusal::MessageNotFound { queue: from, seq, what: "dead-lettered" };
     let seen = seen.into_iter().find(|seen| seen.seq == seq).ok_or(missing)?;
-    Ok(seen.stored.and_then(|stored| stored.dead).map(|dead| dead.from))
+    Ok(seen.dead().map(|dead| dead.from.clone()))
 }
 
 /// Removes a dead letter and sends a corrected message in its stead, at once or not at all.

@@ -18,7 +18,7 @@ use crate::wire::settle::check_state;
 /// Proof of a hold, where the body is the state itself.
 pub(crate) const TOKEN_HEADER: &str = "malote-session-token";
 
-/// Sessions of a queue, by id.
+/// Sessions of a queue, in no order that means anything. A page may be short, even empty: `next` tells of more.
 pub async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
@@ -26,12 +26,9 @@ pub async fn list(
     Query(query): Query<SessionsQuery>,
 ) -> Result<Answer<SessionsOut>, Problem> {
     api.allow_look(&caller, &queue)?;
-    let max = query.max()?;
-    let after = query.after.as_deref().map(SessionId::new).transpose()?;
-    let sessions = api.engine.sessions(queue, after, max).await?;
-    let next = sessions.last().filter(|_| sessions.len() == max);
-    let next = next.map(|last| last.session.as_str().to_owned());
-    Ok(Answer(SessionsOut { sessions: sessions.into_iter().map(SessionOut::from).collect(), next }))
+    let (sessions, next) = api.engine.sessions(queue, query.from()?, query.max()?).await?;
+    let sessions = sessions.into_iter().map(SessionOut::from).collect();
+    Ok(Answer(SessionsOut { sessions, next: next.map(|next| next.to_string()) }))
 }
 
 /// One session.
@@ -42,50 +39,13 @@ pub async fn describe(
     Session(session): Session,
 ) -> Result<Answer<SessionOut>, Problem> {
     api.allow_look(&caller, &queue)?;
-    let facts = find(&api, &queue, &session).await?;
-    facts.map(Answer).ok_or_else(|| {
+    let facts = api.engine.session(queue.clone(), session.clone()).await?;
+    facts.map(|facts| Answer(facts.into())).ok_or_else(|| {
         let why = format!(
             "queue `{queue}` has nothing of session `{session}`: no message, hold or state"
         );
         Problem::new(Code::MessageNotFound, why)
     })
-}
-
-/// The engine lists sessions from after an id: begin just below the one that is wanted.
-async fn find(
-    api: &Api,
-    queue: &QueueName,
-    session: &SessionId,
-) -> Result<Option<SessionOut>, Problem> {
-    let mut after = before(session);
-    loop {
-        let page = api.engine.sessions(queue.clone(), after, limits::RECEIVE_BATCH_MAX).await?;
-        let last = page.last().map(|facts| facts.session.clone());
-        let past = last.as_ref().is_none_or(|last| last >= session);
-        if let Some(facts) = page.into_iter().find(|facts| facts.session == *session) {
-            return Ok(Some(facts.into()));
-        }
-        if past {
-            return Ok(None);
-        }
-        after = last;
-    }
-}
-
-/// An id just below, so that the list begins at the session or very near.
-fn before(session: &SessionId) -> Option<SessionId> {
-    let mut chars: Vec<char> = session.as_str().chars().collect();
-    let last = chars.pop()?;
-    match char::from_u32((last as u32).wrapping_sub(1)) {
-        Some(lower) if last != '\0' => {
-            chars.push(lower);
-            if chars.len() < limits::SESSION_ID_CHARS_MAX {
-                chars.push(char::MAX);
-            }
-        }
-        _ => {}
-    }
-    SessionId::new(&chars.into_iter().collect::<String>()).ok()
 }
 
 /// Holds a session by name, or the next that is ready; 204 when none is.
@@ -229,18 +189,4 @@ pub async fn break_hold(
     api.engine.break_session(queue.clone(), session.clone()).await?;
     tracing::info!(%queue, %session, by = %caller, front = "http", "session taken from its holder");
     Ok(StatusCode::NO_CONTENT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_just_below_is_below() {
-        for id in ["a", "ab", "\u{e000}", "b\0", &"z".repeat(128)] {
-            let id = SessionId::new(id).unwrap();
-            assert!(before(&id).is_none_or(|below| below < id), "{id:?}");
-        }
-        assert_eq!(before(&SessionId::new("\0").unwrap()), None);
-    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use malote_engine::{DeadLetter, Delivery, Seen, Stored};
+use malote_engine::{DeadLetter, Delivery, Seen, Stored, Unreadable};
 use malote_model::{
     Address, Body, BodyKind, Message, QueueName, SessionId, Timestamp, TopicName, When,
 };
@@ -314,6 +314,9 @@ pub struct Received {
     /// The disk holds it no longer whole.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     damaged: bool,
+    /// Which file, where in it, and what is wrong there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 /// Why a message is a dead letter.
@@ -326,6 +329,20 @@ pub struct DeadLetterOut {
     from_seq: u64,
     receives: u32,
     failed: u32,
+}
+
+impl From<DeadLetter> for DeadLetterOut {
+    fn from(dead: DeadLetter) -> Self {
+        Self {
+            reason: dead.reason,
+            text: dead.text,
+            at: dead.at.0,
+            from: dead.from.as_str().to_owned(),
+            from_seq: dead.from_seq.0,
+            receives: dead.receives,
+            failed: dead.failed,
+        }
+    }
 }
 
 /// What killed a message, where, and how often; text and time are those of the last time.
@@ -366,15 +383,7 @@ impl Received {
         let Stored { message, enqueued_at, dead, deaths, depth: _ } = stored;
         Self {
             enqueued_at: Some(enqueued_at.0),
-            dead_letter: dead.map(|dead| DeadLetterOut {
-                reason: dead.reason,
-                text: dead.text,
-                at: dead.at.0,
-                from: dead.from.as_str().to_owned(),
-                from_seq: dead.from_seq.0,
-                receives: dead.receives,
-                failed: dead.failed,
-            }),
+            dead_letter: dead.map(Into::into),
             deaths: DeathOut::all(deaths),
             ..Self::content(message, encoding)
         }
@@ -435,15 +444,22 @@ impl Received {
     /// A message looked at.
     pub fn seen(seen: Seen) -> Self {
         let Seen { seq, state, receives, failed, due, stored } = seen;
-        let damaged = stored.is_none();
+        let message = match stored {
+            Ok(stored) => Self::of(stored, Encoding::Json),
+            Err(Unreadable { text, dead, .. }) => Self {
+                damaged: true,
+                problem: Some(text),
+                dead_letter: dead.map(|dead| (*dead).into()),
+                ..Self::default()
+            },
+        };
         Self {
             seq: seq.0,
             state: Some(super::peek::state_word(state)),
             due: due.map(|due| due.0),
             receives,
             failed,
-            damaged,
-            ..stored.map(|stored| Self::of(stored, Encoding::Json)).unwrap_or_default()
+            ..message
         }
     }
 }
@@ -556,5 +572,28 @@ mod tests {
         let bytes = rmp_serde::to_vec_named(&Send { body: &[0, 255] }).unwrap();
         let message = rmp_serde::from_slice::<NewMessage>(&bytes).unwrap().into_message().unwrap();
         assert_eq!((&message.body.bytes[..], message.body.kind), (&[0, 255][..], BodyKind::Bytes));
+    }
+
+    #[test]
+    fn a_damaged_message_is_shown_as_such() {
+        let dead = DeadLetter {
+            reason: "Damaged".into(),
+            text: "in 00000001.log".into(),
+            at: Timestamp(5),
+            from: QueueName::new("q").unwrap(),
+            from_seq: Seq(1),
+            receives: 1,
+            failed: 0,
+        };
+        let unreadable =
+            Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
+        let (seq, state, due, stored) =
+            (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
+        let seen = Seen { seq, state, receives: 1, failed: 0, due, stored };
+        let json = serde_json::to_value(Received::seen(seen)).unwrap();
+        assert_eq!((&json["seq"], &json["damaged"]), (&7.into(), &true.into()));
+        assert_eq!(json["problem"], "in 00000001.log");
+        assert_eq!(json["dead_letter"]["reason"], "Damaged");
+        assert!(json.get("body").is_none() && json.get("body_base64").is_none());
     }
 }

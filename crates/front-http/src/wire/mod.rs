@@ -3,6 +3,7 @@
 //! The same structs are JSON over HTTP and JSON or MessagePack over the native connection. Two things differ by
 //! encoding, and only in [`value`] and [`message`]: bytes are base64 in JSON and `bin` in MessagePack.
 
+pub mod disk;
 pub mod message;
 pub mod peek;
 pub mod queue;

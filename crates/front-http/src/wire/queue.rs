@@ -1,7 +1,7 @@
 //! Queues: what they are and hold.
 
 use malote_engine::{QueueFacts, Totals};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::spec::SpecOut;
 
@@ -34,35 +34,17 @@ struct CountsOut {
 }
 
 /// What has happened since it was declared.
-#[derive(Debug, Serialize)]
-struct TotalsOut {
-    sent: u64,
-    delivered: u64,
-    redelivered: u64,
-    completed: u64,
-    abandoned: u64,
-    dead_lettered: u64,
-    deferred: u64,
-    expired: u64,
-    lost: u64,
-    sessions_lost: u64,
+#[derive(Debug)]
+struct TotalsOut(Totals);
+
+impl Serialize for TotalsOut {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Totals::NAMES.iter().zip(self.0.values()))
+    }
 }
 
 impl From<QueueFacts> for QueueOut {
     fn from(facts: QueueFacts) -> Self {
-        let Totals {
-            sent,
-            delivered,
-            redelivered,
-            completed,
-            abandoned,
-            dead_lettered,
-            deferred,
-            expired,
-            lost,
-            sessions_lost,
-            ..
-        } = facts.totals;
         Self {
             name: facts.name.as_str().to_owned(),
             created_at: facts.created_at.0,
@@ -82,18 +64,7 @@ impl From<QueueFacts> for QueueOut {
                 sessions_held: facts.sessions_held,
                 sessions_ready: facts.sessions_ready,
             },
-            totals: TotalsOut {
-                sent,
-                delivered,
-                redelivered,
-                completed,
-                abandoned,
-                dead_lettered,
-                deferred,
-                expired,
-                lost,
-                sessions_lost,
-            },
+            totals: TotalsOut(facts.totals),
         }
     }
 }

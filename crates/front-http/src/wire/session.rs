@@ -5,7 +5,7 @@ use malote_model::limits;
 use serde::{Deserialize, Serialize};
 
 use super::receive::{check_lock, range};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 
 /// Asks to hold a session.
 #[derive(Debug, Default, Deserialize)]
@@ -66,13 +66,20 @@ pub struct UntilOut {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionsQuery {
-    /// From after this id.
+    /// From where the page before ended: its `next`.
     pub after: Option<String>,
     /// At most so many.
     pub max: Option<u64>,
 }
 
 impl SessionsQuery {
+    /// Where to begin.
+    pub fn from(&self) -> Result<u32, Problem> {
+        let Some(after) = self.after.as_deref() else { return Ok(0) };
+        let why = || "`after` is not the `next` of another page";
+        after.parse().map_err(|_| Problem::new(Code::BadQuery, why()))
+    }
+
     /// How many.
     pub fn max(&self) -> Result<usize, Problem> {
         let max = self.max.unwrap_or(crate::limits::PAGE_DEFAULT as u64);
@@ -81,10 +88,10 @@ impl SessionsQuery {
     }
 }
 
-/// Sessions, by id; `next` is the `after` of the next page.
+/// Sessions, in no order that means anything; `next` is the `after` of the next page.
 #[derive(Debug, Serialize)]
 pub struct SessionsOut {
-    /// By id.
+    /// Some of them.
     pub sessions: Vec<SessionOut>,
     /// Where to go on.
     pub next: Option<String>,

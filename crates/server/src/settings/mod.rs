@@ -41,6 +41,8 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// Listening beyond this machine without credentials was asked for.
     pub allow_open: bool,
+    /// Bytes a second at which stored data is read again and verified; 0 for never.
+    pub scrub_bytes_per_s: u64,
     /// Password for the user `admin`, made at start if there are no credentials yet.
     pub admin_password: Option<Secret>,
     entries: Vec<Entry>,

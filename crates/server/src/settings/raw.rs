@@ -62,6 +62,8 @@ settings! {
         "How long connections may finish their work after SIGTERM";
     admin_password = "admin_password", "MALOTE_ADMIN_PASSWORD", None, true,
         "Makes the user `admin` with every grant if there are no credentials yet";
+    scrub = "scrub", "MALOTE_SCRUB", None, false,
+        "Bytes a second at which stored data is read again and verified, such as 4MiB, or off";
     log_filter = "log.filter", "MALOTE_LOG", Some("--log"), false,
         "What is logged: a level, or target=level pairs such as info,malote_engine=debug";
     log_format = "log.format", "MALOTE_LOG_FORMAT", Some("--log-format"), false,

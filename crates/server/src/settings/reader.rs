@@ -40,6 +40,10 @@ impl Reader {
         // Below the 30 s that Kubernetes and most service managers wait before they kill.
         let drain_timeout = self.duration("drain_timeout", "25s");
         let admin_password = self.admin_password();
+        let scrub_bytes_per_s = self.parsed("scrub", "4MiB", |text| match text {
+            "off" => Ok(0),
+            text => parse_size(text).map_err(|_| "a size such as 4MiB, or off"),
+        });
         let filter = self.parsed("log.filter", "info", |text| {
             match text.parse::<tracing_subscriber::filter::Targets>() {
                 Ok(_) => Ok(text.to_owned()),
@@ -64,6 +68,7 @@ impl Reader {
             limits: limits?,
             drain_timeout: drain_timeout?,
             allow_open: allow_open?,
+            scrub_bytes_per_s: scrub_bytes_per_s?,
             admin_password,
             entries: Vec::new(),
         })

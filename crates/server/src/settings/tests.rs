@@ -54,6 +54,7 @@ fn flag_beats_environment_beats_file_beats_default() {
             allow_open = false # default
             drain_timeout = "25s" # default
             # admin_password is set by admin_password
+            scrub = "4MiB" # default
 
             [log]
             filter = "warn" # malote.toml

@@ -1,12 +1,15 @@
 //! What may be asked at all.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use malote_engine::Wants;
 use malote_model::{
     DeadLetterTarget, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Sessions,
 };
 
 use super::{Ask, Model};
-use crate::model::Place;
+use crate::model::{Letter, Place};
 
 impl Model {
     /// Whether it may be asked at all.
@@ -17,7 +20,13 @@ impl Model {
         };
         let lost = |lease: LeaseToken| Refusal::LeaseLost { lease };
         match ask {
-            Ask::Declare { name, spec } => match state.queues.get(name) {
+            Ask::Declare { name, connection, .. } if self.is_anothers(name, *connection) => {
+                Err(Refusal::QueueExclusive { queue: name.clone() })
+            }
+            Ask::Declare { name, spec, connection } => match state.queues.get(name) {
+                None if spec.exclusive && connection.is_none() => {
+                    Err(Refusal::BadSpec { field: "", why: String::new() })
+                }
                 Some(q) if q.spec == *spec => Ok(()),
                 Some(_) => Err(Refusal::QueueDiffers {
                     queue: name.clone(),
@@ -28,7 +37,9 @@ impl Model {
                 None => self.check_target(name, spec),
             },
             Ask::Update { name, spec } => {
-                if queue(name)?.spec.sessions != spec.sessions {
+                let had = &queue(name)?.spec;
+                let fixed = (&had.sessions, had.priority_max, had.exclusive);
+                if fixed != (&spec.sessions, spec.priority_max, spec.exclusive) {
                     return Err(Refusal::QueueFixed { queue: name.clone(), field: "" });
                 }
                 self.check_target(name, spec)
@@ -44,16 +55,8 @@ impl Model {
                 }
             }
             Ask::Purge { queue: name } | Ask::Pause { queue: name, .. } => queue(name).map(drop),
-            Ask::Send { items } => {
-                for (name, message) in items {
-                    let q = queue(name)?;
-                    if q.owner.is_some() {
-                        return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "" });
-                    }
-                    check_session(name, &q.spec.sessions, message.session.as_ref())?;
-                }
-                Ok(())
-            }
+            Ask::Send { items } => self.check_send(items),
+            Ask::Commit { sends, settles, states } => self.check_commit(sends, settles, states),
             Ask::Cancel { queue: name, seqs } => {
                 let q = queue(name)?;
                 let there = |seq: &Seq| {
@@ -70,6 +73,9 @@ impl Model {
             }
             Ask::Attach(attach) => {
                 let q = queue(&attach.queue)?;
+                if self.is_anothers(&attach.queue, attach.connection.map(|c| c.0)) {
+                    return Err(Refusal::QueueExclusive { queue: attach.queue.clone() });
+                }
                 match &attach.wants {
                     Wants::Any { .. } if q.sessioned() && attach.take => {
                         Err(Refusal::HoldRequired { queue: attach.queue.clone() })
@@ -115,6 +121,9 @@ impl Model {
             Ask::Settle { .. } => Ok(()),
             Ask::Accept(accept) => {
                 let q = queue(&accept.queue)?;
+                if self.is_anothers(&accept.queue, accept.connection.map(|c| c.0)) {
+                    return Err(Refusal::QueueExclusive { queue: accept.queue.clone() });
+                }
                 if !q.sessioned() {
                     return Err(Refusal::NoSessions { queue: accept.queue.clone() });
                 }
@@ -159,9 +168,47 @@ impl Model {
                 let msg =
                     queue(from)?.msgs.get(&seq.0).filter(|msg| !matches!(msg.place, Place::Out(_)));
                 msg.ok_or(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "" })?;
-                self.check(&Ask::Send { items: vec![(to.clone(), message.clone())] })
+                self.check_letter(to, message)
             }
         }
+    }
+
+    /// Every message, and that all of them find room where that is asked for.
+    pub(super) fn check_send(&self, items: &[(QueueName, Rc<Letter>)]) -> Result<(), Refusal> {
+        let mut filled: BTreeMap<&QueueName, (u64, u64)> = BTreeMap::new();
+        for (name, letter) in items {
+            self.check_letter(name, letter)?;
+            let q = self.state.queue(name);
+            let known = q.known(letter, self.now);
+            // Where messages are refused, windows do not grow: what is known is known.
+            if q.drops() || known.is_some() {
+                continue;
+            }
+            let (count, bytes) = filled.entry(name).or_insert_with(|| q.filled(self.now));
+            (*count, *bytes) = (*count + 1, *bytes + letter.size());
+            for (field, have, limit) in
+                [("length_max", *count, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)]
+            {
+                if let Some(limit) = limit.filter(|&limit| have > limit) {
+                    return Err(Refusal::QueueFull { queue: name.clone(), field, limit });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_letter(&self, name: &QueueName, letter: &Letter) -> Result<(), Refusal> {
+        let q = self.state.queues.get(name);
+        let q = q.ok_or(Refusal::QueueNotFound { queue: name.clone() })?;
+        if q.owner.is_some() {
+            return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "" });
+        }
+        check_session(name, &q.spec.sessions, letter.message.session.as_ref())
+    }
+
+    fn is_anothers(&self, name: &QueueName, connection: Option<u64>) -> bool {
+        let exclusive = self.state.queues.get(name).is_some_and(|q| q.spec.exclusive);
+        exclusive && self.lives.get(name).is_none_or(|life| life.connection != connection)
     }
 
     pub(super) fn check_target(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! What follows: how leases and holds end, what becomes due, and who must have been served.
+//! What follows: how leases and holds end, and who must have been served.
 
 use bytes::Bytes;
 use malote_engine::Wants;
@@ -8,14 +8,7 @@ use malote_model::{
 
 use super::check::check_session;
 use super::{Consumer, Model, Need};
-use crate::model::{Cause, Dead, Ev, Lease, Msg, Place, What, Why};
-
-/// Something that is due.
-enum Due {
-    Hold(LeaseToken),
-    Lease(LeaseToken),
-    Activate(QueueName, u64),
-}
+use crate::model::{Cause, Dead, End, Ev, Lease, Place, What, Why};
 
 impl Model {
     pub(super) fn settle(
@@ -41,31 +34,44 @@ impl Model {
                 continue;
             };
             assert_eq!(*outcome, Ok(()), "a good lease was refused: {token} of {seq} in {queue}");
-            match settlement {
-                Settlement::Complete => {
-                    self.note(Ev::Gone { queue: queue.clone(), seq, completed: true, taken: false })
-                }
-                Settlement::Abandon { delay_ms, changes } => {
-                    self.back(&queue, seq, Cause::Abandoned, *delay_ms, changes)
-                }
-                Settlement::Release { delay_ms } => {
-                    self.back(&queue, seq, Cause::Released, *delay_ms, &Changes::default())
-                }
-                Settlement::Defer { changes } => {
-                    self.note(Ev::Defer { queue: queue.clone(), seq, changes: changes.clone() })
-                }
-                Settlement::DeadLetter { reason, text, changes } => {
-                    let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                    self.dead_letter(&queue, seq, reason, changes);
-                }
-            }
+            self.settle_one(&queue, seq, settlement);
             let done = self.done(&queue);
             need = Need { durable: need.durable.max(done.durable), written: done.written };
         }
         if state.is_some() {
-            need.durable = self.span.1;
+            need.durable = self.end;
         }
         need
+    }
+
+    pub(super) fn settle_one(&mut self, queue: &QueueName, seq: u64, settlement: &Settlement) {
+        match settlement {
+            Settlement::Complete => {
+                self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Completed });
+            }
+            Settlement::Abandon { delay_ms, changes } => {
+                self.back(queue, seq, Cause::Abandoned, *delay_ms, changes);
+            }
+            Settlement::Release { delay_ms } => {
+                self.back(queue, seq, Cause::Released, *delay_ms, &Changes::default());
+            }
+            Settlement::Defer { .. } if self.is_over(queue, seq) => self.expire_message(queue, seq),
+            Settlement::Defer { changes } => {
+                self.note(Ev::Defer { queue: queue.clone(), seq, changes: changes.clone() });
+            }
+            Settlement::DeadLetter { reason, text, changes } => {
+                let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
+                self.dead_letter(queue, seq, reason, Cause::Released, changes);
+            }
+        }
+    }
+
+    /// A message that comes back was out for longer than it lives. Where that is known only roughly, the engine says.
+    fn is_over(&self, queue: &QueueName, seq: u64) -> bool {
+        let q = self.state.queue(queue);
+        let msg = &q.msgs[&seq];
+        let said = self.said_expired.contains(&(queue.clone(), seq));
+        q.expired(msg, self.now) || said && q.may_expire(msg, self.now)
     }
 
     pub(super) fn set_state(&mut self, hold: LeaseToken, state: &Option<Bytes>) {
@@ -97,8 +103,11 @@ impl Model {
                 _ => None,
             };
             if let Some(reason) = reason {
-                return self.dead_letter(queue, seq, reason, changes);
+                return self.dead_letter(queue, seq, reason, cause, changes);
             }
+        }
+        if self.is_over(queue, seq) {
+            return self.expire_message(queue, seq);
         }
         let due = if delay_ms == 0 { 0 } else { self.now + delay_ms };
         let session = msg.session.clone().filter(|_| q.sessioned());
@@ -115,15 +124,7 @@ impl Model {
         });
         if let Some(session) = held_back {
             for (seq, _) in self.state.queue(queue).out(&session) {
-                let (cause, changes) = (Cause::Released, Changes::default());
-                self.note(Ev::Back {
-                    queue: queue.clone(),
-                    seq,
-                    cause,
-                    due: 0,
-                    parked: false,
-                    changes,
-                });
+                self.back(queue, seq, Cause::Released, 0, &Changes::default());
             }
             if let Some(hold) = hold {
                 self.unhold(hold, false);
@@ -136,6 +137,7 @@ impl Model {
         queue: &QueueName,
         seq: u64,
         reason: DeadReason,
+        cause: Cause,
         changes: &Changes,
     ) {
         let q = self.state.queue(queue);
@@ -145,12 +147,12 @@ impl Model {
         let to = match &q.spec.dead_letter {
             _ if q.owner.is_some() => own,
             DeadLetterTarget::Drop if !asked => {
-                return self.note(Ev::Gone {
-                    queue: queue.clone(),
-                    seq,
-                    completed: false,
-                    taken: false,
-                });
+                let end = match reason {
+                    DeadReason::Expired => End::Expired,
+                    DeadReason::Overflowed => End::Overflowed,
+                    _ => End::Dropped(cause),
+                };
+                return self.note(Ev::Gone { queue: queue.clone(), seq, end });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
             DeadLetterTarget::Topic { .. } => unreachable!("there are no topics"),
@@ -162,15 +164,18 @@ impl Model {
             }
         };
         let from = q.owner.clone().unwrap_or(queue.clone());
+        // The delivery that was once too often counts.
+        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let dead = Dead {
             reason,
             from,
             from_seq: seq,
             receives: msg.receives,
-            failed: msg.failed + u32::from(!asked),
+            failed: msg.failed + u32::from(limit),
+            cause,
         };
-        let to_seq = self.next_place(&to, msg);
-        let (at, why) = ((if self.unsure { 0 } else { self.now }, self.now), Why::Dead(dead));
+        let to_seq = self.state.queue(&to).next_seq;
+        let (at, why) = (self.now, Why::Dead(dead));
         self.note(Ev::Move {
             from: queue.clone(),
             seq,
@@ -180,11 +185,6 @@ impl Model {
             why,
             changes: changes.clone(),
         });
-    }
-
-    pub(super) fn next_place(&self, queue: &QueueName, msg: &Msg) -> u64 {
-        let id = msg.sent.message_id.clone().unwrap_or_default();
-        self.placed.get(&(queue.clone(), id)).copied().unwrap_or(self.state.queue(queue).next_seq)
     }
 
     pub(super) fn end_hold(&mut self, hold: LeaseToken, cause: Cause) {
@@ -210,7 +210,8 @@ impl Model {
         self.note(Ev::Unhold { queue, session, lost });
     }
 
-    pub(super) fn disconnect(&mut self, connection: u64, clean: bool) {
+    /// Whoever consumed over a connection is gone with it.
+    pub(super) fn disconnect(&mut self, connection: u64) {
         let of = |c: &Consumer| c.connection == Some(connection);
         let gone: Vec<_> =
             self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
@@ -221,105 +222,14 @@ impl Model {
                 _ => self.forget(id),
             }
         }
-        let cause = if clean { Cause::Released } else { Cause::Lost };
-        for token in self.bound_to(connection) {
-            self.group += 1;
-            match self.state.leases.get(&token).cloned() {
-                Some(Lease { what: What::Session(_), .. }) => self.end_hold(token, cause),
-                Some(Lease { queue, what: What::Message(seq), .. }) => {
-                    self.back(&queue, seq, cause, 0, &Changes::default())
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// Leases and holds that end with a connection; what is under a hold ends with that.
-    pub fn bound_to(&self, connection: u64) -> Vec<LeaseToken> {
-        let of = |lease: &Lease| {
-            lease.connection == Some(connection) && lease.hold.is_none() && lease.bound
-        };
-        self.state.leases.iter().filter(|(_, lease)| of(lease)).map(|(&token, _)| token).collect()
-    }
-
-    fn due(&self) -> Vec<Due> {
-        let now = self.now;
-        let mut due = Vec::new();
-        for (&token, lease) in
-            self.state.leases.iter().filter(|(_, l)| l.hold.is_none() && l.until <= now)
-        {
-            due.push((
-                lease.until,
-                match lease.what {
-                    What::Session(_) => Due::Hold(token),
-                    What::Message(_) => Due::Lease(token),
-                },
-            ));
-        }
-        for (name, q) in &self.state.queues {
-            for (&seq, msg) in &q.msgs {
-                if let Place::Scheduled { due: at } = msg.place
-                    && at <= now
-                {
-                    due.push((at, Due::Activate(name.clone(), seq)));
-                }
-            }
-        }
-        due.sort_by_key(|(at, _)| *at);
-        due.into_iter().map(|(_, due)| due).collect()
-    }
-
-    /// Whether several messages may move in the step that ends now, in an order that only the engine knows.
-    pub fn may_move_several(&self, now: u64, connection: Option<u64>) -> bool {
-        let out =
-            |lease: &Lease| (lease.until <= now && lease.hold.is_none()) || lease.hold.is_some();
-        let leases = self.state.leases.values().filter(|lease| match connection {
-            Some(_) => lease.bound,
-            None => out(lease),
-        });
-        let scheduled = self.state.queues.values().flat_map(|q| q.msgs.values());
-        let scheduled =
-            scheduled.filter(|msg| matches!(msg.place, Place::Scheduled { due } if due <= now));
-        leases.count() + scheduled.count() > 1
-    }
-
-    /// What became due by now: lapsed leases and holds, schedules.
-    pub fn expire(&mut self) {
-        for due in self.due() {
-            self.group += 1;
-            match due {
-                Due::Hold(token) => self.end_hold(token, Cause::Lost),
-                Due::Lease(token) => {
-                    if let Some(Lease { queue, what: What::Message(seq), .. }) =
-                        self.state.leases.get(&token).cloned()
-                    {
-                        self.back(&queue, seq, Cause::Lost, 0, &Changes::default());
-                    }
-                }
-                Due::Activate(queue, seq) => {
-                    let msg = &self.state.queue(&queue).msgs[&seq];
-                    let Place::Scheduled { due } = msg.place else { continue };
-                    let to_seq = self.next_place(&queue, msg);
-                    let (why, changes) = (Why::Due, Changes::default());
-                    self.note(Ev::Move {
-                        from: queue.clone(),
-                        seq,
-                        to: queue,
-                        to_seq,
-                        at: (due, self.now),
-                        why,
-                        changes,
-                    });
-                }
-            }
-        }
     }
 
     /// Nobody waits for what could be given.
     pub fn check_served(&self) {
         for (id, c) in &self.consumers {
             let Some(q) = self.state.queues.get(&c.queue) else { continue };
-            if q.paused || (c.wants.is_some() && c.credit == 0) {
+            // What is over and still there goes in the next moment; until then a session may seem to wait for it.
+            if q.paused || q.overdue(self.now) || (c.wants.is_some() && c.credit == 0) {
                 continue;
             }
             let could = match &c.wants {

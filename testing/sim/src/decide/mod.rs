@@ -5,20 +5,29 @@
 
 mod check;
 mod happen;
+mod journal;
+mod life;
+mod time;
+mod together;
+
+pub use journal::Group;
+pub use together::{SetState, Settle};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::discriminant;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::command::{Accept, Attach, Grant, MoveWhy, Reply};
+use malote_engine::command::{Accept, Attach, Grant, MoveWhy, Receipt, Reply};
+use malote_engine::event::QueueId;
 use malote_engine::journal::Pos;
 use malote_engine::{ConsumerId, Held, Wants};
 use malote_model::{
-    Changes, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, When,
+    Changes, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, When,
 };
 
-use crate::model::{Cause, Ev, Lease, Msg, Place, State, What, Why};
+use self::life::Life;
+use crate::model::{Cause, End, Ev, Known, Lease, Letter, Msg, Place, State, What, Why};
 
 /// What a client asks. The engine's command is made from it.
 #[derive(Clone, Debug)]
@@ -26,6 +35,7 @@ pub enum Ask {
     Declare {
         name: QueueName,
         spec: QueueSpec,
+        connection: Option<u64>,
     },
     Update {
         name: QueueName,
@@ -42,7 +52,12 @@ pub enum Ask {
         paused: bool,
     },
     Send {
-        items: Vec<(QueueName, Rc<Message>)>,
+        items: Vec<(QueueName, Rc<Letter>)>,
+    },
+    Commit {
+        sends: Vec<(QueueName, Rc<Letter>)>,
+        settles: Vec<Settle>,
+        states: Vec<SetState>,
     },
     Cancel {
         queue: QueueName,
@@ -103,7 +118,7 @@ pub enum Ask {
         from: QueueName,
         seq: Seq,
         to: QueueName,
-        message: Rc<Message>,
+        message: Rc<Letter>,
     },
 }
 
@@ -115,6 +130,13 @@ pub const REDRIVE: MoveWhy = MoveWhy::Redrive;
 pub struct Need {
     pub durable: Pos,
     pub written: Pos,
+}
+
+impl Need {
+    fn and(self, other: Need) -> Need {
+        let durable = self.durable.max(other.durable);
+        Need { durable, written: self.written.max(other.written) }
+    }
 }
 
 /// Somebody who waits for messages or for a session. Over with a restart.
@@ -131,13 +153,9 @@ pub struct Consumer {
     pub once: Option<(u64, u64)>,
 }
 
+/// A change, and where the group ends that it stands in.
 struct Entry {
-    lo: Pos,
-    hi: Pos,
-    /// The step has several groups: a cut may go between them.
-    many: bool,
-    /// Changes of one group happen together.
-    group: u32,
+    end: Pos,
     ev: Ev,
 }
 
@@ -152,15 +170,35 @@ pub struct Model {
     pub ended: BTreeSet<ConsumerId>,
     /// Every token ever issued, and for which queue.
     pub issued: BTreeMap<LeaseToken, QueueName>,
-    span: (Pos, Pos),
-    many: bool,
-    group: u32,
-    /// Where the engine was seen to put messages, by their ids, when several moved in one step.
-    pub placed: BTreeMap<(QueueName, String), u64>,
+    /// Where the group of what is decided now ends.
+    end: Pos,
+    /// Names of the engine's queues.
+    pub names: BTreeMap<QueueId, QueueName>,
+    /// What must stand in the journal of this step.
+    noted: Vec<String>,
+    /// What expired in this group, by the engine's word.
+    said_expired: BTreeSet<(QueueName, u64)>,
+    /// Since the last start: who used which queue when, and queues whose last consumer left.
+    lives: BTreeMap<QueueName, Life>,
+    leaving: BTreeSet<QueueName>,
+    /// Where each queue stood before a step of many groups: an answer in it may rest on that.
+    before: Option<BTreeMap<QueueName, Pos>>,
     now: u64,
+    /// When what is due was last done.
+    expired_at: u64,
     pub verbose: bool,
-    /// What became due may have been done, and noted, before the last crash.
-    pub unsure: bool,
+    pub happened: Happened,
+}
+
+/// What a run went through that only the model can tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Happened {
+    pub duplicates: u64,
+    pub expired: u64,
+    pub overflowed: u64,
+    /// Queues that went by themselves.
+    pub went: u64,
+    pub committed: u64,
 }
 
 fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {
@@ -171,93 +209,57 @@ fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {
 }
 
 impl Model {
-    /// A step of the engine at `now` that put its groups between `lo` and `hi`.
-    pub fn begin(&mut self, now: u64, lo: Pos, hi: Pos, many: bool) {
-        (self.now, self.span, self.many) = (now, (lo, hi), many);
-        self.group += 1;
-        self.placed.clear();
+    /// Something happens in the engine at `now`; its group ends there.
+    pub fn begin(&mut self, now: u64, end: Pos) {
+        (self.now, self.end) = (now, end);
+        self.said_expired.clear();
     }
 
     fn note(&mut self, ev: Ev) {
-        let (lo, hi) = self.span;
         if self.verbose {
             eprintln!("    model: {ev:?}");
         }
-        self.state.inexact = self.many;
-        self.state.apply(&ev, if self.many { lo } else { hi });
-        self.log.push_back(Entry { lo, hi, many: self.many, group: self.group, ev });
+        self.noted.push(journal::words(&self.state, &ev));
+        self.state.apply(&ev, self.end);
+        self.log.push_back(Entry { end: self.end, ev });
     }
 
     /// Everything up to here is durable.
     pub fn durable(&mut self, pos: Pos) {
-        while self.log.front().is_some_and(|entry| entry.hi <= pos) {
-            if let Some(Entry { hi, ev, .. }) = self.log.pop_front() {
-                self.base.apply(&ev, hi);
+        while self.log.front().is_some_and(|entry| entry.end <= pos) {
+            if let Some(Entry { end, ev }) = self.log.pop_front() {
+                self.base.apply(&ev, end);
             }
         }
     }
 
-    /// The journal was cut here. `failed` tells of a message whether it is there, and how often it failed. Says
-    /// whether the cut went through the middle of a step, so that totals are not known.
-    pub fn crash(&mut self, cut: Pos, failed: impl Fn(&QueueName, u64) -> Option<u32>) -> bool {
+    /// The journal was cut here, and the broker started again at `now`.
+    pub fn crash(&mut self, cut: Pos, now: u64) {
         let mut state = std::mem::take(&mut self.base);
-        let mut unsure = false;
-        let mut included: BTreeMap<u32, bool> = BTreeMap::new();
-        for Entry { lo, hi, many, group, ev } in self.log.drain(..) {
-            if hi <= cut {
-                state.apply(&ev, hi);
-            } else if many && lo < cut {
-                unsure = true;
-                // What is bound ends differently if the step was not journaled; the rest is done again.
-                let (queue, seq) = match &ev {
-                    Ev::Back { queue, seq, .. } | Ev::Gone { queue, seq, .. } => (queue, *seq),
-                    Ev::Move { from, seq, why: Why::Dead(_), .. } => (from, *seq),
-                    Ev::Unhold { .. } if included.get(&group) == Some(&true) => {
-                        state.apply(&ev, hi);
-                        continue;
-                    }
-                    _ => continue,
-                };
-                let Some(msg) = state.queues.get(queue).and_then(|q| q.msgs.get(&seq)) else {
-                    continue;
-                };
-                let Place::Out(token) = msg.place else { continue };
-                if !state.leases.get(&token).is_some_and(|lease| lease.bound) {
-                    continue;
-                }
-                let is = failed(queue, seq).is_none_or(|failed| failed == msg.failed + 1);
-                included.insert(group, is);
-                if is {
-                    state.apply(&ev, hi);
-                }
-            }
+        for Entry { end, ev } in self.log.drain(..).filter(|entry| entry.end <= cut) {
+            state.apply(&ev, end);
         }
         state.apply(&Ev::Boot, cut);
         self.base = state.clone();
         self.state = state;
         self.consumers.clear();
         self.ended.clear();
-        unsure
-    }
-
-    /// Takes the engine's totals over after a cut in the middle of a step.
-    pub fn adopt_totals(&mut self, totals: &BTreeMap<QueueName, malote_engine::Totals>) {
-        for state in [&mut self.state, &mut self.base] {
-            for (name, q) in &mut state.queues {
-                if let Some(totals) = totals.get(name) {
-                    q.totals = *totals;
-                }
-            }
+        self.noted.clear();
+        self.begin_lives(now);
+        for q in self.state.queues.values_mut() {
+            q.loose = true;
         }
     }
 
     fn eager(&self, queue: &QueueName) -> Need {
-        let durable = self.state.queues.get(queue).map_or(Pos::ZERO, |q| q.eager);
+        let now = || self.state.queues.get(queue).map(|q| q.eager);
+        let before = self.before.as_ref().map(|before| before.get(queue).copied());
+        let durable = before.unwrap_or_else(now).unwrap_or(Pos::ZERO);
         Need { durable, written: Pos::ZERO }
     }
 
     fn done(&self, queue: &QueueName) -> Need {
-        let hi = self.span.1;
+        let hi = self.end;
         match self.state.queues.get(queue).is_none_or(|q| q.durable()) {
             true => Need { durable: hi, written: hi },
             false => Need { durable: Pos::ZERO, written: hi },
@@ -286,9 +288,12 @@ impl Model {
             assert!(waits, "no answer to {ask:?}");
             return self.wait(request, ask);
         };
-        // A wait that is answered at once: what it is given is looked at like any delivery.
-        if waits && answer.is_ok() {
+        // A wait that is answered at once: what it is given is looked at like any delivery, and an end like any other.
+        if waits && (answer.is_ok() || self.check(ask).is_ok()) {
             return self.wait(request, ask);
+        }
+        if let Ask::Declare { name, connection, .. } = ask {
+            self.asked_for(name, *connection);
         }
         match self.check(ask) {
             Err(refusal) => {
@@ -296,6 +301,10 @@ impl Model {
                 match ask {
                     Ask::Settle { leases, .. } | Ask::Renew { leases, .. } => {
                         self.eager_of_tokens(leases)
+                    }
+                    Ask::Commit { settles, .. } => {
+                        let tokens: Vec<_> = settles.iter().map(|(_, token, _)| *token).collect();
+                        self.eager_of_tokens(&tokens)
                     }
                     Ask::SetState { hold, .. } | Ask::ReleaseSession { hold } => {
                         self.eager_of_tokens(&[*hold])
@@ -316,26 +325,23 @@ impl Model {
     fn effect(&mut self, ask: &Ask, reply: &Reply) -> Need {
         let now = self.now;
         match (ask, reply) {
-            (Ask::Declare { name, spec }, Reply::Declared { created }) => {
+            (Ask::Declare { name, spec, connection }, Reply::Declared { created }) => {
                 assert_eq!(*created, !self.state.queues.contains_key(name), "declared {name}");
                 if !created {
                     return self.eager(name);
                 }
                 self.note(Ev::Declare { name: name.clone(), spec: spec.clone() });
-                Need { durable: self.span.1, ..Need::default() }
+                let connection = connection.filter(|_| spec.exclusive);
+                self.lives.insert(name.clone(), Life::new(now, connection));
+                Need { durable: self.end, ..Need::default() }
             }
             (Ask::Update { name, spec }, Reply::Done) => {
-                self.note(Ev::Update { name: name.clone(), spec: spec.clone() });
-                Need { durable: self.span.1, ..Need::default() }
+                self.note(Ev::Update { name: name.clone(), spec: spec.clone(), at: now });
+                Need { durable: self.end, ..Need::default() }
             }
             (Ask::Delete { name }, Reply::Done) => {
-                let dead = name.dead_letters();
-                let of = |c: &Consumer| c.queue == *name || c.queue == dead;
-                let ended: Vec<_> =
-                    self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
-                self.ended.extend(ended);
-                self.note(Ev::Delete { name: name.clone() });
-                Need { durable: self.span.1, ..Need::default() }
+                self.delete(name);
+                Need { durable: self.end, ..Need::default() }
             }
             (Ask::Purge { queue }, Reply::Count(count)) => {
                 let out = |msg: &&Msg| !matches!(msg.place, Place::Out(_));
@@ -349,17 +355,11 @@ impl Model {
                     return self.eager(queue);
                 }
                 self.note(Ev::Pause { queue: queue.clone(), paused: *paused });
-                Need { durable: self.span.1, ..Need::default() }
+                Need { durable: self.end, ..Need::default() }
             }
-            (Ask::Send { items }, Reply::Sent(seqs)) => {
-                assert_eq!(seqs.len(), items.len(), "one sequence for each");
-                let mut need = Need::default();
-                for ((queue, message), seq) in items.iter().zip(seqs) {
-                    self.put(queue, message, seq.seq);
-                    let done = self.done(queue);
-                    need = Need { durable: need.durable.max(done.durable), written: done.written };
-                }
-                need
+            (Ask::Send { items }, Reply::Sent(receipts)) => self.send(items, receipts),
+            (Ask::Commit { sends, settles, states }, Reply::Sent(receipts)) => {
+                self.commit(sends, settles, states, receipts)
             }
             (Ask::Cancel { queue, seqs }, Reply::Count(count)) => {
                 let seqs: BTreeSet<u64> = seqs.iter().map(|seq| seq.0).collect();
@@ -368,12 +368,7 @@ impl Model {
                     return Need::default();
                 }
                 for seq in seqs {
-                    self.note(Ev::Gone {
-                        queue: queue.clone(),
-                        seq,
-                        completed: false,
-                        taken: false,
-                    });
+                    self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Cancelled });
                 }
                 self.done(queue)
             }
@@ -395,8 +390,8 @@ impl Model {
                 }
                 Need::default()
             }
-            (Ask::Disconnect { connection, clean }, Reply::Done) => {
-                self.disconnect(*connection, *clean);
+            (Ask::Disconnect { connection, .. }, Reply::Done) => {
+                self.disconnect(*connection);
                 Need::default()
             }
             (
@@ -439,7 +434,7 @@ impl Model {
                         (have, said) => panic!("renewing {token}: {said:?}, but it is {have:?}"),
                     }
                 }
-                Need { written: self.span.1, ..self.eager_of_tokens(leases) }
+                Need { written: self.end, ..self.eager_of_tokens(leases) }
             }
             (Ask::Accept(accept), Reply::Accepted(held)) => {
                 let held = held.as_ref().expect("a free session is given");
@@ -451,7 +446,7 @@ impl Model {
             }
             (Ask::SetState { hold, state }, Reply::Done) => {
                 self.set_state(*hold, state);
-                Need { durable: self.span.1, ..Need::default() }
+                Need { durable: self.end, ..Need::default() }
             }
             (Ask::GetState { queue, session, .. }, Reply::State(at)) => {
                 let have =
@@ -476,7 +471,7 @@ impl Model {
                 let mut need = Need::default();
                 for (seq, to) in items {
                     if self.state.queue(from).msgs.contains_key(&seq.0) {
-                        let (to_seq, at) = (self.state.queue(to).next_seq, (now, now));
+                        let (to_seq, at) = (self.state.queue(to).next_seq, now);
                         let changes = Changes::default();
                         let ev = Ev::Move {
                             from: from.clone(),
@@ -497,12 +492,8 @@ impl Model {
                 need
             }
             (Ask::Replace { from, seq, to, message }, Reply::Sent(seqs)) => {
-                self.note(Ev::Gone {
-                    queue: from.clone(),
-                    seq: seq.0,
-                    completed: false,
-                    taken: false,
-                });
+                self.note(Ev::Gone { queue: from.clone(), seq: seq.0, end: End::Replaced });
+                assert!(!seqs[0].duplicate, "what is meant to replace is never a duplicate");
                 self.put(to, message, seqs[0].seq);
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }
@@ -511,24 +502,53 @@ impl Model {
         }
     }
 
-    fn put(&mut self, queue: &QueueName, message: &Rc<Message>, seq: Seq) {
+    /// Messages go in, or were sent before.
+    fn send(&mut self, items: &[(QueueName, Rc<Letter>)], receipts: &[Receipt]) -> Need {
+        assert_eq!(receipts.len(), items.len(), "one receipt for each");
+        let mut need = Need::default();
+        for ((queue, letter), receipt) in items.iter().zip(receipts) {
+            let q = self.state.queue(queue);
+            let done = match q.known(letter, self.now) {
+                Some(Known { seq, rests, perhaps, .. }) if receipt.duplicate || !perhaps => {
+                    let said = (receipt.seq.0, receipt.duplicate);
+                    assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
+                    self.happened.duplicates += 1;
+                    let durable = if q.durable() { rests } else { Pos::ZERO };
+                    Need { durable, written: Pos::ZERO }
+                }
+                _ => {
+                    assert!(!receipt.duplicate, "{queue} knows nothing of {letter:?}");
+                    self.put(queue, letter, receipt.seq);
+                    self.done(queue)
+                }
+            };
+            need = need.and(done);
+        }
+        need
+    }
+
+    fn put(&mut self, queue: &QueueName, letter: &Rc<Letter>, seq: Seq) {
         let q = self.state.queue(queue);
         assert_eq!(seq.0, q.next_seq, "sequences are dense");
+        let message = &letter.message;
         let place = match message.when {
             When::Now if q.spec.delay_ms > 0 => Place::Here { due: self.now + q.spec.delay_ms },
             When::Delay(ms) if ms > 0 => Place::Here { due: self.now + ms },
             When::At(at) if at.0 > self.now => Place::Scheduled { due: at.0 },
             When::Now | When::Delay(_) | When::At(_) => Place::Here { due: 0 },
         };
+        let lives = !matches!(place, Place::Scheduled { .. });
         let msg = Msg {
-            sent: message.clone(),
+            sent: letter.clone(),
             properties: message.properties.clone(),
             session: message.session.clone().filter(|_| q.sessioned()),
             place,
             receives: 0,
             failed: 0,
             released: 0,
-            at: (self.now, self.now),
+            at: self.now,
+            own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
+            timed: false,
             dead: None,
             rests: Pos::ZERO,
         };
@@ -536,18 +556,16 @@ impl Model {
     }
 
     fn attach(&mut self, attach: &Attach, once: Option<(u64, u64)>) {
-        self.consumers.insert(
-            attach.consumer,
-            Consumer {
-                queue: attach.queue.clone(),
-                connection: attach.connection.map(|c| c.0),
-                wants: Some(attach.wants.clone()),
-                credit: attach.credit,
-                take: attach.take,
-                lock_ms: attach.lock_ms,
-                once,
-            },
-        );
+        let consumer = Consumer {
+            queue: attach.queue.clone(),
+            connection: attach.connection.map(|c| c.0),
+            wants: Some(attach.wants.clone()),
+            credit: attach.credit,
+            take: attach.take,
+            lock_ms: attach.lock_ms,
+            once,
+        };
+        self.add_consumer(attach.consumer, consumer);
     }
 
     /// A long poll or a waiting accept begins.
@@ -572,15 +590,11 @@ impl Model {
                     lock_ms: accept.lock_ms,
                     once,
                 };
-                self.consumers.insert(accept.consumer, c);
+                self.add_consumer(accept.consumer, c);
             }
             _ => {}
         }
         Need::default()
-    }
-
-    fn forget(&mut self, id: ConsumerId) {
-        self.consumers.remove(&id);
     }
 
     /// The consumer that answers a request.
@@ -645,7 +659,7 @@ impl Model {
             deferred: false,
         };
         self.note(Ev::Hold { token: held.hold, lease: Box::new(lease) });
-        Need { durable, written: self.span.1 }
+        Need { durable, written: self.end }
     }
 
     fn issue(&mut self, token: LeaseToken, queue: &QueueName) {
@@ -740,11 +754,11 @@ impl Model {
         if !q.durable() {
             durable = Pos::ZERO;
         }
-        let hi = self.span.1;
+        let hi = self.end;
         if by.take {
             assert_eq!(grant.lease, None, "taken without a lease");
             let durable = if q.durable() { hi } else { Pos::ZERO };
-            self.note(Ev::Gone { queue: by.queue.clone(), seq, completed: true, taken: true });
+            self.note(Ev::Gone { queue: by.queue.clone(), seq, end: End::Taken });
             return Need { durable: need.durable.max(durable), written: hi };
         }
         let token = grant.lease.expect("granted with a lease");

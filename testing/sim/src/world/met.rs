@@ -1,5 +1,7 @@
 //! What a run went through.
 
+use crate::decide::Happened;
+
 /// What a run went through: one that meets nothing proves nothing.
 #[derive(Default, Debug, Clone, Copy)]
 pub struct Met {
@@ -23,6 +25,15 @@ pub struct Met {
     pub restored: u64,
     pub recycled: u64,
     pub full: u64,
+    pub duplicates: u64,
+    pub expired: u64,
+    pub overflowed: u64,
+    pub went: u64,
+    pub committed: u64,
+    pub compactions: u64,
+    pub copied: u64,
+    pub restores: u64,
+    pub scrubbed: u64,
 }
 
 impl Met {
@@ -33,7 +44,18 @@ impl Met {
         }
     }
 
-    fn all(&mut self) -> [&mut u64; 20] {
+    /// Takes over what the model counted.
+    pub(super) fn note(&mut self, happened: &mut Happened) {
+        let Happened { duplicates, expired, overflowed, went, committed } =
+            std::mem::take(happened);
+        self.duplicates += duplicates;
+        self.expired += expired;
+        self.overflowed += overflowed;
+        self.went += went;
+        self.committed += committed;
+    }
+
+    fn all(&mut self) -> [&mut u64; 29] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -55,10 +77,19 @@ impl Met {
             &mut self.restored,
             &mut self.recycled,
             &mut self.full,
+            &mut self.duplicates,
+            &mut self.expired,
+            &mut self.overflowed,
+            &mut self.went,
+            &mut self.committed,
+            &mut self.compactions,
+            &mut self.copied,
+            &mut self.restores,
+            &mut self.scrubbed,
         ]
     }
 
-    fn values(&self) -> [u64; 20] {
+    fn values(&self) -> [u64; 29] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

@@ -5,23 +5,31 @@
 //! reference model, and every answer is checked against it before and when it leaves.
 
 mod check;
+mod command;
+mod crash;
 mod met;
+mod upkeep;
 
 use check::Expected;
+use command::command_of;
 pub use met::Met;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use malote_engine::command::{Command, ConnectionId, Grant, Notice, Peeked, Reply};
+use malote_engine::command::{Command, Grant, Notice, Peeked, Reply};
+use malote_engine::compact::Compaction;
 use malote_engine::core::{Core, Output, To, Turn};
-use malote_engine::journal::{Chunk, Options, Pos, Recovered, recover};
-use malote_engine::{ConsumerId, Outgoing, Peek, QueueFacts, StateChange, Stored};
-use malote_model::{Message, QueueName, Refusal, Seq, Timestamp};
+use malote_engine::event::Event;
+use malote_engine::journal::{
+    Chunk, FLAG_MORE, HEADER_BYTES, KIND_MARK, Options, Pos, Recovered, decode_frame, recover,
+};
+use malote_engine::{ConsumerId, Peek, QueueFacts};
+use malote_model::{QueueName, Refusal, Seq, Timestamp};
 
 use crate::clients::Clients;
-use crate::decide::{Ask, Model, Need, REDRIVE};
+use crate::decide::{Ask, Group, Model, Need};
 use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
 
@@ -43,7 +51,11 @@ pub struct World {
     pub now: u64,
     pub rng: Rng,
     options: Options,
-    unwritten: VecDeque<Chunk>,
+    /// Copies that are being made after a snapshot.
+    compaction: Option<(Compaction, BTreeSet<u64>)>,
+    /// A turn's chunks each; those of the turn under way.
+    unwritten: VecDeque<VecDeque<Chunk>>,
+    turn_chunks: VecDeque<Chunk>,
     pending: Vec<Pending>,
     asked: BTreeMap<u64, (usize, Ask)>,
     next_request: u64,
@@ -56,8 +68,6 @@ pub struct World {
     tight: bool,
     /// A bit was turned: what cannot be read is no wonder, but what can be read must be right.
     flipped: bool,
-    /// A read failed or the journal is poisoned: only a crash helps.
-    broken: bool,
 }
 
 /// Requests of the world itself.
@@ -76,6 +86,8 @@ impl World {
             salt: rng.next_u64() as u32,
             snapshot_after_bytes: 32 << 10,
             snapshot_after_ratio: 1,
+            compact_floor_bytes: rng.below(3) * (100 << 10),
+            scrub_bytes_per_s: 0,
         };
         let disk = SimDisk::new();
         let mut core = Core::new(1);
@@ -90,7 +102,9 @@ impl World {
             now: 1_700_000_000_000,
             rng,
             options,
+            compaction: None,
             unwritten: VecDeque::new(),
+            turn_chunks: VecDeque::new(),
             pending: Vec::new(),
             asked: BTreeMap::new(),
             next_request: 1,
@@ -101,18 +115,19 @@ impl World {
             met: Met::default(),
             tight: false,
             flipped: false,
-            broken: false,
         };
         world.model.verbose = verbose;
-        world.boot().unwrap_or_else(|error| panic!("no first boot: {error}"));
+        let at = world.boot().unwrap_or_else(|error| panic!("no first boot: {error}"));
+        world.model.crash(Pos::ZERO, at);
         for (name, spec) in world.clients.queues.clone() {
-            world.turn(vec![(0, Ask::Declare { name, spec })]);
+            world.turn(vec![(0, Ask::Declare { name, spec, connection: None })]);
         }
         world.flush();
         world
     }
 
-    fn boot(&mut self) -> std::io::Result<()> {
+    /// The time at which it began.
+    fn boot(&mut self) -> std::io::Result<u64> {
         let random = self.rng.next_u64();
         self.now = self.now.max(self.core.last_at().0);
         let live = self.core.go_live(&mut self.journal.appender, Timestamp(self.now), random);
@@ -122,7 +137,7 @@ impl World {
         }
         self.journal.syncer.sync()?;
         self.now += 1;
-        Ok(())
+        Ok(self.now - 1)
     }
 
     /// Notes what happened, for whoever must understand a failure.
@@ -152,10 +167,6 @@ impl World {
     /// One random step; a crash now and then.
     pub fn step(&mut self) {
         self.met.steps += 1;
-        if self.broken {
-            // Part of a step may be written that the model knows nothing of.
-            return self.begin_anew();
-        }
         if self.journal.marks.poisoned() {
             self.met.faults += 1;
             return self.crash();
@@ -168,14 +179,22 @@ impl World {
             }
             440..700 => self.write_one(),
             700..850 => self.sync(),
-            850..900 => drop(self.journal.keeper.step()),
+            850..890 => drop(self.journal.keeper.step()),
+            890..900 | 992.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
                 self.now += 1 + self.rng.below(ms);
                 self.say(|| String::from("the clock jumps"));
             }
+            988..992 => {
+                if let Some((at, asks)) = Clients::at_the_edge(self) {
+                    self.now = at;
+                    self.turn_at_once(asks);
+                }
+            }
             930..950 if self.journal.snapshotter.due() || self.rng.chance(20) => self.snapshot(),
-            950..955 => self.journal.appender.mark(),
+            950..953 => self.journal.appender.mark(),
+            953..955 => self.scrub(),
             955..965 => {
                 self.turn(Vec::new());
                 self.check_all();
@@ -205,8 +224,7 @@ impl World {
         self.disk.set_faults(faults);
     }
 
-    fn call(&mut self, work: impl FnOnce(&mut Turn<'_>)) -> (Pos, Pos, Vec<Output>) {
-        let lo = self.journal.appender.end_pos();
+    fn call(&mut self, work: impl FnOnce(&mut Turn<'_>)) -> (Vec<Group>, Vec<Output>) {
         let mut out = Vec::new();
         let publish = self.journal.pool.publish_allowed();
         let mut turn = Turn::new(
@@ -217,42 +235,75 @@ impl World {
             publish,
         );
         work(&mut turn);
-        (lo, self.journal.appender.end_pos(), out)
+        let groups = self.take_chunks();
+        self.model.hear(&groups);
+        (groups, out)
+    }
+
+    /// What was appended, and what it says.
+    fn take_chunks(&mut self) -> Vec<Group> {
+        let mut groups = Vec::new();
+        let mut events = Vec::new();
+        for chunk in self.journal.appender.take().into_iter().flatten() {
+            let (mut pos, bytes) = (chunk.start(), chunk.bytes());
+            // A segment's header comes first.
+            if pos.offset() == 0 {
+                pos = Pos::new(pos.generation(), HEADER_BYTES as u32);
+            }
+            while pos < chunk.end() {
+                let rest = &bytes[(pos.offset() - chunk.start().offset()) as usize..];
+                let frame = decode_frame(rest, pos, self.options.salt)
+                    .unwrap_or_else(|error| panic!("appended at {pos}: {error}"));
+                pos = Pos::new(pos.generation(), pos.offset() + frame.len_bytes() as u32);
+                if frame.kind == KIND_MARK {
+                    continue;
+                }
+                let event = Event::decode(frame.kind, frame.body);
+                events.push(event.unwrap_or_else(|| panic!("at {pos}: what is {}?", frame.kind)));
+                if frame.flags & FLAG_MORE == 0 {
+                    groups.push(Group { end: pos, events: std::mem::take(&mut events) });
+                }
+            }
+            self.turn_chunks.push_back(chunk);
+        }
+        groups
+    }
+
+    fn end_turn(&mut self) {
+        let chunks = std::mem::take(&mut self.turn_chunks);
+        if !chunks.is_empty() {
+            self.unwritten.push_back(chunks);
+        }
     }
 
     /// What is due, some commands, deliveries.
     pub fn turn(&mut self, asks: Vec<(usize, Ask)>) {
+        self.now += self.rng.below(20);
+        self.turn_at_once(asks);
+    }
+
+    fn turn_at_once(&mut self, asks: Vec<(usize, Ask)>) {
         // Without any room even time stands still: that far it does not come here.
         let many = |(_, ask): &(usize, Ask)| matches!(ask, Ask::Disconnect { .. });
         if self.tight && (self.journal.pool.spares() == 0 || asks.iter().any(many)) {
             self.make_room();
         }
-        self.now += self.rng.below(20);
         let now = self.now;
-        let several = self.model.may_move_several(now, None);
-        let (lo, hi, out) = self.call(|turn| turn.expire());
-        self.model.begin(now, lo, hi, true);
-        if several && lo != hi {
-            self.see_places();
-            if self.broken {
-                return; // the write failed: nobody will ever hear of this
-            }
-        }
-        self.model.expire();
-        self.take_in(out, None, lo);
+        let (groups, out) = self.call(|turn| turn.expire());
+        self.model.expire(now, &groups, !self.tight);
+        self.take_in(out, None, &groups);
         for (client, ask) in asks {
             self.command(client, ask);
-            if self.broken {
-                return;
-            }
         }
-        let (lo, hi, out) = self.call(|turn| turn.dispatch());
-        self.model.begin(now, lo, hi, false);
-        self.take_in(out, None, lo);
+        let (groups, out) = self.call(|turn| turn.dispatch());
+        self.model.leave(now, &groups, !self.tight);
+        self.take_in(out, None, &groups);
         if !self.tight {
             self.model.check_served();
         }
-        self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
+        self.model.check_limits(!self.tight);
+        self.end_turn();
+        self.met.note(&mut self.model.happened);
         self.release();
     }
 
@@ -270,64 +321,16 @@ impl World {
         self.next_request += 1;
         self.met.commands += 1;
         let now = self.now;
-        let several = match ask {
-            Ask::Disconnect { connection, .. } => {
-                self.model.may_move_several(now, Some(connection))
-            }
-            _ => false,
-        };
         let command = command_of(&ask);
-        let (lo, hi, out) = self.call(|turn| turn.command(request, command));
-        self.say(|| format!("{now} #{request} client {client} {}", short(&ask)));
-        self.model.begin(now, lo, hi, matches!(ask, Ask::Disconnect { .. }));
-        if several && lo != hi {
-            self.see_places();
-            if self.broken {
-                return; // the write failed: nobody will ever hear of this
-            }
-        }
-        if let Ok(watched) = std::env::var("MALOTE_WATCH") {
-            for queue in watched.split(',') {
-                if let Ok(queue) = QueueName::new(queue)
-                    && self.model.state.queues.contains_key(&queue)
-                {
-                    let seqs: Vec<u64> = self.peek(&queue).iter().map(|p| p.seq.0).collect();
-                    eprintln!("    engine: {queue} {seqs:?}");
-                }
-            }
-        }
+        let (groups, out) = self.call(|turn| turn.command(request, command));
+        self.say(|| format!("{now} #{request} client {client} {ask:?}"));
         self.asked.insert(request, (client, ask.clone()));
-        self.take_in(out, Some((request, ask)), lo);
-    }
-
-    /// Reads where several messages that moved at once came to stand.
-    fn see_places(&mut self) {
-        self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
-        while let Some(chunk) = self.unwritten.pop_front() {
-            if self.journal.writer.write(&chunk).is_err() {
-                self.broken = true;
-                return;
-            }
-        }
-        let names: Vec<_> = self.model.state.queues.keys().cloned().collect();
-        for name in names {
-            for peeked in self.peek(&name) {
-                if self.model.state.queue(&name).msgs.contains_key(&peeked.seq.0) {
-                    continue;
-                }
-                let Ok(stored) = Stored::read_now(&self.journal.segments, peeked.pos) else {
-                    assert!(self.flipped, "{} of {name}, which moved, cannot be read", peeked.seq);
-                    self.broken = true;
-                    return;
-                };
-                let id = stored.message.message_id.unwrap_or_default();
-                self.model.placed.insert((name.clone(), id), peeked.seq.0);
-            }
-        }
+        self.take_in(out, Some((request, ask)), &groups);
     }
 
     fn look(&mut self, command: Command) -> Result<Reply, Refusal> {
-        let (_, _, mut out) = self.call(|turn| turn.command(LOOK, command));
+        let (groups, mut out) = self.call(|turn| turn.command(LOOK, command));
+        assert!(groups.is_empty(), "looking changes nothing");
         match out.pop().map(|output| output.to) {
             Some(To::Request(LOOK, answer)) => answer,
             other => panic!("a look was answered with {other:?}"),
@@ -347,17 +350,25 @@ impl World {
     }
 
     /// The outputs of one step: checked by the model, then kept until the marks allow.
-    fn take_in(&mut self, out: Vec<Output>, own: Option<(u64, Ask)>, lo: Pos) {
-        let (now, mut last) = (self.now, lo);
+    fn take_in(&mut self, mut out: Vec<Output>, own: Option<(u64, Ask)>, groups: &[Group]) {
+        let now = self.now;
         let mut own_need = Need::default();
         if let Some((request, ask)) = &own {
-            let is_own = |output: &&Output| matches!(&output.to, To::Request(r, _) if r == request);
-            let answer = out.iter().find(is_own).map(|output| match &output.to {
+            let is_own = |output: &Output| matches!(&output.to, To::Request(r, _) if r == request);
+            let at = out.iter().position(is_own);
+            let answer = at.map(|at| match &out[at].to {
                 To::Request(_, answer) => answer,
-                To::Consumer(..) | To::Route(..) => unreachable!("a request was found"),
+                To::Consumer(..) | To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("a request was found")
+                }
             });
+            let mut expected = Vec::new();
             if matches!(answer, Some(Err(Refusal::DiskFull))) {
-                let publishes = matches!(ask, Ask::Send { .. } | Ask::Replace { .. });
+                let publishes = match ask {
+                    Ask::Send { .. } | Ask::Replace { .. } => true,
+                    Ask::Commit { sends, .. } => !sends.is_empty(),
+                    _ => false,
+                };
                 let spent = self.tight && self.journal.pool.spares() == 0;
                 assert!(publishes || spent, "{ask:?}: there is room for settling");
                 self.met.refused += 1;
@@ -365,23 +376,43 @@ impl World {
                 if let (Some(Ok(Reply::Delivered(grants))), Ask::ReceiveDeferred { queue, .. }) =
                     (answer, ask)
                 {
-                    let expected = self.expected(queue, grants);
-                    own_need = self.model.ask(*request, ask, answer);
-                    let to = To::Request(*request, Ok(Reply::Delivered(grants.clone())));
-                    let Some(output) = out.iter().find(is_own) else { return };
-                    let (durable, written) = (output.durable, output.written);
-                    self.pending.push(Pending { to, durable, written, need: own_need, expected });
-                    return;
+                    expected = self.expected(queue, grants);
+                }
+                let end = self.journal.appender.end_pos();
+                let mut own = groups.iter().filter(|group| !group.is_overflow());
+                match own.next() {
+                    Some(group) => self.model.take_up(now, group),
+                    None => self.model.begin(now, end),
                 }
                 own_need = self.model.ask(*request, ask, answer);
+                let several =
+                    matches!(ask, Ask::Disconnect { .. }) || self.model.waiting(*request).is_some();
+                assert!(several || own.next().is_none(), "{ask:?} happens wholly or not at all");
                 self.met.refused += u64::from(matches!(answer, Some(Err(_))));
+            }
+            match ask {
+                Ask::Disconnect { connection, clean } => {
+                    self.model.disconnected(now, *connection, *clean, groups);
+                }
+                // Whoever may have to wait is served at once.
+                _ if self.model.waiting(*request).is_some() => {
+                    self.model.leave(now, groups, !self.tight);
+                }
+                _ => {}
+            }
+            self.model.make_room(now, groups);
+            if let (Ask::ReceiveDeferred { .. }, Some(at)) = (ask, at) {
+                let Output { to, durable, written } = out.remove(at);
+                self.pending.push(Pending { to, durable, written, need: own_need, expected });
             }
         }
         for Output { to, durable, written } in out {
             let at = durable.max(written);
             let mut expected = Vec::new();
             let need = match &to {
-                To::Route(..) => unreachable!("there are no topics"),
+                To::Route(..) | To::Rewrite(..) => {
+                    unreachable!("there are no topics, and few changes")
+                }
                 To::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
@@ -391,13 +422,11 @@ impl World {
                     (Some(id), Ok(Reply::Accepted(None))) => self.model.said_nothing(id),
                     (Some(id), Ok(Reply::Delivered(grants))) => {
                         expected = self.expected_of(id, grants);
-                        self.model.begin(now, last, at, false);
-                        last = at;
+                        self.model.begin(now, at);
                         self.model.said_deliver(id, grants)
                     }
                     (Some(id), Ok(Reply::Accepted(Some(held)))) => {
-                        self.model.begin(now, last, at, false);
-                        last = at;
+                        self.model.begin(now, at);
                         self.model.said_held(id, held)
                     }
                     (Some(id), Err(_)) => self.model.said_ended(id),
@@ -405,8 +434,7 @@ impl World {
                 },
                 To::Consumer(id, Notice::Deliver(grants)) => {
                     expected = self.expected_of(*id, grants);
-                    self.model.begin(now, last, at, false);
-                    last = at;
+                    self.model.begin(now, at);
                     self.model.said_deliver(*id, grants)
                 }
                 To::Consumer(id, Notice::Ended(_)) => self.model.said_ended(*id),
@@ -414,6 +442,7 @@ impl World {
             self.pending.push(Pending { to, durable, written, need, expected });
         }
         assert!(self.model.ended.is_empty(), "not told that they ended: {:?}", self.model.ended);
+        self.model.check_journal(groups);
     }
 
     fn expected_of(&self, id: ConsumerId, grants: &[Grant]) -> Vec<Expected> {
@@ -433,12 +462,22 @@ impl World {
         grants.iter().map(of).collect()
     }
 
+    /// A turn's chunks are written as one, or a part of them.
     fn write_one(&mut self) {
-        if let Some(chunk) = self.unwritten.pop_front() {
-            let done = self.journal.writer.write(&chunk);
-            self.say(|| {
-                format!("write to {} {}", chunk.end(), if done.is_ok() { "" } else { "fails" })
-            });
+        if let Some(mut chunks) = self.unwritten.pop_front() {
+            let part = if self.rng.chance(30) { 1 } else { chunks.len() };
+            for chunk in chunks.drain(..part) {
+                let done = self.journal.writer.write(&chunk);
+                self.say(|| {
+                    format!("write to {} {}", chunk.end(), if done.is_ok() { "" } else { "fails" })
+                });
+                if done.is_err() {
+                    break;
+                }
+            }
+            if !chunks.is_empty() {
+                self.unwritten.push_front(chunks);
+            }
         }
         self.release();
     }
@@ -456,18 +495,6 @@ impl World {
             self.write_one();
         }
         self.sync();
-    }
-
-    fn snapshot(&mut self) {
-        match self.journal.snapshotter.run(&mut Core::new(1)) {
-            Ok(Some(done)) => {
-                self.met.snapshots += 1;
-                self.met.recycled += done.recycled as u64;
-                self.say(|| format!("snapshot {done:?}"));
-            }
-            Ok(None) => {}
-            Err(error) => self.say(|| format!("no snapshot: {error}")),
-        }
     }
 
     /// Says what may be said.
@@ -505,7 +532,7 @@ impl World {
                 self.met.granted += grants.len() as u64;
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
-            To::Route(..) => unreachable!("there are no topics"),
+            To::Route(..) | To::Rewrite(..) => unreachable!("there are no topics, and few changes"),
             To::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");
@@ -523,163 +550,9 @@ impl World {
                     }
                     _ => {}
                 }
-                let queues = &self.model.state;
-                self.clients.answered(client, &ask, &answer, queues);
+                self.clients.answered(client, &ask, &answer);
             }
         }
-    }
-
-    /// The disk as a crash leaves it, opened again.
-    fn crash(&mut self) {
-        let power = self.rng.chance(70);
-        let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
-        let poisoned = self.journal.marks.poisoned();
-        let mut rng = Rng::new(self.rng.next_u64());
-        let mut disk = if power { self.disk.crashed(&mut rng) } else { self.disk.killed() };
-        self.met.crashes += 1;
-        if power {
-            self.met.power += 1;
-        } else {
-            self.met.kills += 1;
-        }
-        disk.state_hash().hash(&mut self.hasher);
-        let flipped = if rng.chance(8) { self.flip(&disk, &mut rng) } else { None };
-        self.say(|| {
-            format!(
-                "crash, power {power}, durable {durable}, written {written}, flipped {flipped:?}"
-            )
-        });
-        (self.tight, self.broken) = (false, false);
-        let mut again = 0;
-        let (core, journal, unread) = loop {
-            let mut faults = Faults::default();
-            if again < 3 && rng.chance(20) {
-                match rng.below(4) {
-                    0 => faults.read_fails_in = Some(rng.below(20)),
-                    1 => faults.write_fails_in = Some(rng.below(6)),
-                    _ => faults.sync_fails_in = Some(rng.below(6)),
-                }
-            }
-            let unread = faults.read_fails_in.is_some();
-            disk.set_faults(faults);
-            let mut core = Core::new(1);
-            let opened = recover(Arc::new(disk.clone()), &self.options, &mut core);
-            disk.set_faults(Faults::default());
-            match opened {
-                Ok(journal) => break (core, journal, unread),
-                Err(error) if again < 3 => {
-                    self.say(|| format!("recovery failed: {error}"));
-                    again += 1;
-                    disk = if power && rng.chance(50) {
-                        disk.crashed(&mut rng)
-                    } else {
-                        disk.killed()
-                    };
-                }
-                Err(error) if flipped.is_some() => {
-                    // It says that something is missing; an operator must look. A new world begins.
-                    self.say(|| format!("recovery refused after a flipped bit: {error}"));
-                    self.met.damaged += 1;
-                    return self.begin_anew();
-                }
-                Err(error) => panic!("recovery failed without a fault: {error}"),
-            }
-        };
-        (self.core, self.journal, self.disk) = (core, journal, disk);
-        (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        let report = self.journal.report.clone();
-        self.say(|| format!("{report:?}"));
-        self.met.restored += u64::from(report.snapshot.is_some());
-        self.met.torn += u64::from(report.discarded_frames > 0);
-        let said_damage = !report.damaged.is_empty()
-            || !report.unreadable_segments.is_empty()
-            || !report.invalid_snapshots.is_empty();
-        if flipped.is_some()
-            && (!report.damaged.is_empty() || !report.unreadable_segments.is_empty())
-        {
-            self.met.damaged += 1;
-            return self.begin_anew();
-        }
-        // What cannot be read at the moment is reported like what is damaged.
-        let fine = flipped.is_some() || unread && report.damaged.is_empty();
-        assert!(fine || !said_damage, "a crash is not damage: {report:?}");
-        let cut = report.cut;
-        // A flipped bit behind the last mark is a torn tail to any reader.
-        if flipped.is_none() || cut >= durable {
-            let keep = if power || poisoned || flipped.is_some() { durable } else { written };
-            assert!(
-                cut >= keep,
-                "lost: the journal ends at {cut}, and {keep} was kept (power {power})"
-            );
-        } else {
-            self.met.damaged += 1;
-            return self.begin_anew();
-        }
-        self.boot().unwrap_or_else(|error| panic!("no boot after a crash: {error}"));
-        let mut failed = BTreeMap::new();
-        for name in self.engine_queues() {
-            for name in [name.dead_letters(), name] {
-                for peeked in self.peek(&name) {
-                    failed.insert((name.clone(), peeked.seq.0), peeked.failed);
-                }
-            }
-        }
-        let unsure = self.model.crash(cut, |queue, seq| failed.get(&(queue.clone(), seq)).copied());
-        self.clients.restarted(&self.model.state);
-        // Names must agree before anything can be looked at.
-        let names: Vec<_> =
-            self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
-        assert_eq!(self.engine_queues(), names, "the queues after a crash");
-        self.flipped = flipped.is_some();
-        let (lo, hi, out) = self.call(|turn| turn.expire());
-        self.model.begin(self.now, lo, hi, true);
-        if unsure || lo != hi {
-            self.see_places();
-        }
-        if self.broken {
-            self.met.damaged += 1;
-            return self.begin_anew();
-        }
-        self.model.unsure = unsure;
-        self.model.expire();
-        self.model.unsure = false;
-        assert!(out.is_empty(), "nobody is there to be told");
-        if unsure {
-            // All of it durable first: the totals are then those of the durable state.
-            self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
-            self.flush();
-            let totals =
-                self.facts().into_iter().map(|facts| (facts.name.clone(), facts.totals)).collect();
-            self.model.adopt_totals(&totals);
-        }
-        self.unwritten.extend(self.journal.appender.take().into_iter().flatten());
-        self.check_all();
-        if self.flipped {
-            return self.begin_anew();
-        }
-        if self.rng.chance(30) {
-            self.flush();
-        }
-    }
-
-    fn begin_anew(&mut self) {
-        let seed = self.rng.next_u64();
-        let mut world = World::new(seed, self.verbose);
-        world.met = self.met;
-        world.met.add(&Met::default());
-        world.hasher = self.hasher.clone();
-        world.trace = std::mem::take(&mut self.trace);
-        *self = world;
-    }
-
-    fn flip(&mut self, disk: &SimDisk, rng: &mut Rng) -> Option<String> {
-        use malote_engine::disk::Disk;
-        let files: Vec<_> = disk.list().ok()?.into_iter().filter(|e| e.len > 0).collect();
-        let file = files.get(rng.below(files.len().max(1) as u64) as usize)?;
-        let byte = rng.below(file.len);
-        disk.flip_bit(&file.name, byte, rng.below(8) as u8);
-        self.met.flips += 1;
-        Some(format!("{} at {byte}", file.name))
     }
 
     fn engine_queues(&mut self) -> Vec<QueueName> {
@@ -690,73 +563,6 @@ impl World {
         match self.look(Command::List) {
             Ok(Reply::Queues(facts)) => facts,
             other => panic!("a list was answered with {other:?}"),
-        }
-    }
-}
-
-/// A question without its payloads.
-fn short(ask: &Ask) -> String {
-    let message = |m: &Message| {
-        let id = m.message_id.as_deref().unwrap_or_default();
-        let session = m.session.as_ref().map_or("-", |session| session.as_str());
-        format!("{id} {session} {:?}", m.when)
-    };
-    match ask {
-        Ask::Send { items } => {
-            let items: Vec<_> =
-                items.iter().map(|(queue, m)| format!("{queue}: {}", message(m))).collect();
-            format!("Send {items:?}")
-        }
-        Ask::Replace { from, seq, to, message: m } => {
-            format!("Replace {from} {seq} {to}: {}", message(m))
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-fn command_of(ask: &Ask) -> Command {
-    let outgoing = |message: &Message| {
-        Outgoing::new(message, false)
-            .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"))
-    };
-    match ask.clone() {
-        Ask::Declare { name, spec } => {
-            Command::Declare { name, spec: Box::new(spec), connection: None }
-        }
-        Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
-        Ask::Delete { name } => Command::Delete { name },
-        Ask::Purge { queue } => Command::Purge { queue },
-        Ask::Pause { queue, paused } => Command::Pause { queue, paused },
-        Ask::Send { items } => Command::Send {
-            items: items
-                .into_iter()
-                .map(|(queue, message)| (queue.into(), outgoing(&message)))
-                .collect(),
-        },
-        Ask::Cancel { queue, seqs } => Command::Cancel { from: queue.into(), seqs },
-        Ask::Attach(attach) => Command::Attach(attach),
-        Ask::Credit { consumer, credit, replace } => Command::Credit { consumer, credit, replace },
-        Ask::Detach { consumer } => Command::Detach { consumer },
-        Ask::Disconnect { connection, clean } => {
-            Command::Disconnect { connection: ConnectionId(connection), clean }
-        }
-        Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
-            let connection = connection.map(ConnectionId);
-            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection }
-        }
-        Ask::Settle { leases, settlement, state } => {
-            let state = state.map(|(hold, state)| StateChange { hold, state });
-            Command::Settle { leases, settlement, state }
-        }
-        Ask::Renew { leases, lock_ms } => Command::Renew { leases, lock_ms },
-        Ask::Accept(accept) => Command::Accept(accept),
-        Ask::ReleaseSession { hold } => Command::ReleaseSession { hold },
-        Ask::SetState { hold, state } => Command::SetState { change: StateChange { hold, state } },
-        Ask::GetState { queue, session, hold } => Command::GetState { queue, session, hold },
-        Ask::BreakSession { queue, session } => Command::BreakSession { queue, session },
-        Ask::Move { from, items } => Command::Move { from, items, why: REDRIVE },
-        Ask::Replace { from, seq, to, message } => {
-            Command::Replace { from, seq, to, message: outgoing(&message) }
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::toy;
 use crate::world::World;
 
 /// A journal with snapshots and recycled segments, all of it known to be durable.
-fn settled_world(rng: &mut Rng) -> World {
+pub fn settled_world(rng: &mut Rng) -> World {
     let mut world = World::open(SimDisk::new()).unwrap();
     for _ in 0..300 + rng.below(900) {
         world.step(rng);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test
 
 mod damage;
+mod scrub;
 mod space;
 mod stale;
 mod threads;

@@ -102,7 +102,7 @@ impl Replay for Toy {
         }
     }
 
-    fn live(&self, mark: &mut dyn FnMut(Pos)) {
-        self.live.values().for_each(|&pos| mark(pos));
+    fn live(&self, mark: &mut dyn FnMut(Pos, u64)) {
+        self.live.values().for_each(|&pos| mark(pos, 1));
     }
 }

@@ -22,6 +22,8 @@ pub fn options() -> Options {
         salt: 0x5a17,
         snapshot_after_bytes: 64 << 10,
         snapshot_after_ratio: 1,
+        compact_floor_bytes: 0,
+        scrub_bytes_per_s: 0,
     }
 }
 

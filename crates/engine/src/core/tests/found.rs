@@ -3,6 +3,8 @@
 use expect_test::expect;
 
 use super::check;
+use super::world::World;
+use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
 fn a_parked_message_that_was_delivered_again_is_in_its_session_after_a_restart() {
@@ -69,5 +71,218 @@ fn a_session_survives_a_queue_without_sessions() {
             1
             1
             holds one as a until 30000"#]],
+    );
+}
+
+#[test]
+fn a_refusal_in_a_mixed_settle_waits_for_what_it_rests_on() {
+    // The lease of the durable queue is over because of a completion that is not on disk yet: neither that it is over,
+    // nor anything beside it, is told before.
+    check(
+        "queue q \n queue r relaxed \n send q x \n send r y \n receive q \n receive r \n complete a
+        waits complete a b",
+        expect![[r#"
+            x as a
+            y as b
+            waits: 1 lost"#]],
+    );
+}
+
+#[test]
+fn accept_next_waits_for_the_first_message_of_the_session() {
+    check(
+        "queue q sessions \n send q x s=one \n waits accept q",
+        expect!["waits: holds one as a until 30000"],
+    );
+}
+
+#[test]
+fn a_record_that_names_an_absurd_slot_leases_nothing() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    for step in ["queue q", "queue s sessions", "send q x", "send s y s=one"] {
+        world.step(step);
+    }
+    world.apply_absurd_leases("q", "s");
+    for step in ["facts q", "facts s", "receive q", "accept s"] {
+        world.step(step);
+    }
+    expect![[r#"
+        ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+        ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+        x as a
+        holds one as b until 30000"#]]
+    .assert_eq(world.said.trim_end());
+}
+
+#[test]
+fn a_message_with_a_life_of_its_own_expires_when_it_comes_back() {
+    check(
+        "queue q lock=5000 \n send q x y ttl=100 \n receive q max=2 \n wait 200 \n release a \n restart \n abandon b \n facts q",
+        expect![[r#"
+            x as a, y as b
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_message_that_is_too_old_is_not_set_aside() {
+    check(
+        "queue q ttl=100 bury lock=5000 \n send q x \n receive q \n wait 200 \n defer a \n facts q",
+        expect![[r#"
+            x as a
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_priority_goes_along_into_a_queue_where_it_counts() {
+    check(
+        "queue q \n queue p prio=9 \n send q low \n send q high prio=7 \n redrive q 1 to=p \n redrive q 2 to=p \n receive p max=9",
+        expect![[r#"
+            1
+            1
+            high as a, low as b"#]],
+    );
+}
+
+#[test]
+fn a_shorter_window_forgets_nothing_too_early() {
+    check(
+        "queue q dedup=8000 \n send q x \n wait 900 \n send q y \n update q dedup=80 \n wait 79 \n send q y \n wait 1 \n send q y",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn what_replaces_a_message_is_what_its_key_stands_for() {
+    check(
+        "queue q dedup=8000 \n send q x \n replace q 1 y known=x \n send q z known=x",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn after_a_restart_an_idle_queue_has_its_time_once() {
+    check(
+        "queue q idle=1000 \n restart \n wait 600 \n update q idle=1000 \n wait 400 \n facts q",
+        expect!["refused: queue `q` does not exist"],
+    );
+}
+
+#[test]
+fn whatever_makes_a_message_ready_keeps_the_limit() {
+    check(
+        "queue q max=2 over=bury \n send q x delay=100 \n send q y z \n wait 100 \n facts q \n update q max=1 over=bury \n facts q
+        receive q \n send q w \n release a \n facts q",
+        expect![[r#"
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 2 sessions 0/0 held 0
+            z as a
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 3 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn full_queues_that_bury_in_one_another_come_to_an_end() {
+    check(
+        "queue p max=1 over=bury \n queue q max=1 over=bury dead=p \n update p max=1 over=bury dead=q \n send p x y \n send p z \n facts p \n facts q",
+        expect![[r#"
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_message_that_is_changed_again_and_again_can_still_be_read() {
+    let mut script = "queue q \n send q x".to_owned();
+    for n in 0..300 {
+        script += &format!(" \n receive q \n abandon {} set={n}", super::world::name_of(n));
+    }
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    script.lines().for_each(|line| world.step(line.trim()));
+    assert!(world.depth("q", 1) < 100, "it was stored anew");
+    world.step("receive q");
+    assert!(
+        world.said.trim_end().ends_with("(receives 301, failed 300) set=299"),
+        "{}",
+        world.said
+    );
+}
+
+#[test]
+fn a_message_with_a_life_of_its_own_expires_when_it_comes_back() {
+    check(
+        "queue q lock=5000 \n send q x y ttl=100 \n receive q max=2 \n wait 200 \n release a \n restart \n abandon b \n facts q",
+        expect![[r#"
+            x as a, y as b
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_message_that_is_too_old_is_not_set_aside() {
+    check(
+        "queue q ttl=100 bury lock=5000 \n send q x \n receive q \n wait 200 \n defer a \n facts q",
+        expect![[r#"
+            x as a
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn a_priority_goes_along_into_a_queue_where_it_counts() {
+    check(
+        "queue q \n queue p prio=9 \n send q low \n send q high prio=7 \n redrive q 1 to=p \n redrive q 2 to=p \n receive p max=9",
+        expect![[r#"
+            1
+            1
+            high as a, low as b"#]],
+    );
+}
+
+#[test]
+fn a_shorter_window_forgets_nothing_too_early() {
+    check(
+        "queue q dedup=8000 \n send q x \n wait 900 \n send q y \n update q dedup=80 \n wait 79 \n send q y \n wait 1 \n send q y",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn what_replaces_a_message_is_what_its_key_stands_for() {
+    check(
+        "queue q dedup=8000 \n send q x \n replace q 1 y known=x \n send q z known=x",
+        expect!["2 again"],
+    );
+}
+
+#[test]
+fn after_a_restart_an_idle_queue_has_its_time_once() {
+    check(
+        "queue q idle=1000 \n restart \n wait 600 \n update q idle=1000 \n wait 400 \n facts q",
+        expect!["refused: queue `q` does not exist"],
+    );
+}
+
+#[test]
+fn whatever_makes_a_message_ready_keeps_the_limit() {
+    check(
+        "queue q max=2 over=bury \n send q x delay=100 \n send q y z \n wait 100 \n facts q \n update q max=1 over=bury \n facts q
+        receive q \n send q w \n release a \n facts q",
+        expect![[r#"
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 2 sessions 0/0 held 0
+            z as a
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 3 sessions 0/0 held 0"#]],
+    );
+}
+
+#[test]
+fn full_queues_that_bury_in_one_another_come_to_an_end() {
+    check(
+        "queue p max=1 over=bury \n queue q max=1 over=bury dead=p \n update p max=1 over=bury dead=q \n send p x y \n send p z \n facts p \n facts q",
+        expect![[r#"
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
     );
 }

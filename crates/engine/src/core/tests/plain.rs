@@ -235,3 +235,36 @@ fn a_restart_keeps_free_standing_leases_and_ends_bound_ones() {
             ready 0 locked 3 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
 }
+
+#[test]
+fn a_lease_that_ends_once_too_often_counts_for_how_it_ended_too() {
+    check(
+        "queue q failed=2 lock=100
+        send q x y z
+        receive q max=3
+        abandon a
+        wait 100
+        receive q max=3
+        abandon d
+        wait 100
+        receive q
+        totals q
+        queue p receives=1 dead=drop lock=100
+        send p x y z
+        receive p max=3
+        abandon g
+        dead h
+        wait 100
+        totals p
+        restart
+        totals p",
+        expect![[r#"
+            x as a, y as b, z as c
+            x as d (receives 2, failed 1), y as e (receives 2, failed 1), z as f (receives 2, failed 1)
+            nothing
+            sent 3, delivered 6, redelivered 3, abandoned 2, dead_lettered 3, lost 4
+            x as g, y as h, z as i
+            sent 3, delivered 3, abandoned 1, dead_lettered 1, lost 1
+            sent 3, delivered 3, abandoned 1, dead_lettered 1, lost 1"#]],
+    );
+}

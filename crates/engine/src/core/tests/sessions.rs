@@ -301,3 +301,69 @@ fn dead_letters_of_a_lost_hold_stay_in_order() {
             x as e [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 1], y as f [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 2], z as g [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from q 3]"#]],
     );
 }
+
+#[test]
+fn sessions_that_are_gone_leave_no_holes_in_a_snapshot() {
+    check(
+        "queue q sessions
+        send q x s=one
+        send q y z s=two
+        send q v w s=three
+        receive q
+        complete a
+        accept q s=three
+        receive q hold=b
+        accept q s=two
+        receive q hold=d
+        defer e
+        restart
+        deferred q 2 hold=d
+        complete f
+        receive q hold=d
+        complete c
+        receive q hold=b
+        unhold b
+        facts q",
+        expect![[r#"
+            x as a
+            holds three as b until 30000
+            v as c
+            holds two as d until 30000
+            y as e
+            y as f (receives 2, failed 0)
+            z as g
+            w as h
+            ready 1 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/2 held 1"#]],
+    );
+}
+
+#[test]
+fn sessions_are_listed_in_slices_and_described_by_name() {
+    check(
+        "queue q sessions
+        send q x s=one
+        send q y z s=two
+        send q v s=three
+        sessions q
+        sessions q max=2
+        sessions q max=2 from=2
+        receive q
+        complete a
+        sessions q max=1
+        sessions q from=1000000
+        session q s=two
+        session q s=one
+        queue p
+        sessions p",
+        expect![[r#"
+            one 1, two 2, three 1
+            one 1, two 2, more from 2
+            three 1
+            x as a
+            two 2, more from 2
+
+            two 2
+
+            refused: queue `p` has no sessions: declare it with sessions to use them"#]],
+    );
+}

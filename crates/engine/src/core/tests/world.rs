@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
-    Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Filter, LeaseToken,
-    Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq, SessionId, Sessions,
-    Settlement, SqlAction, SqlFilter, Timestamp, TopicKind, TopicName, TopicSpec, Value, When,
+    Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Durability, Filter,
+    LeaseToken, Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq,
+    SessionId, Sessions, Settlement, SqlAction, SqlFilter, Timestamp, TopicKind, TopicName,
+    TopicSpec, Value, When,
 };
 
 use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
-use crate::disk::OsDisk;
-use crate::journal::{Patience, Recovered, Replay, recover};
+use crate::disk::{Disk, DiskFile, Entry, OsDisk};
+use crate::event::{Event, Leased};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -27,15 +31,61 @@ pub(super) struct World {
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
+    /// Where the journal ended before the last turn that put something into it for which somebody waits.
+    rests_from: Pos,
+    /// Tell of answers whether they wait for that turn.
+    tell_waits: bool,
+    full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
 }
 
+/// A disk that is full when a script says so.
+struct Fillable {
+    disk: OsDisk,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk for Fillable {
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(if self.full.load(Ordering::Relaxed) { 0 } else { 1 << 40 })
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.disk.list()
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn sync_dir(&self) -> io::Result<()> {
+        self.disk.sync_dir()
+    }
+    fn try_lock(&self) -> io::Result<bool> {
+        self.disk.try_lock()
+    }
+    fn unlock(&self) {
+        self.disk.unlock();
+    }
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+}
+
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(segment_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut core = Core::new(1);
-        let disk = Arc::new(OsDisk::open(dir.path()).unwrap());
-        let mut journal = recover(disk, &Default::default(), &mut core).unwrap();
+        let full = Arc::new(AtomicBool::new(false));
+        let disk = Fillable { disk: OsDisk::open(dir.path()).unwrap(), full: full.clone() };
+        let options = Options { segment_bytes, ..Options::default() };
+        let mut journal = recover(Arc::new(disk), &options, &mut core).unwrap();
         core.go_live(&mut journal.appender, Timestamp(0), 7).unwrap();
         let (tokens, consumers) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -47,11 +97,20 @@ impl World {
             consumers,
             requests: 0,
             said: String::new(),
+            rests_from: Pos::ZERO,
+            tell_waits: false,
+            full,
             _dir: dir,
         }
     }
 
     pub(super) fn step(&mut self, line: &str) {
+        if let Some(step) = line.strip_prefix("waits ") {
+            self.tell_waits = true;
+            self.step(step);
+            self.tell_waits = false;
+            return;
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         let (verb, rest) = words.split_first().unwrap();
         let option = |name: &str| rest.iter().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
@@ -76,7 +135,7 @@ impl World {
             changes
         };
         let command = match *verb {
-            "queue" => {
+            "queue" | "update" => {
                 let mut spec =
                     QueueSpec { lock_ms: number("lock").unwrap_or(30_000), ..QueueSpec::default() };
                 spec.failed_max = number("failed").map(|n| n as u32);
@@ -88,6 +147,9 @@ impl World {
                     spec.sessions = Sessions::Fixed(
                         ids.split(',').map(|id| SessionId::new(id).unwrap()).collect(),
                     );
+                }
+                if flag("relaxed") {
+                    spec.durability = Durability::Relaxed;
                 }
                 if flag("skip") {
                     spec.retry = RetryOrder::Skip;
@@ -126,7 +188,9 @@ impl World {
                     None => {}
                 }
                 spec.forward_to = option("to").map(address);
-                if plain[0].contains("/Subscriptions/") {
+                if *verb == "update" {
+                    Command::Update { name: queue(0), spec: Box::new(spec) }
+                } else if plain[0].contains("/Subscriptions/") {
                     let rules = option("where").map(|filter| vec![rule(filter, &option)]);
                     Command::Subscribe { name: queue(0), spec: Box::new(spec), rules }
                 } else {
@@ -274,7 +338,8 @@ impl World {
                 state: state(),
             },
             "replace" => {
-                let mut message = Message::default();
+                let dedup_id = option("known").map(Into::into);
+                let mut message = Message { dedup_id, ..Message::default() };
                 message.body.bytes = Bytes::copy_from_slice(plain[2].as_bytes());
                 message.session = option("s").map(|s| SessionId::new(s).unwrap());
                 Command::Replace {
@@ -327,14 +392,39 @@ impl World {
                 session: None,
                 state: None,
             }),
+            "sessions" => Command::Sessions {
+                queue: queue(0),
+                from: number("from").unwrap_or(0) as u32,
+                max: number("max").unwrap_or(100) as usize,
+            },
+            "session" => Command::Session {
+                queue: queue(0),
+                session: SessionId::new(option("s").unwrap()).unwrap(),
+            },
             "facts" => Command::Describe { queue: queue(0) },
+            "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
             "restart" => return self.restart(),
+            "full" => return self.fill(),
+            "room" => return self.full.store(false, Ordering::Relaxed),
             other => panic!("no such step: {other}"),
         };
         self.requests += 1;
         let request = self.requests - 1;
         self.turn(Some((request, command)));
+    }
+
+    fn tell_totals(&mut self, queue: &QueueName) {
+        let totals = self.core.queue(queue).unwrap().1.totals;
+        let each = Totals::NAMES.iter().zip(totals.values()).filter(|(_, n)| *n > 0);
+        let each: Vec<_> = each.map(|(name, n)| format!("{name} {n}")).collect();
+        writeln!(self.said, "{}", each.join(", ")).unwrap();
+    }
+
+    /// How many records a message stands under, itself included.
+    pub(super) fn depth(&mut self, queue: &str, seq: u64) -> u32 {
+        let (_, q) = self.core.queue(&QueueName::new(queue).unwrap()).unwrap();
+        Stored::read_now(&self.journal.segments, q.pos(seq).unwrap()).unwrap().depth
     }
 
     fn wait(&mut self, ms: u64) {
@@ -346,6 +436,17 @@ impl World {
         }
         self.now = until;
         self.turn(None);
+    }
+
+    /// The disk is full, and so is the segment.
+    fn fill(&mut self) {
+        self.full.store(true, Ordering::Relaxed);
+        for bytes in [4000, 100, 1] {
+            while self.journal.appender.begin_with_room(bytes + FRAME_HEADER_BYTES).is_ok() {
+                self.journal.appender.frame_at(200, |out| out.resize(out.len() + bytes, 0));
+                self.journal.appender.end_group(true);
+            }
+        }
     }
 
     /// The process ends and starts again: what was written is there.
@@ -364,6 +465,8 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
+        let rests_from = self.rests_from;
+        let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
             &mut self.core,
             &mut self.journal.appender,
@@ -379,19 +482,23 @@ impl World {
         for chunk in self.journal.appender.take().unwrap_or_default() {
             self.journal.writer.write(&chunk).unwrap();
         }
-        for Output { to, .. } in out {
+        if self.journal.appender.last_eager() != eager {
+            self.rests_from = end;
+        }
+        for Output { to, durable, .. } in out {
+            if self.tell_waits {
+                self.said += if durable > rests_from { "waits: " } else { "at once: " };
+            }
             match to {
-                To::Route(topic, mut items) => {
-                    for item in &mut items {
-                        let stored = Stored::read(
-                            &mut self.journal.segments.reading(false),
-                            item.pos,
-                            Patience::Blocking,
-                        );
-                        item.message = Some(Box::new(stored.unwrap().message));
-                    }
+                To::Route(topic, items) => {
+                    let read = crate::reads::route(topic, items, &self.journal.segments);
                     self.requests += 1;
-                    self.turn(Some((self.requests - 1, Command::Route { topic, items })));
+                    self.turn(Some((self.requests - 1, read)));
+                }
+                To::Rewrite(items) => {
+                    let read = crate::reads::rewrite(items, &self.journal.segments);
+                    self.requests += 1;
+                    self.turn(Some((self.requests - 1, read)));
                 }
                 To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
                 To::Request(_, Ok(reply)) => self.tell(reply),
@@ -413,8 +520,22 @@ impl World {
         }
     }
 
+    /// Records as only damage or a forger could make them: the slots of their leases are absurd.
+    pub(super) fn apply_absurd_leases(&mut self, plain: &str, sessioned: &str) {
+        let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
+        let (queue, sessions) = (id(plain), id(sessioned));
+        let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
+        let (until, bound, hold) = (Timestamp(1000), false, None);
+        let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
+        let leased = Leased { queue, until, bound, hold, sessions: of, deferred, items };
+        self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
+        let session = SessionId::new("one").unwrap();
+        let held = Event::Held { queue: sessions, session, token, until, bound };
+        self.core.apply(Pos::new(9, 6000), &held);
+    }
+
     fn name(&mut self, token: LeaseToken) -> String {
-        let name = char::from(b'a' + self.granted as u8).to_string();
+        let name = name_of(self.granted);
         self.granted += 1;
         self.tokens.insert(name.clone(), token);
         name
@@ -457,6 +578,7 @@ impl World {
                         &mut self.journal.segments.reading(false),
                         grant.pos,
                         Patience::Blocking,
+                        &mut None,
                     )
                     .unwrap();
                     let mut text = String::from_utf8(message.body.bytes.to_vec()).unwrap();
@@ -504,7 +626,6 @@ impl World {
                     f.sessions_held
                 )
             }
-            Reply::Sessions(facts) => format!("{facts:?}"),
             Reply::Topics(facts) => {
                 let each = facts.iter().map(|f| {
                     format!(
@@ -518,6 +639,13 @@ impl World {
                 let each = rules.iter().map(|b| format!("{} {}", b.queue, b.rule.name));
                 each.collect::<Vec<_>>().join("; ")
             }
+            Reply::Sessions { sessions, next } => {
+                let each = sessions.iter().map(|s| format!("{} {}", s.session, s.messages));
+                let mut all: Vec<_> = each.collect();
+                all.extend(next.map(|next| format!("more from {next}")));
+                all.join(", ")
+            }
+            Reply::Located(places) => format!("{} places", places.len()),
         };
         writeln!(self.said, "{text}").unwrap();
     }
@@ -546,6 +674,12 @@ fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
     let action = option("do")
         .map(|text| SqlAction::new(&text.replace('_', " ").replace(':', "="), vec![]).unwrap());
     Rule { name: text.into(), filter, action }
+}
+
+/// What the nth lease or hold is called: a to z, then a1 to z1 and so on.
+pub(super) fn name_of(nth: usize) -> String {
+    let letter = char::from(b'a' + (nth % 26) as u8);
+    if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
 }
 
 /// Tokens differ from run to run of the tests' author, not of the reader.

@@ -1,0 +1,126 @@
+//! How much room in the journal things need, and what happens when there is none.
+
+use expect_test::expect;
+
+use super::world::{World, name_of};
+use super::{check, check_in};
+
+/// Twenty sessions with ids as long as they may be: 128 characters of four bytes.
+fn long_ids() -> Vec<String> {
+    (0..20).map(|n| format!("{}{n:02}", "\u{1f4e8}".repeat(126))).collect()
+}
+
+#[test]
+fn a_small_segment_is_enough_for_a_few_messages() {
+    check_in(
+        16 << 10,
+        "queue q sessions \n send q x s=one \n receive q \n complete a \n queue p \n send p y \n receive p",
+        expect![[r#"
+            x as a
+            y as b"#]],
+    );
+}
+
+#[test]
+fn what_is_granted_at_once_fits_into_the_room_that_was_asked_for() {
+    // Rounds enough for a segment to end in one of them.
+    let mut world = World::new(24 << 10);
+    world.step("queue q sessions");
+    for _ in 0..6 {
+        long_ids().iter().for_each(|id| world.step(&format!("send q x s={id}")));
+        "receive q max=20 lock=1 \n wait 10 \n purge q"
+            .lines()
+            .for_each(|line| world.step(line.trim()));
+    }
+    assert_eq!(world.said.lines().filter(|line| *line == "20").count(), 6, "{}", world.said);
+}
+
+#[test]
+fn what_a_lost_hold_buries_fits_into_the_room_that_was_asked_for() {
+    let mut world = World::new(24 << 10);
+    world.step("queue q sessions failed=1");
+    for round in 0..5 {
+        world.step(&format!("send q 1 2 3 4 5 6 7 8 s={}", long_ids()[0]));
+        world.step("accept q lock=5");
+        // A hold and its messages take nine names.
+        world.step(&format!("receive q max=8 hold={}", name_of(9 * round)));
+        world.step("wait 10");
+    }
+    world.step("facts q");
+    assert!(world.said.contains("dead 40 sessions 0/0 held 0"), "{}", world.said);
+}
+
+#[test]
+fn a_delay_that_holds_a_whole_session_back_has_room_for_it() {
+    let bodies: Vec<String> = (0..120).map(|n| n.to_string()).collect();
+    let mut world = World::new(32 << 10);
+    world.step("queue q sessions");
+    world.step(&format!("send q {} s=one", bodies.join(" ")));
+    for round in 0..8 {
+        // A hold and its messages take 121 names.
+        let (hold, first) = (name_of(121 * round), name_of(121 * round + 1));
+        world.step("accept q");
+        world.step(&format!("receive q max=120 hold={hold}"));
+        world.step(&format!("abandon {first} delay=1"));
+        world.step("wait 1");
+    }
+    assert_eq!(world.said.matches("119 as").count(), 8, "{}", world.said);
+}
+
+#[test]
+fn what_a_lost_connection_had_comes_back_as_soon_as_there_is_room() {
+    check(
+        "queue q lock=60000
+        queue s sessions lock=60000
+        send q x y
+        send s z s=one
+        accept s conn=7
+        receive s hold=a
+        attach c q conn=7 credit=2
+        full
+        disconnect conn=7
+        facts q
+        facts s
+        wait 5000
+        facts q
+        room
+        wait 1000
+        facts q
+        facts s
+        receive q max=2
+        receive s",
+        expect![[r#"
+            holds one as a until 60000
+            z as b
+            to c: x as c, y as d
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+            x as e (receives 2, failed 1), y as f (receives 2, failed 1)
+            z as g (receives 2, failed 1)"#]],
+    );
+}
+
+#[test]
+fn delivery_goes_on_as_soon_as_there_is_room() {
+    check(
+        "queue q
+        queue s sessions
+        send q x
+        send s z s=one
+        accept s
+        full
+        attach c q
+        attach d s hold=a
+        receive q wait=9000
+        wait 5000
+        room
+        wait 1000",
+        expect![[r#"
+            holds one as a until 30000
+            to d: z as b
+            to c: x as c"#]],
+    );
+}

@@ -1,0 +1,252 @@
+//! The journal as of one position, as one stream of bytes. The way back is `restore`.
+//!
+//! ```text
+//! | magic 8 | version 4 | reserved 4 | position 8 |
+//! | name length 2 | name | content length 8 | content … | crc 4 |    once per file
+//! | 0 2           | number of files 8                   | crc 4 |    and nothing behind it
+//! ```
+//! Little endian. Each `crc` is the CRC32C of every byte before it, from the first one on: whatever was cut, turned,
+//! left out or put elsewhere shows at the next one.
+//!
+//! What is in it: the newest snapshot, and of each segment that it or the journal behind it needs, what was durable
+//! when the backup began. Segments are pinned until they are read, and each of their frames is verified on the way:
+//! a backup that was finished can be restored.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::compact::Live;
+use super::scrub::first_damage;
+use super::segment::{Segment, Segments};
+use super::snapshot;
+use super::{Marks, Pos};
+use crate::disk::{Disk, DiskFile};
+
+pub(super) const MAGIC: &[u8; 8] = b"maloteB1";
+pub(super) const VERSION: u32 = 1;
+/// The stream is read and written in pieces of this size.
+pub(super) const PIECE_BYTES: usize = 256 << 10;
+/// Snapshots are replaced while a backup begins; so often it is tried with the next one.
+const TRIES: usize = 5;
+
+/// Makes backups. Cheap to clone.
+#[derive(Clone)]
+pub struct Backups {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) segments: Segments,
+    pub(super) marks: Arc<Marks>,
+    pub(super) live: Arc<Mutex<Live>>,
+}
+
+impl Backups {
+    /// Begins a backup of everything that is durable now.
+    pub fn begin(&self) -> io::Result<Backup> {
+        // In this order: what is recycled before the segments are pinned is needed by no state at `position` or later.
+        let (mut covered, mut snapshot) = self.newest_snapshot()?;
+        let mut segments = self.segments.all();
+        for _ in 0..TRIES {
+            if reach_back_to(&segments, covered) {
+                break;
+            }
+            // Meanwhile two newer ones were made, and the journal behind this one is gone.
+            (covered, snapshot) = self.newest_snapshot()?;
+            segments = self.segments.all();
+        }
+        let position = self.marks.durable();
+        let live = self.live.lock();
+        segments.retain(|segment| {
+            segment.generation <= position.generation()
+                && (segment.generation >= covered.generation() || live.has(segment.generation))
+        });
+        drop(live);
+        if !reach_back_to(&segments, covered) {
+            return Err(io::Error::other("no snapshot lasts long enough to be copied"));
+        }
+        if let Some(damaged) = segments.iter().find(|segment| segment.is_quarantined()) {
+            return Err(damaged_error(damaged));
+        }
+        let mut head = Vec::new();
+        head.extend_from_slice(MAGIC);
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend_from_slice(&0_u32.to_le_bytes());
+        head.extend_from_slice(&position.get().to_le_bytes());
+        let snapshot = snapshot.map(|file| (snapshot::file_name(covered), file));
+        let (step, segments) = (Step::Between, VecDeque::from(segments));
+        Ok(Backup { position, covered, snapshot, segments, step, head, crc: 0, files: 0 })
+    }
+
+    fn newest_snapshot(&self) -> io::Result<(Pos, Option<Arc<dyn DiskFile>>)> {
+        for _ in 0..TRIES {
+            let newest = snapshot::list(&*self.disk)?.into_iter().next();
+            let Some((covered, name)) = newest else { return Ok((Pos::ZERO, None)) };
+            match self.disk.open(&name) {
+                // An open file stays readable when a newer snapshot makes its name superfluous.
+                Ok(file) => return Ok((covered, Some(file))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("no snapshot lasts long enough to be opened"))
+    }
+}
+
+/// Whether these, which are in order, hold all that was written behind a snapshot.
+fn reach_back_to(segments: &[Arc<Segment>], covered: Pos) -> bool {
+    let mut last = None;
+    for segment in segments.iter().filter(|s| s.generation >= covered.generation()) {
+        let follows = match last {
+            Some(last) => segment.previous_end.generation() == last,
+            None => segment.generation == covered.generation() || segment.previous_end == covered,
+        };
+        if !follows {
+            return false;
+        }
+        last = Some(segment.generation);
+    }
+    last.is_some()
+}
+
+fn damaged_error(segment: &Segment) -> io::Error {
+    let text = format!(
+        "{} is damaged; a backup would not hold everything: `malote verify` tells more",
+        segment.file.name()
+    );
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// A backup being made: an iterator of pieces, each at most a quarter of a mebibyte. Reads may wait for the disk.
+pub struct Backup {
+    position: Pos,
+    covered: Pos,
+    snapshot: Option<(String, Arc<dyn DiskFile>)>,
+    segments: VecDeque<Arc<Segment>>,
+    step: Step,
+    /// Bytes to give next that are not a file's content.
+    head: Vec<u8>,
+    crc: u32,
+    files: u64,
+}
+
+enum Step {
+    /// A file that is read piece by piece.
+    Streaming {
+        file: Arc<dyn DiskFile>,
+        at: u64,
+        len: u64,
+    },
+    /// A segment that was read and verified whole.
+    Held {
+        bytes: Vec<u8>,
+        at: usize,
+    },
+    /// Between two files.
+    Between,
+    Done,
+}
+
+impl Backup {
+    /// Everything before this is in it, and nothing else.
+    pub fn position(&self) -> Pos {
+        self.position
+    }
+
+    fn entry(&mut self, name: &str, len: u64) {
+        self.head.extend_from_slice(&(name.len() as u16).to_le_bytes());
+        self.head.extend_from_slice(name.as_bytes());
+        self.head.extend_from_slice(&len.to_le_bytes());
+        self.files += 1;
+    }
+
+    /// The checksum of all that was given, the current head included.
+    fn seal(&mut self) {
+        let crc = crc32c::crc32c_append(self.crc, &self.head);
+        self.head.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    fn give(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        self.crc = crc32c::crc32c_append(self.crc, &bytes);
+        bytes
+    }
+
+    /// The next file, or the end.
+    fn advance(&mut self) -> io::Result<()> {
+        if let Some((name, file)) = self.snapshot.take() {
+            let len = file.len()?;
+            self.entry(&name, len);
+            self.step = Step::Streaming { file, at: 0, len };
+            return Ok(());
+        }
+        let Some(segment) = self.segments.pop_front() else {
+            self.head.extend_from_slice(&0_u16.to_le_bytes());
+            self.head.extend_from_slice(&self.files.to_le_bytes());
+            self.seal();
+            self.step = Step::Done;
+            return Ok(());
+        };
+        let bytes = self.verified(&segment)?;
+        self.entry(&segment.file.name(), bytes.len() as u64);
+        self.step = Step::Held { bytes, at: 0 };
+        Ok(())
+    }
+
+    /// The bytes of a segment up to where they count, each frame intact.
+    fn verified(&self, segment: &Segment) -> io::Result<Vec<u8>> {
+        let last = segment.generation == self.position.generation();
+        let end = if last { Some(self.position) } else { segment.end() };
+        let end = end.unwrap_or(self.position).offset();
+        let mut bytes = Vec::new();
+        segment.read_all(end, &mut bytes)?;
+        let found = first_damage(segment, &bytes, end).map_err(|_| damaged_error(segment))?;
+        // Only of old ones the end may be unknown.
+        if found != end && segment.generation >= self.covered.generation() {
+            return Err(damaged_error(segment));
+        }
+        bytes.truncate(found as usize);
+        Ok(bytes)
+    }
+
+    fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            if !self.head.is_empty() {
+                let head = std::mem::take(&mut self.head);
+                return Ok(Some(self.give(head)));
+            }
+            match &mut self.step {
+                Step::Between => self.advance()?,
+                Step::Done => return Ok(None),
+                Step::Streaming { file, at, len } if *at < *len => {
+                    let mut bytes = vec![0; PIECE_BYTES.min((*len - *at) as usize)];
+                    if file.read_at(&mut bytes, *at)? < bytes.len() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    *at += bytes.len() as u64;
+                    return Ok(Some(self.give(bytes)));
+                }
+                Step::Held { bytes, at } if *at < bytes.len() => {
+                    let piece = bytes[*at..bytes.len().min(*at + PIECE_BYTES)].to_vec();
+                    *at += piece.len();
+                    return Ok(Some(self.give(piece)));
+                }
+                Step::Streaming { .. } | Step::Held { .. } => {
+                    self.step = Step::Between;
+                    self.seal();
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Backup {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.piece().transpose();
+        if matches!(piece, Some(Err(_))) {
+            (self.step, self.head) = (Step::Done, Vec::new());
+        }
+        piece
+    }
+}

@@ -1,0 +1,244 @@
+//! A backup, verified and put into a directory.
+
+use std::io::{self, Read};
+
+use super::backup::{MAGIC, PIECE_BYTES, VERSION};
+use super::header::{HEADER_BYTES, HeaderBlock, decode_header};
+use super::segment::file_number;
+use super::snapshot::{self, SUFFIX};
+use super::{Pos, verify};
+use crate::disk::Disk;
+
+const NAME_BYTES_MAX: usize = 64;
+/// Until everything is there, files have names that no server looks at.
+const UNFINISHED: &str = ".restoring";
+
+/// Why a backup is not taken. Each message is one sentence for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// A server runs there.
+    #[error("data directory `{0}` is in use by another process")]
+    InUse(String),
+    /// There is a journal already.
+    #[error("data directory `{0}` holds a journal already: restore into an empty one")]
+    NotEmpty(String),
+    /// It begins like something else.
+    #[error("this is not a backup of Malote")]
+    NotABackup,
+    /// A later version made it.
+    #[error("the backup has format version {0}, which this version of Malote does not know")]
+    Newer(u32),
+    /// It ends too early.
+    #[error("the backup is cut short: its end is missing")]
+    CutShort,
+    /// A checksum does not hold, or what it says cannot be.
+    #[error("the backup is damaged: {0}")]
+    Damaged(String),
+    /// What was restored is not what was backed up.
+    #[error("the restored directory cannot be used: {0}")]
+    Unusable(String),
+    /// Reading it or writing the directory failed.
+    #[error("the backup could not be restored: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// Everything before this position.
+    pub position: Pos,
+    /// Files.
+    pub files: u64,
+    /// Bytes of the whole backup.
+    pub bytes: u64,
+}
+
+/// Reads a backup to its end and verifies its checksums, without keeping any of it.
+pub fn check_backup(backup: &mut dyn Read) -> Result<Restored, RestoreError> {
+    read(backup, None)
+}
+
+/// Writes what a backup holds into a directory without a journal, and verifies that a server would find just that.
+/// A directory in which this was interrupted is as before, or a server refuses to start there.
+pub fn restore(backup: &mut dyn Read, disk: &dyn Disk) -> Result<Restored, RestoreError> {
+    if !disk.try_lock()? {
+        return Err(RestoreError::InUse(disk.place()));
+    }
+    let done = restore_locked(backup, disk);
+    disk.unlock();
+    done
+}
+
+fn restore_locked(backup: &mut dyn Read, disk: &dyn Disk) -> Result<Restored, RestoreError> {
+    if disk.list()?.iter().any(|entry| is_journal(&entry.name)) {
+        return Err(RestoreError::NotEmpty(disk.place()));
+    }
+    remove_all(disk, |name| name.strip_suffix(UNFINISHED).is_some_and(is_journal))?;
+    let done = read(backup, Some(disk)).and_then(|restored| {
+        disk.sync_dir()?;
+        put_in_place(disk)?;
+        check(disk, &restored)?;
+        Ok(restored)
+    });
+    if done.is_err() {
+        // All of it is ours: there was no journal before.
+        let _ = remove_all(disk, |name| is_journal(name.strip_suffix(UNFINISHED).unwrap_or(name)));
+    }
+    done
+}
+
+fn is_journal(name: &str) -> bool {
+    file_number(name).is_some() || snapshot::named(name, SUFFIX).is_some()
+}
+
+fn remove_all(disk: &dyn Disk, which: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in disk.list()?.iter().filter(|entry| which(&entry.name)) {
+        disk.remove(&entry.name)?;
+    }
+    disk.sync_dir()
+}
+
+/// Gives the files their names: the newest segment first, the snapshot last. A server that starts in the middle finds
+/// a journal without its beginning, and refuses.
+fn put_in_place(disk: &dyn Disk) -> io::Result<()> {
+    let mut files = Vec::new();
+    for entry in disk.list()? {
+        let Some(name) = entry.name.strip_suffix(UNFINISHED) else { continue };
+        let mut block = [0; HEADER_BYTES];
+        let got = disk.open(&entry.name)?.read_at(&mut block, 0)?;
+        let generation = match decode_header(&block[..got]) {
+            HeaderBlock::Valid(header) if file_number(name).is_some() => header.generation,
+            _ => 0,
+        };
+        files.push((generation, name.to_owned()));
+    }
+    files.sort_unstable();
+    for (_, name) in files.iter().rev() {
+        disk.rename(&format!("{name}{UNFINISHED}"), name)?;
+        disk.sync_dir()?;
+    }
+    Ok(())
+}
+
+/// Whether a server finds what was backed up.
+fn check(disk: &dyn Disk, restored: &Restored) -> Result<(), RestoreError> {
+    let found = verify(disk).map_err(|error| RestoreError::Unusable(error.to_string()))?;
+    if let Some(why) = found.refused {
+        return Err(RestoreError::Unusable(why));
+    }
+    let report = found.recovery;
+    let whole = report.damaged.is_empty()
+        && report.unreadable_segments.is_empty()
+        && report.invalid_snapshots.is_empty();
+    if !whole || report.cut != restored.position {
+        let why = format!("its journal ends at {} and not at {}", report.cut, restored.position);
+        return Err(RestoreError::Unusable(why));
+    }
+    Ok(())
+}
+
+fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, RestoreError> {
+    let mut input = Input { from: backup, crc: 0, bytes: 0 };
+    let magic: [u8; 8] = match input.fixed() {
+        Err(RestoreError::CutShort) => return Err(RestoreError::NotABackup),
+        other => other?,
+    };
+    if &magic != MAGIC {
+        return Err(RestoreError::NotABackup);
+    }
+    let version = u32::from_le_bytes(input.fixed()?);
+    if version != VERSION {
+        return Err(RestoreError::Newer(version));
+    }
+    let _reserved: [u8; 4] = input.fixed()?;
+    let position = Pos::from_u64(u64::from_le_bytes(input.fixed()?));
+    let mut files = 0;
+    loop {
+        let name_len = usize::from(u16::from_le_bytes(input.fixed()?));
+        if name_len == 0 {
+            let count = u64::from_le_bytes(input.fixed()?);
+            input.check("its end")?;
+            if count != files || input.more()? {
+                return Err(RestoreError::Damaged(String::from("it holds more than it says")));
+            }
+            return Ok(Restored { position, files, bytes: input.bytes });
+        }
+        let name = input.name(name_len)?;
+        let len = u64::from_le_bytes(input.fixed()?);
+        input.content(&name, len, disk)?;
+        files += 1;
+    }
+}
+
+struct Input<'a> {
+    from: &'a mut dyn Read,
+    crc: u32,
+    bytes: u64,
+}
+
+impl Input<'_> {
+    fn fill(&mut self, buf: &mut [u8]) -> Result<(), RestoreError> {
+        self.from.read_exact(buf).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => RestoreError::CutShort,
+            _ => RestoreError::Io(error),
+        })?;
+        self.crc = crc32c::crc32c_append(self.crc, buf);
+        self.bytes += buf.len() as u64;
+        Ok(())
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], RestoreError> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The checksum of everything before it.
+    fn check(&mut self, what: &str) -> Result<(), RestoreError> {
+        let have = self.crc;
+        if u32::from_le_bytes(self.fixed()?) != have {
+            return Err(RestoreError::Damaged(format!("the checksum after {what} does not hold")));
+        }
+        Ok(())
+    }
+
+    fn more(&mut self) -> Result<bool, RestoreError> {
+        Ok(self.from.read(&mut [0])? > 0)
+    }
+
+    /// Only names that the journal gives: a backup never writes anywhere else.
+    fn name(&mut self, len: usize) -> Result<String, RestoreError> {
+        let mut bytes = [0; NAME_BYTES_MAX];
+        let strange = || RestoreError::Damaged(String::from("a file in it has a strange name"));
+        let name = bytes.get_mut(..len).ok_or_else(strange)?;
+        self.fill(name)?;
+        let name = std::str::from_utf8(name).map_err(|_| strange())?;
+        if !is_journal(name) {
+            return Err(strange());
+        }
+        Ok(name.to_owned())
+    }
+
+    fn content(
+        &mut self,
+        name: &str,
+        len: u64,
+        disk: Option<&dyn Disk>,
+    ) -> Result<(), RestoreError> {
+        let file = disk.map(|disk| disk.create(&format!("{name}{UNFINISHED}"))).transpose()?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut at = 0;
+        while at < len {
+            let n = PIECE_BYTES.min(usize::try_from(len - at).unwrap_or(PIECE_BYTES));
+            self.fill(&mut piece[..n])?;
+            if let Some(file) = &file {
+                file.write_at(&piece[..n], at)?;
+            }
+            at += n as u64;
+        }
+        if let Some(file) = file {
+            file.sync_all()?;
+        }
+        self.check(name)
+    }
+}

@@ -1,0 +1,453 @@
+//! Data directories of earlier versions: whatever was written once is read for ever.
+//!
+//! `fixtures/*.backup` are data directories, packed by the backup format; beside each stands what is in it. A fixture
+//! that was released is never made again. When records change, add one:
+//!
+//! ```sh
+//! MALOTE_FIXTURE=v2 cargo test -p malote-engine --test fixtures
+//! UPDATE_EXPECT=1 cargo test -p malote-engine --test fixtures
+//! ```
+//!
+//! The first command writes `v2.backup`, the second what is in it; then read the difference. Time stands still in
+//! here, so that leases, delays and schedules of a fixture are as they were on the day it was made.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, and files of its own
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use expect_test::expect_file;
+use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Reply};
+use malote_engine::compact::{Compaction, RESIDENTS_MAX};
+use malote_engine::core::{Copied, Core, Relocation, To, Turn};
+use malote_engine::disk::OsDisk;
+use malote_engine::journal::{Options, Recovered, recover, restore, verify};
+use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
+use malote_model::{
+    Address, Body, BodyKind, Changes, DeadLetterTarget, Durability, Filter, LeaseToken, Message,
+    Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions, Settlement,
+    SqlAction, Timestamp, TopicName, TopicSpec, Value, When,
+};
+
+/// The day on which every fixture was made.
+const THEN: u64 = 1_800_000_000_000;
+
+/// The engine without its threads and its clock.
+struct Hand {
+    core: Core,
+    journal: Recovered,
+    now: u64,
+    next: u64,
+}
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+fn session(id: &str) -> SessionId {
+    SessionId::new(id).unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        segment_bytes: 96 << 10,
+        first_segment_bytes: 8 << 10,
+        free_bytes_min: 0,
+        salt: 7,
+        snapshot_after_bytes: 1,
+        compact_floor_bytes: 0,
+        ..Options::default()
+    }
+}
+
+impl Hand {
+    fn open(dir: &Path, now: u64) -> Self {
+        let mut core = Core::new(1);
+        let disk = Arc::new(OsDisk::open(dir).unwrap());
+        let mut journal = recover(disk, &options(), &mut core).unwrap();
+        assert!(journal.report.damaged.is_empty());
+        core.go_live(&mut journal.appender, Timestamp(now), 11).unwrap();
+        let mut hand = Self { core, journal, now, next: 0 };
+        hand.flush();
+        hand
+    }
+
+    fn flush(&mut self) {
+        for chunk in self.journal.appender.take().unwrap_or_default() {
+            self.journal.writer.write(&chunk).unwrap();
+        }
+        self.journal.syncer.sync().unwrap();
+    }
+
+    fn try_ask(&mut self, command: Command) -> Result<Reply, Refusal> {
+        (self.now, self.next) = (self.now + 1, self.next + 1);
+        let (now, request, mut out) = (Timestamp(self.now), self.next, Vec::new());
+        let mut turn = Turn::new(&mut self.core, &mut self.journal.appender, now, &mut out, true);
+        turn.expire();
+        turn.command(request, command);
+        turn.dispatch();
+        self.flush();
+        let answers = out.into_iter().filter_map(|output| match output.to {
+            To::Request(r, answer) if r == request => Some(answer),
+            _ => None,
+        });
+        answers.last().expect("every command here is answered at once")
+    }
+
+    fn ask(&mut self, command: Command) -> Reply {
+        self.try_ask(command).unwrap()
+    }
+
+    fn declare(&mut self, queue: &str, spec: QueueSpec) {
+        self.ask(Command::Declare { name: name(queue), spec: Box::new(spec), connection: None });
+    }
+
+    fn send(&mut self, queue: &str, message: Message) {
+        let items = vec![(Address::Queue(name(queue)), Outgoing::new(&message, false).unwrap())];
+        self.ask(Command::Send { items });
+    }
+
+    fn receive(&mut self, queue: &str, credit: u32, wants: Wants) -> Vec<LeaseToken> {
+        self.next += 1;
+        let attach = Attach {
+            consumer: ConsumerId(self.next),
+            connection: None,
+            free_standing: true,
+            queue: name(queue),
+            wants,
+            credit,
+            take: false,
+            lock_ms: Some(600_000),
+            once_until: Some(Timestamp(self.now)),
+        };
+        let Reply::Delivered(grants) = self.ask(Command::Attach(attach)) else { panic!("no") };
+        grants.into_iter().filter_map(|grant| grant.lease).collect()
+    }
+
+    fn any(&mut self, queue: &str, credit: u32) -> Vec<LeaseToken> {
+        self.receive(queue, credit, Wants::Any { per_session: 1 })
+    }
+
+    fn settle(&mut self, leases: Vec<LeaseToken>, settlement: Settlement) {
+        let command = Command::Settle { leases, settlement, state: None };
+        let Reply::Settled(each) = self.ask(command) else { panic!("no") };
+        assert!(each.iter().all(Result::is_ok), "{each:?}");
+    }
+
+    fn accept(&mut self, queue: &str, id: &str) -> Held {
+        self.next += 1;
+        let accept = Accept {
+            consumer: ConsumerId(self.next),
+            connection: None,
+            queue: name(queue),
+            session: Some(session(id)),
+            lock_ms: Some(600_000),
+            until: Timestamp(self.now),
+        };
+        let Reply::Accepted(Some(held)) = self.ask(Command::Accept(accept)) else { panic!("no") };
+        held
+    }
+
+    /// A snapshot, and copies of what stands in the way of recycling. Tells how many, and how many of them for several
+    /// queues at once.
+    fn keep_house(&mut self) -> (u64, u64) {
+        let mut core = Core::new(1);
+        self.journal.snapshotter.run(&mut core).unwrap();
+        let victims = self.journal.snapshotter.victims();
+        let residents = core.residents(&victims, RESIDENTS_MAX);
+        let mut compaction = Compaction::new(residents, options().segment_bytes);
+        let (mut copied, mut shared) = (0, 0);
+        let several = |item: &Relocation| match &item.copy {
+            Copied::Message(kept) => kept.places.len() > 1,
+            Copied::State(..) => false,
+        };
+        while let Some(items) = compaction.next_batch(&self.journal.segments) {
+            shared += items.iter().filter(|item| several(item)).count() as u64;
+            let Reply::Count(n) = self.ask(Command::Relocate { items }) else { panic!("no") };
+            copied += n;
+        }
+        (copied, shared)
+    }
+}
+
+fn message(id: &str, of: Option<&str>, body: &str) -> Message {
+    Message {
+        message_id: Some(id.into()),
+        origin_id: Some(id.into()),
+        session: of.map(session),
+        body: Body { bytes: Bytes::copy_from_slice(body.as_bytes()), kind: BodyKind::Text },
+        ..Message::default()
+    }
+}
+
+/// One of everything that a message can carry.
+fn rich(id: &str) -> Message {
+    let text = |text: &str| Some(String::from(text));
+    let properties = [
+        ("null", Value::Null),
+        ("bool", Value::Bool(true)),
+        ("i8", Value::I8(-8)),
+        ("i16", Value::I16(-16)),
+        ("i32", Value::I32(-32)),
+        ("i64", Value::I64(-64)),
+        ("u8", Value::U8(8)),
+        ("u16", Value::U16(16)),
+        ("u32", Value::U32(32)),
+        ("u64", Value::U64(64)),
+        ("f32", Value::F32(0.5)),
+        ("f64", Value::F64(0.25)),
+        ("time", Value::Time(1)),
+        ("uuid", Value::Uuid([9; 16])),
+        ("string", Value::String("é".into())),
+        ("bytes", Value::Bytes(Bytes::from_static(&[0, 255]))),
+        ("list", Value::List(vec![Value::U8(1), Value::Null])),
+        ("map", Value::Map(vec![("k".into(), Value::Bool(false))])),
+    ];
+    Message {
+        key: text("key"),
+        subject: text("subject"),
+        to: text("to"),
+        reply_to: text("reply"),
+        reply_to_session: text("reply session"),
+        correlation_id: text("correlation"),
+        content_type: text("text/plain"),
+        content_encoding: text("none"),
+        user_id: text("user"),
+        app_id: text("app"),
+        properties: properties.into_iter().map(|(n, v)| (n.to_owned(), v)).collect(),
+        priority: 4,
+        ttl_ms: Some(3_600_000),
+        dedup_id: text("dedup"),
+        native: Some(Native { protocol: 2, bytes: Bytes::from_static(b"native") }),
+        ..message(id, None, "rich")
+    }
+}
+
+fn changes(n: u32) -> Changes {
+    let properties = [("changed".to_owned(), Value::U32(n))].into_iter().collect();
+    Changes { properties }
+}
+
+/// Everything that can stand in a journal, by this version's hand.
+fn make(dir: &Path) -> Hand {
+    let mut hand = Hand::open(dir, THEN);
+    let plain = QueueSpec { failed_max: Some(2), ..QueueSpec::default() };
+    hand.declare("plain", plain.clone());
+    hand.declare("gone", QueueSpec::default());
+    hand.declare("graves", QueueSpec::default());
+    let dynamic = QueueSpec {
+        sessions: Sessions::Dynamic,
+        dead_letter: DeadLetterTarget::Queue(name("graves")),
+        retry: RetryOrder::Skip,
+        ..QueueSpec::default()
+    };
+    hand.declare("sessions", dynamic);
+    let fixed = QueueSpec {
+        sessions: Sessions::Fixed(vec![session("a"), session("b")]),
+        durability: Durability::Relaxed,
+        ..QueueSpec::default()
+    };
+    hand.declare("fixed", fixed);
+
+    hand.send("plain", rich("rich"));
+    for n in 0..8 {
+        hand.send("plain", message(&format!("p{n}"), None, &format!("body {n}")));
+    }
+    hand.send("plain", Message { when: When::Delay(500_000), ..message("late", None, "late") });
+    let at = When::At(Timestamp(THEN + 700_000));
+    hand.send("plain", Message { when: at, ..message("planned", None, "planned") });
+    let soon = When::At(Timestamp(THEN + 40));
+    hand.send("plain", Message { when: soon, ..message("soon", None, "soon") });
+    for n in 0..9 {
+        let of = ["a", "b", "c"][n % 3];
+        hand.send("sessions", message(&format!("s{n}"), Some(of), &format!("{of} {n}")));
+        let of = ["a", "b"][n % 2];
+        hand.send("fixed", message(&format!("f{n}"), Some(of), "fixed"));
+    }
+    let topic = TopicName::new("news").unwrap();
+    let spec = Box::<TopicSpec>::default();
+    hand.ask(Command::DeclareTopic { name: topic.clone(), spec });
+    for (queue, action) in [("east", None), ("west", None), ("north", Some("SET changed = 6"))] {
+        hand.declare(queue, QueueSpec::default());
+        let action = action.map(|text| SqlAction::new(text, Vec::new()).unwrap());
+        let rule = Rule { name: "all".into(), filter: Filter::All, action };
+        let (topic, rule) = (topic.clone(), Box::new(rule));
+        hand.ask(Command::Bind { topic, queue: name(queue), rule });
+    }
+    let news = Outgoing::to_topic(message("news", None, "to three queues"), false).unwrap();
+    hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
+    hand.send("gone", message("gone", None, "gone"));
+    hand.ask(Command::Delete { name: name("gone") });
+
+    // A few hundred that come and go, and between them one of each kind that stays.
+    let leases = hand.any("plain", 6);
+    let [a, b, c, d, e, f] = leases[..] else { panic!("{leases:?}") };
+    hand.settle(vec![a], Settlement::Abandon { delay_ms: 0, changes: changes(1) });
+    hand.settle(vec![b], Settlement::Defer { changes: changes(2) });
+    let (reason, text) = ("bad".into(), "It can never succeed".into());
+    hand.settle(vec![c], Settlement::DeadLetter { reason, text, changes: changes(3) });
+    hand.settle(vec![d], Settlement::Complete);
+    hand.settle(vec![e], Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
+    let leases = hand.any("plain", 2);
+    hand.settle(leases, Settlement::Abandon { delay_ms: 0, changes: Changes::default() });
+    hand.settle(vec![f], Settlement::Release { delay_ms: 300_000 });
+    let held = hand.accept("sessions", "a");
+    let change = StateChange { hold: held.hold, state: Some(Bytes::from_static(b"state of a")) };
+    hand.ask(Command::SetState { change });
+    let leases = hand.receive("sessions", 3, Wants::Held(held.hold));
+    hand.settle(vec![leases[0]], Settlement::Abandon { delay_ms: 900_000, changes: changes(4) });
+    let (reason, text) = ("bad".into(), "To the graves".into());
+    hand.settle(vec![leases[1]], Settlement::DeadLetter { reason, text, changes: changes(5) });
+    hand.ask(Command::Pause { queue: name("fixed"), paused: true });
+    hand.ask(Command::Update { name: name("plain"), spec: Box::new(plain) });
+    let (mut copied, mut shared) = (0, 0);
+    for round in 0..6 {
+        for n in 0..40 {
+            hand.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
+        }
+        let mut leases = hand.any("graves", 100);
+        // The first ones are those that were buried here: one stays, and one of the noise.
+        let keep = leases.split_off(leases.len() - 1);
+        hand.settle(leases.split_off(1), Settlement::Complete);
+        hand.settle(keep, Settlement::Release { delay_ms: 0 });
+        hand.settle(leases, Settlement::Release { delay_ms: 0 });
+        let (n, of_them) = hand.keep_house();
+        (copied, shared) = (copied + n, shared + of_them);
+    }
+    assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
+    // Behind the last snapshot.
+    hand.send("plain", message("last", None, "last"));
+    let items = vec![(Seq(1), name("plain"))];
+    let from = name("plain").dead_letters();
+    hand.ask(Command::Move { from, items, why: MoveWhy::Redrive });
+    hand.any("plain", 1);
+    hand
+}
+
+fn describe(hand: &mut Hand) -> String {
+    let mut text = String::new();
+    let Reply::Queues(mut all) = hand.ask(Command::List) else { panic!("no") };
+    for queue in all.clone() {
+        let command = Command::Describe { queue: queue.name.dead_letters() };
+        let Reply::Queues(letters) = hand.ask(command) else { panic!("no") };
+        all.extend(letters);
+    }
+    for q in all {
+        let spec = &q.spec;
+        writeln!(
+            text,
+            "{}: ready {} locked {} delayed {} scheduled {} deferred {}, paused {}, lock {} failed_max {:?}, {:?}",
+            q.name, q.ready, q.locked, q.delayed, q.scheduled, q.deferred, q.paused, spec.lock_ms, spec.failed_max,
+            spec.sessions,
+        )
+        .unwrap();
+        let t = q.totals;
+        let totals = [t.sent, t.delivered, t.completed, t.abandoned, t.dead_lettered, t.deferred];
+        writeln!(text, "  totals {totals:?}").unwrap();
+        let (queue, from, max, session, state) = (q.name.clone(), Seq(0), 1000, None, None);
+        let peek = Peek { queue, from, max, session, state };
+        let Reply::Peeked { items, .. } = hand.ask(Command::Peek(peek)) else { panic!("no") };
+        for p in items {
+            let due = p.due.map(|due| due.0 - THEN);
+            let state = (p.state, due, p.receives, p.failed);
+            let stored = Stored::read_now(&hand.journal.segments, p.pos).unwrap();
+            writeln!(text, "  {} {state:?} {}", p.seq, describe_message(&stored)).unwrap();
+        }
+        let command = Command::Sessions { queue: q.name.clone(), from: 0, max: 100 };
+        let Ok(Reply::Sessions { sessions, .. }) = hand.try_ask(command) else { continue };
+        for s in sessions {
+            let queue = q.name.clone();
+            let command = Command::GetState { queue, session: s.session.clone(), hold: None };
+            let Reply::State(pos) = hand.ask(command) else { panic!("no") };
+            let state = pos.map(|pos| read_state(&hand.journal.segments, pos).unwrap().unwrap());
+            let held = s.held_until.map(|until| until.0 - THEN);
+            let facts = (s.messages, s.locked, held, s.first.map(|first| first.0));
+            writeln!(text, "  session {} {facts:?} {state:?}", s.session).unwrap();
+        }
+    }
+    text
+}
+
+fn describe_message(stored: &Stored) -> String {
+    let m = &stored.message;
+    let texts = [
+        &m.message_id,
+        &m.key,
+        &m.subject,
+        &m.to,
+        &m.reply_to,
+        &m.reply_to_session,
+        &m.correlation_id,
+        &m.content_type,
+        &m.content_encoding,
+        &m.user_id,
+        &m.app_id,
+        &m.dedup_id,
+    ];
+    let texts: Vec<&str> = texts.into_iter().flatten().map(String::as_str).collect();
+    let properties: Vec<String> = m.properties.iter().map(|(n, v)| format!("{n}={v:?}")).collect();
+    let body = String::from_utf8_lossy(&m.body.bytes[..m.body.bytes.len().min(24)]).into_owned();
+    let mut text = format!(
+        "{} {} at {} priority {} ttl {:?} {body:?} {:?} {properties:?}",
+        texts.join("|"),
+        m.session.as_ref().map_or("-", |s| s.as_str()),
+        stored.enqueued_at.0 - THEN,
+        m.priority,
+        m.ttl_ms,
+        m.body.kind,
+    );
+    if let Some(native) = &m.native {
+        write!(text, " native {} {:?}", native.protocol, native.bytes).unwrap();
+    }
+    if let Some(d) = &stored.dead {
+        let (at, counts) = (d.at.0 - THEN, (d.receives, d.failed));
+        write!(
+            text,
+            " dead {} `{}` at {at} from {} {} {counts:?}",
+            d.reason, d.text, d.from, d.from_seq
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// A day of the fixture's life, a little later.
+fn restored(backup: &[u8]) -> (tempfile::TempDir, Hand) {
+    let dir = tempfile::tempdir().unwrap();
+    restore(&mut &backup[..], &OsDisk::open(dir.path()).unwrap()).unwrap();
+    let verified = verify(&OsDisk::read_only(dir.path()).unwrap()).unwrap();
+    assert!(verified.refused.is_none() && verified.recovery.damaged.is_empty());
+    let hand = Hand::open(dir.path(), THEN + 10_000);
+    (dir, hand)
+}
+
+#[test]
+fn what_this_version_writes_it_reads_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hand = make(dir.path());
+    let backup: Vec<u8> = hand.journal.backups.begin().unwrap().flat_map(Result::unwrap).collect();
+    hand.now = THEN + 10_000;
+    let before = describe(&mut hand);
+    let (_dir, mut again) = restored(&backup);
+    assert_eq!(before, describe(&mut again));
+    if let Ok(version) = std::env::var("MALOTE_FIXTURE") {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        std::fs::write(here.join(format!("{version}.backup")), backup).unwrap();
+    }
+}
+
+#[test]
+fn what_earlier_versions_wrote_is_read() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&here).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "backup") {
+            let (_dir, mut hand) = restored(&std::fs::read(&path).unwrap());
+            expect_file![path.with_extension("txt")].assert_eq(&describe(&mut hand));
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "there is at least one fixture");
+}

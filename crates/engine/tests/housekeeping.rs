@@ -1,0 +1,251 @@
+//! Compaction, backups and what else happens behind, with threads and a real disk.
+#![allow(clippy::unwrap_used)] // a test
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use malote_engine::disk::OsDisk;
+use malote_engine::journal::{Options, RestoreError, check_backup, restore};
+use malote_engine::{Engine, Receive, Running, Settings};
+use malote_model::{
+    Body, BodyKind, LeaseToken, Message, QueueName, QueueSpec, SessionId, Sessions, Settlement,
+};
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+fn message(body: Vec<u8>, session: Option<String>) -> Message {
+    Message {
+        session: session.map(|s| SessionId::new(&s).unwrap()),
+        body: Body { bytes: Bytes::from(body), kind: BodyKind::Bytes },
+        ..Message::default()
+    }
+}
+
+fn receive(queue: &str, max: u32) -> Receive {
+    Receive {
+        queue: name(queue),
+        max,
+        wait_ms: 0,
+        lock_ms: Some(60_000),
+        take: false,
+        hold: None,
+        per_session: 1,
+    }
+}
+
+/// Segments so small that a test fills many of them.
+fn open(dir: &std::path::Path) -> (Engine, Running) {
+    let journal = Options {
+        segment_bytes: 256 << 10,
+        first_segment_bytes: 64 << 10,
+        free_bytes_min: 0,
+        snapshot_after_bytes: 512 << 10,
+        compact_floor_bytes: 2 << 20,
+        ..Options::default()
+    };
+    Engine::open(Settings { journal, ..Settings::at(dir) }).unwrap()
+}
+
+async fn complete(engine: &Engine, leases: Vec<LeaseToken>) {
+    let each = engine.settle(None, leases, Settlement::Complete, None).await.unwrap();
+    assert!(each.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn what_lives_in_nearly_empty_segments_is_copied_and_their_space_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = open(dir.path());
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    engine.declare(name("noise"), QueueSpec::default()).await.unwrap();
+    let mut kept = Vec::new();
+    for n in 0..200_u64 {
+        let all = (0..40).map(|i| {
+            let body = [&(n * 40 + i).to_le_bytes()[..], &[i as u8; 1000]].concat();
+            (name("q"), message(body, None))
+        });
+        engine.send(all.collect()).await.unwrap();
+        // One of forty stays.
+        let got = engine.receive(receive("q", 40)).await.unwrap();
+        let leases: Vec<_> = got.iter().filter_map(|d| d.lease).collect();
+        kept.push(got[39].clone());
+        complete(&engine, leases[..39].to_vec()).await;
+    }
+    let live = 200 * 1100;
+    let allowed = 2 * live + (2 << 20);
+    assert!(engine.journal().written_bytes() > 3 * allowed);
+    // A little traffic, so that snapshots are due; copying needs two of them.
+    for _ in 0..2000 {
+        let spares = running.spares() as u64 * (256 << 10);
+        if running.journal_bytes() + spares.min(3 * (256 << 10)) <= allowed {
+            break;
+        }
+        let all = (0..4).map(|_| (name("noise"), message(vec![0; 2000], None)));
+        engine.send(all.collect()).await.unwrap();
+        let got = engine.receive(receive("noise", 4)).await.unwrap();
+        complete(&engine, got.iter().filter_map(|d| d.lease).collect()).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let bytes = running.journal_bytes();
+    assert!(bytes <= allowed, "{bytes} bytes of journal for {live} live ones");
+    // Leases, counters and contents are as before: here and after a restart.
+    complete(&engine, kept[..50].iter().filter_map(|d| d.lease).collect()).await;
+    running.stop().await;
+    let (engine, running) = open(dir.path());
+    complete(&engine, kept[50..100].iter().filter_map(|d| d.lease).collect()).await;
+    let release = Settlement::Release { delay_ms: 0 };
+    let leases = kept[100..].iter().filter_map(|d| d.lease).collect();
+    assert!(engine.settle(None, leases, release, None).await.unwrap().iter().all(Result::is_ok));
+    let got = engine.receive(receive("q", 1000)).await.unwrap();
+    assert_eq!(got.len(), 100);
+    for (before, after) in kept[100..].iter().zip(&got) {
+        assert_eq!((before.seq, &before.stored), (after.seq, &after.stored));
+        assert_eq!(after.receives, 2);
+    }
+    running.stop().await;
+}
+
+fn bytes_of(engine: &Engine) -> Vec<u8> {
+    engine.backup().unwrap().flat_map(|piece| piece.unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_backup_under_load_holds_what_was_answered_before_it_began_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = open(dir.path());
+    let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
+    engine.declare(name("s"), spec).await.unwrap();
+    let stop = AtomicBool::new(false);
+    let answered: [AtomicU64; 4] = Default::default();
+    let asked: [AtomicU64; 4] = Default::default();
+    let removed = parking_lot::Mutex::new(BTreeSet::new());
+    let sender = |session: usize| {
+        let (engine, stop, answered, asked) = (&engine, &stop, &answered, &asked);
+        async move {
+            for n in 0_u64.. {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let body = [&(session as u64).to_le_bytes()[..], &n.to_le_bytes(), &[7; 500]];
+                let one = message(body.concat(), Some(format!("s{session}")));
+                asked[session].store(n + 1, Ordering::SeqCst);
+                engine.send(vec![(name("s"), one)]).await.unwrap();
+                answered[session].store(n + 1, Ordering::SeqCst);
+            }
+        }
+    };
+    let receiver = async {
+        while !stop.load(Ordering::SeqCst) {
+            let got = engine.receive(receive("s", 8)).await.unwrap();
+            for d in got {
+                // Told before it is asked: whatever is missing later is in here.
+                removed.lock().insert(which(&d.stored.message));
+                complete(&engine, vec![d.lease.unwrap()]).await;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let taking = async {
+        let mut backups = Vec::new();
+        for _ in 0..4 {
+            let goal = answered[0].load(Ordering::SeqCst) + 200;
+            while answered[0].load(Ordering::SeqCst) < goal {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let before: Vec<u64> = answered.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+            let engine = engine.clone();
+            let bytes = tokio::task::spawn_blocking(move || bytes_of(&engine)).await.unwrap();
+            let after: Vec<u64> = asked.iter().map(|n| n.load(Ordering::SeqCst)).collect();
+            backups.push((before, bytes, after, removed.lock().clone()));
+        }
+        stop.store(true, Ordering::SeqCst);
+        backups
+    };
+    let (_, _, _, _, (), backups) =
+        tokio::join!(sender(0), sender(1), sender(2), sender(3), receiver, taking);
+    running.stop().await;
+    for (before, bytes, after, removed) in backups {
+        let dir = tempfile::tempdir().unwrap();
+        let restored = restore(&mut &bytes[..], &OsDisk::open(dir.path()).unwrap()).unwrap();
+        assert_eq!(restored.bytes, bytes.len() as u64);
+        let (engine, running) = open(dir.path());
+        let mut found: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        let mut from = malote_model::Seq(0);
+        loop {
+            let (queue, max, session, state) = (name("s"), 1000, None, None);
+            let peek = malote_engine::Peek { queue, from, max, session, state };
+            let (seen, next) = engine.peek(peek).await.unwrap();
+            for seen in seen {
+                let (session, n) = which(&seen.stored.unwrap().message);
+                found.entry(session).or_default().push(n);
+            }
+            let Some(next) = next else { break };
+            from = next;
+        }
+        for session in 0..4_u64 {
+            let found = found.remove(&session).unwrap_or_default();
+            assert!(found.is_sorted(), "session {session} is out of order");
+            let mut have: BTreeSet<u64> = found.iter().copied().collect();
+            assert_eq!(have.len(), found.len(), "session {session} holds one twice");
+            let last = have.last().copied().unwrap_or(0);
+            assert!(last < after[session as usize].max(1), "{last} was never sent");
+            have.extend(removed.iter().filter(|(s, _)| *s == session).map(|(_, n)| n));
+            for n in 0..before[session as usize] {
+                assert!(have.contains(&n), "{n} of session {session} is not in the backup");
+            }
+        }
+        running.stop().await;
+    }
+}
+
+fn which(message: &Message) -> (u64, u64) {
+    let bytes = &message.body.bytes;
+    let at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    (at(0), at(8))
+}
+
+#[tokio::test]
+async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = open(dir.path());
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    let all = (0..10).map(|n| (name("q"), message(vec![n; 100], None)));
+    engine.send(all.collect()).await.unwrap();
+    let good = bytes_of(&engine);
+    running.stop().await;
+    assert_eq!(check_backup(&mut &good[..]).unwrap().files, 1);
+    for cut in 0..good.len() {
+        let refused = check_backup(&mut &good[..cut]);
+        assert!(
+            matches!(refused, Err(RestoreError::CutShort | RestoreError::NotABackup)),
+            "cut at {cut}: {refused:?}"
+        );
+    }
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(check_backup(&mut &bad[..]).is_err(), "bit {bit}");
+    }
+    let longer = [&good[..], b"x"].concat();
+    assert!(matches!(check_backup(&mut &longer[..]), Err(RestoreError::Damaged(_))));
+
+    let target = tempfile::tempdir().unwrap();
+    let disk = OsDisk::open(target.path()).unwrap();
+    let names = || -> Vec<String> {
+        use malote_engine::disk::Disk;
+        disk.list().unwrap().into_iter().map(|entry| entry.name).collect()
+    };
+    assert!(restore(&mut &good[..good.len() - 1], &disk).is_err());
+    assert_eq!(names(), ["lock"]);
+    restore(&mut &good[..], &disk).unwrap();
+    assert_eq!(names(), ["lock", "segment-000001.log"]);
+    // What is there is never written over.
+    assert!(matches!(restore(&mut &good[..], &disk), Err(RestoreError::NotEmpty(_))));
+    let (engine, running) = open(target.path());
+    assert_eq!(engine.describe(name("q")).await.unwrap().ready, 10);
+    assert!(matches!(restore(&mut &good[..], &disk), Err(RestoreError::InUse(_))));
+    running.stop().await;
+}

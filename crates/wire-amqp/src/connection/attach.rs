@@ -1,0 +1,255 @@
+//! Links come and go.
+
+use crate::performative::{AmqpError, Attach, Detach, Role, condition};
+use crate::types::Str;
+
+use super::link::Link;
+use super::{Connection, Event, Failure, LinkId, SessionId, UseError};
+
+/// The longest name of a link. Names are kept for as long as the link is.
+const NAME_BYTES_MAX: usize = 1_024;
+
+impl Attach {
+    /// The answer that agrees to everything. The owner changes what it sees differently.
+    pub fn answer(&self) -> Attach {
+        let role = self.role.opposite();
+        Attach {
+            name: self.name.clone(),
+            handle: 0,
+            role,
+            snd_settle_mode: self.snd_settle_mode,
+            rcv_settle_mode: self.rcv_settle_mode,
+            source: self.source.clone(),
+            target: self.target.clone(),
+            initial_delivery_count: (role == Role::Sender).then_some(0),
+            ..Attach::default()
+        }
+    }
+}
+
+impl Connection {
+    /// Attaches a link; [`Event::Attached`] follows. The handle is filled in, and where a sender begins to count.
+    pub fn attach(&mut self, session: SessionId, attach: Attach) -> Result<LinkId, UseError> {
+        let handle_max = self.config.handle_max;
+        let room = self.links < self.config.links_max;
+        let serial = self.serial();
+        let state = self.owned(session)?;
+        if state.end_sent || state.end_received {
+            return Err(UseError::Gone);
+        }
+        let free = state.free_handle(handle_max).filter(|_| room);
+        let handle = free.ok_or(UseError::TooMany)?;
+        state.put_link(handle, Link::new(serial, attach.name.clone(), attach.role));
+        self.links += 1;
+        let link = LinkId { session, handle, serial };
+        self.write_attach(link, attach);
+        Ok(link)
+    }
+
+    /// Agrees to an attach of the peer's: mostly with [`Attach::answer`]. Name, role and handle are filled in.
+    pub fn accept(&mut self, link: LinkId, answer: Attach) -> Result<(), UseError> {
+        let state = self.owned_link(link)?;
+        if state.attach_sent || state.detach_sent || state.detach_received {
+            return Err(UseError::OutOfTurn);
+        }
+        self.write_attach(link, answer);
+        Ok(())
+    }
+
+    /// Refuses an attach of the peer's: an answer without source and target, and a detach with the error at once.
+    /// Clients take any other answer for consent.
+    pub fn refuse(&mut self, link: LinkId, error: AmqpError) -> Result<(), UseError> {
+        if self.owned_link(link)?.attach_sent {
+            return Err(UseError::OutOfTurn);
+        }
+        self.detach(link, true, Some(error))
+    }
+
+    fn write_attach(&mut self, link: LinkId, mut attach: Attach) {
+        let max_message_size = self.config.max_message_size;
+        let Ok(state) = self.owned_link(link) else { return };
+        attach.name = state.name.clone();
+        attach.role = state.role;
+        attach.handle = link.handle;
+        match state.role {
+            Role::Sender => {
+                state.initial_count = *attach.initial_delivery_count.get_or_insert(0);
+                state.delivery_count = state.initial_count;
+            }
+            Role::Receiver => {
+                attach.initial_delivery_count = None;
+                state.max_message_size = *attach.max_message_size.get_or_insert(max_message_size);
+            }
+        }
+        state.snd_settle_mode = attach.snd_settle_mode;
+        state.rcv_settle_mode = attach.rcv_settle_mode;
+        state.attach_sent = true;
+        self.wire.frame(link.session.channel, &attach);
+    }
+
+    pub(super) fn take_attach(&mut self, channel: u16, attach: Box<Attach>) -> Result<(), Failure> {
+        let handle_max = self.config.handle_max;
+        if attach.handle > handle_max {
+            let text = format!("handle {} is above {handle_max}", attach.handle);
+            return Err(AmqpError::new(condition::FRAMING_ERROR, text).into());
+        }
+        let room = self.links < self.config.links_max;
+        let serial = self.serial();
+        let Some(session) = self.session_mut(channel) else { return Ok(()) };
+        let session_error = |condition, text: String| {
+            Err(Failure::Session(channel, AmqpError::new(condition, text)))
+        };
+        if session.local_handle(attach.handle).is_some() {
+            let text = format!("handle {} is in use", attach.handle);
+            return session_error(condition::HANDLE_IN_USE, text);
+        }
+        if attach.name.as_bytes().len() > NAME_BYTES_MAX {
+            let text = format!("a link name of more than {NAME_BYTES_MAX} bytes");
+            return session_error(condition::INVALID_FIELD, text);
+        }
+        let id = SessionId { channel, serial: session.serial };
+        let role = attach.role.opposite();
+        let same = |link: &&Option<Link>| {
+            link.as_ref().is_some_and(|link| {
+                link.name == attach.name && link.role == role && !link.detach_received
+            })
+        };
+        let known = session.links.iter().position(|link| same(&link)).map(|at| at as u32);
+        let known = known.and_then(|handle| Some((handle, session.link_mut(handle)?)));
+        match known {
+            Some((handle, link)) if !link.attach_received => {
+                link.take_attach(&attach);
+                let link_id = LinkId { session: id, handle, serial: link.serial };
+                let told = !link.detach_sent;
+                session.bind_handle(attach.handle, handle);
+                if told {
+                    self.events.push_back(Event::Attached { link: link_id, attach });
+                }
+            }
+            other => {
+                let taken = other.is_some_and(|(_, link)| !link.detach_sent);
+                let Some(handle) = session.free_handle(handle_max).filter(|_| room) else {
+                    let text = "too many links".to_owned();
+                    return session_error(condition::RESOURCE_LIMIT_EXCEEDED, text);
+                };
+                // A copy, so that a link does not hold the bytes it came with.
+                let mut link = Link::new(serial, Str::from(attach.name.as_str()), role);
+                link.take_attach(&attach);
+                session.bind_handle(attach.handle, handle);
+                session.put_link(handle, link);
+                self.links += 1;
+                let link = LinkId { session: id, handle, serial };
+                if taken {
+                    let text = "a link of this name is attached already";
+                    let _ = self.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
+                } else {
+                    self.events.push_back(Event::Attach { link, attach });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches a link, or answers a detach. Its deliveries are void.
+    pub fn detach(
+        &mut self,
+        link: LinkId,
+        closed: bool,
+        error: Option<AmqpError>,
+    ) -> Result<(), UseError> {
+        let state = self.owned_link(link)?;
+        if state.detach_sent {
+            return Err(UseError::OutOfTurn);
+        }
+        let attach = (!state.attach_sent).then(|| Attach {
+            snd_settle_mode: state.snd_settle_mode,
+            rcv_settle_mode: state.rcv_settle_mode,
+            ..Attach::default()
+        });
+        // A detach needs an attach before it, and one without source and target makes no promise.
+        if let Some(attach) = attach {
+            self.write_attach(link, attach);
+        }
+        self.void_deliveries(link);
+        self.wire.frame(link.session.channel, &Detach { handle: link.handle, closed, error });
+        let state = self.owned_link(link)?;
+        state.detach_sent = true;
+        if state.detach_received {
+            self.free_link(link);
+        }
+        // Transfers of other links may have stood behind those of this one.
+        self.flush_outbox(link.session.channel);
+        Ok(())
+    }
+
+    pub(super) fn take_detach(&mut self, channel: u16, detach: Detach) {
+        let Some(session) = self.session_mut(channel) else { return };
+        // Clients say it twice, or after the end of the session.
+        let Some(handle) = session.local_handle(detach.handle) else { return };
+        session.unbind_handle(detach.handle);
+        let id = SessionId { channel, serial: session.serial };
+        let Some(link) = session.link_mut(handle) else { return };
+        link.detach_received = true;
+        link.remote_handle = None;
+        let answered = link.detach_sent;
+        let link = LinkId { session: id, handle, serial: link.serial };
+        self.void_deliveries(link);
+        if answered {
+            self.free_link(link);
+            self.events.push_back(Event::Detached { link, error: detach.error });
+        } else {
+            let Detach { closed, error, .. } = detach;
+            self.events.push_back(Event::Detach { link, closed, error });
+        }
+        self.flush_outbox(channel);
+    }
+
+    fn free_link(&mut self, link: LinkId) {
+        let session = self.session_mut(link.session.channel);
+        let slot = session.and_then(|session| session.links.get_mut(link.handle as usize));
+        if slot.is_some_and(|slot| slot.take().is_some()) {
+            self.links -= 1;
+        }
+    }
+
+    /// What is on its way in either direction on a link.
+    fn void_deliveries(&mut self, link: LinkId) {
+        let Some(session) =
+            self.sessions.get_mut(usize::from(link.session.channel)).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        session.outbox.retain(|queued| {
+            let keep = queued.link != link;
+            if !keep {
+                self.queued_bytes -= queued.payload.len();
+            }
+            keep
+        });
+        session.outgoing.forget_link(link);
+        session.incoming.forget_link(link);
+        if let Some(state) = session.link_mut(link.handle) {
+            state.credit = 0;
+            state.queued = 0;
+            if let Some(partial) = state.partial.take() {
+                self.partial_bytes -= partial.payload.len();
+            }
+        }
+    }
+}
+
+impl Link {
+    fn take_attach(&mut self, attach: &Attach) {
+        self.attach_received = true;
+        self.remote_handle = Some(attach.handle);
+        self.remote_max_message_size = attach.max_message_size.unwrap_or(0);
+        if self.role == Role::Receiver {
+            self.delivery_count = attach.initial_delivery_count.unwrap_or(0);
+            // Credit may have been granted before it was known where the sender begins to count.
+            self.limit = self.delivery_count.wrapping_add(self.credit);
+        }
+        // What was asked for, or in an answer what was agreed.
+        self.snd_settle_mode = attach.snd_settle_mode;
+        self.rcv_settle_mode = attach.rcv_settle_mode;
+    }
+}

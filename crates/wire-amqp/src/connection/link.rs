@@ -1,0 +1,141 @@
+//! One end of a link: names, credit, and a message that is still arriving.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::performative::{DeliveryState, Flow, ReceiverSettleMode, Role, SenderSettleMode};
+use crate::types::Str;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) serial: u32,
+    pub(super) name: Str,
+    /// Which end we are.
+    pub(super) role: Role,
+    pub(super) snd_settle_mode: SenderSettleMode,
+    pub(super) rcv_settle_mode: ReceiverSettleMode,
+    pub(super) attach_sent: bool,
+    pub(super) attach_received: bool,
+    pub(super) detach_sent: bool,
+    pub(super) detach_received: bool,
+    /// The peer's number for it, while it is attached there.
+    pub(super) remote_handle: Option<u32>,
+    /// Sender: where it began to count.
+    pub(super) initial_count: u32,
+    /// Deliveries begun, by the sender's count.
+    pub(super) delivery_count: u32,
+    /// Deliveries that may still begin.
+    pub(super) credit: u32,
+    /// Receiver: the highest count up to which the sender was ever allowed to go. Credit can be lowered, but what
+    /// was sent before the sender heard of it still comes.
+    pub(super) limit: u32,
+    /// Sender: deliveries that were accepted from the owner and have not begun.
+    pub(super) queued: u32,
+    /// The receiver wants the credit used up.
+    pub(super) drain: bool,
+    /// Sender: the owner has nothing more, and what is queued goes first.
+    pub(super) drained_after_queue: bool,
+    pub(super) available: u32,
+    /// Receiver: the largest message; zero is any.
+    pub(super) max_message_size: u64,
+    /// Sender: the largest message that the peer takes; zero is any.
+    pub(super) remote_max_message_size: u64,
+    pub(super) partial: Option<Box<Partial>>,
+}
+
+/// A message of which not all frames have come.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) delivery: u32,
+    pub(super) tag: Bytes,
+    pub(super) message_format: u32,
+    pub(super) settled: bool,
+    pub(super) state: Option<DeliveryState>,
+    pub(super) payload: BytesMut,
+}
+
+impl Link {
+    pub(super) fn new(serial: u32, name: Str, role: Role) -> Link {
+        Link {
+            serial,
+            name,
+            role,
+            snd_settle_mode: SenderSettleMode::Mixed,
+            rcv_settle_mode: ReceiverSettleMode::First,
+            attach_sent: false,
+            attach_received: false,
+            detach_sent: false,
+            detach_received: false,
+            remote_handle: None,
+            initial_count: 0,
+            delivery_count: 0,
+            credit: 0,
+            limit: 0,
+            queued: 0,
+            drain: false,
+            drained_after_queue: false,
+            available: 0,
+            max_message_size: 0,
+            remote_max_message_size: 0,
+            partial: None,
+        }
+    }
+
+    /// Whether both have attached and neither has detached.
+    pub(super) fn is_attached(&self) -> bool {
+        self.attach_sent && self.attach_received && !self.detach_sent && !self.detach_received
+    }
+
+    /// What a sender may still send, beside what is queued.
+    pub(super) fn free_credit(&self) -> u32 {
+        self.credit.saturating_sub(self.queued)
+    }
+
+    /// Receiver: allows the sender to begin so many deliveries from now on.
+    pub(super) fn set_credit(&mut self, credit: u32) {
+        self.credit = credit;
+        let limit = self.delivery_count.wrapping_add(credit);
+        if limit.wrapping_sub(self.limit) <= u32::MAX / 2 {
+            self.limit = limit;
+        }
+    }
+
+    /// Receiver: a delivery begins. False if it was never allowed.
+    pub(super) fn take_delivery(&mut self) -> bool {
+        if self.delivery_count == self.limit {
+            return false;
+        }
+        self.credit = self.credit.saturating_sub(1);
+        self.delivery_count = self.delivery_count.wrapping_add(1);
+        true
+    }
+
+    /// Takes a flow from the other end.
+    pub(super) fn take_flow(&mut self, flow: &Flow) {
+        match self.role {
+            Role::Sender => {
+                // Before the receiver has seen our attach it counts from our beginning (section 2.6.7).
+                let count = flow.delivery_count.unwrap_or(self.initial_count);
+                if let Some(credit) = flow.link_credit {
+                    // What is on its way uses up credit; a receiver that is ahead of us has miscounted.
+                    let unseen = self.delivery_count.wrapping_sub(count);
+                    let unseen = if unseen > u32::MAX / 2 { 0 } else { unseen };
+                    self.credit = credit.saturating_sub(unseen);
+                }
+                self.drain = flow.drain;
+                // A drain that was called off does not use up what is granted now.
+                self.drained_after_queue &= flow.drain;
+            }
+            Role::Receiver => {
+                if let Some(count) = flow.delivery_count {
+                    let used = count.wrapping_sub(self.delivery_count);
+                    // The sender cannot go backwards, nor use more than it has.
+                    if used <= self.limit.wrapping_sub(self.delivery_count) {
+                        self.credit = self.credit.saturating_sub(used);
+                        self.delivery_count = count;
+                    }
+                }
+                self.available = flow.available.unwrap_or(0);
+            }
+        }
+    }
+}

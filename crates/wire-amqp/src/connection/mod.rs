@@ -1,0 +1,368 @@
+//! A connection without I/O: bytes and time go in, bytes and events come out.
+//!
+//! The owner's loop: read into [`Connection::input`] and say [`Connection::received`]; take [`Connection::next_event`]
+//! until there is none, and answer; write [`Connection::take_output`]; call [`Connection::tick`] when
+//! [`Connection::next_tick_ms`] has come. Frames are looked at one by one as events are asked for, so an owner that is
+//! slow to ask, or whose output is not written, holds the peer back.
+//!
+//! | file | what |
+//! |---|---|
+//! | `handshake.rs` | protocol headers, SASL |
+//! | `lifecycle.rs` | open, begin, end, close, and failures of either kind |
+//! | `attach.rs` | attach, accept, refuse, detach |
+//! | `flow.rs` | windows, credit, drain |
+//! | `receive.rs`, `send.rs` | transfers in and out |
+//! | `settle.rs` | dispositions |
+//! | `idle.rs` | silence, on either side |
+
+mod attach;
+mod config;
+mod event;
+mod flow;
+mod handshake;
+mod idle;
+mod lifecycle;
+mod link;
+mod receive;
+mod send;
+mod session;
+mod settle;
+mod wire;
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::frame::{Frame, FrameKind, Protocol, take_frame};
+use crate::performative::{AmqpError, Performative, condition};
+
+pub use config::Config;
+pub use event::{DeliveryId, Disposed, Event, Incoming, LinkFlow, LinkId, SessionId};
+pub use send::{Outgoing, SendError};
+
+use link::Link;
+use session::Session;
+use settle::Range;
+use wire::Wire;
+
+/// Room that is made for reading at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// Why a method did nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UseError {
+    /// The session or link has ended.
+    #[error("the session or link has ended")]
+    Gone,
+    /// Not now: out of turn, or said already.
+    #[error("not possible in this state")]
+    OutOfTurn,
+    /// All channels or handles are in use.
+    #[error("all channels or handles are in use")]
+    TooMany,
+}
+
+/// Which end of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Client,
+    Server,
+}
+
+/// How far the handshake is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A protocol header comes next.
+    Header(Protocol),
+    /// The SASL layer.
+    Sasl,
+    /// The owner has to answer in the SASL layer.
+    SaslAnswer,
+    /// Frames.
+    Running,
+    /// Nothing is read any more.
+    Over,
+}
+
+/// What a failure takes with it.
+#[derive(Debug)]
+enum Failure {
+    Connection(AmqpError),
+    Session(u16, AmqpError),
+    Link(LinkId, AmqpError),
+}
+
+impl From<AmqpError> for Failure {
+    fn from(error: AmqpError) -> Failure {
+        Failure::Connection(error)
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    side: Side,
+    config: Config,
+    phase: Phase,
+    open_sent: bool,
+    open_received: bool,
+    close_sent: bool,
+    close_received: bool,
+    remote_channel_max: u16,
+    remote_idle_ms: Option<u32>,
+    now_ms: u64,
+    received_ms: u64,
+    sent_ms: u64,
+    input: BytesMut,
+    wire: Wire,
+    events: VecDeque<Event>,
+    /// A disposition of which not all deliveries were told yet.
+    range: Option<Range>,
+    /// By our channel.
+    sessions: Vec<Option<Session>>,
+    /// Our channel, by the peer's.
+    by_remote_channel: Vec<Option<u16>>,
+    /// Links of all sessions.
+    links: usize,
+    /// Bytes of incomplete messages.
+    partial_bytes: usize,
+    /// Bytes of transfers that wait for a window.
+    queued_bytes: usize,
+    next_serial: u32,
+}
+
+impl Connection {
+    /// The end that was called.
+    pub fn server(config: Config, now_ms: u64) -> Connection {
+        let first = if config.sasl { Protocol::Sasl } else { Protocol::Amqp };
+        Connection::new(Side::Server, config, Phase::Header(first), now_ms)
+    }
+
+    /// The end that calls. Its protocol header is there to be written.
+    pub fn client(config: Config, now_ms: u64) -> Connection {
+        let first = if config.sasl { Protocol::Sasl } else { Protocol::Amqp };
+        let mut connection = Connection::new(Side::Client, config, Phase::Header(first), now_ms);
+        connection.wire.raw(&first.header());
+        connection
+    }
+
+    fn new(side: Side, config: Config, phase: Phase, now_ms: u64) -> Connection {
+        Connection {
+            side,
+            config,
+            phase,
+            open_sent: false,
+            open_received: false,
+            close_sent: false,
+            close_received: false,
+            remote_channel_max: u16::MAX,
+            remote_idle_ms: None,
+            now_ms,
+            received_ms: now_ms,
+            sent_ms: now_ms,
+            input: BytesMut::new(),
+            wire: Wire::new(),
+            events: VecDeque::new(),
+            range: None,
+            sessions: Vec::new(),
+            by_remote_channel: Vec::new(),
+            links: 0,
+            partial_bytes: 0,
+            queued_bytes: 0,
+            next_serial: 0,
+        }
+    }
+
+    /// Where bytes are read to; there is room. Say [`Connection::received`] afterwards.
+    pub fn input(&mut self) -> &mut BytesMut {
+        if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
+            self.input.reserve(READ_BYTES);
+        }
+        &mut self.input
+    }
+
+    /// Bytes were read into [`Connection::input`].
+    pub fn received(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.received_ms = now_ms;
+    }
+
+    /// Takes bytes that were read elsewhere.
+    pub fn feed(&mut self, bytes: &[u8], now_ms: u64) {
+        self.input.extend_from_slice(bytes);
+        self.received(now_ms);
+    }
+
+    /// Whether more should be read: not while what was read is held up.
+    pub fn wants_input(&self) -> bool {
+        self.phase != Phase::Over
+            && self.input.len() <= self.config.max_frame_size as usize
+            && !self.is_backed_up()
+    }
+
+    /// Sending stops at the limit; reading, whose answers are small, a little later.
+    fn is_backed_up(&self) -> bool {
+        self.wire.len() >= self.config.outgoing_bytes_max.saturating_mul(2)
+    }
+
+    /// What is to be written.
+    pub fn take_output(&mut self) -> Bytes {
+        self.note_written();
+        self.wire.take()
+    }
+
+    /// Whether something is to be written.
+    pub fn has_output(&self) -> bool {
+        !self.wire.is_empty()
+    }
+
+    /// Whether all is said and heard: write what there is, and hang up.
+    pub fn is_finished(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// What has happened, one by one. None: feed more, answer what waits for an answer, or write the output.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if self.wire.take_too_large() {
+                let text = "a performative does not fit into the largest frame you take";
+                self.fail(AmqpError::new(condition::FRAME_SIZE_TOO_SMALL, text));
+            }
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if let Some(disposed) = self.next_disposed() {
+                return Some(Event::Disposition(disposed));
+            }
+            if self.is_backed_up() || !self.step() {
+                return None;
+            }
+        }
+    }
+
+    /// Looks at what comes next; false when it is not there yet, or may not be looked at.
+    fn step(&mut self) -> bool {
+        match self.phase {
+            Phase::Over | Phase::SaslAnswer => false,
+            Phase::Header(expected) => self.step_header(expected),
+            Phase::Sasl | Phase::Running => {
+                // What follows an open depends on our answer to it.
+                let waits = self.open_received && !self.open_sent;
+                if self.phase == Phase::Running && (waits || self.close_received) {
+                    return false;
+                }
+                match take_frame(&mut self.input, self.config.max_frame_size) {
+                    Ok(None) => false,
+                    Ok(Some(frame)) => {
+                        self.take_frame(frame);
+                        true
+                    }
+                    Err(error) => {
+                        self.fail(AmqpError::new(condition::FRAMING_ERROR, error.to_string()));
+                        true
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_frame(&mut self, frame: Frame) {
+        let taken = match (self.phase, frame.kind) {
+            (Phase::Sasl, FrameKind::Sasl) => self.take_sasl(&frame.body),
+            (Phase::Running, FrameKind::Amqp) => self.take_amqp(frame),
+            _ => Err(AmqpError::new(condition::FRAMING_ERROR, "a frame of the wrong layer").into()),
+        };
+        match taken {
+            Ok(()) => {}
+            Err(Failure::Connection(error)) => self.fail(error),
+            Err(Failure::Session(channel, error)) => self.fail_session(channel, error),
+            Err(Failure::Link(link, error)) => self.fail_link(link, error),
+        }
+    }
+
+    fn take_amqp(&mut self, frame: Frame) -> Result<(), Failure> {
+        if frame.body.is_empty() {
+            return Ok(());
+        }
+        let (performative, payload) = Performative::decode(&frame.body).map_err(AmqpError::from)?;
+        match performative {
+            Performative::Open(open) => return self.take_open(open),
+            Performative::Close(close) => return self.take_close(close.error),
+            _ if !self.open_received => {
+                return Err(illegal("nothing comes before open").into());
+            }
+            // A peer that has not seen our close yet may say anything.
+            _ if self.close_sent => return Ok(()),
+            Performative::Begin(begin) => return self.take_begin(frame.channel, begin),
+            _ => {}
+        }
+        let known = self.by_remote_channel.get(usize::from(frame.channel)).copied().flatten();
+        let Some(channel) = known else {
+            return match performative {
+                // Clients end a session and then still detach or settle on it.
+                Performative::Detach(_)
+                | Performative::Disposition(_)
+                | Performative::Flow(_)
+                | Performative::End(_) => Ok(()),
+                _ => Err(illegal("no session has begun on this channel").into()),
+            };
+        };
+        match performative {
+            Performative::End(end) => {
+                self.take_end(channel, end.error);
+                return Ok(());
+            }
+            _ if self.session(channel).is_none_or(|session| session.end_sent) => return Ok(()),
+            _ => {}
+        }
+        match performative {
+            Performative::Transfer(transfer) => self.take_transfer(channel, transfer, payload),
+            Performative::Disposition(disposition) => self.take_disposition(channel, disposition),
+            Performative::Flow(flow) => self.take_flow(channel, flow),
+            Performative::Attach(attach) => self.take_attach(channel, attach),
+            Performative::Detach(detach) => {
+                self.take_detach(channel, detach);
+                Ok(())
+            }
+            Performative::Open(_)
+            | Performative::Begin(_)
+            | Performative::End(_)
+            | Performative::Close(_) => unreachable!("taken above"),
+        }
+    }
+
+    fn session(&self, channel: u16) -> Option<&Session> {
+        self.sessions.get(usize::from(channel))?.as_ref()
+    }
+
+    fn session_mut(&mut self, channel: u16) -> Option<&mut Session> {
+        self.sessions.get_mut(usize::from(channel))?.as_mut()
+    }
+
+    /// A session that the owner names.
+    fn owned(&mut self, id: SessionId) -> Result<&mut Session, UseError> {
+        let found = self.session_mut(id.channel).filter(|session| session.serial == id.serial);
+        found.ok_or(UseError::Gone)
+    }
+
+    /// A link that the owner names.
+    fn owned_link(&mut self, id: LinkId) -> Result<&mut Link, UseError> {
+        let link = self.owned(id.session)?.link_mut(id.handle);
+        link.filter(|link| link.serial == id.serial).ok_or(UseError::Gone)
+    }
+
+    fn link(&self, id: LinkId) -> Option<&Link> {
+        let session = self.session(id.session.channel)?;
+        let link = session.links.get(id.handle as usize)?.as_ref()?;
+        (session.serial == id.session.serial && link.serial == id.serial).then_some(link)
+    }
+
+    fn serial(&mut self) -> u32 {
+        self.next_serial = self.next_serial.wrapping_add(1);
+        self.next_serial
+    }
+}
+
+fn illegal(text: &'static str) -> AmqpError {
+    AmqpError::new(condition::ILLEGAL_STATE, text)
+}

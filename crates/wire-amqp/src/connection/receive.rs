@@ -1,0 +1,179 @@
+//! Transfers in: frames become messages.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::performative::{AmqpError, DeliveryState, Role, Transfer, condition};
+
+use super::link::Partial;
+use super::session::Entry;
+use super::{Connection, DeliveryId, Event, Failure, Incoming, LinkId, SessionId};
+
+/// The longest delivery tag (section 2.8.7).
+pub(super) const TAG_BYTES_MAX: usize = 32;
+
+impl Connection {
+    pub(super) fn take_transfer(
+        &mut self,
+        channel: u16,
+        transfer: Transfer,
+        payload: Bytes,
+    ) -> Result<(), Failure> {
+        let config = &self.config;
+        let Some(session) = self.sessions.get_mut(usize::from(channel)).and_then(Option::as_mut)
+        else {
+            return Ok(());
+        };
+        let session_error =
+            |condition, text| Failure::Session(channel, AmqpError::new(condition, text));
+        let Some(window) = session.incoming_window.checked_sub(1) else {
+            let text = "a transfer outside of the window";
+            return Err(session_error(condition::WINDOW_VIOLATION, text));
+        };
+        session.incoming_window = window;
+        session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
+        // Nothing of it is held here for longer than a message takes to arrive: the window opens again at once.
+        if window <= config.incoming_window / 2 {
+            session.incoming_window = config.incoming_window;
+            self.wire.frame(channel, &session.flow(config));
+        }
+
+        let Some(handle) = session.local_handle(transfer.handle) else {
+            let text = "a transfer on a handle without a link";
+            return Err(session_error(condition::UNATTACHED_HANDLE, text));
+        };
+        let session_id = SessionId { channel, serial: session.serial };
+        // Not through a method: the unsettled deliveries of the session are needed beside the link.
+        let Some(state) = session.links.get_mut(handle as usize).and_then(Option::as_mut) else {
+            return Ok(());
+        };
+        let link = LinkId { session: session_id, handle, serial: state.serial };
+        let link_error = |condition, text| Failure::Link(link, AmqpError::new(condition, text));
+        if state.detach_sent {
+            return Ok(());
+        }
+        if state.role != Role::Receiver {
+            let text = "a transfer to a sender";
+            return Err(link_error(condition::NOT_ALLOWED, text));
+        }
+
+        let mut partial = match state.partial.take() {
+            Some(partial) => {
+                self.partial_bytes -= partial.payload.len();
+                if transfer.delivery_id.is_some_and(|id| id != partial.delivery) {
+                    let text = "a delivery begins inside another one";
+                    return Err(session_error(condition::INVALID_FIELD, text));
+                }
+                partial
+            }
+            None => {
+                let (Some(delivery), Some(tag)) = (transfer.delivery_id, transfer.delivery_tag)
+                else {
+                    let text = "a delivery begins without delivery-id or delivery-tag";
+                    return Err(session_error(condition::INVALID_FIELD, text));
+                };
+                if tag.len() > TAG_BYTES_MAX {
+                    let text = "a delivery-tag of more than 32 bytes";
+                    return Err(session_error(condition::INVALID_FIELD, text));
+                }
+                if !state.take_delivery() {
+                    let text = "a delivery without credit";
+                    return Err(link_error(condition::TRANSFER_LIMIT_EXCEEDED, text));
+                }
+                let partial = Partial {
+                    delivery,
+                    tag,
+                    message_format: transfer.message_format.unwrap_or(0),
+                    settled: false,
+                    state: None,
+                    payload: BytesMut::new(),
+                };
+                if !transfer.more && !transfer.aborted {
+                    // The usual case: one frame, whose bytes are the message.
+                    let settled = transfer.settled.unwrap_or(false);
+                    let incoming = partial.complete(link, settled, transfer.state, payload);
+                    return self.deliver(link, incoming);
+                }
+                // A copy, so that a message under way holds no more memory than is counted.
+                let tag = Bytes::copy_from_slice(&partial.tag);
+                Box::new(Partial { tag, ..partial })
+            }
+        };
+
+        partial.settled |= transfer.settled.unwrap_or(false);
+        if transfer.state.is_some() {
+            partial.state = transfer.state;
+        }
+        if transfer.aborted {
+            return Ok(());
+        }
+        let size = partial.payload.len() + payload.len();
+        if is_too_large(size, state.max_message_size) {
+            return Err(link_error(condition::MESSAGE_SIZE_EXCEEDED, "the message is too large"));
+        }
+        if self.partial_bytes + size > config.incoming_bytes_max {
+            let text = "too many bytes of incomplete messages";
+            return Err(link_error(condition::RESOURCE_LIMIT_EXCEEDED, text));
+        }
+        partial.payload.extend_from_slice(&payload);
+        if transfer.more {
+            self.partial_bytes += size;
+            state.partial = Some(partial);
+            return Ok(());
+        }
+        let (settled, last_state) = (partial.settled, partial.state.take());
+        let payload = std::mem::take(&mut partial.payload).freeze();
+        let incoming = partial.complete(link, settled, last_state, payload);
+        self.deliver(link, incoming)
+    }
+
+    fn deliver(&mut self, link: LinkId, incoming: Incoming) -> Result<(), Failure> {
+        let channel = link.session.channel;
+        let unsettled_max = self.config.unsettled_max;
+        let Some(session) = self.session_mut(channel) else { return Ok(()) };
+        let Some(state) = session.link_mut(link.handle) else { return Ok(()) };
+        if is_too_large(incoming.payload.len(), state.max_message_size) {
+            let text = "the message is too large";
+            let error = AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text);
+            return Err(Failure::Link(link, error));
+        }
+        if !incoming.settled {
+            if session.incoming.len() >= unsettled_max {
+                let text = "too many unsettled deliveries";
+                let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
+                return Err(Failure::Session(channel, error));
+            }
+            if !session.incoming.insert(incoming.delivery.0, Entry { link, key: 0 }) {
+                let text = "a delivery-id that is still unsettled";
+                let error = AmqpError::new(condition::INVALID_FIELD, text);
+                return Err(Failure::Session(channel, error));
+            }
+        }
+        self.events.push_back(Event::Delivery(incoming));
+        Ok(())
+    }
+}
+
+/// A limit of zero is none.
+fn is_too_large(size: usize, size_max: u64) -> bool {
+    size_max != 0 && size as u64 > size_max
+}
+
+impl Partial {
+    fn complete(
+        self,
+        link: LinkId,
+        settled: bool,
+        state: Option<DeliveryState>,
+        payload: Bytes,
+    ) -> Incoming {
+        Incoming {
+            link,
+            delivery: DeliveryId(self.delivery),
+            tag: self.tag,
+            message_format: self.message_format,
+            settled,
+            state,
+            payload,
+        }
+    }
+}

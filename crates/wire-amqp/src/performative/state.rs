@@ -1,0 +1,173 @@
+//! Delivery states and outcomes (part 3, section 3.4), and those of transactions (part 4, section 4.5).
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::types::code::DESCRIBED;
+use crate::types::{Decoded, Described, Map, Reader, Value, put_value};
+
+use super::composite::{Composite, composite, read_list};
+use super::error::AmqpError;
+use super::field::Field;
+
+composite! {
+    /// How far a delivery was received.
+    Received = "amqp:received:list", 0x23, fields_min 0 {
+        /// The section.
+        required section_number: u32,
+        /// Where in it.
+        required section_offset: u64,
+    }
+}
+
+composite! {
+    /// Taken.
+    Accepted = "amqp:accepted:list", 0x24, fields_min 0 {}
+}
+
+composite! {
+    /// Invalid, and not to be tried again.
+    Rejected = "amqp:rejected:list", 0x25, fields_min 0 {
+        /// Why. For Service Bus, one that comes from the server says that settling failed.
+        optional error: AmqpError,
+    }
+}
+
+composite! {
+    /// Given back untouched.
+    Released = "amqp:released:list", 0x26, fields_min 0 {}
+}
+
+composite! {
+    /// Given back, changed.
+    Modified = "amqp:modified:list", 0x27, fields_min 0 {
+        /// Counts as an attempt.
+        optional delivery_failed: bool,
+        /// Not to this receiver again.
+        optional undeliverable_here: bool,
+        /// Merged into the message's annotations.
+        optional message_annotations: Map,
+    }
+}
+
+composite! {
+    /// A transaction was begun.
+    Declared = "amqp:declared:list", 0x33, fields_min 0 {
+        /// Its name.
+        required txn_id: Bytes,
+    }
+}
+
+composite! {
+    /// A delivery's part in a transaction.
+    TransactionalState = "amqp:transactional-state:list", 0x34, fields_min 0 {
+        /// The transaction.
+        required txn_id: Bytes,
+        /// What becomes of the delivery if it is committed.
+        optional outcome: Box<DeliveryState>,
+    }
+}
+
+composite! {
+    /// Asks for a transaction: the body of a message to the coordinator.
+    Declare = "amqp:declare:list", 0x31, fields_min 0 {
+        /// A distributed transaction.
+        optional global_id: Value,
+    }
+}
+
+composite! {
+    /// Ends a transaction: the body of a message to the coordinator.
+    Discharge = "amqp:discharge:list", 0x32, fields_min 0 {
+        /// The transaction.
+        required txn_id: Bytes,
+        /// Roll back.
+        optional fail: bool,
+    }
+}
+
+/// What has become of a delivery.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "named after the types they hold")]
+pub enum DeliveryState {
+    Received(Received),
+    Accepted,
+    Rejected(Rejected),
+    Released,
+    Modified(Modified),
+    Declared(Declared),
+    Transactional(TransactionalState),
+    /// A state of an extension, kept as it came.
+    Other(Box<Described>),
+}
+
+impl DeliveryState {
+    /// Rejected, with the reason.
+    pub fn rejected(error: AmqpError) -> DeliveryState {
+        DeliveryState::Rejected(Rejected { error: Some(error) })
+    }
+}
+
+impl Field for DeliveryState {
+    fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<DeliveryState> {
+        // The descriptor is looked at as a value, because that of an extension may be anything.
+        if code != DESCRIBED {
+            let found = code;
+            return Err(
+                crate::types::Fault::WrongType { expected: "a delivery state", found }.into()
+            );
+        }
+        let descriptor = reader.value()?;
+        let number = match &descriptor {
+            Value::Ulong(code) => Some(*code),
+            Value::Symbol(name) => super::code_of(name),
+            _ => None,
+        };
+        Ok(match number {
+            Some(Received::CODE) => DeliveryState::Received(read_list(reader)?),
+            Some(Accepted::CODE) => {
+                read_list::<Accepted>(reader)?;
+                DeliveryState::Accepted
+            }
+            Some(Rejected::CODE) => DeliveryState::Rejected(read_list(reader)?),
+            Some(Released::CODE) => {
+                read_list::<Released>(reader)?;
+                DeliveryState::Released
+            }
+            Some(Modified::CODE) => DeliveryState::Modified(read_list(reader)?),
+            Some(Declared::CODE) => DeliveryState::Declared(read_list(reader)?),
+            Some(TransactionalState::CODE) => DeliveryState::Transactional(read_list(reader)?),
+            _ => {
+                let value = reader.value()?;
+                DeliveryState::Other(Box::new(Described { descriptor, value }))
+            }
+        })
+    }
+
+    fn write(&self, out: &mut BytesMut) {
+        match self {
+            DeliveryState::Received(state) => state.encode(out),
+            DeliveryState::Accepted => Accepted {}.encode(out),
+            DeliveryState::Rejected(state) => state.encode(out),
+            DeliveryState::Released => Released {}.encode(out),
+            DeliveryState::Modified(state) => state.encode(out),
+            DeliveryState::Declared(state) => state.encode(out),
+            DeliveryState::Transactional(state) => state.encode(out),
+            DeliveryState::Other(described) => {
+                out.put_u8(DESCRIBED);
+                put_value(out, &described.descriptor);
+                put_value(out, &described.value);
+            }
+        }
+    }
+}
+
+impl Field for Box<DeliveryState> {
+    fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<Box<DeliveryState>> {
+        // Each level is a list, and lists are not entered deeper than allowed.
+        DeliveryState::read(code, reader).map(Box::new)
+    }
+
+    fn write(&self, out: &mut BytesMut) {
+        self.as_ref().write(out);
+    }
+}

@@ -1,0 +1,111 @@
+//! The queues of a world: every world has others, so that every combination comes up.
+
+use malote_model::{
+    DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
+};
+
+use super::name;
+use crate::model::Queue;
+use crate::rng::Rng;
+
+/// How long something lives; sometimes not at all.
+pub(super) fn lifetime(rng: &mut Rng) -> u64 {
+    let ms = [10, 300, 3000, 20_000][rng.below(4) as usize];
+    rng.below(ms)
+}
+
+pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
+    let lock_ms = [500, 2000, 5000, 30_000][rng.below(4) as usize];
+    let failed_max = [None, Some(1), Some(2), Some(3)][rng.below(4) as usize];
+    let receives_max = [None, None, Some(2), Some(4)][rng.below(4) as usize];
+    let dead_letter = match rng.below(4) {
+        0 => DeadLetterTarget::Drop,
+        1 => DeadLetterTarget::Queue(name("graves")),
+        _ => DeadLetterTarget::Own,
+    };
+    let durability = if rng.chance(20) { Durability::Relaxed } else { Durability::Fsync };
+    let retry = if rng.chance(35) { RetryOrder::Skip } else { RetryOrder::Hold };
+    let delay_ms = if rng.chance(10) { 200 } else { 0 };
+    let priority_max =
+        if sessions.required() || rng.chance(60) { 0 } else { 1 + rng.below(9) as u8 };
+    let plain = QueueSpec {
+        sessions,
+        lock_ms,
+        failed_max,
+        receives_max,
+        dead_letter,
+        durability,
+        retry,
+        delay_ms,
+        priority_max,
+        ..QueueSpec::default()
+    };
+    bounded(rng, plain)
+}
+
+/// What bounds messages in time and number, and which count as sent before.
+fn bounded(rng: &mut Rng, spec: QueueSpec) -> QueueSpec {
+    let window_ms = [100, 2000, 20_000, 100_000][rng.below(4) as usize];
+    let per_session = spec.sessions.required() && rng.chance(50);
+    let dedup = Dedup { window_ms, per_session, content: rng.chance(50) };
+    let on_expiry = if rng.chance(60) { OnExpiry::DeadLetter } else { OnExpiry::Drop };
+    let overflow = match rng.below(3) {
+        0 => Overflow::Reject,
+        1 => Overflow::DropOldest,
+        _ => Overflow::DeadLetterOldest,
+    };
+    QueueSpec {
+        ttl_ms: rng.chance(30).then(|| 1 + lifetime(rng)),
+        on_expiry,
+        dedup: rng.chance(30).then_some(dedup),
+        length_max: rng.chance(20).then(|| 1 + rng.below(8)),
+        bytes_max: rng.chance(12).then(|| 200 + rng.below(6000)),
+        overflow,
+        ..spec
+    }
+}
+
+/// Where others' dead letters go.
+pub(super) fn graves(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
+    let graves = QueueSpec { sessions, lock_ms: 2000, ..QueueSpec::default() };
+    if rng.chance(50) { bounded(rng, graves) } else { graves }
+}
+
+/// A queue that goes by itself, mostly.
+pub(super) fn passing(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
+    QueueSpec {
+        auto_delete: rng.chance(50),
+        idle_ms_max: rng.chance(40).then(|| 1 + rng.below(20_000)),
+        ..spec(rng, sessions)
+    }
+}
+
+/// A queue of one connection.
+pub(super) fn private(rng: &mut Rng) -> QueueSpec {
+    let sessions = if rng.chance(30) { Sessions::Dynamic } else { Sessions::None };
+    QueueSpec { exclusive: !rng.chance(10), ..passing(rng, sessions) }
+}
+
+/// Another specification for a queue, as far as it may change.
+pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
+    let old = &q.spec;
+    let fresh =
+        if rng.chance(50) { bounded(rng, old.clone()) } else { passing(rng, old.sessions.clone()) };
+    let mut spec = QueueSpec { priority_max: old.priority_max, exclusive: old.exclusive, ..fresh };
+    if rng.chance(3) {
+        spec.priority_max ^= 1;
+    }
+    // When messages came is kept only roughly while nothing lives for a time: they do not expire at once.
+    let oldest = q.msgs.values().filter(|msg| !msg.timed).map(|msg| msg.at).min();
+    if let (Some(ttl_ms), Some(oldest)) = (&mut spec.ttl_ms, oldest) {
+        *ttl_ms += now.saturating_sub(oldest);
+    }
+    // Where messages are refused, what was forgotten must be known exactly.
+    if q.seen.values().any(|known| known.perhaps) {
+        spec.overflow = Overflow::DropOldest;
+    }
+    if spec.overflow == Overflow::Reject {
+        spec.dedup = old.dedup;
+    }
+    spec
+}

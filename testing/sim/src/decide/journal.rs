@@ -1,0 +1,238 @@
+//! What the journal says of a step, beside what the model says.
+//!
+//! Both are brought into the same words and must be the same. Where several things happen by themselves in one step,
+//! the journal also tells in which order; whether each was right to happen is the model's to say.
+
+use std::collections::BTreeSet;
+
+use malote_engine::event::{self, Event, QueueId, Removal};
+use malote_engine::journal::Pos;
+use malote_model::{DeadReason, LeaseToken, QueueName};
+
+use super::Model;
+use crate::model::{Ev, Place, State, Why};
+
+/// Events that stand or fall together.
+#[derive(Debug)]
+pub struct Group {
+    pub end: Pos,
+    pub events: Vec<Event>,
+}
+
+impl Group {
+    /// Messages that made room.
+    pub fn is_overflow(&self) -> bool {
+        match self.events.first() {
+            Some(Event::Removed { why, .. }) => *why == Removal::Overflowed,
+            Some(Event::Moved(moved)) => reason_of(&moved.why) == Some(&DeadReason::Overflowed),
+            _ => false,
+        }
+    }
+
+    pub fn is_deletion(&self) -> bool {
+        matches!(self.events.first(), Some(Event::Deleted { .. }))
+    }
+}
+
+/// What made a group happen by itself.
+#[derive(Debug)]
+pub(super) enum Trigger {
+    Lease(LeaseToken),
+    Hold(LeaseToken),
+    Activate(QueueName, u64),
+    Expiry(QueueName, Vec<u64>),
+    Overflow(QueueName, Vec<u64>),
+    Gone(QueueName),
+}
+
+fn reason_of(why: &event::Why) -> Option<&DeadReason> {
+    match why {
+        event::Why::Dead { reason, .. } => Some(reason),
+        _ => None,
+    }
+}
+
+impl Model {
+    fn name(&self, id: QueueId) -> QueueName {
+        let name = self.names.get(&id);
+        name.unwrap_or_else(|| panic!("{id:?} was never declared")).clone()
+    }
+
+    /// Learns the names of queues that came to be.
+    pub fn hear(&mut self, groups: &[Group]) {
+        for event in groups.iter().flat_map(|group| &group.events) {
+            if let Event::Declared { queue, dead, name, .. } = event {
+                self.names.insert(*queue, name.clone());
+                self.names.insert(*dead, name.dead_letters());
+            }
+        }
+    }
+
+    /// The journal of a step says what the model noted, no more and no less.
+    pub fn check_journal(&mut self, groups: &[Group]) {
+        let mut said = Vec::new();
+        groups.iter().flat_map(|g| &g.events).for_each(|event| self.say(event, &mut said));
+        let mut noted = std::mem::take(&mut self.noted);
+        noted.sort();
+        said.sort();
+        assert_eq!(said, noted, "the journal and the model");
+        self.before = None;
+    }
+
+    /// Messages of a group whose time to live was over, by the engine's word.
+    pub(super) fn expired_in(&self, group: &Group) -> BTreeSet<(QueueName, u64)> {
+        let mut all = BTreeSet::new();
+        for event in &group.events {
+            match event {
+                Event::Removed { queue, why: Removal::Expired, seqs, .. } => {
+                    all.extend(seqs.iter().map(|&seq| (self.name(*queue), seq)));
+                }
+                Event::Moved(m) if reason_of(&m.why) == Some(&DeadReason::Expired) => {
+                    all.insert((self.name(m.from_queue), m.from_seq));
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// What made a group happen that nobody asked for.
+    pub(super) fn trigger(&self, group: &Group) -> Trigger {
+        let first = group.events.first().expect("a group has events");
+        let (id, seq, why) = match first {
+            Event::Deleted { queue } => return Trigger::Gone(self.name(*queue)),
+            Event::Unheld { queue, session, .. } => {
+                let hold = self.state.queue(&self.name(*queue)).hold(session);
+                return Trigger::Hold(hold.expect("only a held session is let go"));
+            }
+            Event::Returned(returned) => (returned.queue, returned.seq, None),
+            Event::Removed { queue, why, seqs, .. } => (*queue, seqs[0], Some(*why)),
+            Event::Moved(m) => match reason_of(&m.why) {
+                None => return Trigger::Activate(self.name(m.from_queue), m.from_seq),
+                Some(DeadReason::Expired) => (m.from_queue, m.from_seq, Some(Removal::Expired)),
+                Some(DeadReason::Overflowed) => {
+                    (m.from_queue, m.from_seq, Some(Removal::Overflowed))
+                }
+                Some(_) => (m.from_queue, m.from_seq, None),
+            },
+            other => panic!("nobody asked for {other:?}"),
+        };
+        let queue = self.name(id);
+        let msg = self.state.queue(&queue).msgs.get(&seq);
+        let msg = msg.unwrap_or_else(|| panic!("{queue} has no {seq}: {first:?}"));
+        if let Place::Out(token) = msg.place {
+            let hold = self.state.leases.get(&token).and_then(|lease| lease.hold);
+            return hold.map_or(Trigger::Lease(token), Trigger::Hold);
+        }
+        let seqs = group.events.iter().flat_map(|event| match event {
+            Event::Removed { seqs, .. } => seqs.clone(),
+            Event::Moved(m) => vec![m.from_seq],
+            other => panic!("among messages that go: {other:?}"),
+        });
+        match why {
+            Some(Removal::Expired) => Trigger::Expiry(queue, seqs.collect()),
+            Some(Removal::Overflowed) => Trigger::Overflow(queue, seqs.collect()),
+            _ => panic!("nobody had {seq} of {queue}, and yet {first:?}"),
+        }
+    }
+
+    fn say(&self, event: &Event, out: &mut Vec<String>) {
+        let name = |id: &QueueId| self.name(*id);
+        match event {
+            // A copy: nobody notices.
+            Event::Kept(_) => {}
+            Event::Booted { .. } => panic!("the broker starts once"),
+            Event::TopicDeclared { .. }
+            | Event::TopicDeleted { .. }
+            | Event::Bound { .. }
+            | Event::Unbound { .. } => unreachable!("there are no topics"),
+            Event::Declared { name, spec, .. } => out.push(format!("declare {name} {spec:?}")),
+            Event::Updated { queue, spec } => out.push(format!("update {} {spec:?}", name(queue))),
+            Event::Deleted { queue } => out.push(format!("delete {}", name(queue))),
+            Event::Paused { queue, paused } => out.push(format!("pause {} {paused}", name(queue))),
+            Event::Purged { queue, .. } => out.push(format!("purge {}", name(queue))),
+            Event::Sent(sent) => {
+                out.extend(sent.places.iter().map(|p| format!("put {} {}", name(&p.queue), p.seq)));
+            }
+            Event::Removed { queue, why, seqs, .. } => {
+                out.extend(seqs.iter().map(|seq| format!("gone {} {seq} {why:?}", name(queue))));
+            }
+            Event::Leased(leased) => {
+                let queue = name(&leased.queue);
+                let items = leased.items.iter();
+                out.extend(items.map(|(seq, token)| format!("grant {queue} {seq} {token}")));
+            }
+            Event::Renewed { leases, until } => {
+                out.extend(leases.iter().map(|token| format!("renew {token} {}", until.0)));
+            }
+            Event::Returned(r) => {
+                let (queue, changed) = (name(&r.queue), r.over.is_some());
+                out.push(format!("back {queue} {} {:?} {} {changed}", r.seq, r.cause, r.due.0));
+            }
+            Event::Deferred { queue, seq, over } => {
+                out.push(format!("defer {} {seq} {}", name(queue), over.is_some()));
+            }
+            Event::Moved(m) => {
+                let why = match &m.why {
+                    event::Why::Due => "due",
+                    event::Why::Redriven => "redriven",
+                    event::Why::Routed | event::Why::Forwarded => "along",
+                    event::Why::Dead { reason, .. } => reason.word(),
+                };
+                let from = name(&m.from_queue);
+                for place in &m.places {
+                    let (to, to_seq) = (name(&place.queue), place.seq);
+                    out.push(format!("move {from} {} to {to} {to_seq} {why}", m.from_seq));
+                }
+            }
+            Event::Held { queue, session, token, until, .. } => {
+                out.push(format!("hold {} {session} {token} {}", name(queue), until.0));
+            }
+            Event::Unheld { queue, session, lost } => {
+                out.push(format!("unhold {} {session} {lost}", name(queue)));
+            }
+            Event::State { queue, session, state } => {
+                let bytes = state.as_ref().map(|state| state.len());
+                out.push(format!("state {} {session} {bytes:?}", name(queue)));
+            }
+        }
+    }
+}
+
+/// A change that is about to happen to this state, in the journal's words.
+pub(super) fn words(state: &State, ev: &Ev) -> String {
+    match ev {
+        Ev::Declare { name, spec } => format!("declare {name} {spec:?}"),
+        Ev::Update { name, spec, .. } => format!("update {name} {spec:?}"),
+        Ev::Delete { name } => format!("delete {name}"),
+        Ev::Purge { queue } => format!("purge {queue}"),
+        Ev::Pause { queue, paused } => format!("pause {queue} {paused}"),
+        Ev::Put { queue, .. } => format!("put {queue} {}", state.queue(queue).next_seq),
+        Ev::Gone { queue, seq, end } => format!("gone {queue} {seq} {end:?}"),
+        Ev::Grant { queue, seq, token, .. } => format!("grant {queue} {seq} {token}"),
+        Ev::Renew { token, until } => format!("renew {token} {until}"),
+        Ev::Back { queue, seq, cause, due, changes, .. } => {
+            format!("back {queue} {seq} {cause:?} {due} {}", !changes.is_empty())
+        }
+        Ev::Defer { queue, seq, changes } => format!("defer {queue} {seq} {}", !changes.is_empty()),
+        Ev::Move { from, seq, to, to_seq, why, .. } => {
+            let why = match why {
+                Why::Due => "due",
+                Why::Redriven => "redriven",
+                Why::Dead(dead) => dead.reason.word(),
+            };
+            format!("move {from} {seq} to {to} {to_seq} {why}")
+        }
+        Ev::Hold { token, lease } => match &lease.what {
+            crate::model::What::Session(session) => {
+                format!("hold {} {session} {token} {}", lease.queue, lease.until)
+            }
+            crate::model::What::Message(_) => panic!("a message is not held but leased"),
+        },
+        Ev::Unhold { queue, session, lost } => format!("unhold {queue} {session} {lost}"),
+        Ev::SetState { queue, session, state } => {
+            format!("state {queue} {session} {:?}", state.as_ref().map(|state| state.len()))
+        }
+        Ev::Boot => "boot".into(),
+    }
+}

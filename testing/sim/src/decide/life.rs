@@ -1,0 +1,120 @@
+//! Queues that go by themselves, and who uses them. Nothing of it survives a restart.
+
+use malote_engine::ConsumerId;
+use malote_model::QueueName;
+
+use super::journal::Trigger;
+use super::{Consumer, Group, Model};
+use crate::model::Ev;
+
+/// How a queue was used since the last start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    /// Somebody consumed from it or declared it.
+    pub used_at: u64,
+    /// Somebody who meant to stay consumed from it.
+    pub had_consumer: bool,
+    /// Whose it is.
+    pub connection: Option<u64>,
+}
+
+impl Life {
+    pub(super) fn new(used_at: u64, connection: Option<u64>) -> Self {
+        Self { used_at, had_consumer: false, connection }
+    }
+}
+
+impl Model {
+    /// The broker started at `now`.
+    pub(super) fn begin_lives(&mut self, now: u64) {
+        let queues = self.state.queues.iter().filter(|(_, q)| q.owner.is_none());
+        self.lives = queues.map(|(name, _)| (name.clone(), Life::new(now, None))).collect();
+        self.leaving.clear();
+        self.expired_at = now;
+    }
+
+    /// Somebody declares a queue that may be there.
+    pub(super) fn asked_for(&mut self, name: &QueueName, connection: Option<u64>) {
+        let exclusive = self.state.queues.get(name).is_some_and(|q| q.spec.exclusive);
+        if let Some(life) = self.lives.get_mut(name)
+            && (!exclusive || life.connection == connection)
+        {
+            life.used_at = self.now;
+        }
+    }
+
+    pub(super) fn add_consumer(&mut self, id: ConsumerId, consumer: Consumer) {
+        if let Some(life) = self.lives.get_mut(&consumer.queue) {
+            life.used_at = self.now;
+            life.had_consumer |= consumer.once.is_none();
+        }
+        self.consumers.insert(id, consumer);
+    }
+
+    /// A consumer is gone, and its queue perhaps with it.
+    pub(super) fn forget(&mut self, id: ConsumerId) {
+        let Some(Consumer { queue, .. }) = self.consumers.remove(&id) else { return };
+        let alone = !self.is_consumed(&queue);
+        let Some(life) = self.lives.get_mut(&queue) else { return };
+        life.used_at = self.now;
+        let auto_delete = self.state.queues.get(&queue).is_some_and(|q| q.spec.auto_delete);
+        if auto_delete && life.had_consumer && alone {
+            self.leaving.insert(queue);
+        }
+    }
+
+    fn is_consumed(&self, queue: &QueueName) -> bool {
+        self.consumers.values().any(|c| c.queue == *queue)
+    }
+
+    /// A queue is gone; whoever consumed from it must hear of it.
+    pub(super) fn delete(&mut self, name: &QueueName) {
+        let dead = name.dead_letters();
+        let of = |c: &Consumer| c.queue == *name || c.queue == dead;
+        let ended: Vec<_> =
+            self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id).collect();
+        self.ended.extend(ended);
+        self.lives.remove(name);
+        self.leaving.remove(name);
+        self.note(Ev::Delete { name: name.clone() });
+    }
+
+    /// Queues that nobody has used for too long.
+    pub(super) fn idle(&self) -> Vec<QueueName> {
+        let idle = |name: &QueueName, life: &Life| {
+            let idle_ms_max = self.state.queues.get(name).and_then(|q| q.spec.idle_ms_max);
+            idle_ms_max.is_some_and(|ms| life.used_at + ms <= self.now) && !self.is_consumed(name)
+        };
+        let lives = self.lives.iter().filter(|(name, life)| idle(name, life));
+        lives.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Deliveries begin: queues whose last consumer left go, unless somebody came.
+    pub fn leave(&mut self, now: u64, groups: &[Group], room: bool) {
+        let auto_delete = |name: &QueueName| {
+            self.state.queues.get(name).is_some_and(|q| q.spec.auto_delete)
+                && !self.is_consumed(name)
+        };
+        let mut left = self.leaving.clone();
+        left.retain(auto_delete);
+        for group in groups.iter().filter(|group| group.is_deletion()) {
+            self.begin(now, group.end);
+            let Trigger::Gone(name) = self.trigger(group) else { continue };
+            assert!(left.remove(&name), "{name} went, and somebody uses it");
+            self.happened.went += 1;
+            self.delete(&name);
+        }
+        assert!(!room || left.is_empty(), "left by their last consumers: {left:?}");
+        self.leaving = left;
+    }
+
+    /// Whether the end of a connection took its own queues with it.
+    pub(super) fn is_exclusive_to(&self, name: &QueueName, connection: u64) -> bool {
+        self.lives.get(name).is_some_and(|life| life.connection == Some(connection))
+    }
+
+    pub(super) fn exclusive_of(&self, connection: u64) -> Vec<QueueName> {
+        let own = self.lives.keys().filter(|name| self.is_exclusive_to(name, connection));
+        own.cloned().collect()
+    }
+}

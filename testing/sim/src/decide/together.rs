@@ -1,0 +1,81 @@
+//! Transactions: all of it or nothing.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use malote_engine::command::Receipt;
+use malote_model::{LeaseToken, QueueName, Refusal, Settlement};
+
+use super::{Model, Need};
+use crate::model::Letter;
+
+/// A lease, of which queue it must be, and what becomes of it.
+pub type Settle = (Option<QueueName>, LeaseToken, Settlement);
+/// A hold, of which queue it must be, and its session's new state.
+pub type SetState = (Option<QueueName>, LeaseToken, Option<Bytes>);
+
+impl Model {
+    /// One lease that is over, or of another queue, refuses all of it.
+    pub(super) fn check_commit(
+        &self,
+        sends: &[(QueueName, Rc<Letter>)],
+        settles: &[Settle],
+        states: &[SetState],
+    ) -> Result<(), Refusal> {
+        self.check_send(sends)?;
+        let named = |queue: &Option<QueueName>| match queue {
+            Some(queue) if !self.state.queues.contains_key(queue) => {
+                Err(Refusal::QueueNotFound { queue: queue.clone() })
+            }
+            _ => Ok(()),
+        };
+        let within = |queue: &Option<QueueName>, of: &QueueName| {
+            queue.as_ref().is_none_or(|queue| queue == of)
+        };
+        let mut seen = BTreeSet::new();
+        for (queue, lease, _) in settles {
+            named(queue)?;
+            let leased = self.state.leased(*lease, self.now);
+            if !leased.is_some_and(|(of, _)| within(queue, &of)) || !seen.insert(*lease) {
+                return Err(Refusal::LeaseLost { lease: *lease });
+            }
+        }
+        for (queue, hold, _) in states {
+            named(queue)?;
+            let held = self.state.held(*hold, self.now);
+            if !held.is_some_and(|(of, _)| within(queue, &of)) {
+                return Err(Refusal::LeaseLost { lease: *hold });
+            }
+        }
+        Ok(())
+    }
+
+    /// States first, for a delayed return may end the hold; such returns last; then what is sent.
+    pub(super) fn commit(
+        &mut self,
+        sends: &[(QueueName, Rc<Letter>)],
+        settles: &[Settle],
+        states: &[SetState],
+        receipts: &[Receipt],
+    ) -> Need {
+        let mut need = Need::default();
+        for (_, hold, state) in states {
+            self.set_state(*hold, state);
+            need.durable = self.end;
+        }
+        let returns = |settlement: &Settlement| {
+            matches!(settlement, Settlement::Abandon { .. } | Settlement::Release { .. })
+        };
+        let (last, first): (Vec<_>, Vec<_>) = settles.iter().partition(|(.., how)| returns(how));
+        for (_, lease, how) in first.into_iter().chain(last) {
+            // Of two delayed returns of one session, the first lets go of the other.
+            if let Some((queue, seq)) = self.state.leased(*lease, self.now) {
+                self.settle_one(&queue, seq, how);
+                need = need.and(self.done(&queue));
+            }
+        }
+        self.happened.committed += 1;
+        need.and(self.send(sends, receipts))
+    }
+}

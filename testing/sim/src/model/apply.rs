@@ -1,0 +1,284 @@
+//! What changes do to the state.
+
+use malote_engine::journal::Pos;
+use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
+
+use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, What, Why};
+
+impl State {
+    /// Takes in one change that stands in a group ending at `pos`.
+    pub fn apply(&mut self, ev: &Ev, pos: Pos) {
+        match ev {
+            Ev::Declare { name, spec } => {
+                let dead = letters_spec(spec);
+                self.queues.insert(name.clone(), Queue::new(spec.clone(), None, pos));
+                self.queues.insert(name.dead_letters(), Queue::new(dead, Some(name.clone()), pos));
+            }
+            Ev::Update { name, spec, at } => {
+                let q = self.queue_mut(name);
+                q.remember_for(spec, *at);
+                (q.spec, q.eager) = (spec.clone(), pos);
+                self.queue_mut(&name.dead_letters()).spec = letters_spec(spec);
+            }
+            Ev::Delete { name } => {
+                for name in [name, &name.dead_letters()] {
+                    self.queues.remove(name);
+                    self.leases.retain(|_, lease| lease.queue != *name);
+                }
+            }
+            Ev::Purge { queue } => {
+                let q = self.queue_mut(queue);
+                q.msgs.retain(|_, msg| matches!(msg.place, Place::Out(_)));
+                self.eager(queue, pos);
+            }
+            Ev::Pause { queue, paused } => {
+                let q = self.queue_mut(queue);
+                (q.paused, q.eager) = (*paused, pos);
+            }
+            Ev::Put { queue, msg } => {
+                let q = self.queue_mut(queue);
+                let mut msg = (**msg).clone();
+                msg.rests = pos;
+                q.come(&mut msg);
+                q.remember(&msg, pos);
+                q.msgs.insert(q.next_seq, msg);
+                q.next_seq += 1;
+                q.totals.sent += 1;
+                self.eager(queue, pos);
+            }
+            Ev::Gone { queue, seq, end } => {
+                // That it expired follows from the clock: nobody waits for it.
+                if *end != End::Expired {
+                    self.rest(queue, *seq, pos);
+                    self.eager(queue, pos);
+                }
+                self.unlease(queue, *seq);
+                let q = self.queue_mut(queue);
+                let msg = q.msgs.remove(seq);
+                let taken = *end == End::Taken;
+                q.totals.completed += u64::from(taken || *end == End::Completed);
+                q.totals.delivered += u64::from(taken);
+                q.totals.redelivered += u64::from(taken && msg.is_some_and(|m| m.receives > 0));
+                q.totals.expired += u64::from(*end == End::Expired);
+                if let End::Dropped(cause) = end {
+                    cause.count(&mut q.totals);
+                }
+            }
+            Ev::Grant { queue, seq, token, lease } => {
+                self.leases.insert(*token, (**lease).clone());
+                let q = self.queue_mut(queue);
+                let Some(msg) = q.msgs.get_mut(seq) else { panic!("a grant of nothing") };
+                msg.place = Place::Out(*token);
+                q.totals.delivered += 1;
+                q.totals.redelivered += u64::from(msg.receives > 0);
+                msg.receives += 1;
+            }
+            Ev::Renew { token, until } => {
+                if let Some(lease) = self.leases.get_mut(token) {
+                    lease.until = *until;
+                }
+            }
+            Ev::Back { queue, seq, cause, due, parked, changes } => {
+                if *cause == Cause::Abandoned || !changes.is_empty() {
+                    self.rest(queue, *seq, pos);
+                }
+                let deferred = self.unlease(queue, *seq).is_some_and(|lease| lease.deferred);
+                let q = self.queue_mut(queue);
+                let Some(msg) = q.msgs.get_mut(seq) else { return };
+                msg.place = match (deferred, parked) {
+                    (true, _) => Place::Deferred,
+                    (false, true) => Place::Parked { due: *due },
+                    (false, false) => Place::Here { due: *due },
+                };
+                match cause {
+                    Cause::Released => msg.released += 1,
+                    Cause::Abandoned | Cause::Lost => msg.failed += 1,
+                }
+                cause.count(&mut q.totals);
+                msg.change(changes, pos);
+                if *cause != Cause::Lost {
+                    self.eager(queue, pos);
+                }
+            }
+            Ev::Defer { queue, seq, changes } => {
+                self.rest(queue, *seq, pos);
+                self.unlease(queue, *seq);
+                let q = self.queue_mut(queue);
+                q.totals.deferred += 1;
+                if let Some(msg) = q.msgs.get_mut(seq) {
+                    msg.place = Place::Deferred;
+                    msg.change(changes, pos);
+                }
+                self.eager(queue, pos);
+            }
+            Ev::Move { from, seq, to, to_seq, at, why, changes } => {
+                self.rest(from, *seq, pos);
+                self.unlease(from, *seq);
+                let q = self.queue_mut(from);
+                let Some(mut msg) = q.msgs.remove(seq) else { panic!("nothing to move") };
+                if let Why::Dead(dead) = why {
+                    q.totals.dead_lettered += 1;
+                    dead.cause.count(&mut q.totals);
+                    q.totals.expired += u64::from(dead.reason == DeadReason::Expired);
+                }
+                msg.change(changes, pos);
+                (msg.receives, msg.failed, msg.released) = (0, 0, 0);
+                (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
+                msg.dead = match why {
+                    Why::Dead(dead) => Some(dead.clone()),
+                    Why::Due | Why::Redriven => None,
+                };
+                // A scheduled message lives from when it is due; a dead letter has no end any more.
+                let ttl_ms = msg.sent.message.ttl_ms.filter(|_| matches!(why, Why::Due));
+                msg.own_expiry = ttl_ms.map(|ttl_ms| at + ttl_ms);
+                let q = self.queue_mut(to);
+                q.come(&mut msg);
+                q.totals.sent += 1;
+                q.next_seq = q.next_seq.max(to_seq + 1);
+                q.msgs.insert(*to_seq, msg);
+                self.eager(from, pos);
+                self.eager(to, pos);
+            }
+            Ev::Hold { token, lease } => {
+                if let What::Session(session) = &lease.what {
+                    let q = self.queue_mut(&lease.queue);
+                    q.sessions.entry(session.clone()).or_default().hold = Some(*token);
+                }
+                self.leases.insert(*token, (**lease).clone());
+            }
+            Ev::Unhold { queue, session, lost } => {
+                let q = self.queue_mut(queue);
+                q.totals.sessions_lost += u64::from(*lost);
+                let hold = q.sessions.get_mut(session).and_then(|s| s.hold.take());
+                hold.map(|hold| self.leases.remove(&hold));
+                self.tidy(queue, session);
+            }
+            Ev::SetState { queue, session, state } => {
+                let q = self.queue_mut(queue);
+                let s = q.sessions.entry(session.clone()).or_default();
+                (s.state, s.rests, q.eager) = (state.clone(), pos, pos);
+                self.tidy(queue, session);
+            }
+            Ev::Boot => self.boot(),
+        }
+    }
+
+    /// Connection-bound leases and holds of the last start are over: released, nothing failed or lost. Exclusive queues
+    /// are gone with their connections.
+    fn boot(&mut self) {
+        let bound = |state: &Self, of_message: bool| -> Vec<Lease> {
+            let is = |lease: &&Lease| {
+                lease.bound && matches!(lease.what, What::Message(_)) == of_message
+            };
+            state.leases.values().filter(is).cloned().collect()
+        };
+        for Lease { queue, what, .. } in bound(self, true) {
+            if let What::Message(seq) = what {
+                let (cause, changes) = (Cause::Released, Changes::default());
+                self.apply(
+                    &Ev::Back { queue, seq, cause, due: 0, parked: false, changes },
+                    Pos::ZERO,
+                );
+            }
+        }
+        for Lease { queue, what, .. } in bound(self, false) {
+            if let What::Session(session) = what {
+                self.apply(&Ev::Unhold { queue, session, lost: false }, Pos::ZERO);
+            }
+        }
+        self.leases.values_mut().for_each(|lease| lease.connection = None);
+        let exclusive = self.queues.iter().filter(|(_, q)| q.spec.exclusive);
+        let exclusive: Vec<_> = exclusive.map(|(name, _)| name.clone()).collect();
+        exclusive.into_iter().for_each(|name| self.apply(&Ev::Delete { name }, Pos::ZERO));
+    }
+
+    fn eager(&mut self, queue: &QueueName, pos: Pos) {
+        let q = self.queue_mut(queue);
+        if q.durable() {
+            q.eager = q.eager.max(pos);
+        }
+    }
+
+    /// What is given of the session from now on rests on this.
+    fn rest(&mut self, queue: &QueueName, seq: u64, pos: Pos) {
+        let q = self.queue_mut(queue);
+        if q.durable()
+            && q.sessioned()
+            && let Some(msg) = q.msgs.get(&seq)
+            && matches!(msg.place, Place::Here { .. } | Place::Out(_))
+            && let Some(session) = msg.session.clone()
+        {
+            let s = q.sessions.entry(session).or_default();
+            s.rests = s.rests.max(pos);
+        }
+    }
+
+    fn unlease(&mut self, queue: &QueueName, seq: u64) -> Option<Lease> {
+        match self.queue(queue).msgs.get(&seq)?.place {
+            Place::Out(token) => self.leases.remove(&token),
+            _ => None,
+        }
+    }
+
+    fn tidy(&mut self, queue: &QueueName, session: &SessionId) {
+        let q = self.queue_mut(queue);
+        if q.sessions
+            .get(session)
+            .is_some_and(|s| s.hold.is_none() && s.state.is_none() && s.rests == Pos::ZERO)
+        {
+            q.sessions.remove(session);
+        }
+    }
+}
+
+impl Queue {
+    /// Something comes in.
+    fn come(&mut self, msg: &mut Msg) {
+        msg.timed = self.spec.ttl_ms.is_some();
+        if !msg.timed {
+            self.untimed_at = msg.at;
+        }
+    }
+
+    fn remember(&mut self, msg: &Msg, rests: Pos) {
+        let Some(dedup) = self.spec.dedup else { return };
+        let session = msg.session.clone().filter(|_| dedup.per_session);
+        if let Some(key) = msg.sent.key(dedup.content) {
+            let (letter, seq) = (msg.sent.clone(), self.next_seq);
+            let known = Known { letter, seq, at: msg.at, rests, perhaps: false };
+            self.seen.insert((key, session), known);
+        }
+    }
+
+    /// Another specification: what is remembered, and for how long, may change.
+    fn remember_for(&mut self, spec: &QueueSpec, at: u64) {
+        match (self.spec.dedup, spec.dedup) {
+            (Some(old), Some(_)) => {
+                let out = |known: &Known| known.at + old.window_ms <= at;
+                self.seen.values_mut().for_each(|known| known.perhaps |= out(known));
+            }
+            _ => self.seen.clear(),
+        }
+    }
+}
+
+impl Msg {
+    fn change(&mut self, changes: &Changes, pos: Pos) {
+        if !changes.is_empty() {
+            self.properties.lay_over(changes.properties.clone());
+            self.rests = self.rests.max(pos);
+        }
+    }
+}
+
+/// Of its queue, a dead-letter set has the lock, the durability, and what is shown and taken; nothing else.
+fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+    QueueSpec {
+        lock_ms: spec.lock_ms,
+        durability: spec.durability,
+        message_bytes_max: spec.message_bytes_max,
+        backlog_warning: spec.backlog_warning,
+        failed_max: None,
+        ..QueueSpec::default()
+    }
+}

@@ -1,0 +1,60 @@
+//! Questions as the engine takes them, and as people read them.
+
+use std::rc::Rc;
+
+use malote_engine::StateChange;
+use malote_engine::command::{Command, ConnectionId, Work};
+
+use malote_model::QueueName;
+
+use crate::decide::{Ask, REDRIVE};
+use crate::model::Letter;
+
+pub(super) fn command_of(ask: &Ask) -> Command {
+    let outgoing = |items: Vec<(QueueName, Rc<Letter>)>| {
+        let outgoing =
+            |(queue, letter): (QueueName, Rc<Letter>)| (queue.into(), letter.outgoing.clone());
+        items.into_iter().map(outgoing).collect()
+    };
+    match ask.clone() {
+        Ask::Declare { name, spec, connection } => {
+            let (spec, connection) = (Box::new(spec), connection.map(ConnectionId));
+            Command::Declare { name, spec, connection }
+        }
+        Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
+        Ask::Delete { name } => Command::Delete { name },
+        Ask::Purge { queue } => Command::Purge { queue },
+        Ask::Pause { queue, paused } => Command::Pause { queue, paused },
+        Ask::Send { items } => Command::Send { items: outgoing(items) },
+        Ask::Commit { sends, settles, states } => {
+            let change = |(queue, hold, state)| (queue, StateChange { hold, state });
+            let states = states.into_iter().map(change).collect();
+            Command::Commit { work: Work { sends: outgoing(sends), settles, states } }
+        }
+        Ask::Cancel { queue, seqs } => Command::Cancel { from: queue.into(), seqs },
+        Ask::Attach(attach) => Command::Attach(attach),
+        Ask::Credit { consumer, credit, replace } => Command::Credit { consumer, credit, replace },
+        Ask::Detach { consumer } => Command::Detach { consumer },
+        Ask::Disconnect { connection, clean } => {
+            Command::Disconnect { connection: ConnectionId(connection), clean }
+        }
+        Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
+            let connection = connection.map(ConnectionId);
+            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection }
+        }
+        Ask::Settle { leases, settlement, state } => {
+            let state = state.map(|(hold, state)| StateChange { hold, state });
+            Command::Settle { leases, settlement, state }
+        }
+        Ask::Renew { leases, lock_ms } => Command::Renew { leases, lock_ms },
+        Ask::Accept(accept) => Command::Accept(accept),
+        Ask::ReleaseSession { hold } => Command::ReleaseSession { hold },
+        Ask::SetState { hold, state } => Command::SetState { change: StateChange { hold, state } },
+        Ask::GetState { queue, session, hold } => Command::GetState { queue, session, hold },
+        Ask::BreakSession { queue, session } => Command::BreakSession { queue, session },
+        Ask::Move { from, items } => Command::Move { from, items, why: REDRIVE },
+        Ask::Replace { from, seq, to, message } => {
+            Command::Replace { from, seq, to, message: message.outgoing.clone() }
+        }
+    }
+}

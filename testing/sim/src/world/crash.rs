@@ -1,0 +1,155 @@
+//! Crashes: the disk as one leaves it, opened again, and compared with what must be there.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use malote_engine::core::Core;
+use malote_engine::journal::recover;
+
+use super::{Met, World};
+use crate::disk::{Faults, SimDisk};
+use crate::rng::Rng;
+
+impl World {
+    /// The disk as a crash leaves it, opened again.
+    pub(super) fn crash(&mut self) {
+        let power = self.rng.chance(70);
+        let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
+        let poisoned = self.journal.marks.poisoned();
+        let mut rng = Rng::new(self.rng.next_u64());
+        let restored = if rng.chance(10) && !poisoned { self.restored() } else { None };
+        let from_backup = restored.is_some();
+        let mut disk = match restored {
+            Some(restored) => restored,
+            None if power => self.disk.crashed(&mut rng),
+            None => self.disk.killed(),
+        };
+        self.met.crashes += 1;
+        if power {
+            self.met.power += 1;
+        } else {
+            self.met.kills += 1;
+        }
+        disk.state_hash().hash(&mut self.hasher);
+        let flipped = if rng.chance(8) { self.flip(&disk, &mut rng) } else { None };
+        self.say(|| {
+            format!(
+                "crash, power {power}, durable {durable}, written {written}, flipped {flipped:?}"
+            )
+        });
+        self.tight = false;
+        let mut again = 0;
+        let (core, journal, unread) = loop {
+            let mut faults = Faults::default();
+            if again < 3 && rng.chance(20) {
+                match rng.below(4) {
+                    0 => faults.read_fails_in = Some(rng.below(20)),
+                    1 => faults.write_fails_in = Some(rng.below(6)),
+                    _ => faults.sync_fails_in = Some(rng.below(6)),
+                }
+            }
+            let unread = faults.read_fails_in.is_some();
+            disk.set_faults(faults);
+            let mut core = Core::new(1);
+            let opened = recover(Arc::new(disk.clone()), &self.options, &mut core);
+            disk.set_faults(Faults::default());
+            match opened {
+                Ok(journal) => break (core, journal, unread),
+                Err(error) if again < 3 => {
+                    self.say(|| format!("recovery failed: {error}"));
+                    again += 1;
+                    disk = if power && rng.chance(50) {
+                        disk.crashed(&mut rng)
+                    } else {
+                        disk.killed()
+                    };
+                }
+                Err(error) if flipped.is_some() => {
+                    // It says that something is missing; an operator must look. A new world begins.
+                    self.say(|| format!("recovery refused after a flipped bit: {error}"));
+                    self.met.damaged += 1;
+                    return self.begin_anew();
+                }
+                Err(error) => panic!("recovery failed without a fault: {error}"),
+            }
+        };
+        (self.core, self.journal, self.disk) = (core, journal, disk);
+        (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        self.turn_chunks.clear();
+        self.compaction = None;
+        let report = self.journal.report.clone();
+        self.say(|| format!("{report:?}"));
+        self.met.restored += u64::from(report.snapshot.is_some());
+        self.met.torn += u64::from(report.discarded_frames > 0);
+        let said_damage = !report.damaged.is_empty()
+            || !report.unreadable_segments.is_empty()
+            || !report.invalid_snapshots.is_empty();
+        if flipped.is_some()
+            && (!report.damaged.is_empty() || !report.unreadable_segments.is_empty())
+        {
+            self.met.damaged += 1;
+            return self.begin_anew();
+        }
+        // What cannot be read at the moment is reported like what is damaged.
+        let fine = flipped.is_some() || unread && report.damaged.is_empty();
+        assert!(fine || !said_damage, "a crash is not damage: {report:?}");
+        let cut = report.cut;
+        // A flipped bit behind the last mark is a torn tail to any reader.
+        if flipped.is_none() || cut >= durable {
+            let lossy = power || poisoned || from_backup || flipped.is_some();
+            let keep = if lossy { durable } else { written };
+            assert!(
+                !from_backup || flipped.is_some() || cut == durable,
+                "a backup made at {durable} ends at {cut}"
+            );
+            assert!(
+                cut >= keep,
+                "lost: the journal ends at {cut}, and {keep} was kept (power {power})"
+            );
+        } else {
+            self.met.damaged += 1;
+            return self.begin_anew();
+        }
+        let at = self.boot().unwrap_or_else(|error| panic!("no boot after a crash: {error}"));
+        self.model.crash(cut, at);
+        self.clients.restarted();
+        self.flipped = flipped.is_some();
+        let (groups, out) = self.call(|turn| turn.expire());
+        self.model.expire(self.now, &groups, true);
+        assert!(out.is_empty(), "nobody is there to be told");
+        self.model.check_journal(&groups);
+        self.end_turn();
+        // Names must agree before anything else can be looked at.
+        let names: Vec<_> =
+            self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
+        assert_eq!(self.engine_queues(), names, "the queues after a crash");
+        self.check_all();
+        if self.flipped {
+            return self.begin_anew();
+        }
+        if self.rng.chance(30) {
+            self.flush();
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        let seed = self.rng.next_u64();
+        let mut world = World::new(seed, self.verbose);
+        world.met = self.met;
+        world.met.add(&Met::default());
+        world.hasher = self.hasher.clone();
+        world.trace = std::mem::take(&mut self.trace);
+        *self = world;
+    }
+
+    fn flip(&mut self, disk: &SimDisk, rng: &mut Rng) -> Option<String> {
+        use malote_engine::disk::Disk;
+        let files: Vec<_> = disk.list().ok()?.into_iter().filter(|e| e.len > 0).collect();
+        let file = files.get(rng.below(files.len().max(1) as u64) as usize)?;
+        let byte = rng.below(file.len);
+        disk.flip_bit(&file.name, byte, rng.below(8) as u8);
+        self.met.flips += 1;
+        Some(format!("{} at {byte}", file.name))
+    }
+}
