@@ -319,6 +319,9 @@ mod tests {
     fn the_md5_is_the_one_that_sdks_compute() {
         assert_eq!(md5_of("hello"), "5d41402abc4b2a76b9719d911017c592");
         assert_eq!(md5_of_attributes(&Attributes::new()), None);
+        let mut two = one("a", Attribute::text("String", "x"));
+        two.insert("b".into(), Attribute::binary(b"\0\xff"));
+        assert_eq!(md5_of_attributes(&two).as_deref(), Some("c4ec7d55335539420ccc7ec70efeb4a1"));
     }
 
     #[test]

@@ -40,6 +40,12 @@ fn shape(name: &str) -> Option<Shape> {
     })
 }
 
+/// What botocore sends for a list or map without anything in it: its name as JSON has it, and no value.
+fn is_empty_list(name: &str, value: &str) -> bool {
+    let plural = ["Entries", "Attributes", "Tags", "TagKeys", "Actions", "AWSAccountIds"];
+    value.is_empty() && (plural.contains(&name) || name.ends_with("Names"))
+}
+
 fn wrong(text: &str) -> SqsError {
     SqsError::new(Code::Serialization, text)
 }
@@ -74,6 +80,7 @@ fn tree(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
                 let group = groups.entry(first.to_owned()).or_default();
                 group.entry(index).or_default().push((rest.to_owned(), value));
             }
+            _ if is_empty_list(&name, &value) => {}
             _ => drop(out.insert(name, Value::String(value))),
         }
     }
@@ -146,6 +153,14 @@ mod tests {
         assert_eq!(
             unflatten(b"Attribute.1.Name=A&Attribute.1.Value=1&Tag.3.Key=k&Tag.3.Value=v&AttributeName.1=All").unwrap(),
             json!({ "Attributes": { "A": "1" }, "Tags": { "k": "v" }, "AttributeNames": ["All"] })
+        );
+    }
+
+    #[test]
+    fn an_empty_list_is_no_text() {
+        assert_eq!(
+            unflatten(b"Entries=&MessageBody=&AttributeNames=").unwrap(),
+            json!({ "MessageBody": "" })
         );
     }
 
