@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::extract::Request;
 use axum::http::HeaderMap;
+use axum::middleware::{Next, from_fn};
 use malote_engine::{Engine, Running};
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
+use malote_front_sqs::{Keys, Sqs};
 use malote_model::{Access, Principal};
 
-use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::guard::{GuardError, guard};
 use crate::net::{
     Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
@@ -87,25 +90,34 @@ pub async fn serve(
     }
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
-    guard(&settings, &store, &[("http", &settings.listeners.http)])?;
+    let listeners = &settings.listeners;
+    guard(&settings, &store, &[("http", &listeners.http), ("sqs", &listeners.sqs)])?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
     readiness.recovered.store(true, Ordering::SeqCst);
 
+    // An open server on loopback is reached by a name of its own only: a web page whose name was made to point here
+    // is not one of its clients.
+    let hosts_of = |listen: &crate::settings::Listen| match store.is_open() && listen.is_loopback()
+    {
+        true => vec!["localhost".to_owned()],
+        false => Vec::new(),
+    };
     let limits = Limits {
         head_time_max: settings.limits.header_timeout.max(settings.limits.idle_timeout),
-        // An open server on loopback is reached by a name of its own only: a web page whose name was made to point
-        // here is not one of its clients.
-        hosts: if store.is_open() && settings.listeners.http.is_loopback() {
-            vec!["localhost".into()]
-        } else {
-            Vec::new()
-        },
+        hosts: hosts_of(&listeners.http),
         ..Limits::default()
     };
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
+    let sqs = Sqs::new(
+        engine.clone(),
+        access.clone(),
+        Arc::new(AccessKeys(store.clone())),
+        malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
+        shutdown.token().draining_token(),
+    );
     let api = Api::new(
         engine,
         access,
@@ -120,15 +132,19 @@ pub async fn serve(
         gate: Gate::new(settings.limits.connections_max),
         handshake_timeout: settings.limits.handshake_timeout,
     };
-    let port = Port::open("http", &settings.listeners.http, http(&api), admission)
-        .await?
-        .ok_or(ServeError::NothingToServe)?;
-    started(&greeting(&settings, &port, tls.as_deref(), &store));
+    let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
+    let port = Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission).await?;
+    if http.is_none() && port.is_none() {
+        return Err(ServeError::NothingToServe);
+    }
+    started(&greeting(&settings, http.as_ref(), port.as_ref(), tls.as_deref(), &store));
 
-    shutdown.spawn(port.serve(shutdown.clone()));
+    for port in [http, port].into_iter().flatten() {
+        shutdown.spawn(port.serve(shutdown.clone()));
+    }
     shutdown.spawn({
         let api = api.clone();
-        async move { api.run().await }
+        async move { tokio::join!(api.run(), sqs.run()).0 }
     });
     shutdown.spawn({
         let mut parts: Vec<Arc<dyn Reload>> = vec![store];
@@ -167,13 +183,37 @@ pub async fn serve(
     }
 }
 
-fn http(api: &Api) -> Router {
-    let (router, limits, metrics) =
-        (malote_front_http::router(api.clone()), api.limits.clone(), api.metrics.clone());
+/// The native API, and SQS for whoever speaks that.
+fn http(api: &Api, sqs: &Sqs) -> Router {
+    let with_sqs = |tls: bool| {
+        let sqs = sqs.clone();
+        let serve = move |request: Request, next: Next| {
+            let sqs = sqs.clone();
+            async move {
+                match malote_front_sqs::claims(request.method(), request.uri(), request.headers()) {
+                    true => malote_front_sqs::serve(&sqs, request, tls).await,
+                    false => next.run(request).await,
+                }
+            }
+        };
+        malote_front_http::router(api.clone()).layer(from_fn(serve))
+    };
+    over_http(api, [with_sqs(false), with_sqs(true)], "http")
+}
+
+/// SQS and nothing else.
+fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
+    let router = |tls| malote_front_sqs::router(sqs.clone(), tls);
+    over_http(api, [router(false), router(true)], "sqs")
+}
+
+/// Serves HTTP/1 by the first router, or by the second inside TLS.
+fn over_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> Router {
+    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (router, limits, _open) =
-                (router.clone(), limits.clone(), metrics.connection("http"));
+            let router = routers[usize::from(peer.tls.is_some())].clone();
+            let (limits, _open) = (limits.clone(), metrics.connection(front));
             async move {
                 let served = malote_front_http::serve_connection(
                     stream,
@@ -192,30 +232,54 @@ fn http(api: &Api) -> Router {
 }
 
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
-fn greeting(settings: &Settings, port: &Port, tls: Option<&Tls>, store: &Store) -> String {
+fn greeting(
+    settings: &Settings,
+    http: Option<&Port>,
+    sqs: Option<&Port>,
+    tls: Option<&Tls>,
+    store: &Store,
+) -> String {
     let scheme = if settings.tls.required { "https" } else { "http" };
-    let url = format!("{scheme}://{}", port.local_addr());
-    let mut lines = vec![
-        format!("Malote {} is ready.", env!("CARGO_PKG_VERSION")),
-        format!("  HTTP API   {url}/api/v1   (health {url}/readyz, metrics {url}/metrics)"),
-        format!("  data       {}", settings.data.display()),
-    ];
+    let url = |port: &Port| format!("{scheme}://{}", port.local_addr());
+    let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
+    if let Some(url) = http.map(url) {
+        let also = format!("health {url}/readyz, metrics {url}/metrics");
+        lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
+    }
+    lines.extend(sqs.map(|port| format!("  SQS        {}", url(port))));
+    lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {
         lines.push(format!(
-            "  TLS        on the same port; certificate {}",
+            "  TLS        on the same ports; certificate {}",
             tls.certificate_path().display()
         ));
     }
     let user = if store.is_open() { "" } else { " -u NAME" };
     let trust = if settings.tls.required { " -k" } else { "" };
-    lines.push("Send a first message, and receive it:".into());
-    lines.push(format!(
-        "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
-    ));
-    lines.push(format!(
-        "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
-    ));
+    if let Some(url) = http.map(url) {
+        lines.push("Send a first message, and receive it:".into());
+        lines.push(format!(
+            "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
+        ));
+        lines.push(format!(
+            "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
+        ));
+    }
     lines.join("\n")
+}
+
+/// Access keys of SQS from the credential store.
+struct AccessKeys(Arc<Store>);
+
+impl Keys for AccessKeys {
+    fn open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn secret(&self, access_key: &str) -> Option<(Arc<str>, Principal)> {
+        let key = self.0.secret_of(KeyKind::Aws, access_key)?;
+        Some((key.secret, key.principal))
+    }
 }
 
 /// Proves callers of the HTTP API by the credential store.

@@ -21,6 +21,8 @@ pub struct Stored {
     pub message: Message,
     /// When it entered the queue that it is in.
     pub enqueued_at: Timestamp,
+    /// When it was first sent, wherever it has been since.
+    pub sent_at: Timestamp,
     /// Why it is a dead letter, if it is one.
     pub dead: Option<DeadLetter>,
     /// Every time that it became one, newest first; a topic or a queue may have taken it up again since.
@@ -87,7 +89,7 @@ impl Stored {
         let (mut moved_at, mut key) = (None, None);
         let mut deaths = Vec::new();
         // The headers, once they are found; the body may stand further down.
-        let mut found: Option<(Timestamp, Box<Message>)> = None;
+        let mut found: Option<(Timestamp, Timestamp, Box<Message>)> = None;
         let mut next = pos;
         for depth in 1..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
@@ -131,16 +133,17 @@ impl Stored {
                         if key.is_some() {
                             message.key = key.take();
                         }
-                        found = Some((moved_at.unwrap_or(at), message));
+                        found = Some((moved_at.unwrap_or(at), at, message));
                     }
                     if let Some(body_at) = body_at {
                         next = body_at;
                         continue;
                     }
-                    let Some((enqueued_at, mut message)) = found else { break };
+                    let Some((enqueued_at, sent_at, mut message)) = found else { break };
                     message.body.bytes = body;
                     let dead = dead.take().map(|dead| *dead);
-                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                    let message = *message;
+                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                 }
                 Link::Kept(kept, mut message) => {
                     if let Some((enqueued_at, mut message_found)) = found {

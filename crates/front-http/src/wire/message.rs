@@ -531,6 +531,7 @@ mod tests {
         let stored = Stored {
             message: message.clone(),
             enqueued_at: Timestamp(5),
+            sent_at: Timestamp(5),
             dead: None,
             deaths: Vec::new(),
             depth: 1,
