@@ -9,9 +9,10 @@ use malote_engine::{Engine, Running};
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
+use malote_front_servicebus as servicebus;
 use malote_model::{Access, Principal};
 
-use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::guard::{GuardError, guard};
 use crate::net::{
     Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
@@ -87,7 +88,8 @@ pub async fn serve(
     }
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
-    guard(&settings, &store, &[("http", &settings.listeners.http)])?;
+    let listeners = &settings.listeners;
+    guard(&settings, &store, &[("http", &listeners.http), ("amqp", &listeners.amqp)])?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
@@ -106,6 +108,11 @@ pub async fn serve(
     };
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
+    let bus = Arc::new(servicebus::Front {
+        engine: engine.clone(),
+        access: access.clone(),
+        keys: Arc::new(Keys(store.clone())),
+    });
     let api = Api::new(
         engine,
         access,
@@ -120,12 +127,16 @@ pub async fn serve(
         gate: Gate::new(settings.limits.connections_max),
         handshake_timeout: settings.limits.handshake_timeout,
     };
-    let port = Port::open("http", &settings.listeners.http, http(&api), admission)
-        .await?
-        .ok_or(ServeError::NothingToServe)?;
-    started(&greeting(&settings, &port, tls.as_deref(), &store));
+    let http = Port::open("http", &listeners.http, http(&api), admission.clone()).await?;
+    let amqp = Port::open("amqp", &listeners.amqp, amqp(&api, &bus), admission).await?;
+    if http.is_none() && amqp.is_none() {
+        return Err(ServeError::NothingToServe);
+    }
+    started(&greeting(&settings, http.as_ref(), amqp.as_ref(), tls.as_deref(), &store));
 
-    shutdown.spawn(port.serve(shutdown.clone()));
+    for port in [http, amqp].into_iter().flatten() {
+        shutdown.spawn(port.serve(shutdown.clone()));
+    }
     shutdown.spawn({
         let api = api.clone();
         async move { api.run().await }
@@ -191,21 +202,50 @@ fn http(api: &Api) -> Router {
     Router { http: Some(serve), ..Router::default() }
 }
 
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it.
+fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
+    let (bus, metrics) = (bus.clone(), api.metrics.clone());
+    let serve = handler(
+        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+            let (bus, _open) = (bus.clone(), metrics.connection("amqp"));
+            async move {
+                let served = servicebus::serve_connection(stream, bus, token.draining_token());
+                if let Err(error) = served.await {
+                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+                }
+            }
+        },
+    );
+    Router { amqp10: Some(serve), ..Router::default() }
+}
+
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
-fn greeting(settings: &Settings, port: &Port, tls: Option<&Tls>, store: &Store) -> String {
+fn greeting(
+    settings: &Settings,
+    http: Option<&Port>,
+    amqp: Option<&Port>,
+    tls: Option<&Tls>,
+    store: &Store,
+) -> String {
     let scheme = if settings.tls.required { "https" } else { "http" };
-    let url = format!("{scheme}://{}", port.local_addr());
-    let mut lines = vec![
-        format!("Malote {} is ready.", env!("CARGO_PKG_VERSION")),
-        format!("  HTTP API   {url}/api/v1   (health {url}/readyz, metrics {url}/metrics)"),
-        format!("  data       {}", settings.data.display()),
-    ];
+    let url = http.map(|port| format!("{scheme}://{}", port.local_addr()));
+    let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
+    if let Some(url) = &url {
+        lines.push(format!(
+            "  HTTP API   {url}/api/v1   (health {url}/readyz, metrics {url}/metrics)"
+        ));
+    }
+    if let Some(port) = amqp {
+        lines.push(format!("  AMQP       {}   (Azure Service Bus clients)", port.local_addr()));
+    }
+    lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {
         lines.push(format!(
             "  TLS        on the same port; certificate {}",
             tls.certificate_path().display()
         ));
     }
+    let Some(url) = url else { return lines.join("\n") };
     let user = if store.is_open() { "" } else { " -u NAME" };
     let trust = if settings.tls.required { " -k" } else { "" };
     lines.push("Send a first message, and receive it:".into());
@@ -236,5 +276,27 @@ impl Authenticate for Callers {
                 }
             }
         })
+    }
+}
+
+/// Proves Service Bus clients by the credential store.
+struct Keys(Arc<Store>);
+
+impl servicebus::Keys for Keys {
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn key(&self, name: &str) -> Option<servicebus::Key> {
+        let found = self.0.secret_of(KeyKind::ServiceBus, name)?;
+        Some(servicebus::Key { secret: found.secret, principal: found.principal })
+    }
+
+    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> servicebus::Verified<'a> {
+        Box::pin(self.0.verify_password(user, password))
+    }
+
+    fn verify_token(&self, token: &str) -> Option<Principal> {
+        self.0.verify_token(token)
     }
 }
