@@ -10,12 +10,14 @@
 //! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
 //! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
 //! | refusals → conditions | `refusal.rs` |
+//! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
 //!
 //! Not here: transactions (a coordinator is refused), the administration API, WebSocket.
 //!
 //! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
 //! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
 
+mod config;
 mod conn;
 mod limits;
 mod listen;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 use malote_engine::Engine;
 use malote_model::{Access, Principal};
 
+pub use config::{Config, ConfigError};
 pub use listen::serve_connection;
 
 /// What every connection shares.

@@ -40,6 +40,14 @@ pub enum ServeError {
     /// A port.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The entities to make at start.
+    #[error("{path}: {why}")]
+    ServiceBusConfig {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Every listener is off.
     #[error(
         "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
@@ -106,6 +114,9 @@ pub async fn serve(
         },
         ..Limits::default()
     };
+    if let Some(path) = &settings.servicebus_config {
+        declare_entities(&engine, path).await?;
+    }
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
     let bus = Arc::new(servicebus::Front {
@@ -176,6 +187,14 @@ pub async fn serve(
         Drained::All => Ok(()),
         _ => Err(ServeError::CutOff),
     }
+}
+
+async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(), ServeError> {
+    let wrong =
+        |why: String| ServeError::ServiceBusConfig { path: path.display().to_string(), why };
+    let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
+    let config = servicebus::Config::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    config.apply(engine).await.map_err(|error| wrong(error.to_string()))
 }
 
 fn http(api: &Api) -> Router {

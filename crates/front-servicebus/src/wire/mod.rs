@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `address.rs` | addresses of links, in all the ways in which clients write them |
+//! | `duration.rs` | spans of time as ISO 8601 writes them |
 //! | `message.rs` | an AMQP message made canonical, and the way back |
 //! | `native.rs` | what of the bare message must come back byte for byte |
 //! | `value.rs` | typed values |
@@ -10,6 +11,7 @@
 //! | `sas.rs` | shared access signatures |
 
 pub mod address;
+pub mod duration;
 pub mod message;
 pub mod native;
 pub mod rule;
