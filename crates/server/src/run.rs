@@ -11,7 +11,8 @@ use malote_engine::{Engine, Running};
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
-use malote_front_sqs::{Keys, Sqs};
+use malote_front_servicebus as servicebus;
+use malote_front_sqs::Sqs;
 use malote_model::{Access, Principal};
 
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
@@ -42,6 +43,14 @@ pub enum ServeError {
     /// A port.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The entities to make at start.
+    #[error("{path}: {why}")]
+    ServiceBusConfig {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Every listener is off.
     #[error(
         "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
@@ -91,7 +100,8 @@ pub async fn serve(
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
     let listeners = &settings.listeners;
-    guard(&settings, &store, &[("http", &listeners.http), ("sqs", &listeners.sqs)])?;
+    let ports = [("http", &listeners.http), ("sqs", &listeners.sqs), ("amqp", &listeners.amqp)];
+    guard(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
@@ -109,6 +119,9 @@ pub async fn serve(
         hosts: hosts_of(&listeners.http),
         ..Limits::default()
     };
+    if let Some(path) = &settings.servicebus_config {
+        declare_entities(&engine, path).await?;
+    }
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
     let sqs = Sqs::new(
@@ -118,6 +131,11 @@ pub async fn serve(
         malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
         shutdown.token().draining_token(),
     );
+    let bus = Arc::new(servicebus::Front {
+        engine: engine.clone(),
+        access: access.clone(),
+        keys: Arc::new(BusKeys(store.clone())),
+    });
     let api = Api::new(
         engine,
         access,
@@ -133,13 +151,16 @@ pub async fn serve(
         handshake_timeout: settings.limits.handshake_timeout,
     };
     let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
-    let port = Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission).await?;
-    if http.is_none() && port.is_none() {
+    let queues =
+        Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
+    let amqp = Port::open("amqp", &listeners.amqp, amqp(&api, &bus), admission).await?;
+    let ports = [http, queues, amqp];
+    if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
-    started(&greeting(&settings, http.as_ref(), port.as_ref(), tls.as_deref(), &store));
+    started(&greeting(&settings, ports.each_ref().map(Option::as_ref), tls.as_deref(), &store));
 
-    for port in [http, port].into_iter().flatten() {
+    for port in ports.into_iter().flatten() {
         shutdown.spawn(port.serve(shutdown.clone()));
     }
     shutdown.spawn({
@@ -181,6 +202,14 @@ pub async fn serve(
         Drained::All => Ok(()),
         _ => Err(ServeError::CutOff),
     }
+}
+
+async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(), ServeError> {
+    let wrong =
+        |why: String| ServeError::ServiceBusConfig { path: path.display().to_string(), why };
+    let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
+    let config = servicebus::Config::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    config.apply(engine).await.map_err(|error| wrong(error.to_string()))
 }
 
 /// The native API, and SQS for whoever speaks that.
@@ -231,11 +260,27 @@ fn over_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> Rout
     Router { http: Some(serve), ..Router::default() }
 }
 
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it.
+fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
+    let (bus, metrics) = (bus.clone(), api.metrics.clone());
+    let serve = handler(
+        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+            let (bus, _open) = (bus.clone(), metrics.connection("amqp"));
+            async move {
+                let served = servicebus::serve_connection(stream, bus, token.draining_token());
+                if let Err(error) = served.await {
+                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+                }
+            }
+        },
+    );
+    Router { amqp10: Some(serve), ..Router::default() }
+}
+
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
 fn greeting(
     settings: &Settings,
-    http: Option<&Port>,
-    sqs: Option<&Port>,
+    [http, sqs, amqp]: [Option<&Port>; 3],
     tls: Option<&Tls>,
     store: &Store,
 ) -> String {
@@ -247,6 +292,9 @@ fn greeting(
         lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
     }
     lines.extend(sqs.map(|port| format!("  SQS        {}", url(port))));
+    if let Some(port) = amqp {
+        lines.push(format!("  AMQP       {}   (Azure Service Bus clients)", port.local_addr()));
+    }
     lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {
         lines.push(format!(
@@ -271,7 +319,7 @@ fn greeting(
 /// Access keys of SQS from the credential store.
 struct AccessKeys(Arc<Store>);
 
-impl Keys for AccessKeys {
+impl malote_front_sqs::Keys for AccessKeys {
     fn open(&self) -> bool {
         self.0.is_open()
     }
@@ -300,5 +348,27 @@ impl Authenticate for Callers {
                 }
             }
         })
+    }
+}
+
+/// Proves Service Bus clients by the credential store.
+struct BusKeys(Arc<Store>);
+
+impl servicebus::Keys for BusKeys {
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn key(&self, name: &str) -> Option<servicebus::Key> {
+        let found = self.0.secret_of(KeyKind::ServiceBus, name)?;
+        Some(servicebus::Key { secret: found.secret, principal: found.principal })
+    }
+
+    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> servicebus::Verified<'a> {
+        Box::pin(self.0.verify_password(user, password))
+    }
+
+    fn verify_token(&self, token: &str) -> Option<Principal> {
+        self.0.verify_token(token)
     }
 }

@@ -146,12 +146,12 @@ impl Stored {
                     return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                 }
                 Link::Kept(kept, mut message) => {
-                    if let Some((enqueued_at, mut message_found)) = found {
+                    if let Some((enqueued_at, sent_at, mut message_found)) = found {
                         // Only its body is wanted.
                         message_found.body.bytes = message.body.bytes;
                         let dead = dead.take().map(|dead| *dead);
                         let message = *message_found;
-                        return Ok(Self { message, enqueued_at, dead, deaths, depth });
+                        return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                     }
                     let lay = |properties| message.properties.lay_over(properties);
                     over.into_iter().rev().for_each(lay);
@@ -164,7 +164,8 @@ impl Stored {
                         None => kept.deaths.first().filter(|_| kept.dead).cloned(),
                     };
                     deaths.extend(kept.deaths);
-                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                    let (message, sent_at) = (*message, kept.sent_at);
+                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                 }
             }
         }
@@ -220,6 +221,7 @@ pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
     Ok(Kept {
         places: Vec::new(),
         at: stored.enqueued_at,
+        sent_at: stored.sent_at,
         dead: stored.dead.is_some(),
         deaths: stored.deaths,
         head: head.into(),
