@@ -326,7 +326,8 @@ fn spec_of(
 }
 
 fn rule_of(subscription: &QueueName, entry: &RuleEntry) -> Result<Rule, ConfigError> {
-    let refused = |refusal: Refusal| refused(&format!("{subscription}/{}", entry.name), refusal.into());
+    let refused =
+        |refusal: Refusal| refused(&format!("{subscription}/{}", entry.name), refusal.into());
     let p = &entry.properties;
     let filter = match (&p.sql_filter, &p.correlation_filter) {
         (Some(sql), _) => {

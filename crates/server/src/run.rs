@@ -97,7 +97,9 @@ pub async fn serve(
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
     let listeners = &settings.listeners;
-    guard(&settings, &store, &[("http", &listeners.http), ("amqp", &listeners.amqp)])?;
+    let opened =
+        [("http", &listeners.http), ("amqp", &listeners.amqp), ("amqps", &listeners.amqps)];
+    guard(&settings, &store, &opened)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
@@ -139,13 +141,15 @@ pub async fn serve(
         handshake_timeout: settings.limits.handshake_timeout,
     };
     let http = Port::open("http", &listeners.http, http(&api), admission.clone()).await?;
-    let amqp = Port::open("amqp", &listeners.amqp, amqp(&api, &bus), admission).await?;
-    if http.is_none() && amqp.is_none() {
+    let bus = amqp(&api, &bus);
+    let amqp = Port::open("amqp", &listeners.amqp, bus.clone(), admission.clone()).await?;
+    let amqps = Port::open("amqps", &listeners.amqps, bus, admission).await?;
+    if http.is_none() && amqp.is_none() && amqps.is_none() {
         return Err(ServeError::NothingToServe);
     }
     started(&greeting(&settings, http.as_ref(), amqp.as_ref(), tls.as_deref(), &store));
 
-    for port in [http, amqp].into_iter().flatten() {
+    for port in [http, amqp, amqps].into_iter().flatten() {
         shutdown.spawn(port.serve(shutdown.clone()));
     }
     shutdown.spawn({

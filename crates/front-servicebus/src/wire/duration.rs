@@ -29,7 +29,8 @@ pub fn parse_ms(text: &str) -> Option<Option<u64>> {
             "" => 0,
             digits => format!("{:0<3.3}", digits).parse().ok()?,
         };
-        total = total.checked_add(whole.checked_mul(unit_ms)?)?.checked_add(part * unit_ms / 1000)?;
+        total =
+            total.checked_add(whole.checked_mul(unit_ms)?)?.checked_add(part * unit_ms / 1000)?;
         rest = &unit[1..];
         any = true;
     }
@@ -52,7 +53,8 @@ mod tests {
         ] {
             assert_eq!(parse_ms(text), Some(ms), "{text}");
         }
-        for text in ["", "P", "PT", "1M", "PT1", "P1M", "PTxS", "PT99999999999999999999S", "PT1H1D"] {
+        for text in ["", "P", "PT", "1M", "PT1", "P1M", "PTxS", "PT99999999999999999999S", "PT1H1D"]
+        {
             assert_eq!(parse_ms(text), None, "{text}");
         }
     }

@@ -39,9 +39,9 @@ pub(super) async fn update_disposition(context: &Context<'_>) -> Answered {
         // The protocol's own spelling.
         Some("defered") => Settlement::Defer { changes: modified() },
         _ => {
-            return Err(
-                bad("`disposition-status` is not one of the four that are known".to_owned()),
-            );
+            return Err(bad(
+                "`disposition-status` is not one of the four that are known".to_owned()
+            ));
         }
     };
     let lock = if context.text("session-id").is_some() { Lock::Session } else { Lock::Message };
