@@ -5,6 +5,7 @@
 //! is not installed is reported as skipped and counted as neither.
 
 mod cargo;
+mod conformance;
 mod mutate;
 mod steps;
 mod tidy;
@@ -17,12 +18,13 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
-  test            what CI runs: check, then short runs of sim, fuzz, crash and full
+  test            what CI runs: check, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
+  conformance     official clients against the built binary, as far as they can be had
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -61,8 +63,11 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
+        ("conformance", []) => vec![conformance_step()],
         ("mutate", _) => mutate::steps(rest),
-        ("check" | "test" | "tidy", _) => bail!("`{command}` takes no arguments\n\n{USAGE}"),
+        ("check" | "test" | "tidy" | "conformance", _) => {
+            bail!("`{command}` takes no arguments\n\n{USAGE}")
+        }
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
     };
     Ok(steps::run(steps))
@@ -86,12 +91,17 @@ fn check() -> Vec<Step> {
 
 fn test() -> Vec<Step> {
     let mut steps = check();
+    steps.push(conformance_step());
     steps.push(Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"]));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
     steps.push(Step::sim("full disk", "full", FULL_SHORT));
     steps
+}
+
+fn conformance_step() -> Step {
+    Step::new("servicebus python", conformance::servicebus)
 }
 
 fn tidy_step() -> Step {

@@ -34,8 +34,10 @@ where
     let served = serve(stream, &mut conn, &mut outbox, shutdown).await;
 
     // What was asked for in time is handed over; nobody hears the answers.
-    conn.drop_all();
     let clean = conn.clean;
+    if !clean {
+        conn.lost();
+    }
     while let Ok(Some(_)) = timeout(limits::FAREWELL, conn.work.next()).await {}
     drop(conn);
     match Arc::try_unwrap(engine) {

@@ -100,7 +100,12 @@ pub async fn serve(
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
     let listeners = &settings.listeners;
-    let ports = [("http", &listeners.http), ("sqs", &listeners.sqs), ("amqp", &listeners.amqp)];
+    let ports = [
+        ("http", &listeners.http),
+        ("sqs", &listeners.sqs),
+        ("amqp", &listeners.amqp),
+        ("amqps", &listeners.amqps),
+    ];
     guard(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
@@ -153,8 +158,10 @@ pub async fn serve(
     let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
     let queues =
         Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
-    let amqp = Port::open("amqp", &listeners.amqp, amqp(&api, &bus), admission).await?;
-    let ports = [http, queues, amqp];
+    let bus = amqp(&api, &bus);
+    let amqp = Port::open("amqp", &listeners.amqp, bus.clone(), admission.clone()).await?;
+    let amqps = Port::open("amqps", &listeners.amqps, bus, admission).await?;
+    let ports = [http, queues, amqp, amqps];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
@@ -280,7 +287,7 @@ fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
 fn greeting(
     settings: &Settings,
-    [http, sqs, amqp]: [Option<&Port>; 3],
+    [http, sqs, amqp, _]: [Option<&Port>; 4],
     tls: Option<&Tls>,
     store: &Store,
 ) -> String {

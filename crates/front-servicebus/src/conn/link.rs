@@ -86,6 +86,21 @@ impl Conn {
         links.into_iter().for_each(|link| self.drop_link(link));
     }
 
+    /// The peer is gone without a word. What it has seen is lost with the connection; what it has not comes back.
+    pub fn lost(&mut self) {
+        let mut unseen = Vec::new();
+        for link in self.links.values_mut() {
+            match link {
+                Link::Attaching(give_up) => give_up.cancel(),
+                Link::Receiver(receiver) => {
+                    unseen.extend(receiver.waiting.drain(..).filter_map(|delivery| delivery.lease));
+                }
+                Link::Sender(_) | Link::Requests(_) | Link::Answers(_) => {}
+            }
+        }
+        self.give_back(unseen);
+    }
+
     /// All links are gone.
     pub fn drop_all(&mut self) {
         self.drop_links(|_| true);

@@ -257,17 +257,15 @@ impl Conn {
         let Some(lease) = receiver.out.get(&disposed.key).copied() else { return };
         let (queue, lock) = (receiver.queue.clone(), receiver.lock());
         let item = Item::of(&disposed, lease);
-        if let Err((state, item)) = self.settles.add(&queue, lock, disposed.state, item) {
-            self.flush_settles();
-            // There is room now.
-            let _ = self.settles.add(&queue, lock, state, item);
+        if let Some(batch) = self.settles.add(&queue, lock, disposed.state.as_ref(), item) {
+            self.start(batch.run(self.front.engine.clone()));
         }
     }
 
     /// Hands dispositions over; false if there are none.
     pub(super) fn flush_settles(&mut self) -> bool {
-        let Some(work) = self.settles.flush(self.front.engine.clone()) else { return false };
-        self.start(work);
+        let Some(batch) = self.settles.take() else { return false };
+        self.start(batch.run(self.front.engine.clone()));
         true
     }
 

@@ -15,7 +15,8 @@ pub(crate) struct Settles {
     batch: Option<Batch>,
 }
 
-struct Batch {
+/// Dispositions of one kind.
+pub(crate) struct Batch {
     queue: QueueName,
     lock: Lock,
     settlement: Settlement,
@@ -40,21 +41,16 @@ pub(crate) struct Settled {
 }
 
 impl Settles {
-    /// Adds one; a batch of another kind that stood here must be flushed first.
+    /// Adds one. A batch of another kind, or a full one, makes room: it must be run.
     pub fn add(
         &mut self,
         queue: &QueueName,
         lock: Lock,
-        state: Option<DeliveryState>,
+        state: Option<&DeliveryState>,
         item: Item,
-    ) -> Result<(), (Option<DeliveryState>, Item)> {
-        let Some((settlement, echo)) = settlement_of(state.as_ref()) else { return Ok(()) };
+    ) -> Option<Batch> {
+        let (settlement, echo) = settlement_of(state)?;
         match &mut self.batch {
-            None => {
-                let (queue, items) = (queue.clone(), vec![item]);
-                self.batch = Some(Batch { queue, lock, settlement, echo, items });
-                Ok(())
-            }
             Some(batch)
                 if batch.queue == *queue
                     && batch.lock == lock
@@ -63,35 +59,37 @@ impl Settles {
                     && batch.items.len() < limits::SETTLE_BATCH_MAX =>
             {
                 batch.items.push(item);
-                Ok(())
+                None
             }
-            Some(_) => Err((state, item)),
+            _ => {
+                let (queue, items) = (queue.clone(), vec![item]);
+                self.batch.replace(Batch { queue, lock, settlement, echo, items })
+            }
         }
     }
 
-    /// Hands the batch to the engine.
-    pub fn flush(
-        &mut self,
-        engine: malote_engine::Engine,
-    ) -> Option<impl Future<Output = Done> + Send + 'static> {
-        let Batch { queue, lock, settlement, echo, items } = self.batch.take()?;
-        Some(async move {
-            let leases: Vec<LeaseToken> = items.iter().map(|item| item.lease).collect();
-            let count = leases.len();
-            let each = engine.settle(Some(&queue), leases, settlement, None).await;
-            let failed = |error: AmqpError| DeliveryState::rejected(error);
-            let states: Vec<DeliveryState> = match each {
-                Ok(each) => each
-                    .into_iter()
-                    .map(|one: Result<(), Refusal>| match one {
-                        Ok(()) => echo.clone(),
-                        Err(refusal) => failed(of_refusal(&refusal, lock)),
-                    })
-                    .collect(),
-                Err(error) => vec![failed(error_of(error, lock)); count],
-            };
-            Done::Settled(Settled { items: items.into_iter().zip(states).collect() })
-        })
+    /// What waits to be run.
+    pub fn take(&mut self) -> Option<Batch> {
+        self.batch.take()
+    }
+}
+
+impl Batch {
+    /// Ends the leases.
+    pub async fn run(self, engine: malote_engine::Engine) -> Done {
+        let Batch { queue, lock, settlement, echo, items } = self;
+        let leases: Vec<LeaseToken> = items.iter().map(|item| item.lease).collect();
+        let count = leases.len();
+        let each = engine.settle(Some(&queue), leases, settlement, None).await;
+        let state = |one: Result<(), Refusal>| match one {
+            Ok(()) => echo.clone(),
+            Err(refusal) => DeliveryState::rejected(of_refusal(&refusal, lock)),
+        };
+        let states: Vec<DeliveryState> = match each {
+            Ok(each) => each.into_iter().map(state).collect(),
+            Err(error) => vec![DeliveryState::rejected(error_of(error, lock)); count],
+        };
+        Done::Settled(Settled { items: items.into_iter().zip(states).collect() })
     }
 }
 

@@ -59,6 +59,8 @@ pub struct Listeners {
     pub sqs: Listen,
     /// AMQP 0-9-1 and 1.0.
     pub amqp: Listen,
+    /// The same, where clients look for TLS.
+    pub amqps: Listen,
     /// Kafka.
     pub kafka: Listen,
 }

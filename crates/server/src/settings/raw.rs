@@ -54,6 +54,8 @@ settings! {
     sqs = "sqs", "MALOTE_SQS", Some("--sqs"), false, "Amazon SQS protocol: host:port, :port, port or off";
     amqp = "amqp", "MALOTE_AMQP", Some("--amqp"), false,
         "AMQP 0-9-1 and 1.0 (Service Bus): host:port, :port, port or off";
+    amqps = "amqps", "MALOTE_AMQPS", Some("--amqps"), false,
+        "A second port for AMQP, where clients look for TLS (5671): host:port, :port, port or off";
     kafka = "kafka", "MALOTE_KAFKA", Some("--kafka"), false, "Kafka protocol: host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,

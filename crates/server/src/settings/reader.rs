@@ -34,6 +34,7 @@ impl Reader {
         let http = self.listen("http", "127.0.0.1:8080");
         let sqs = self.listen("sqs", "127.0.0.1:9324");
         let amqp = self.listen("amqp", "127.0.0.1:5672");
+        let amqps = self.listen("amqps", "off");
         let kafka = self.listen("kafka", "127.0.0.1:9092");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
@@ -62,7 +63,13 @@ impl Reader {
         let tls = self.tls();
         let limits = self.limits();
         Some(Settings {
-            listeners: Listeners { http: http?, sqs: sqs?, amqp: amqp?, kafka: kafka? },
+            listeners: Listeners {
+                http: http?,
+                sqs: sqs?,
+                amqp: amqp?,
+                amqps: amqps?,
+                kafka: kafka?,
+            },
             data: data?,
             servicebus_config,
             log: LogSettings { filter: filter?, format: format? },

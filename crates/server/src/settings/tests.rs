@@ -49,8 +49,10 @@ fn flag_beats_environment_beats_file_beats_default() {
             http = "127.0.0.1:3001" # --http
             sqs = "0.0.0.0:2002" # MALOTE_SQS
             amqp = "off" # malote.toml
+            amqps = "off" # default
             kafka = "127.0.0.1:9092" # default
             data = "/nowhere/.local/share/malote" # default
+            # servicebus_config is not set
             allow_open = false # default
             drain_timeout = "25s" # default
             # admin_password is set by admin_password

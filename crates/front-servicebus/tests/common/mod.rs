@@ -1,0 +1,211 @@
+//! A client of the AMQP engine's own, over a pipe to a connection that is served as in the process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use malote_engine::{Engine, Running, Settings};
+use malote_front_servicebus::{Front, Key, Keys, Verified, serve_connection};
+use malote_model::access::AllowAll;
+use malote_model::{Message, Principal, QueueName, QueueSpec, SessionId, Sessions};
+use malote_wire_amqp::connection::{
+    Config, Connection, Event, LinkId, Outgoing, SessionId as Channel,
+};
+use malote_wire_amqp::message::Draft;
+use malote_wire_amqp::performative::*;
+use malote_wire_amqp::types::{Map, Str, Symbol, Value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_util::sync::CancellationToken;
+
+/// A store without credentials.
+struct NoKeys;
+
+impl Keys for NoKeys {
+    fn is_open(&self) -> bool {
+        true
+    }
+    fn key(&self, _: &str) -> Option<Key> {
+        None
+    }
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+        Box::pin(async { None })
+    }
+    fn verify_token(&self, _: &str) -> Option<Principal> {
+        None
+    }
+}
+
+pub struct World {
+    pub engine: Engine,
+    front: Arc<Front>,
+    pub shutdown: CancellationToken,
+    _running: Running,
+    _data: tempfile::TempDir,
+}
+
+impl World {
+    pub async fn new() -> World {
+        let data = tempfile::tempdir().unwrap();
+        let (engine, running) = Engine::open(Settings::at(data.path())).unwrap();
+        let front =
+            Front { engine: engine.clone(), access: Arc::new(AllowAll), keys: Arc::new(NoKeys) };
+        World {
+            engine,
+            front: Arc::new(front),
+            shutdown: CancellationToken::new(),
+            _running: running,
+            _data: data,
+        }
+    }
+
+    pub async fn queue(&self, name: &str, sessions: bool) -> QueueName {
+        let name = QueueName::new(name).unwrap();
+        let sessions = if sessions { Sessions::Dynamic } else { Sessions::None };
+        let spec = QueueSpec { sessions, ..QueueSpec::default() };
+        self.engine.declare(name.clone(), spec).await.unwrap();
+        name
+    }
+
+    pub async fn put(&self, queue: &QueueName, messages: &[(&str, &str)]) {
+        let message = |(session, body): &(&str, &str)| Message {
+            session: SessionId::new(session).ok(),
+            body: malote_model::Body {
+                bytes: Bytes::copy_from_slice(body.as_bytes()),
+                ..Default::default()
+            },
+            ..Message::default()
+        };
+        let all = messages.iter().map(|one| (queue.clone(), message(one))).collect();
+        self.engine.send(all).await.unwrap();
+    }
+
+    /// A client that has opened.
+    pub async fn client(&self) -> Client {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (front, shutdown) = (self.front.clone(), self.shutdown.clone());
+        tokio::spawn(async move { serve_connection(theirs, front, shutdown).await });
+        let config = Config { channel_max: 1000, ..Config::default() };
+        let mut client =
+            Client { amqp: Connection::client(config, 0), stream: ours, put_back: VecDeque::new() };
+        while !matches!(client.next().await, Event::SaslMechanisms(_)) {}
+        let mechanism = Symbol::from_static("ANONYMOUS");
+        let init = SaslInit { mechanism, initial_response: None, hostname: None };
+        client.amqp.sasl_init(init).unwrap();
+        while !matches!(client.next().await, Event::SaslOutcome(_)) {}
+        client.amqp.open(malote_wire_amqp::performative::Open::default()).unwrap();
+        while !matches!(client.next().await, Event::Open(_)) {}
+        client
+    }
+}
+
+pub struct Client {
+    pub amqp: Connection,
+    stream: DuplexStream,
+    put_back: VecDeque<Event>,
+}
+
+impl Client {
+    /// The next event, whenever it comes.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            let output = self.amqp.take_output();
+            self.stream.write_all(&output).await.unwrap();
+            if let Some(event) = self.put_back.pop_front().or_else(|| self.amqp.next_event()) {
+                return event;
+            }
+            let output = self.amqp.take_output();
+            self.stream.write_all(&output).await.unwrap();
+            let read = self.stream.read_buf(self.amqp.input());
+            let read = tokio::time::timeout(std::time::Duration::from_secs(20), read).await;
+            assert_ne!(read.expect("an answer in time").unwrap(), 0, "the server hung up");
+            self.amqp.received(0);
+        }
+    }
+
+    /// The first event that fits; others wait for their turn.
+    pub async fn until<T>(&mut self, fits: impl Fn(&Event) -> Option<T>) -> T {
+        let mut passed = VecDeque::new();
+        loop {
+            let event = self.next().await;
+            if let Some(found) = fits(&event) {
+                passed.append(&mut self.put_back);
+                self.put_back = passed;
+                return found;
+            }
+            passed.push_back(event);
+        }
+    }
+
+    pub fn receiver(
+        &mut self,
+        channel: Channel,
+        name: &str,
+        at: &str,
+        filter: Option<Value>,
+    ) -> LinkId {
+        let key = Value::Symbol(Symbol::from_static("com.microsoft:session-filter"));
+        let source =
+            Source { filter: filter.map(|value| Map(vec![(key, value)])), ..Source::at(at) };
+        let attach = Attach {
+            name: Str::from(name),
+            role: Role::Receiver,
+            snd_settle_mode: SenderSettleMode::Unsettled,
+            rcv_settle_mode: ReceiverSettleMode::Second,
+            source: Some(source),
+            target: Some(Target::at("here").into()),
+            ..Attach::default()
+        };
+        self.amqp.attach(channel, attach).unwrap()
+    }
+
+    pub fn sender(&mut self, channel: Channel, name: &str, at: &str) -> LinkId {
+        let attach = Attach {
+            name: Str::from(name),
+            role: Role::Sender,
+            source: Some(Source::at("here")),
+            target: Some(Target::at(at).into()),
+            ..Attach::default()
+        };
+        self.amqp.attach(channel, attach).unwrap()
+    }
+
+    /// The answer to an attach.
+    pub async fn attached(&mut self, link: LinkId) -> Attach {
+        self.until(|event| match event {
+            Event::Attached { link: id, attach } if *id == link => Some((**attach).clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Why a link was detached.
+    pub async fn detached(&mut self, link: LinkId) -> String {
+        self.until(|event| match event {
+            Event::Detach { link: id, error, .. } if *id == link => {
+                Some(error.as_ref().map(|error| error.condition.to_string()).unwrap_or_default())
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    pub async fn credit(&mut self, link: LinkId) {
+        self.until(|event| match event {
+            Event::Flow(flow) if flow.link == link && flow.credit > 0 => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// Sends, and tells the outcome.
+    pub async fn send(&mut self, link: LinkId, draft: Draft) -> Option<DeliveryState> {
+        let tag = Bytes::from_static(b"tag");
+        let outgoing = Outgoing { key: 7, tag, payload: draft.to_bytes(), ..Outgoing::default() };
+        self.amqp.send(link, outgoing).unwrap();
+        self.until(|event| match event {
+            Event::Disposition(disposed) if disposed.link == link => Some(disposed.state.clone()),
+            _ => None,
+        })
+        .await
+    }
+}

@@ -1,0 +1,83 @@
+"""Keys, grants and TLS: a server that asks for credentials. The queue `configured` is that of ../entities.json."""
+
+import os
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError, ServiceBusError
+
+from harness import AMQP, main, raises
+
+
+def connection(name, key, emulator=True):
+    end = "UseDevelopmentEmulator=true;" if emulator else ""
+    return f"Endpoint=sb://{AMQP};SharedAccessKeyName={name};SharedAccessKey={key};{end}"
+
+
+def client(name, key, **options):
+    return ServiceBusClient.from_connection_string(connection(name, key), retry_total=0, **options)
+
+
+ROOT = ("Root", os.environ["MALOTE_ROOT"])
+READER = ("Reader", os.environ["MALOTE_READER"])
+REFUSED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
+
+
+def send(bus):
+    with bus.get_queue_sender("configured") as sender:
+        sender.send_messages(ServiceBusMessage("x"))
+
+
+def receive(bus):
+    with bus.get_queue_receiver("configured") as receiver:
+        for message in receiver.receive_messages(max_message_count=10, max_wait_time=2):
+            receiver.complete_message(message)
+
+
+def a_key_that_is_known_is_let_in():
+    with client(*ROOT) as bus:
+        send(bus)
+        receive(bus)
+        with bus.get_queue_receiver("configured") as receiver:
+            assert receiver.peek_messages() == []
+
+
+def a_wrong_key_is_not():
+    for name, key in [("Root", "wrong"), ("nobody", ROOT[1]), ("Reader", ROOT[1])]:
+        with client(name, key) as bus:
+            error = raises(ServiceBusError, lambda: send(bus))
+            assert isinstance(error, REFUSED), repr(error)
+
+
+def a_key_may_do_what_it_was_granted():
+    with client(*READER) as bus:
+        receive(bus)
+        raises(ServiceBusAuthorizationError, lambda: send(bus))
+        # It looks the same whether there is such a queue or not.
+        raises(ServiceBusAuthorizationError, lambda: bus.get_queue_receiver("graves").peek_messages())
+        raises(
+            ServiceBusAuthorizationError,
+            lambda: bus.get_queue_receiver("no-such-queue").receive_messages(max_wait_time=1),
+        )
+
+
+def tls_is_spoken_on_the_same_port():
+    text = connection(*ROOT, emulator=False)
+    with ServiceBusClient.from_connection_string(
+        text,
+        retry_total=0,
+        # Without the emulator's flag the client goes to port 5671, whatever the endpoint says.
+        custom_endpoint_address=f"sb://{AMQP}",
+        connection_verify=os.environ["MALOTE_CA"],
+    ) as bus:
+        send(bus)
+        receive(bus)
+
+
+main(
+    [
+        a_key_that_is_known_is_let_in,
+        a_wrong_key_is_not,
+        a_key_may_do_what_it_was_granted,
+        tls_is_spoken_on_the_same_port,
+    ]
+)

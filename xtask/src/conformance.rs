@@ -1,0 +1,176 @@
+//! Official clients against the built binary: `testing/conformance/<protocol>/<language>`.
+//!
+//! Each language sets up its clients by itself, under the target folder. What is not on this machine is said to be
+//! skipped; in CI that is a failure.
+
+use crate::cargo;
+use crate::steps::Outcome;
+use anyhow::{Context, Result, bail};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The client that the programs are written for.
+const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
+
+/// Programs, each against a server of its own kind.
+const PROGRAMS: &[(&str, Kind)] = &[
+    ("queues.py", Kind::Open),
+    ("sessions.py", Kind::Open),
+    ("topics.py", Kind::Open),
+    ("access.py", Kind::Guarded),
+];
+
+/// How the server is started.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nobody needs a credential.
+    Open,
+    /// Keys are needed, and TLS is spoken.
+    Guarded,
+}
+
+/// Service Bus by its Python client.
+pub(crate) fn servicebus() -> Result<Outcome> {
+    let target = target();
+    let python = match python(&target) {
+        Ok(python) => python,
+        Err(error) if std::env::var_os("CI").is_some() => return Err(error),
+        Err(error) => {
+            eprintln!("{error:#}");
+            return Ok(Outcome { skipped: Some(PYTHON_CLIENT), ..Outcome::default() });
+        }
+    };
+    cargo::run(&["build", "-p", "malote"])?;
+    let binary = target.join("debug/malote");
+    let folder = cargo::root().join("testing/conformance/servicebus");
+    let mut outcome = Outcome::default();
+    for (program, kind) in PROGRAMS {
+        let server = Server::start(&binary, &target, &folder, *kind)?;
+        let status = Command::new(&python)
+            .arg("-B")
+            .arg(folder.join("python").join(program))
+            .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
+            .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
+            .env("MALOTE_CA", server.data.join("tls-self-signed.pem"))
+            .envs(server.keys.clone())
+            .status()
+            .with_context(|| format!("cannot start {}", python.display()))?;
+        drop(server);
+        match status.success() {
+            true => outcome.passed += 1,
+            false => outcome.failed += 1,
+        }
+    }
+    Ok(outcome)
+}
+
+/// Where cargo builds to.
+fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(target) => cargo::root().join(target),
+        None => cargo::root().join("target"),
+    }
+}
+
+/// A Python with the client, made once.
+fn python(target: &Path) -> Result<PathBuf> {
+    let venv = target.join("conformance/python");
+    let python = venv.join("bin/python");
+    let has = |python: &Path| {
+        let status = Command::new(python)
+            .args(["-c", "import azure.servicebus, websocket"])
+            .stderr(Stdio::null())
+            .status();
+        status.is_ok_and(|status| status.success())
+    };
+    if has(&python) {
+        return Ok(python);
+    }
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv"]).arg(&venv);
+    succeed(make).context("no Python with venv")?;
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", PYTHON_CLIENT, "websocket-client==1.8.0"]);
+    succeed(install).context("the Service Bus client cannot be installed")?;
+    Ok(python)
+}
+
+fn succeed(mut command: Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status()?;
+    if !status.success() {
+        bail!("{command:?} failed: {status}");
+    }
+    Ok(())
+}
+
+/// A running server, killed when it is no longer needed.
+struct Server {
+    child: Child,
+    data: PathBuf,
+    amqp: u16,
+    http: u16,
+    /// Variables that hold the secrets of keys.
+    keys: Vec<(&'static str, String)>,
+}
+
+impl Server {
+    fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
+        let data = target.join("conformance/data");
+        let _ = std::fs::remove_dir_all(&data);
+        let (amqp, http) = (free_port()?, free_port()?);
+        let mut keys = Vec::new();
+        if kind == Kind::Guarded {
+            std::fs::create_dir_all(&data)?;
+            keys.push(key(binary, &data, "MALOTE_ROOT", &["--id", "Root", "--admin"])?);
+            let reader = ["--id", "Reader", "--grant", "receive configured"];
+            keys.push(key(binary, &data, "MALOTE_READER", &reader)?);
+        }
+        let mut command = Command::new(binary);
+        command.arg("serve").arg("--data").arg(&data);
+        command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string()]);
+        command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
+        if kind == Kind::Guarded {
+            command.arg("--tls-self-signed");
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
+        let server = Server { child, data, amqp, http, keys };
+        for _ in 0..200 {
+            if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
+                return Ok(server);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("the server does not listen");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes a key; its secret goes into that variable.
+fn key(
+    binary: &Path,
+    data: &Path,
+    variable: &'static str,
+    args: &[&str],
+) -> Result<(&'static str, String)> {
+    let mut add = Command::new(binary);
+    add.args(["key", "add", "servicebus", "-o", "json", "--data"]).arg(data).args(args);
+    let output = add.stderr(Stdio::inherit()).output().context("no key can be made")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
+    let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
+    Ok((variable, secret.to_owned()))
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("no port")?;
+    Ok(listener.local_addr()?.port())
+}
