@@ -5,6 +5,7 @@
 //! is not installed is reported as skipped and counted as neither.
 
 mod cargo;
+mod conformance;
 mod mutate;
 mod steps;
 mod tidy;
@@ -22,6 +23,7 @@ usage: cargo xtask <command>
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
+  conformance     the clients that users have, against the built binary: they come from their registries
   fuzz [args]     decoders against random input: --seconds N [target]
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
@@ -62,7 +64,14 @@ fn run(args: &[String]) -> Result<bool> {
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
         ("mutate", _) => mutate::steps(rest),
-        ("check" | "test" | "tidy", _) => bail!("`{command}` takes no arguments\n\n{USAGE}"),
+        ("conformance", []) => {
+            let mut steps = vec![release_build()];
+            steps.extend(conformance::steps());
+            steps
+        }
+        ("check" | "test" | "tidy" | "conformance", _) => {
+            bail!("`{command}` takes no arguments\n\n{USAGE}")
+        }
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
     };
     Ok(steps::run(steps))
@@ -86,12 +95,17 @@ fn check() -> Vec<Step> {
 
 fn test() -> Vec<Step> {
     let mut steps = check();
-    steps.push(Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"]));
+    steps.push(release_build());
+    steps.extend(conformance::steps());
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
     steps.push(Step::sim("full disk", "full", FULL_SHORT));
     steps
+}
+
+fn release_build() -> Step {
+    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {

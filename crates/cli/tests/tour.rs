@@ -56,6 +56,7 @@ fn the_tour_of_the_readme_runs() {
         .env("PATH", format!("{}:{path}", bin.parent().unwrap().display()))
         .env("HOME", home.path())
         .env("MALOTE_HTTP", &address)
+        .env("MALOTE_SQS", "off")
         .env("MALOTE_URL", format!("http://{address}"))
         .env("MALOTE_LOG", "warn")
         .current_dir(home.path())

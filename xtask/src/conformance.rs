@@ -1,0 +1,101 @@
+//! The clients that users have, as users install them, against the built binary.
+//!
+//! Each version of a client lives in an environment of its own under the target folder, made once. Without the
+//! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
+
+use crate::cargo;
+use crate::steps::{Outcome, Step};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
+const BOTO3: &[(&str, &str)] = &[("sqs boto3 json", "1.44.0"), ("sqs boto3 query", "1.26.165")];
+
+pub(crate) fn steps() -> Vec<Step> {
+    let boto3 = BOTO3.iter().map(|&(name, version)| Step::new(name, move || python(version)));
+    boto3.collect()
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| cargo::root().join("target"), PathBuf::from)
+}
+
+/// What is not on this machine: a skip, except where somebody relies on it.
+fn missing(what: &'static str, why: &str) -> Result<Outcome> {
+    if std::env::var_os("CI").is_some() {
+        bail!("{what} is needed: {why}");
+    }
+    eprintln!("{what}: {why}");
+    Ok(Outcome { skipped: Some(what), ..Outcome::default() })
+}
+
+fn python(version: &str) -> Result<Outcome> {
+    let home = target().join("conformance").join(format!("boto3-{version}"));
+    if let Err(why) = install(&home, version) {
+        return missing("boto3", &format!("{why:#}"));
+    }
+    let output = Command::new(home.join("bin/python"))
+        .arg("testing/conformance/sqs/python/main.py")
+        .arg(target().join("release/malote"))
+        .current_dir(cargo::root())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot start python")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counted = said.lines().rev().find_map(counts);
+    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    if !output.status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {}", output.status);
+    }
+    Ok(outcome)
+}
+
+/// Makes the environment unless it is there and whole.
+fn install(home: &Path, version: &str) -> Result<()> {
+    let python = home.join("bin/python");
+    let test = format!("import boto3; assert boto3.__version__ == '{version}'");
+    let whole = Command::new(&python).args(["-c", &test]).output();
+    if whole.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home))?;
+    run(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        &format!("boto3=={version}"),
+    ]))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Reads `12 passed, 0 failed`.
+fn counts(line: &str) -> Option<Outcome> {
+    let (passed, failed) = line.trim().split_once(" passed, ")?;
+    let failed = failed.strip_suffix(" failed")?;
+    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        assert_eq!(
+            counts("12 passed, 3 failed"),
+            Some(Outcome { passed: 12, failed: 3, skipped: None })
+        );
+        assert_eq!(counts("12 passed"), None);
+    }
+}
