@@ -24,7 +24,7 @@ usage: cargo xtask <command>
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
-  conformance     official clients against the built binary, as far as they can be had
+  conformance [p] the clients that users have, against the built binary: sqs, servicebus or both
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -63,9 +63,15 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
-        ("conformance", []) => vec![conformance_step()],
         ("mutate", _) => mutate::steps(rest),
-        ("check" | "test" | "tidy" | "conformance", _) => {
+        ("conformance", [] | [_]) => {
+            let clients = conformance::steps(rest.first().map(String::as_str));
+            if clients.is_empty() {
+                bail!("there are no clients of `{}`\n\n{USAGE}", rest.concat());
+            }
+            std::iter::once(release_build()).chain(clients).collect()
+        }
+        ("check" | "test" | "tidy", _) => {
             bail!("`{command}` takes no arguments\n\n{USAGE}")
         }
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
@@ -91,8 +97,8 @@ fn check() -> Vec<Step> {
 
 fn test() -> Vec<Step> {
     let mut steps = check();
-    steps.push(conformance_step());
-    steps.push(Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"]));
+    steps.push(release_build());
+    steps.extend(conformance::steps(None));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
@@ -100,8 +106,8 @@ fn test() -> Vec<Step> {
     steps
 }
 
-fn conformance_step() -> Step {
-    Step::new("servicebus python", conformance::servicebus)
+fn release_build() -> Step {
+    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {

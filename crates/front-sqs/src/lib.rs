@@ -29,6 +29,7 @@ pub mod wire;
 use std::sync::Arc;
 
 use malote_engine::Engine;
+use malote_engine::chance::Chance;
 use malote_model::{Access, QueueName, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -82,6 +83,7 @@ pub struct Sqs(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
+    chance: Chance,
     access: Arc<dyn Access>,
     verifier: sign::Verifier,
     settings: Settings,
@@ -99,6 +101,11 @@ struct Inner {
 }
 
 impl Sqs {
+    /// A new id: of a request, or of a task.
+    fn new_id(&self) -> String {
+        self.0.chance.uuid_v7(self.0.engine.now())
+    }
+
     /// A front end over an engine. [`Sqs::run`] must be running beside it for its tasks to be waited for.
     pub fn new(
         engine: Engine,
@@ -110,6 +117,7 @@ impl Sqs {
         const SECOND: u64 = 1000;
         Self(Arc::new(Inner {
             engine,
+            chance: Chance::of_system(),
             access,
             verifier: sign::Verifier::new(keys),
             settings,

@@ -75,7 +75,7 @@ pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
 
 /// Answers one request.
 pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
-    let request_id = uuid::Uuid::new_v4().to_string();
+    let request_id = sqs.new_id();
     let (parts, body) = request.into_parts();
     let target = target(&parts.headers);
     let protocol = if target.is_some() { Protocol::Json } else { Protocol::Query };

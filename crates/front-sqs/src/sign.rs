@@ -164,10 +164,13 @@ pub fn claimed_scope(request: &Signed<'_>) -> Option<Scope> {
     Claim::of(request).ok().flatten().map(|claim| claim.scope)
 }
 
+type Derived = (Arc<str>, [u8; 32]);
+
 /// Verifies signatures, and remembers the keys that it derived.
 pub struct Verifier {
     keys: Arc<dyn Keys>,
-    derived: Mutex<HashMap<Scope, (Arc<str>, [u8; 32])>>,
+    /// With the secret that each was derived from: a key may get a new one.
+    derived: Mutex<HashMap<Scope, Derived>>,
 }
 
 impl Verifier {

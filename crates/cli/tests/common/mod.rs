@@ -64,7 +64,8 @@ impl Server {
     pub fn start_with(home: TempDir, args: &[&str]) -> Self {
         let mut command = malote(home.path());
         command
-            .args(["serve", "--http", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--data"])
+            .args(["serve", "--http", "127.0.0.1:0", "--sqs", "off", "--amqp", "127.0.0.1:0"])
+            .arg("--data")
             .arg(home.path().join("data"));
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();

@@ -139,7 +139,7 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
         None => None,
     };
     let task = Arc::new(Task {
-        id: uuid::Uuid::new_v4().to_string(),
+        id: sqs.new_id(),
         queue: source.facts.name,
         source_arn,
         destination_arn: asked.destination_arn,

@@ -1,8 +1,6 @@
-//! Official clients against the built binary: `testing/conformance/<protocol>/<language>`.
-//!
-//! Each language sets up its clients by itself, under the target folder. What is not on this machine is said to be
-//! skipped; in CI that is a failure.
+//! Service Bus by its Python client: the programs of `testing/conformance/servicebus`.
 
+use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
@@ -31,19 +29,16 @@ enum Kind {
     Guarded,
 }
 
-/// Service Bus by its Python client.
-pub(crate) fn servicebus() -> Result<Outcome> {
+/// Every program, each against a server of its own.
+pub(super) fn python() -> Result<Outcome> {
     let target = target();
-    let python = match python(&target) {
+    let packages = [PYTHON_CLIENT, "websocket-client==1.8.0"];
+    let home = target.join("conformance/azure-servicebus");
+    let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
         Ok(python) => python,
-        Err(error) if std::env::var_os("CI").is_some() => return Err(error),
-        Err(error) => {
-            eprintln!("{error:#}");
-            return Ok(Outcome { skipped: Some(PYTHON_CLIENT), ..Outcome::default() });
-        }
+        Err(why) => return super::missing(PYTHON_CLIENT, &format!("{why:#}")),
     };
-    cargo::run(&["build", "-p", "malote"])?;
-    let binary = target.join("debug/malote");
+    let binary = target.join("release/malote");
     let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
     for (program, kind) in PROGRAMS {
@@ -64,45 +59,6 @@ pub(crate) fn servicebus() -> Result<Outcome> {
         }
     }
     Ok(outcome)
-}
-
-/// Where cargo builds to.
-fn target() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(target) => cargo::root().join(target),
-        None => cargo::root().join("target"),
-    }
-}
-
-/// A Python with the client, made once.
-fn python(target: &Path) -> Result<PathBuf> {
-    let venv = target.join("conformance/python");
-    let python = venv.join("bin/python");
-    let has = |python: &Path| {
-        let status = Command::new(python)
-            .args(["-c", "import azure.servicebus, websocket"])
-            .stderr(Stdio::null())
-            .status();
-        status.is_ok_and(|status| status.success())
-    };
-    if has(&python) {
-        return Ok(python);
-    }
-    let mut make = Command::new("python3");
-    make.args(["-m", "venv"]).arg(&venv);
-    succeed(make).context("no Python with venv")?;
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", PYTHON_CLIENT, "websocket-client==1.8.0"]);
-    succeed(install).context("the Service Bus client cannot be installed")?;
-    Ok(python)
-}
-
-fn succeed(mut command: Command) -> Result<()> {
-    let status = command.stdin(Stdio::null()).status()?;
-    if !status.success() {
-        bail!("{command:?} failed: {status}");
-    }
-    Ok(())
 }
 
 /// A running server, killed when it is no longer needed.

@@ -1,0 +1,62 @@
+//! The clients that users have, as users install them, against the built binary.
+//!
+//! Each version of a client lives in an environment of its own under the target folder, made once. Without the
+//! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
+
+mod servicebus;
+mod sqs;
+
+use crate::cargo;
+use crate::steps::{Outcome, Step};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every client there is, or those of one protocol. They need the release build.
+pub(crate) fn steps(protocol: Option<&str>) -> Vec<Step> {
+    let wanted = |name: &str| protocol.is_none_or(|protocol| protocol == name);
+    let mut steps = Vec::new();
+    if wanted("sqs") {
+        steps.extend(sqs::steps());
+    }
+    if wanted("servicebus") {
+        steps.push(Step::new("servicebus python", servicebus::python));
+    }
+    steps
+}
+
+/// Where cargo builds to.
+fn target() -> PathBuf {
+    let root = cargo::root();
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
+/// What is not on this machine: a skip, except where somebody relies on it.
+fn missing(what: &'static str, why: &str) -> Result<Outcome> {
+    if std::env::var_os("CI").is_some() {
+        bail!("{what} is needed: {why}");
+    }
+    eprintln!("{what}: {why}");
+    Ok(Outcome { skipped: Some(what), ..Outcome::default() })
+}
+
+/// A Python with these packages; made unless it is there and the test runs in it.
+fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
+    let python = home.join("bin/python");
+    let whole = Command::new(&python).args(["-c", test]).output();
+    if whole.is_ok_and(|output| output.status.success()) {
+        return Ok(python);
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home))?;
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
+    Ok(python)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

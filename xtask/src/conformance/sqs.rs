@@ -1,0 +1,60 @@
+//! SQS by boto3: the checks of `testing/conformance/sqs`.
+
+use super::target;
+use crate::cargo;
+use crate::steps::{Outcome, Step};
+use anyhow::{Context, Result, bail};
+use std::process::Command;
+
+/// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
+const BOTO3: &[(&str, &str)] = &[("sqs boto3 json", "1.44.0"), ("sqs boto3 query", "1.26.165")];
+
+pub(crate) fn steps() -> Vec<Step> {
+    let boto3 = BOTO3.iter().map(|&(name, version)| Step::new(name, move || boto3(version)));
+    boto3.collect()
+}
+
+fn boto3(version: &str) -> Result<Outcome> {
+    let home = target().join("conformance").join(format!("boto3-{version}"));
+    let test = format!("import boto3; assert boto3.__version__ == '{version}'");
+    let python = match super::python(&home, &[&format!("boto3=={version}")], &test) {
+        Ok(python) => python,
+        Err(why) => return super::missing("boto3", &format!("{why:#}")),
+    };
+    let output = Command::new(python)
+        .arg("testing/conformance/sqs/python/main.py")
+        .arg(target().join("release/malote"))
+        .current_dir(cargo::root())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot start python")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counted = said.lines().rev().find_map(counts);
+    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    if !output.status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {}", output.status);
+    }
+    Ok(outcome)
+}
+
+/// Reads `12 passed, 0 failed`.
+fn counts(line: &str) -> Option<Outcome> {
+    let (passed, failed) = line.trim().split_once(" passed, ")?;
+    let failed = failed.strip_suffix(" failed")?;
+    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        assert_eq!(
+            counts("12 passed, 3 failed"),
+            Some(Outcome { passed: 12, failed: 3, skipped: None })
+        );
+        assert_eq!(counts("12 passed"), None);
+    }
+}
