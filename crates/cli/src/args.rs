@@ -102,6 +102,7 @@ macro_rules! noun {
         }
 
         #[derive(clap::Subcommand)]
+        #[allow(clippy::large_enum_variant)] // there is one of it
         enum Verb { $($verb($args)),+ }
 
         impl $noun {
