@@ -34,7 +34,7 @@ fn arg(key: &Key) -> Option<Arg> {
         arg.value_name(match key.name.rsplit(['.', '_']).next() {
             Some("http" | "sqs" | "amqp" | "kafka") => "ADDRESS",
             Some("data") => "DIR",
-            Some("cert" | "key") => "FILE",
+            Some("cert" | "key" | "config") => "FILE",
             Some("timeout") => "TIME",
             _ => "VALUE",
         })

@@ -146,6 +146,7 @@ fn the_tour_of_the_readme_runs() {
         .env("PATH", format!("{}:{path}", bin.parent().unwrap().display()))
         .env("HOME", home.path())
         .env("MALOTE_HTTP", &address)
+        .env("MALOTE_AMQP", "127.0.0.1:0")
         .env("MALOTE_URL", format!("http://{address}"))
         .env("MALOTE_LOG", "warn")
         .current_dir(home.path())

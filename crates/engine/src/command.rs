@@ -34,7 +34,7 @@ pub enum Command {
     Cancel { from: Address, seqs: Vec<Seq> },
     /// Start to consume.
     Attach(Attach),
-    /// Add to a consumer's credit, or replace it.
+    /// Add to a consumer's credit, or replace it. The answer counts what it had.
     Credit { consumer: ConsumerId, credit: u32, replace: bool },
     /// End a consumer. What is out to it stays out.
     Detach { consumer: ConsumerId },
@@ -302,7 +302,7 @@ pub enum Reply {
     Declared { created: bool },
     /// What became of each message sent, in order.
     Sent(Vec<Receipt>),
-    /// How many were removed or moved.
+    /// How many were removed or moved, or how much credit there was.
     Count(u64),
     /// One outcome per lease, in order.
     Settled(Vec<Result<(), Refusal>>),

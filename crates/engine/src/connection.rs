@@ -88,14 +88,18 @@ impl Connection {
         }
     }
 
-    /// Adds to a consumer's credit, or replaces it.
+    /// Adds to a consumer's credit, or replaces it. Tells what it had: what it was given beyond that and has not
+    /// received yet is on its way.
     pub async fn credit(
         &self,
         consumer: ConsumerId,
         credit: u32,
         replace: bool,
-    ) -> Result<(), EngineError> {
-        self.engine.ask(Command::Credit { consumer, credit, replace }).await.map(drop)
+    ) -> Result<u32, EngineError> {
+        match self.engine.ask(Command::Credit { consumer, credit, replace }).await? {
+            Reply::Count(had) => Ok(u32::try_from(had).unwrap_or(u32::MAX)),
+            other => unreachable!("the core answered {other:?}"),
+        }
     }
 
     /// Ends a consumer. What is out to it stays out.

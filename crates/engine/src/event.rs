@@ -75,6 +75,8 @@ pub struct Kept {
     pub places: Vec<(QueueId, u64)>,
     /// When it entered the queue that it is in.
     pub at: Timestamp,
+    /// When it was first sent.
+    pub sent_at: Timestamp,
     /// It is a dead letter: the first of `deaths` tells why.
     pub dead: bool,
     /// Every time that it became one, newest first.

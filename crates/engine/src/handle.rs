@@ -536,6 +536,13 @@ impl Engine {
         }
     }
 
+    /// Moves ready messages of one queue, each to its target; one that cannot move refuses all. Their counters start
+    /// anew, as after a redrive.
+    pub async fn move_ready(&self, from: QueueName, items: Vec<(Seq, QueueName)>) -> Answer<u64> {
+        let command = Command::Move { from, items, why: MoveWhy::Redrive };
+        answer!(self.ask(command).await, Reply::Count(n) => n)
+    }
+
     /// Removes one message of `from` and sends another in its stead to `to`, atomically: edit and resend.
     pub async fn resend(
         &self,

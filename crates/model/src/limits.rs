@@ -44,6 +44,10 @@ pub const SESSION_STATE_BYTES_MAX: usize = 256 << 10;
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Queues of one broker; each costs memory even when empty.
 pub const QUEUES_MAX: usize = 100_000;
+/// Labels of one queue: SQS has 50 tags, a dozen attributes that only it knows, and a policy.
+pub const LABELS_MAX: usize = 128;
+/// Names and texts of a queue's labels together: every look at the queue copies them.
+pub const LABELS_BYTES_MAX: usize = 64 << 10;
 /// Dead-letter reason and text: they are for people.
 pub const DEAD_LETTER_TEXT_BYTES_MAX: usize = 4096;
 /// Changed properties of one abandon, defer or dead-letter, as encoded.

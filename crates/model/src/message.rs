@@ -98,6 +98,11 @@ pub struct Native {
     pub bytes: Bytes,
 }
 
+impl Native {
+    /// AMQP 1.0, as Service Bus clients write it.
+    pub const AMQP_10: u8 = 1;
+}
+
 /// Ordered names and typed values. A name occurs once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Properties(Vec<(String, Value)>);

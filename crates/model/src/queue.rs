@@ -1,5 +1,6 @@
 //! What a queue is declared to be. Declaring is idempotent: a differing declaration is refused, field by field.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::ids::{QueueName, SessionId, TopicName};
@@ -52,6 +53,9 @@ pub struct QueueSpec {
     pub exclusive: bool,
     /// Its messages go on to there.
     pub forward_to: Option<Address>,
+    /// Names and texts that front ends keep with the queue and the engine gives no meaning. Two declarations that
+    /// differ only here are the same.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Default for QueueSpec {
@@ -79,6 +83,7 @@ impl Default for QueueSpec {
             idle_ms_max: None,
             exclusive: false,
             forward_to: None,
+            labels: BTreeMap::new(),
         }
     }
 }
@@ -388,6 +393,11 @@ impl QueueSpec {
                 return bad("dedup", "per_session needs a queue with sessions".into());
             }
         }
+        let bytes: usize = self.labels.iter().map(|(name, text)| name.len() + text.len()).sum();
+        if self.labels.len() > limits::LABELS_MAX || bytes > limits::LABELS_BYTES_MAX {
+            let (most, bytes) = (limits::LABELS_MAX, limits::LABELS_BYTES_MAX);
+            return bad("labels", format!("at most {most}, with {bytes} bytes in all"));
+        }
         if let DeadLetterTarget::Topic { key: Some(key), .. } = &self.dead_letter
             && key.len() > limits::RULE_KEY_BYTES_MAX
         {
@@ -435,6 +445,7 @@ mod tests {
             QueueSpec { failed_max: Some(0), ..spec.clone() },
             QueueSpec { message_bytes_max: 0, ..spec.clone() },
             QueueSpec { sessions: Sessions::Fixed(vec![]), ..spec.clone() },
+            QueueSpec { labels: [("a".into(), "x".repeat(1 << 20))].into(), ..spec.clone() },
             QueueSpec { sessions: Sessions::Fixed(vec![a.clone(), a]), ..spec },
         ] {
             bad.check().unwrap_err();

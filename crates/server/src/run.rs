@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::extract::Request;
 use axum::http::HeaderMap;
+use axum::middleware::{Next, from_fn};
 use malote_engine::{Engine, Running};
 use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
+use malote_front_servicebus as servicebus;
+use malote_front_sqs::Sqs;
 use malote_model::{Access, Principal};
 
-use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::guard::{GuardError, guard};
 use crate::net::{
     Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
@@ -39,6 +43,14 @@ pub enum ServeError {
     /// A port.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The entities to make at start.
+    #[error("{path}: {why}")]
+    ServiceBusConfig {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Every listener is off.
     #[error(
         "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
@@ -87,25 +99,43 @@ pub async fn serve(
     }
 
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
-    guard(&settings, &store, &[("http", &settings.listeners.http)])?;
+    let listeners = &settings.listeners;
+    let ports = [("http", &listeners.http), ("sqs", &listeners.sqs), ("amqp", &listeners.amqp)];
+    guard(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
     readiness.recovered.store(true, Ordering::SeqCst);
 
+    // An open server on loopback is reached by a name of its own only: a web page whose name was made to point here
+    // is not one of its clients.
+    let hosts_of = |listen: &crate::settings::Listen| match store.is_open() && listen.is_loopback()
+    {
+        true => vec!["localhost".to_owned()],
+        false => Vec::new(),
+    };
     let limits = Limits {
         head_time_max: settings.limits.header_timeout.max(settings.limits.idle_timeout),
-        // An open server on loopback is reached by a name of its own only: a web page whose name was made to point
-        // here is not one of its clients.
-        hosts: if store.is_open() && settings.listeners.http.is_loopback() {
-            vec!["localhost".into()]
-        } else {
-            Vec::new()
-        },
+        hosts: hosts_of(&listeners.http),
         ..Limits::default()
     };
+    if let Some(path) = &settings.servicebus_config {
+        declare_entities(&engine, path).await?;
+    }
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
+    let sqs = Sqs::new(
+        engine.clone(),
+        access.clone(),
+        Arc::new(AccessKeys(store.clone())),
+        malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
+        shutdown.token().draining_token(),
+    );
+    let bus = Arc::new(servicebus::Front {
+        engine: engine.clone(),
+        access: access.clone(),
+        keys: Arc::new(BusKeys(store.clone())),
+    });
     let api = Api::new(
         engine,
         access,
@@ -120,15 +150,22 @@ pub async fn serve(
         gate: Gate::new(settings.limits.connections_max),
         handshake_timeout: settings.limits.handshake_timeout,
     };
-    let port = Port::open("http", &settings.listeners.http, http(&api), admission)
-        .await?
-        .ok_or(ServeError::NothingToServe)?;
-    started(&greeting(&settings, &port, tls.as_deref(), &store));
+    let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
+    let queues =
+        Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
+    let amqp = Port::open("amqp", &listeners.amqp, amqp(&api, &bus), admission).await?;
+    let ports = [http, queues, amqp];
+    if ports.iter().all(Option::is_none) {
+        return Err(ServeError::NothingToServe);
+    }
+    started(&greeting(&settings, ports.each_ref().map(Option::as_ref), tls.as_deref(), &store));
 
-    shutdown.spawn(port.serve(shutdown.clone()));
+    for port in ports.into_iter().flatten() {
+        shutdown.spawn(port.serve(shutdown.clone()));
+    }
     shutdown.spawn({
         let api = api.clone();
-        async move { api.run().await }
+        async move { tokio::join!(api.run(), sqs.run()).0 }
     });
     shutdown.spawn({
         let mut parts: Vec<Arc<dyn Reload>> = vec![store];
@@ -167,13 +204,45 @@ pub async fn serve(
     }
 }
 
-fn http(api: &Api) -> Router {
-    let (router, limits, metrics) =
-        (malote_front_http::router(api.clone()), api.limits.clone(), api.metrics.clone());
+async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(), ServeError> {
+    let wrong =
+        |why: String| ServeError::ServiceBusConfig { path: path.display().to_string(), why };
+    let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
+    let config = servicebus::Config::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    config.apply(engine).await.map_err(|error| wrong(error.to_string()))
+}
+
+/// The native API, and SQS for whoever speaks that.
+fn http(api: &Api, sqs: &Sqs) -> Router {
+    let with_sqs = |tls: bool| {
+        let sqs = sqs.clone();
+        let serve = move |request: Request, next: Next| {
+            let sqs = sqs.clone();
+            async move {
+                match malote_front_sqs::claims(request.method(), request.uri(), request.headers()) {
+                    true => malote_front_sqs::serve(&sqs, request, tls).await,
+                    false => next.run(request).await,
+                }
+            }
+        };
+        malote_front_http::router(api.clone()).layer(from_fn(serve))
+    };
+    over_http(api, [with_sqs(false), with_sqs(true)], "http")
+}
+
+/// SQS and nothing else.
+fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
+    let router = |tls| malote_front_sqs::router(sqs.clone(), tls);
+    over_http(api, [router(false), router(true)], "sqs")
+}
+
+/// Serves HTTP/1 by the first router, or by the second inside TLS.
+fn over_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> Router {
+    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (router, limits, _open) =
-                (router.clone(), limits.clone(), metrics.connection("http"));
+            let router = routers[usize::from(peer.tls.is_some())].clone();
+            let (limits, _open) = (limits.clone(), metrics.connection(front));
             async move {
                 let served = malote_front_http::serve_connection(
                     stream,
@@ -191,31 +260,74 @@ fn http(api: &Api) -> Router {
     Router { http: Some(serve), ..Router::default() }
 }
 
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it.
+fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
+    let (bus, metrics) = (bus.clone(), api.metrics.clone());
+    let serve = handler(
+        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+            let (bus, _open) = (bus.clone(), metrics.connection("amqp"));
+            async move {
+                let served = servicebus::serve_connection(stream, bus, token.draining_token());
+                if let Err(error) = served.await {
+                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+                }
+            }
+        },
+    );
+    Router { amqp10: Some(serve), ..Router::default() }
+}
+
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
-fn greeting(settings: &Settings, port: &Port, tls: Option<&Tls>, store: &Store) -> String {
+fn greeting(
+    settings: &Settings,
+    [http, sqs, amqp]: [Option<&Port>; 3],
+    tls: Option<&Tls>,
+    store: &Store,
+) -> String {
     let scheme = if settings.tls.required { "https" } else { "http" };
-    let url = format!("{scheme}://{}", port.local_addr());
-    let mut lines = vec![
-        format!("Malote {} is ready.", env!("CARGO_PKG_VERSION")),
-        format!("  HTTP API   {url}/api/v1   (health {url}/readyz, metrics {url}/metrics)"),
-        format!("  data       {}", settings.data.display()),
-    ];
+    let url = |port: &Port| format!("{scheme}://{}", port.local_addr());
+    let mut lines = vec![format!("Malote {} is ready.", env!("CARGO_PKG_VERSION"))];
+    if let Some(url) = http.map(url) {
+        let also = format!("health {url}/readyz, metrics {url}/metrics");
+        lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
+    }
+    lines.extend(sqs.map(|port| format!("  SQS        {}", url(port))));
+    if let Some(port) = amqp {
+        lines.push(format!("  AMQP       {}   (Azure Service Bus clients)", port.local_addr()));
+    }
+    lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {
         lines.push(format!(
-            "  TLS        on the same port; certificate {}",
+            "  TLS        on the same ports; certificate {}",
             tls.certificate_path().display()
         ));
     }
     let user = if store.is_open() { "" } else { " -u NAME" };
     let trust = if settings.tls.required { " -k" } else { "" };
-    lines.push("Send a first message, and receive it:".into());
-    lines.push(format!(
-        "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
-    ));
-    lines.push(format!(
-        "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
-    ));
+    if let Some(url) = http.map(url) {
+        lines.push("Send a first message, and receive it:".into());
+        lines.push(format!(
+            "  curl{user}{trust} -d 'Hello' '{url}/api/v1/queues/hello/messages?create=true'"
+        ));
+        lines.push(format!(
+            "  curl{user}{trust} --json '{{\"max\": 1}}' '{url}/api/v1/queues/hello/receive'"
+        ));
+    }
     lines.join("\n")
+}
+
+/// Access keys of SQS from the credential store.
+struct AccessKeys(Arc<Store>);
+
+impl malote_front_sqs::Keys for AccessKeys {
+    fn open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn secret(&self, access_key: &str) -> Option<(Arc<str>, Principal)> {
+        let key = self.0.secret_of(KeyKind::Aws, access_key)?;
+        Some((key.secret, key.principal))
+    }
 }
 
 /// Proves callers of the HTTP API by the credential store.
@@ -236,5 +348,27 @@ impl Authenticate for Callers {
                 }
             }
         })
+    }
+}
+
+/// Proves Service Bus clients by the credential store.
+struct BusKeys(Arc<Store>);
+
+impl servicebus::Keys for BusKeys {
+    fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
+    fn key(&self, name: &str) -> Option<servicebus::Key> {
+        let found = self.0.secret_of(KeyKind::ServiceBus, name)?;
+        Some(servicebus::Key { secret: found.secret, principal: found.principal })
+    }
+
+    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> servicebus::Verified<'a> {
+        Box::pin(self.0.verify_password(user, password))
+    }
+
+    fn verify_token(&self, token: &str) -> Option<Principal> {
+        self.0.verify_token(token)
     }
 }

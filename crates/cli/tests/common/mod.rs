@@ -63,7 +63,9 @@ impl Server {
     /// On a free port; the port is in what it says when it is ready.
     pub fn start_with(home: TempDir, args: &[&str]) -> Self {
         let mut command = malote(home.path());
-        command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(home.path().join("data"));
+        command
+            .args(["serve", "--http", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--data"])
+            .arg(home.path().join("data"));
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

@@ -167,6 +167,7 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
         out.put_var(seq);
     }
     out.put_time(kept.at);
+    out.put_time(kept.sent_at);
     out.put_bool(kept.dead);
     out.put_var(kept.deaths.len() as u64);
     for dead in &kept.deaths {
@@ -186,7 +187,7 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
 pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
     let n = r.count()?;
     let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
-    let at = r.time()?;
+    let (at, sent_at) = (r.time()?, r.time()?);
     let (dead, n) = (r.bool()?, r.count()?);
     let mut deaths = Vec::new();
     for _ in 0..n {
@@ -195,7 +196,8 @@ pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
         let (receives, failed) = (r.var32()?, r.var32()?);
         deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
     }
-    Ok(Kept { places, at, dead, deaths, head: Bytes::new(), body: Bytes::new() })
+    let (head, body) = (Bytes::new(), Bytes::new());
+    Ok(Kept { places, at, sent_at, dead, deaths, head, body })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.

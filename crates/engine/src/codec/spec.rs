@@ -63,6 +63,11 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
             out.put_str(name.as_str());
         }
     }
+    out.put_var(spec.labels.len() as u64);
+    for (name, text) in &spec.labels {
+        out.put_str(name);
+        out.put_str(text);
+    }
 }
 
 pub(super) fn put_dedup(out: &mut Vec<u8>, dedup: Option<Dedup>) {
@@ -123,7 +128,11 @@ pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
         2 => Some(Address::Topic(r.topic()?)),
         _ => return Err(Truncated),
     };
+    let n = r.count()?;
+    let label = |_| Ok((r.str()?.to_owned(), r.str()?.to_owned()));
+    let labels = (0..n).map(label).collect::<Result<_, Truncated>>()?;
     Ok(QueueSpec {
+        labels,
         ttl_ms,
         on_expiry,
         priority_max,

@@ -21,6 +21,8 @@ pub struct Stored {
     pub message: Message,
     /// When it entered the queue that it is in.
     pub enqueued_at: Timestamp,
+    /// When it was first sent, wherever it has been since.
+    pub sent_at: Timestamp,
     /// Why it is a dead letter, if it is one.
     pub dead: Option<DeadLetter>,
     /// Every time that it became one, newest first; a topic or a queue may have taken it up again since.
@@ -87,7 +89,7 @@ impl Stored {
         let (mut moved_at, mut key) = (None, None);
         let mut deaths = Vec::new();
         // The headers, once they are found; the body may stand further down.
-        let mut found: Option<(Timestamp, Box<Message>)> = None;
+        let mut found: Option<(Timestamp, Timestamp, Box<Message>)> = None;
         let mut next = pos;
         for depth in 1..=limits::CHANGES_CHAIN_MAX {
             let (kind, bytes) = reading.frame(next, patience)?;
@@ -131,24 +133,25 @@ impl Stored {
                         if key.is_some() {
                             message.key = key.take();
                         }
-                        found = Some((moved_at.unwrap_or(at), message));
+                        found = Some((moved_at.unwrap_or(at), at, message));
                     }
                     if let Some(body_at) = body_at {
                         next = body_at;
                         continue;
                     }
-                    let Some((enqueued_at, mut message)) = found else { break };
+                    let Some((enqueued_at, sent_at, mut message)) = found else { break };
                     message.body.bytes = body;
                     let dead = dead.take().map(|dead| *dead);
-                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                    let message = *message;
+                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                 }
                 Link::Kept(kept, mut message) => {
-                    if let Some((enqueued_at, mut message_found)) = found {
+                    if let Some((enqueued_at, sent_at, mut message_found)) = found {
                         // Only its body is wanted.
                         message_found.body.bytes = message.body.bytes;
                         let dead = dead.take().map(|dead| *dead);
                         let message = *message_found;
-                        return Ok(Self { message, enqueued_at, dead, deaths, depth });
+                        return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                     }
                     let lay = |properties| message.properties.lay_over(properties);
                     over.into_iter().rev().for_each(lay);
@@ -161,7 +164,8 @@ impl Stored {
                         None => kept.deaths.first().filter(|_| kept.dead).cloned(),
                     };
                     deaths.extend(kept.deaths);
-                    return Ok(Self { message: *message, enqueued_at, dead, deaths, depth });
+                    let (message, sent_at) = (*message, kept.sent_at);
+                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
                 }
             }
         }
@@ -217,6 +221,7 @@ pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
     Ok(Kept {
         places: Vec::new(),
         at: stored.enqueued_at,
+        sent_at: stored.sent_at,
         dead: stored.dead.is_some(),
         deaths: stored.deaths,
         head: head.into(),

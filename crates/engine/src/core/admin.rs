@@ -295,8 +295,10 @@ impl Turn<'_> {
 }
 
 fn spec_room(spec: &QueueSpec) -> usize {
-    match &spec.sessions {
-        malote_model::Sessions::Fixed(ids) => ids.iter().map(|id| id.as_str().len() + 4).sum(),
-        _ => 0,
-    }
+    let labels: usize = spec.labels.iter().map(|(name, text)| name.len() + text.len() + 8).sum();
+    labels
+        + match &spec.sessions {
+            malote_model::Sessions::Fixed(ids) => ids.iter().map(|id| id.as_str().len() + 4).sum(),
+            _ => 0,
+        }
 }

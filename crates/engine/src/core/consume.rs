@@ -236,8 +236,9 @@ impl Turn<'_> {
         let live = self.core.live();
         // A consumer that just ended by itself: its notice is on the way.
         let Some(consumer) = live.consumers.get_mut(&id) else {
-            return Ok(Some((Reply::Done, Needs::Settled)));
+            return Ok(Some((Reply::Count(0), Needs::Settled)));
         };
+        let had = consumer.credit;
         let total = if replace { credit } else { consumer.credit.saturating_add(credit) };
         if total > limits::CREDIT_MAX {
             return Err(Refusal::OutOfRange {
@@ -253,7 +254,7 @@ impl Turn<'_> {
             }
         }
         self.want(id);
-        Ok(Some((Reply::Done, Needs::Settled)))
+        Ok(Some((Reply::Count(had.into()), Needs::Settled)))
     }
 
     /// Puts a consumer that wants something into its queue's line.

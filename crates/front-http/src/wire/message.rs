@@ -380,7 +380,7 @@ impl Received {
     }
 
     fn of(stored: Stored, encoding: Encoding) -> Self {
-        let Stored { message, enqueued_at, dead, deaths, depth: _ } = stored;
+        let Stored { message, enqueued_at, dead, deaths, .. } = stored;
         Self {
             enqueued_at: Some(enqueued_at.0),
             dead_letter: dead.map(Into::into),
@@ -531,6 +531,7 @@ mod tests {
         let stored = Stored {
             message: message.clone(),
             enqueued_at: Timestamp(5),
+            sent_at: Timestamp(5),
             dead: None,
             deaths: Vec::new(),
             depth: 1,

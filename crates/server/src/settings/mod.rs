@@ -37,6 +37,8 @@ pub struct Settings {
     pub tls: TlsSettings,
     /// Bounds on what peers may use.
     pub limits: Limits,
+    /// A Config.json of Microsoft's Service Bus emulator, whose entities are made at start.
+    pub servicebus_config: Option<PathBuf>,
     /// How long connections may finish their work after SIGTERM.
     pub drain_timeout: Duration,
     /// Listening beyond this machine without credentials was asked for.

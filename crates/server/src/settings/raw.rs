@@ -56,6 +56,8 @@ settings! {
         "AMQP 0-9-1 and 1.0 (Service Bus): host:port, :port, port or off";
     kafka = "kafka", "MALOTE_KAFKA", Some("--kafka"), false, "Kafka protocol: host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
+    servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
+        "Entities to make at start: a Config.json of Microsoft's Service Bus emulator";
     allow_open = "allow_open", "MALOTE_ALLOW_OPEN", Some("--allow-open"), false,
         "Listen beyond this machine without any credential";
     drain_timeout = "drain_timeout", "MALOTE_DRAIN_TIMEOUT", Some("--drain-timeout"), false,

@@ -36,6 +36,7 @@ impl Reader {
         let amqp = self.listen("amqp", "127.0.0.1:5672");
         let kafka = self.listen("kafka", "127.0.0.1:9092");
         let data = self.data(env);
+        let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
         let allow_open = self.yes_or_no("allow_open");
         // Below the 30 s that Kubernetes and most service managers wait before they kill.
         let drain_timeout = self.duration("drain_timeout", "25s");
@@ -63,6 +64,7 @@ impl Reader {
         Some(Settings {
             listeners: Listeners { http: http?, sqs: sqs?, amqp: amqp?, kafka: kafka? },
             data: data?,
+            servicebus_config,
             log: LogSettings { filter: filter?, format: format? },
             tls: tls?,
             limits: limits?,

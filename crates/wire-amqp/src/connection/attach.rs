@@ -67,6 +67,7 @@ impl Connection {
 
     fn write_attach(&mut self, link: LinkId, mut attach: Attach) {
         let max_message_size = self.config.max_message_size;
+        let borne = self.config.max_message_size_borne;
         let Ok(state) = self.owned_link(link) else { return };
         attach.name = state.name.clone();
         attach.role = state.role;
@@ -78,7 +79,8 @@ impl Connection {
             }
             Role::Receiver => {
                 attach.initial_delivery_count = None;
-                state.max_message_size = *attach.max_message_size.get_or_insert(max_message_size);
+                let announced = *attach.max_message_size.get_or_insert(max_message_size);
+                state.max_message_size = borne.map_or(announced, |borne| borne.max(announced));
             }
         }
         state.snd_settle_mode = attach.snd_settle_mode;

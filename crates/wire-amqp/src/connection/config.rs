@@ -27,6 +27,12 @@ pub struct Config {
     pub outgoing_window: u32,
     /// The largest message that we take, for links that set no limit of their own.
     pub max_message_size: u64,
+    /// What is borne of a message all the same: the owner then refuses what is beyond the link's limit by itself, with
+    /// an outcome, and the link stays. Without it such a message ends its link.
+    pub max_message_size_borne: Option<u64>,
+    /// Whether a receiver is sent larger messages than it says that it takes. Some clients say a number that they do
+    /// not mean.
+    pub overrule_max_message_size: bool,
     /// How many unsettled deliveries a session has, in each direction.
     pub unsettled_max: usize,
     /// How many bytes of incomplete messages we hold.
@@ -49,6 +55,8 @@ impl Default for Config {
             incoming_window: 5_000,
             outgoing_window: 5_000,
             max_message_size: 1 << 20,
+            max_message_size_borne: None,
+            overrule_max_message_size: false,
             unsettled_max: 65_536,
             incoming_bytes_max: 16 << 20,
             outgoing_bytes_max: 1 << 20,

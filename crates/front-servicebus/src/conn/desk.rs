@@ -1,0 +1,157 @@
+//! Requests to `$cbs` and `$management`, and their answers.
+
+use bytes::Bytes;
+use malote_model::{LeaseToken, QueueName, SessionId};
+use malote_wire_amqp::connection::{DeliveryId, Incoming, LinkFlow, LinkId, Outgoing, UseError};
+use malote_wire_amqp::message::{Message, Properties};
+use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
+use malote_wire_amqp::types::Value;
+
+use super::link::{Desk, Link};
+use super::{Conn, Done};
+use crate::limits;
+use crate::ops::claims;
+use crate::ops::management::{self, Request};
+
+impl Conn {
+    pub(super) fn request(&mut self, incoming: Incoming) -> Result<(), UseError> {
+        let Incoming { link, delivery, settled, payload, .. } = incoming;
+        let Some(Link::Requests(requests)) = self.links.get(&link) else { return Ok(()) };
+        let desk = requests.desk.clone();
+        let read = Message::parse(payload).and_then(|message| {
+            let properties = message.properties()?;
+            Ok((message, properties))
+        });
+        let (message, properties) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.amqp.dispose(
+                    link,
+                    delivery,
+                    true,
+                    Some(DeliveryState::rejected(error.into())),
+                )?;
+                return Ok(());
+            }
+        };
+        let to = self.answers_for(link, &desk, &properties);
+        match desk {
+            Desk::Claims => {
+                let answer = claims::put_token(&self.front, &mut self.claims, &message);
+                self.answered(link, delivery, settled, to, answer);
+            }
+            Desk::Management(entity) => {
+                let request = match Request::read(&message, properties, entity) {
+                    Ok(request) => request,
+                    Err(error) => {
+                        let state = DeliveryState::rejected(error.into());
+                        self.amqp.dispose(link, delivery, true, Some(state))?;
+                        return Ok(());
+                    }
+                };
+                let hold = request.session().and_then(|(queue, id)| self.hold_of(queue, &id));
+                let (front, engine) = (self.front.clone(), self.engine.clone());
+                let claims = self.claims.clone();
+                self.start(async move {
+                    let answer = management::answer(&front, &engine, &claims, hold, request).await;
+                    Done::Answer { link, delivery, settled, to, answer }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The session's hold, if a link of this connection has it.
+    fn hold_of(&self, queue: &QueueName, id: &SessionId) -> Option<LeaseToken> {
+        self.links.values().find_map(|link| match link {
+            Link::Receiver(receiver) if receiver.queue == *queue => {
+                receiver.session.as_ref().filter(|held| held.session == *id).map(|held| held.hold)
+            }
+            _ => None,
+        })
+    }
+
+    /// Where answers go: the other link to the same desk, of the same session if there is one. Its address is only a
+    /// hint: some clients give none, and say the link's name in the request.
+    fn answers_for(&self, link: LinkId, desk: &Desk, properties: &Properties) -> Option<LinkId> {
+        let named = |address: &Option<Value>| {
+            let reply_to = properties.reply_to.as_deref();
+            reply_to.is_some() && address.as_ref().and_then(Value::as_str) == reply_to
+        };
+        let fits = |(id, other): (&LinkId, &Link)| match other {
+            Link::Answers(answers) if answers.desk == *desk => {
+                Some((id.session() == link.session(), named(&answers.address), *id))
+            }
+            _ => None,
+        };
+        let found =
+            self.links.iter().filter_map(fits).max_by_key(|(same, named, _)| (*same, *named));
+        found.map(|(_, _, id)| id)
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        link: LinkId,
+        delivery: DeliveryId,
+        settled: bool,
+        to: Option<LinkId>,
+        answer: Bytes,
+    ) {
+        if !settled {
+            let _ = self.amqp.dispose(link, delivery, true, Some(DeliveryState::Accepted));
+        }
+        if let Some(Link::Requests(requests)) = self.links.get_mut(&link) {
+            requests.under_way = requests.under_way.saturating_sub(1);
+            let under_way = requests.under_way;
+            self.grant_again(link, under_way, limits::REQUEST_CREDIT);
+        }
+        let Some((to, Link::Answers(answers))) =
+            to.and_then(|to| Some((to, self.links.get_mut(&to)?)))
+        else {
+            return;
+        };
+        if answers.waiting.len() >= limits::ANSWERS_MAX {
+            let text = "too many answers wait for credit";
+            self.drop_link(to);
+            let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
+            let _ = self.amqp.detach(to, true, Some(error));
+            return;
+        }
+        answers.waiting.push_back(answer);
+        self.send_answers(to);
+    }
+
+    /// The client has told its credit on a link for answers.
+    pub(super) fn answers_flow(&mut self, flow: &LinkFlow) {
+        if !matches!(self.links.get(&flow.link), Some(Link::Answers(_))) {
+            return;
+        }
+        self.send_answers(flow.link);
+        if flow.drain {
+            let _ = self.amqp.drained(flow.link);
+        }
+    }
+
+    fn send_answers(&mut self, link: LinkId) {
+        let Some(Link::Answers(answers)) = self.links.get_mut(&link) else { return };
+        while self.amqp.credit(link) > 0
+            && let Some(payload) = answers.waiting.pop_front()
+        {
+            let key = self.next_key;
+            self.next_key += 1;
+            let tag = Bytes::copy_from_slice(&u128::from(key).to_be_bytes());
+            let outgoing = Outgoing {
+                key,
+                tag,
+                settled: true,
+                payload: payload.clone(),
+                ..Outgoing::default()
+            };
+            if let Err(error) = self.amqp.send(link, outgoing) {
+                tracing::debug!(%error, "an answer waits");
+                answers.waiting.push_front(payload);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What has become of what was under way.
+
+use bytes::Bytes;
+use malote_engine::ConsumerId;
+use malote_model::Principal;
+use malote_wire_amqp::connection::{DeliveryId, LinkId};
+use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode};
+
+use super::Conn;
+use super::link::{Answers, Desk, Link, Requests, Sender};
+use super::receiver::Receiver;
+use crate::limits;
+use crate::ops::attach::{Found, granted};
+use crate::ops::settle::Settled;
+
+/// Something is over.
+pub(crate) enum Done {
+    /// Nobody waits for it.
+    Nothing,
+    /// Who the client is, by its password.
+    Sasl(Option<Principal>),
+    /// What a link wants was found, or not. None: nobody waits for it any more.
+    Attached { link: LinkId, wanted: Box<Attach>, found: Option<Result<Found, AmqpError>> },
+    /// A message or a batch was sent, or not.
+    Sent {
+        link: LinkId,
+        delivery: DeliveryId,
+        settled: bool,
+        bytes: usize,
+        sent: Result<(), AmqpError>,
+    },
+    /// Leases were ended, each on its own outcome.
+    Settled(Settled),
+    /// The engine knows of a consumer's credit; what it had left, if that was taken back.
+    Credited { consumer: ConsumerId, left: Option<u32> },
+    /// A request has its answer.
+    Answer { link: LinkId, delivery: DeliveryId, settled: bool, to: Option<LinkId>, answer: Bytes },
+}
+
+impl Conn {
+    pub fn done(&mut self, done: Done) {
+        match done {
+            Done::Nothing => {}
+            Done::Sasl(who) => {
+                let code = if who.is_some() { SaslCode::Ok } else { SaslCode::Auth };
+                self.claims.signed_in(who);
+                let _ = self.amqp.sasl_outcome(code);
+            }
+            Done::Attached { link, wanted, found } => self.attached(link, &wanted, found),
+            Done::Sent { link, delivery, settled, bytes, sent } => {
+                self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
+                self.sent(link, delivery, settled, sent);
+            }
+            Done::Settled(settled) => self.settled(settled),
+            Done::Credited { consumer, left } => self.credited(consumer, left),
+            Done::Answer { link, delivery, settled, to, answer } => {
+                self.answered(link, delivery, settled, to, answer);
+            }
+        }
+    }
+
+    fn attached(&mut self, link: LinkId, wanted: &Attach, found: Option<Result<Found, AmqpError>>) {
+        let waits = matches!(self.links.get(&link), Some(Link::Attaching(_)));
+        let found = match found {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => {
+                self.links.remove(&link);
+                let _ = self.amqp.refuse(link, error);
+                return;
+            }
+            // Given up: the peer has detached, or the process is stopping.
+            None => {
+                self.links.remove(&link);
+                return;
+            }
+        };
+        let answer = granted(wanted, &found);
+        let state = match found {
+            Found::Sender { to, message_bytes_max } => {
+                Link::Sender(Sender { to, message_bytes_max, under_way: 0 })
+            }
+            Found::Receiver { consumer, queue, take, session } => {
+                self.consumers.insert(consumer, link);
+                Link::Receiver(Box::new(Receiver::new(consumer, queue, take, session)))
+            }
+            Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
+            Found::Requests(entity) => {
+                Link::Requests(Requests { desk: Desk::Management(entity), under_way: 0 })
+            }
+            Found::ClaimsAnswers => Link::Answers(answers(Desk::Claims, wanted)),
+            Found::Answers(entity) => Link::Answers(answers(Desk::Management(entity), wanted)),
+        };
+        let credit = match &state {
+            Link::Sender(_) => Some(limits::SEND_CREDIT),
+            Link::Requests(_) => Some(limits::REQUEST_CREDIT),
+            Link::Attaching(_) | Link::Receiver(_) | Link::Answers(_) => None,
+        };
+        self.links.insert(link, state);
+        if !waits || self.amqp.accept(link, answer).is_err() {
+            // It was detached meanwhile: what was found for it goes back.
+            self.drop_link(link);
+            return;
+        }
+        if let Some(credit) = credit {
+            let _ = self.amqp.grant(link, credit);
+        }
+        self.transmit(link);
+    }
+
+    fn sent(
+        &mut self,
+        link: LinkId,
+        delivery: DeliveryId,
+        settled: bool,
+        sent: Result<(), AmqpError>,
+    ) {
+        if let Err(error) = &sent {
+            tracing::debug!(%error, "a message was refused");
+        }
+        if !settled {
+            let state = match sent {
+                Ok(()) => DeliveryState::Accepted,
+                Err(error) => DeliveryState::rejected(error),
+            };
+            let _ = self.amqp.dispose(link, delivery, true, Some(state));
+        }
+        if let Some(Link::Sender(sender)) = self.links.get_mut(&link) {
+            sender.under_way = sender.under_way.saturating_sub(1);
+            let under_way = sender.under_way;
+            self.grant_again(link, under_way, limits::SEND_CREDIT);
+        }
+    }
+
+    /// Credit and what is under way are together never more than `most`.
+    pub(super) fn grant_again(&mut self, link: LinkId, under_way: u32, most: u32) {
+        let free = most.saturating_sub(under_way);
+        if self.amqp.credit(link) < free.min(most / 2) {
+            let _ = self.amqp.grant(link, free);
+        }
+    }
+}
+
+fn answers(desk: Desk, wanted: &Attach) -> Answers {
+    use malote_wire_amqp::performative::AnyTarget;
+    let address = match &wanted.target {
+        Some(AnyTarget::Target(target)) => target.address.clone(),
+        _ => None,
+    };
+    Answers { desk, address, waiting: Default::default() }
+}

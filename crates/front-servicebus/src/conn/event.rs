@@ -1,0 +1,186 @@
+//! What the peer says.
+
+use malote_model::Address;
+use malote_wire_amqp::connection::{Event, Incoming, LinkId, UseError};
+use malote_wire_amqp::performative::{
+    AmqpError, Attach, DeliveryState, Open, SaslCode, SaslInit, condition,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::link::Link;
+use super::{Conn, Done};
+use crate::limits;
+use crate::ops::attach::{Wish, attach};
+use crate::ops::claims::{Mechanism, plain};
+use crate::ops::send;
+use crate::refusal::{Lock, error_of, servicebus};
+
+impl Conn {
+    pub(super) fn event(&mut self, event: Event) {
+        // What was settled comes before whatever follows it.
+        if !matches!(event, Event::Disposition(_)) {
+            self.flush_settles();
+        }
+        match self.answer(event) {
+            // Gone: the peer was faster than our answer.
+            Ok(()) | Err(UseError::Gone) => {}
+            Err(error) => tracing::debug!(%error, "the peer could not be answered"),
+        }
+    }
+
+    fn answer(&mut self, event: Event) -> Result<(), UseError> {
+        match event {
+            Event::SaslInit(init) => self.authenticate(&init),
+            Event::SaslResponse(_) => self.amqp.sasl_outcome(SaslCode::Auth),
+            Event::Open(open) => {
+                self.opened = true;
+                if let Some(host) = open.hostname {
+                    self.host = host.as_str().to_owned();
+                }
+                self.amqp.open(Open::default())
+            }
+            Event::Attach { link, attach } => {
+                self.attach(link, attach);
+                Ok(())
+            }
+            Event::Flow(flow) => {
+                self.flow(&flow);
+                self.answers_flow(&flow);
+                Ok(())
+            }
+            Event::Delivery(incoming) => self.receive(incoming),
+            Event::Disposition(disposed) => {
+                self.disposed(disposed);
+                Ok(())
+            }
+            Event::Detach { link, closed, .. } => {
+                self.drop_link(link);
+                self.amqp.detach(link, closed, None)
+            }
+            Event::LinkFailed { link, error } => {
+                tracing::debug!(%error, "a link broke a rule");
+                self.drop_link(link);
+                Ok(())
+            }
+            Event::End { session, .. } => {
+                self.drop_links(|link| link.session() == session);
+                self.amqp.end(session, None)
+            }
+            Event::SessionFailed { session, error } => {
+                tracing::debug!(%error, "a session broke a rule");
+                self.drop_links(|link| link.session() == session);
+                Ok(())
+            }
+            Event::Close { .. } => {
+                self.clean = true;
+                self.drop_all();
+                self.amqp.close(None)
+            }
+            Event::Failed(error) => {
+                tracing::debug!(%error, "the connection broke a rule");
+                Ok(())
+            }
+            // Our own detach, end and close were answered, a window has opened, a session has begun; the rest is
+            // said to clients only.
+            Event::Detached { .. }
+            | Event::Ended { .. }
+            | Event::Closed { .. }
+            | Event::Begun { .. }
+            | Event::Unblocked { .. }
+            | Event::Attached { .. }
+            | Event::SaslMechanisms(_)
+            | Event::SaslChallenge(_)
+            | Event::SaslOutcome(_) => Ok(()),
+        }
+    }
+
+    fn authenticate(&mut self, init: &SaslInit) -> Result<(), UseError> {
+        match Mechanism::of(init) {
+            // Whoever shows nothing here puts a token at `$cbs`.
+            Some(Mechanism::Anonymous) => self.amqp.sasl_outcome(SaslCode::Ok),
+            Some(Mechanism::Plain { user, password }) => {
+                let front = self.front.clone();
+                self.start(async move { Done::Sasl(plain(&front, &user, &password).await) });
+                Ok(())
+            }
+            None => self.amqp.sasl_outcome(SaslCode::Auth),
+        }
+    }
+
+    fn attach(&mut self, link: LinkId, wanted: Box<Attach>) {
+        let give_up = CancellationToken::new();
+        self.links.insert(link, Link::Attaching(give_up.clone()));
+        let (front, engine) = (self.front.clone(), self.engine.clone());
+        let (claims, host) = (self.claims.clone(), self.host.clone());
+        let wish = match Wish::of(&wanted) {
+            Ok(wish) => wish,
+            Err(error) => {
+                self.links.remove(&link);
+                let _ = self.amqp.refuse(link, error);
+                return;
+            }
+        };
+        self.start(async move {
+            let found = attach(&front, &engine, &claims, &host, wish, give_up).await;
+            Done::Attached { link, wanted, found }
+        });
+    }
+
+    fn receive(&mut self, incoming: Incoming) -> Result<(), UseError> {
+        match self.links.get_mut(&incoming.link) {
+            Some(Link::Sender(sender)) => {
+                sender.under_way += 1;
+                let (to, size_max) = (sender.to.clone(), sender.message_bytes_max);
+                self.send(to, size_max, incoming)
+            }
+            Some(Link::Requests(requests)) => {
+                requests.under_way += 1;
+                self.request(incoming)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn send(&mut self, to: Address, size_max: u64, incoming: Incoming) -> Result<(), UseError> {
+        let bytes = incoming.payload.len();
+        let Incoming { link, delivery, settled, .. } = incoming;
+        let read = match &incoming.state {
+            Some(DeliveryState::Transactional(_)) => Err(AmqpError::new(
+                condition::NOT_IMPLEMENTED,
+                "there are no transactions here yet",
+            )),
+            _ if bytes as u64 > size_max => {
+                let text =
+                    format!("The received message has {bytes} bytes; the limit is {size_max}.");
+                Err(AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text))
+            }
+            _ if self.sending_bytes > limits::SENDING_BYTES_MAX => {
+                let text = "too much is being sent on this connection";
+                Err(AmqpError::new(servicebus::SERVER_BUSY, text))
+            }
+            _ => send::read(&incoming, self.front.engine.now()),
+        };
+        self.sending_bytes += bytes;
+        let messages = match read {
+            Ok(messages) => messages,
+            Err(error) => {
+                self.ready.push_back(Done::Sent {
+                    link,
+                    delivery,
+                    settled,
+                    bytes,
+                    sent: Err(error),
+                });
+                return Ok(());
+            }
+        };
+        let engine = self.front.engine.clone();
+        self.start(async move {
+            let all = messages.into_iter().map(|message| (to.clone(), message)).collect();
+            let sent = engine.send(all).await;
+            let sent = sent.map(drop).map_err(|error| error_of(error, Lock::Message));
+            Done::Sent { link, delivery, settled, bytes, sent }
+        });
+        Ok(())
+    }
+}

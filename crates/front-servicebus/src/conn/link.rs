@@ -1,0 +1,93 @@
+//! What a link is.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use malote_model::Address;
+use malote_wire_amqp::connection::LinkId;
+use malote_wire_amqp::types::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::receiver::Receiver;
+use super::{Conn, Done};
+use crate::ops::attach::Entity;
+
+/// A link of a client.
+pub(super) enum Link {
+    /// What it wants is being looked for; it may wait for a session.
+    Attaching(CancellationToken),
+    /// The client sends messages.
+    Sender(Sender),
+    /// The client receives messages.
+    Receiver(Box<Receiver>),
+    /// The client asks.
+    Requests(Requests),
+    /// The client is answered.
+    Answers(Answers),
+}
+
+/// A link on which a client sends.
+pub(super) struct Sender {
+    pub to: Address,
+    pub message_bytes_max: u64,
+    /// Deliveries that are not answered yet.
+    pub under_way: u32,
+}
+
+/// Whom requests are for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Desk {
+    Claims,
+    Management(Entity),
+}
+
+/// A link on which a client asks.
+pub(super) struct Requests {
+    pub desk: Desk,
+    pub under_way: u32,
+}
+
+/// A link on which a client is answered.
+pub(super) struct Answers {
+    pub desk: Desk,
+    /// The client's name for it, which requests may say.
+    pub address: Option<Value>,
+    /// They wait for credit: a client may ask first and grant it later.
+    pub waiting: VecDeque<Bytes>,
+}
+
+impl Conn {
+    /// A link is gone, by whoever's wish: so is what it held.
+    pub(super) fn drop_link(&mut self, id: LinkId) {
+        self.held_up.remove(&id);
+        match self.links.remove(&id) {
+            Some(Link::Attaching(give_up)) => give_up.cancel(),
+            Some(Link::Receiver(receiver)) => {
+                let Receiver { consumer, queue, session, waiting, .. } = *receiver;
+                self.consumers.remove(&consumer);
+                let (front, engine) = (self.front.clone(), self.engine.clone());
+                self.start(async move {
+                    let _ = engine.detach(consumer).await;
+                    if let Some(session) = session {
+                        // With it come back the messages that are out. If it ran out, it is gone already.
+                        let _ = front.engine.release_session(Some(&queue), session.hold).await;
+                    }
+                    Done::Nothing
+                });
+                self.give_back(waiting.iter().filter_map(|delivery| delivery.lease).collect());
+            }
+            Some(Link::Sender(_) | Link::Requests(_) | Link::Answers(_)) | None => {}
+        }
+    }
+
+    /// All links that fit are gone.
+    pub(super) fn drop_links(&mut self, gone: impl Fn(LinkId) -> bool) {
+        let links: Vec<LinkId> = self.links.keys().copied().filter(|link| gone(*link)).collect();
+        links.into_iter().for_each(|link| self.drop_link(link));
+    }
+
+    /// All links are gone.
+    pub fn drop_all(&mut self) {
+        self.drop_links(|_| true);
+    }
+}

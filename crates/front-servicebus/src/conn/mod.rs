@@ -1,0 +1,183 @@
+//! One connection: its links, what is under way for each, and what happens to them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `link.rs` | what a link is |
+//! | `event.rs` | what the peer says |
+//! | `done.rs` | what the engine says |
+//! | `receiver.rs` | credit and deliveries of a receiving link |
+//! | `desk.rs` | requests to `$cbs` and `$management`, and their answers |
+//!
+//! Nothing here waits: what takes time is [`Work`], polled by the connection's one task beside its socket.
+
+mod desk;
+mod done;
+mod event;
+mod link;
+mod receiver;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::stream::FuturesUnordered;
+use malote_engine::{Connection as EngineConnection, ConsumerId, Outbound};
+use malote_model::Settlement;
+use malote_wire_amqp::connection::{Config, Connection, LinkId};
+use malote_wire_amqp::performative::{AmqpError, condition};
+use malote_wire_amqp::types::{Str, Symbol};
+
+use crate::Front;
+use crate::limits;
+use crate::ops::claims::Claims;
+use crate::ops::settle::Settles;
+
+pub(crate) use done::Done;
+use link::Link;
+
+/// Something under way, and what becomes of it.
+pub(crate) type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// A connection, but for its socket.
+pub(crate) struct Conn {
+    pub front: Arc<Front>,
+    pub amqp: Connection,
+    pub engine: Arc<EngineConnection>,
+    /// What is under way.
+    pub work: FuturesUnordered<Work>,
+    /// What was over before it could be waited for.
+    ready: VecDeque<Done>,
+    claims: Claims,
+    links: HashMap<LinkId, Link>,
+    consumers: HashMap<ConsumerId, LinkId>,
+    /// Receiving links whose deliveries wait to be written.
+    held_up: HashSet<LinkId>,
+    settles: Settles,
+    /// Bytes of messages that are being sent.
+    sending_bytes: usize,
+    next_key: u64,
+    /// As the client calls us; for texts.
+    host: String,
+    /// The client has opened.
+    pub opened: bool,
+    /// The client has said good-bye.
+    pub clean: bool,
+}
+
+impl Conn {
+    pub fn new(front: Arc<Front>, engine: Arc<EngineConnection>) -> Conn {
+        let mechanisms = ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"];
+        let config = Config {
+            container_id: Str::from_static("malote"),
+            mechanisms: mechanisms.into_iter().map(Symbol::from_static).collect(),
+            max_frame_size: limits::FRAME_BYTES_MAX,
+            channel_max: limits::CHANNEL_MAX,
+            links_max: limits::LINKS_MAX,
+            idle_time_out_ms: Some(limits::IDLE_MS),
+            // Too large a message is answered with an outcome: clients that are detached instead cannot say why.
+            max_message_size_borne: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
+            // The Python client says 1 MiB and takes any.
+            overrule_max_message_size: true,
+            incoming_bytes_max: limits::SENDING_BYTES_MAX,
+            outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
+            ..Config::default()
+        };
+        Conn {
+            front,
+            amqp: Connection::server(config, 0),
+            engine,
+            work: FuturesUnordered::new(),
+            ready: VecDeque::new(),
+            claims: Claims::default(),
+            links: HashMap::new(),
+            consumers: HashMap::new(),
+            held_up: HashSet::new(),
+            settles: Settles::default(),
+            sending_bytes: 0,
+            next_key: 1,
+            host: "localhost".to_owned(),
+            opened: false,
+            clean: false,
+        }
+    }
+
+    /// Does all that can be done without waiting.
+    pub fn turn(&mut self) {
+        loop {
+            if let Some(done) = self.ready.pop_front() {
+                self.done(done);
+            } else if let Some(event) = self.amqp.next_event() {
+                self.event(event);
+            } else if !self.flush_settles() {
+                break;
+            }
+        }
+        for link in std::mem::take(&mut self.held_up) {
+            self.transmit(link);
+        }
+    }
+
+    /// Begins something. It is handed to the engine before anything else is looked at, so that what comes in order
+    /// happens in order; the answer may take its time.
+    fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
+        let mut work: Work = Box::pin(work);
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => self.ready.push_back(done),
+            Poll::Pending => self.work.push(work),
+        }
+    }
+
+    /// What the engine says by itself.
+    pub fn outbound(&mut self, outbound: Outbound) {
+        match outbound {
+            Outbound::Deliver(consumer, deliveries) => match self.consumers.get(&consumer) {
+                Some(link) => self.deliver(*link, deliveries),
+                // Detached meanwhile: nobody has seen these.
+                None => {
+                    let leases = deliveries.iter().filter_map(|delivery| delivery.lease).collect();
+                    self.give_back(leases);
+                }
+            },
+            Outbound::Ended(consumer, refusal) => {
+                let Some(link) = self.consumers.get(&consumer).copied() else { return };
+                let Some(Link::Receiver(receiver)) = self.links.get(&link) else { return };
+                let error = crate::refusal::of_refusal(&refusal, receiver.lock());
+                self.drop_link(link);
+                let _ = self.amqp.detach(link, true, Some(error));
+            }
+        }
+    }
+
+    /// Leases of messages that nobody has seen come back uncounted.
+    fn give_back(&mut self, leases: Vec<malote_model::LeaseToken>) {
+        if leases.is_empty() {
+            return;
+        }
+        let engine = self.front.engine.clone();
+        self.start(async move {
+            let release = Settlement::Release { delay_ms: 0 };
+            // One that has run out is back already.
+            let _ = engine.settle(None, leases, release, None).await;
+            Done::Nothing
+        });
+    }
+
+    /// The process is stopping: no new work. True once nothing is under way but waits, which end.
+    pub fn is_quiet(&mut self) -> bool {
+        for link in self.links.values() {
+            if let Link::Attaching(give_up) = link {
+                give_up.cancel();
+            }
+        }
+        self.work.is_empty()
+    }
+
+    /// Says that the process is stopping: clients connect again, elsewhere or later.
+    pub fn farewell(&mut self) {
+        let text = "the broker is stopping";
+        self.drop_all();
+        self.clean = true;
+        let _ = self.amqp.close(Some(AmqpError::new(condition::CONNECTION_FORCED, text)));
+    }
+}

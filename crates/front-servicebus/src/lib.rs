@@ -1,0 +1,70 @@
+//! Azure Service Bus over AMQP 1.0: the official SDKs take Malote for a namespace.
+//!
+//! | what | where |
+//! |---|---|
+//! | a connection's bytes, time and end | `listen.rs` |
+//! | its links, and what happens to them | `conn/` |
+//! | `$cbs`: who calls | `ops/claims.rs` |
+//! | addresses of links → queues, topics, sessions | `ops/attach.rs` |
+//! | send one, a batch | `ops/send.rs` |
+//! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
+//! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
+//! | refusals → conditions | `refusal.rs` |
+//! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
+//!
+//! Not here: transactions (a coordinator is refused), the administration API, WebSocket.
+//!
+//! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
+//! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
+
+mod config;
+mod conn;
+mod limits;
+mod listen;
+mod ops;
+pub mod refusal;
+pub mod wire;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use malote_engine::Engine;
+use malote_model::{Access, Principal};
+
+pub use config::{Config, ConfigError};
+pub use listen::serve_connection;
+
+/// What every connection shares.
+pub struct Front {
+    /// The broker.
+    pub engine: Engine,
+    /// Who may do what.
+    pub access: Arc<dyn Access>,
+    /// Who calls.
+    pub keys: Arc<dyn Keys>,
+}
+
+/// A shared access key, and who signs with it.
+#[derive(Clone)]
+pub struct Key {
+    /// The plain key.
+    pub secret: Arc<str>,
+    /// Its holder.
+    pub principal: Principal,
+}
+
+/// The answer to a password, some time.
+pub type Verified<'a> = Pin<Box<dyn Future<Output = Option<Principal>> + Send + 'a>>;
+
+/// Credentials as this protocol needs them. The server implements it over its store.
+pub trait Keys: Send + Sync {
+    /// Whether everyone may do everything: then any token is taken, and none is needed.
+    fn is_open(&self) -> bool;
+    /// A shared access key by its name.
+    fn key(&self, name: &str) -> Option<Key>;
+    /// A user's password.
+    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> Verified<'a>;
+    /// A bearer token.
+    fn verify_token(&self, token: &str) -> Option<Principal>;
+}

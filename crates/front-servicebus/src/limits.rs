@@ -1,0 +1,42 @@
+//! Bounds of a connection, each with its reason.
+
+use std::time::Duration;
+
+/// Frames as large as the service takes.
+pub const FRAME_BYTES_MAX: u32 = 65_536;
+/// Sessions of a connection: some clients begin one for every link.
+pub const CHANNEL_MAX: u16 = 4_999;
+/// Links of a connection.
+pub const LINKS_MAX: usize = 5_000;
+/// Silence that we announce to bear; twice that is borne.
+pub const IDLE_MS: u32 = 120_000;
+/// The handshake, until the client has opened.
+pub const HANDSHAKE: Duration = Duration::from_secs(30);
+/// The last frames may take so long to leave.
+pub const FAREWELL: Duration = Duration::from_secs(5);
+/// Deliveries that a client may have under way on one sending link.
+pub const SEND_CREDIT: u32 = 200;
+/// Bytes of messages of one connection that are being sent and not answered yet; more is refused as busy.
+pub const SENDING_BYTES_MAX: usize = 64 << 20;
+/// Requests that a client may have under way at one desk.
+pub const REQUEST_CREDIT: u32 = 100;
+/// Answers that wait for a client's credit.
+pub const ANSWERS_MAX: usize = 256;
+/// Tokens that a connection may have put.
+pub const CLAIMS_MAX: usize = 1_024;
+/// Messages of one batch.
+pub const BATCH_MAX: usize = malote_model::limits::SEND_BATCH_MAX;
+/// What the engine may deliver to one link at once, before it is known how large the messages are.
+pub const WINDOW_FIRST: u32 = 16;
+/// The same, however small they are.
+pub const WINDOW_MAX: u32 = 1_024;
+/// Bytes that are about to be written, over all links.
+pub const OUTGOING_BYTES_MAX: usize = 2 << 20;
+/// How long an accept waits for a session if the client does not say.
+pub const ACCEPT_WAIT_MS: u64 = 60_000;
+/// Messages of one peek, and bytes of them.
+pub const PEEK_MAX: usize = 250;
+/// Bytes of the messages of one answer; the first goes over it if it must.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Sessions or rules of one page.
+pub const PAGE_MAX: usize = 100;

@@ -1,0 +1,173 @@
+//! Who calls: SASL, and tokens put at `$cbs`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use malote_model::{Action, Principal, Timestamp};
+use malote_wire_amqp::message::{Draft, Message, Properties};
+use malote_wire_amqp::performative::{AmqpError, SaslInit};
+use malote_wire_amqp::types::{Map, Value};
+use subtle::ConstantTimeEq;
+
+use crate::Front;
+use crate::limits;
+use crate::refusal::of_denied;
+use crate::wire::address::{Path, path_of};
+use crate::wire::sas::Token;
+use crate::wire::value::string;
+
+/// How a client says who it is before it opens.
+pub(crate) enum Mechanism {
+    /// It does not, yet.
+    Anonymous,
+    Plain {
+        user: String,
+        password: String,
+    },
+}
+
+impl Mechanism {
+    pub fn of(init: &SaslInit) -> Option<Mechanism> {
+        match init.mechanism.as_str() {
+            "ANONYMOUS" | "EXTERNAL" | "MSSBCBS" => Some(Mechanism::Anonymous),
+            "PLAIN" => {
+                let response = init.initial_response.as_ref()?;
+                let mut parts = std::str::from_utf8(response).ok()?.split('\0');
+                let (_, user, password) = (parts.next()?, parts.next()?, parts.next()?);
+                let (user, password) = (user.to_owned(), password.to_owned());
+                parts.next().is_none().then_some(Mechanism::Plain { user, password })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Who has this name and password: a shared access key, or a user.
+pub(crate) async fn plain(front: &Front, user: &str, password: &str) -> Option<Principal> {
+    if front.keys.is_open() {
+        return Some(Principal::anonymous());
+    }
+    if let Some(key) = front.keys.key(user) {
+        let good = bool::from(key.secret.as_bytes().ct_eq(password.as_bytes()));
+        return good.then_some(key.principal);
+    }
+    front.keys.verify_password(user, password).await
+}
+
+/// What a connection has shown so far. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Claims {
+    signed_in: Option<Principal>,
+    tokens: Arc<Vec<Claim>>,
+}
+
+/// A token that was believed.
+#[derive(Clone)]
+struct Claim {
+    /// The entity it is for, in small letters; empty for all of them.
+    path: String,
+    who: Principal,
+    expires: Timestamp,
+}
+
+impl Claims {
+    pub fn signed_in(&mut self, who: Option<Principal>) {
+        self.signed_in = who;
+    }
+
+    /// Who calls, when it is about this entity: by the token that is closest to it.
+    fn who(&self, path: &Path, now: Timestamp) -> Principal {
+        let name = path.to_string().to_ascii_lowercase();
+        let covers = |claim: &&Claim| {
+            let rest = name.strip_prefix(&claim.path);
+            let whole =
+                |rest: &str| claim.path.is_empty() || rest.is_empty() || rest.starts_with('/');
+            claim.expires > now && rest.is_some_and(whole)
+        };
+        let closest = self.tokens.iter().filter(covers).max_by_key(|claim| claim.path.len());
+        let who = closest.map(|claim| claim.who.clone()).or_else(|| self.signed_in.clone());
+        who.unwrap_or(Principal::anonymous())
+    }
+
+    /// Whether the caller may do this; without an action it only must be known.
+    pub fn check(
+        &self,
+        front: &Front,
+        action: Option<Action>,
+        path: &Path,
+    ) -> Result<(), AmqpError> {
+        let Some(action) = action else { return Ok(()) };
+        let who = self.who(path, front.engine.now());
+        front.access.check(&who, action, &path.name).map_err(|denied| of_denied(&denied))
+    }
+}
+
+/// `put-token`. The answer is a status.
+pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Bytes {
+    let correlation_id = request.properties().ok().and_then(|properties| properties.message_id);
+    let (status, text) = match believe(front, claims, request) {
+        Ok(()) => (202_i32, "Accepted"),
+        Err((status, text)) => (status, text),
+    };
+    let mut properties = Map::default()
+        .with_string("status-code", status)
+        .with_string("status-description", string(text));
+    if status >= 400 {
+        properties = properties.with_string("error-condition", "amqp:unauthorized-access");
+    }
+    Draft {
+        properties: Some(Properties { correlation_id, ..Properties::default() }),
+        application_properties: properties,
+        ..Draft::value(Value::Null)
+    }
+    .to_bytes()
+}
+
+fn believe(
+    front: &Front,
+    claims: &mut Claims,
+    request: &Message,
+) -> Result<(), (i32, &'static str)> {
+    let malformed = (400, "the request is malformed");
+    let properties = request.application_properties().map_err(|_| malformed)?;
+    let text = |name: &str| properties.get(name).and_then(Value::as_str);
+    match text("operation") {
+        Some("put-token") => {}
+        // A token that is taken back: what it allowed ends with the connection.
+        Some("delete-token") => return Ok(()),
+        _ => return Err((400, "only put-token is known here")),
+    }
+    if front.keys.is_open() {
+        return Ok(());
+    }
+    let body = request.value().map_err(|_| malformed)?;
+    let token = body.as_ref().and_then(Value::as_str).ok_or(malformed)?;
+    let now = front.engine.now();
+    let audience = path_of(text("name").unwrap_or_default()).to_ascii_lowercase();
+    let claim = match Token::parse(token) {
+        Some(token) => {
+            let key = front.keys.key(&token.key_name);
+            let key = key.filter(|key| token.is_signed_with(&key.secret));
+            let key = key.ok_or((401, "InvalidSignature: The token has an invalid signature."))?;
+            let expires = token.expires_ms().map_or(Timestamp(0), Timestamp);
+            if expires <= now {
+                return Err((401, "ExpiredToken: The token is expired."));
+            }
+            let path = token.path().ok_or((401, "the token names no resource"))?;
+            Claim { path: path.to_ascii_lowercase(), who: key.principal, expires }
+        }
+        // One of our own bearer tokens, for clients that take any credential.
+        None => {
+            let who = front.keys.verify_token(token);
+            let who = who.ok_or((401, "InvalidToken: The token is not known."))?;
+            Claim { path: audience, who, expires: Timestamp(u64::MAX) }
+        }
+    };
+    let tokens = Arc::make_mut(&mut claims.tokens);
+    tokens.retain(|other| other.path != claim.path && other.expires > now);
+    if tokens.len() >= limits::CLAIMS_MAX {
+        return Err((429, "too many tokens were put on this connection"));
+    }
+    tokens.push(claim);
+    Ok(())
+}

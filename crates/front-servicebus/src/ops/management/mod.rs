@@ -1,0 +1,221 @@
+//! `$management`: requests to an entity's own desk.
+//!
+//! | operation `com.microsoft:` | where |
+//! |---|---|
+//! | `peek-message` | `peek.rs` |
+//! | `renew-lock`, `update-disposition` | `locks.rs` |
+//! | `receive-by-sequence-number` | `deferred.rs` |
+//! | `schedule-message`, `cancel-scheduled-message` | `schedule.rs` |
+//! | `renew-session-lock`, `get-session-state`, `set-session-state`, `get-message-sessions` | `sessions.rs` |
+//! | `add-rule`, `remove-rule`, `enumerate-rules` | `rules.rs` |
+//! | `batch-delete-messages` | not there: refused as not implemented |
+
+mod deferred;
+mod locks;
+mod peek;
+mod rules;
+mod schedule;
+mod sessions;
+
+use bytes::Bytes;
+use malote_engine::Connection;
+use malote_model::{Action, LeaseToken, QueueName, SessionId};
+use malote_wire_amqp::message::{Draft, Message, Properties};
+use malote_wire_amqp::performative::{AmqpError, condition};
+use malote_wire_amqp::types::{DecodeError, Map, Symbol, Value};
+
+use super::attach::Entity;
+use super::claims::Claims;
+use crate::Front;
+use crate::refusal::{servicebus, status_of};
+use crate::wire::address::Path;
+use crate::wire::value::string;
+
+/// A request, taken apart.
+pub(crate) struct Request {
+    entity: Entity,
+    operation: String,
+    message_id: Option<Value>,
+    body: Map,
+}
+
+/// What a request brings: a body, or nothing to tell.
+type Answered = Result<Option<Map>, AmqpError>;
+
+/// What operations hold.
+struct Context<'a> {
+    front: &'a Front,
+    engine: &'a Connection,
+    entity: &'a Entity,
+    body: &'a Map,
+    /// Of the session that the request names, if this connection has it.
+    hold: Option<LeaseToken>,
+}
+
+impl Request {
+    pub fn read(
+        message: &Message,
+        properties: Properties,
+        entity: Entity,
+    ) -> Result<Request, DecodeError> {
+        let names = message.application_properties()?;
+        let operation = names.get("operation").and_then(Value::as_str).unwrap_or_default();
+        let body = match message.value()? {
+            Some(Value::Map(map)) => map,
+            _ => Map::default(),
+        };
+        let operation = operation.to_owned();
+        Ok(Request { entity, operation, message_id: properties.message_id, body })
+    }
+
+    /// The session that it is about.
+    pub fn session(&self) -> Option<(&QueueName, SessionId)> {
+        let Entity::Queue(queue) = &self.entity else { return None };
+        let id = self.body.get("session-id").and_then(Value::as_str)?;
+        Some((queue, SessionId::new(id).ok()?))
+    }
+}
+
+/// Does what is asked, and tells how it went.
+pub(crate) async fn answer(
+    front: &Front,
+    engine: &Connection,
+    claims: &Claims,
+    hold: Option<LeaseToken>,
+    request: Request,
+) -> Bytes {
+    let Request { entity, operation, message_id, body } = request;
+    let context = Context { front, engine, entity: &entity, body: &body, hold };
+    let answered = match operation.strip_prefix("com.microsoft:") {
+        Some(operation) => run(&context, claims, operation).await,
+        None => Err(unknown(&operation)),
+    };
+    let (status, text, failure, body) = match answered {
+        Ok(Some(body)) => (200, "OK".to_owned(), None, Value::Map(body)),
+        Ok(None) => (204, "No Content".to_owned(), None, Value::Map(Map::default())),
+        Err(error) => {
+            tracing::debug!(%error, operation, "a request was refused");
+            let text = error.description.as_deref().unwrap_or_default().to_owned();
+            (status_of(&error), text, Some(error.condition), Value::Null)
+        }
+    };
+    let mut properties = Map::default()
+        .with_string("statusCode", status)
+        .with_string("statusDescription", string(&text));
+    if let Some(condition) = failure {
+        properties = properties.with_string("errorCondition", Value::Symbol(condition));
+    }
+    Draft {
+        properties: Some(Properties { correlation_id: message_id, ..Properties::default() }),
+        application_properties: properties,
+        ..Draft::value(body)
+    }
+    .to_bytes()
+}
+
+async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answered {
+    let action = match operation {
+        "schedule-message" | "cancel-scheduled-message" => Action::Send,
+        "add-rule" | "remove-rule" => Action::Manage,
+        _ => Action::Receive,
+    };
+    claims.check(context.front, Some(action), &path_of(context.entity))?;
+    match operation {
+        "peek-message" => peek::peek(context).await,
+        "renew-lock" => locks::renew(context).await,
+        "update-disposition" => locks::update_disposition(context).await,
+        "receive-by-sequence-number" => deferred::receive(context).await,
+        "schedule-message" => schedule::schedule(context).await,
+        "cancel-scheduled-message" => schedule::cancel(context).await,
+        "renew-session-lock" => sessions::renew(context).await,
+        "get-session-state" => sessions::get_state(context).await,
+        "set-session-state" => sessions::set_state(context).await,
+        "get-message-sessions" => sessions::list(context).await,
+        "add-rule" => rules::add(context).await,
+        "remove-rule" => rules::remove(context).await,
+        "enumerate-rules" => rules::list(context).await,
+        other => Err(unknown(other)),
+    }
+}
+
+fn unknown(operation: &str) -> AmqpError {
+    let shown: String = operation.chars().take(64).collect();
+    let text = format!("operation `{shown}` is not known here");
+    AmqpError::new(condition::NOT_IMPLEMENTED, text)
+}
+
+fn path_of(entity: &Entity) -> Path {
+    let (name, dead_letters) = match entity {
+        Entity::Queue(name) => match name.owner() {
+            Some(owner) => (owner, true),
+            None => (name.as_str(), false),
+        },
+        Entity::Topic(name) => (name.as_str(), false),
+    };
+    Path { name: name.to_owned(), dead_letters, transfer: false }
+}
+
+impl Context<'_> {
+    /// Operations on messages are for queues and subscriptions.
+    fn queue(&self) -> Result<&QueueName, AmqpError> {
+        match self.entity {
+            Entity::Queue(queue) => Ok(queue),
+            Entity::Topic(_) => {
+                let text = "a topic has no messages of its own: ask one of its subscriptions";
+                Err(AmqpError::new(condition::NOT_ALLOWED, text))
+            }
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.body.get(name).and_then(Value::as_str)
+    }
+
+    fn number(&self, name: &str) -> Option<i64> {
+        self.body.get(name).and_then(Value::as_i64)
+    }
+
+    fn items(&self, name: &'static str) -> Result<&[Value], AmqpError> {
+        let items = self.body.get(name).and_then(Value::as_items);
+        items.ok_or_else(|| bad(format!("the request needs a list `{name}`")))
+    }
+
+    /// Lock tokens, as uuids in network order.
+    fn lock_tokens(&self) -> Result<Vec<LeaseToken>, AmqpError> {
+        let token = |item: &Value| match item {
+            Value::Uuid(bytes) => Ok(LeaseToken::from_bytes(*bytes)),
+            _ => Err(bad("a lock token is a uuid".to_owned())),
+        };
+        self.items("lock-tokens")?.iter().map(token).collect()
+    }
+
+    fn sequence_numbers(&self) -> Result<Vec<malote_model::Seq>, AmqpError> {
+        let seq = |item: &Value| {
+            let seq = item.as_i64().and_then(|seq| u64::try_from(seq).ok());
+            seq.map(malote_model::Seq).ok_or_else(|| bad("a sequence number is a long".to_owned()))
+        };
+        self.items("sequence-numbers")?.iter().map(seq).collect()
+    }
+
+    /// The session that the request is about, and proof that this connection has it.
+    fn held(&self) -> Result<(SessionId, LeaseToken), AmqpError> {
+        let id =
+            self.text("session-id").ok_or_else(|| bad("`session-id` is missing".to_owned()))?;
+        let session = SessionId::new(id).map_err(|refusal| bad(refusal.to_string()))?;
+        let lost = || {
+            let text =
+                format!("The session lock on session `{session}` has expired or is not held here.");
+            AmqpError::new(servicebus::SESSION_LOCK_LOST, text)
+        };
+        let hold = self.hold.ok_or_else(lost)?;
+        Ok((session, hold))
+    }
+}
+
+fn bad(text: String) -> AmqpError {
+    AmqpError {
+        condition: Symbol::from_static(servicebus::ARGUMENT_ERROR),
+        description: Some(text.into()),
+        info: None,
+    }
+}

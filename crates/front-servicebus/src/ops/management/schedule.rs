@@ -1,0 +1,52 @@
+//! `schedule-message` and `cancel-scheduled-message`.
+
+use malote_model::{Address, Message, When};
+use malote_wire_amqp::message::Message as Wire;
+use malote_wire_amqp::performative::AmqpError;
+use malote_wire_amqp::types::{Array, Map, Value};
+
+use super::{Answered, Context, bad};
+use crate::limits;
+use crate::ops::attach::Entity;
+use crate::refusal::{Lock, error_of};
+use crate::wire::message::{client_seq, read};
+
+pub(super) async fn schedule(context: &Context<'_>) -> Answered {
+    let items = context.items("messages")?;
+    if items.is_empty() || items.len() > limits::BATCH_MAX {
+        return Err(bad(format!("`messages` has 1 to {} messages", limits::BATCH_MAX)));
+    }
+    let to = address(context.entity);
+    let now = context.front.engine.now();
+    let message = |item: &Value| -> Result<(Address, Message), AmqpError> {
+        let Some(Value::Binary(bytes)) = item.as_map().and_then(|map| map.get("message")) else {
+            return Err(bad("each of `messages` has an encoded `message`".to_owned()));
+        };
+        let message = read(&Wire::parse(bytes.clone())?, now)?;
+        match message.when {
+            When::At(_) => Ok((to.clone(), message)),
+            When::Now | When::Delay(_) => {
+                Err(bad("a scheduled message has x-opt-scheduled-enqueue-time".to_owned()))
+            }
+        }
+    };
+    let messages = items.iter().map(message).collect::<Result<Vec<_>, _>>()?;
+    let sent = context.front.engine.send(messages).await;
+    let sent = sent.map_err(|error| error_of(error, Lock::Message))?;
+    let seqs: Array = sent.iter().map(|sent| client_seq(sent.seq.0)).collect();
+    Ok(Some(Map::default().with_string("sequence-numbers", seqs)))
+}
+
+pub(super) async fn cancel(context: &Context<'_>) -> Answered {
+    let seqs = context.sequence_numbers()?;
+    let cancelled = context.front.engine.cancel(address(context.entity), seqs).await;
+    cancelled.map_err(|error| error_of(error, Lock::Message))?;
+    Ok(Some(Map::default()))
+}
+
+fn address(entity: &Entity) -> Address {
+    match entity {
+        Entity::Queue(name) => Address::Queue(name.clone()),
+        Entity::Topic(name) => Address::Topic(name.clone()),
+    }
+}

@@ -1,0 +1,75 @@
+//! Session locks, session state, and which sessions there are.
+
+use bytes::Bytes;
+use malote_engine::StateChange;
+use malote_wire_amqp::performative::AmqpError;
+use malote_wire_amqp::types::{Array, Map, Str, Value};
+
+use super::{Answered, Context, bad};
+use crate::limits;
+use crate::refusal::{Lock, error_of, of_refusal, servicebus};
+use crate::wire::timestamp;
+
+pub(super) async fn renew(context: &Context<'_>) -> Answered {
+    let queue = context.queue()?;
+    let (_, hold) = context.held()?;
+    let renewed = context.front.engine.renew(Some(queue), vec![hold], None).await;
+    let mut renewed = renewed.map_err(|error| error_of(error, Lock::Session))?;
+    let lost = malote_model::Refusal::LeaseLost { lease: hold };
+    let until = renewed.pop().unwrap_or(Err(lost));
+    let until = until.map_err(|refusal| of_refusal(&refusal, Lock::Session))?;
+    Ok(Some(Map::default().with_string("expiration", Value::Timestamp(timestamp(until)))))
+}
+
+pub(super) async fn get_state(context: &Context<'_>) -> Answered {
+    let queue = context.queue()?.clone();
+    let (session, hold) = context.held()?;
+    let state = context.front.engine.get_state(queue, session, Some(hold)).await;
+    let state = state.map_err(|error| error_of(error, Lock::Session))?;
+    let state = state.map_or(Value::Null, Value::Binary);
+    Ok(Some(Map::default().with_string("session-state", state)))
+}
+
+pub(super) async fn set_state(context: &Context<'_>) -> Answered {
+    let queue = context.queue()?;
+    let (_, hold) = context.held()?;
+    let state = match context.body.get("session-state") {
+        None | Some(Value::Null) => None,
+        Some(Value::Binary(state)) => Some(state.clone()),
+        // A client that sets a text means its bytes.
+        Some(Value::String(state)) => Some(Bytes::copy_from_slice(state.as_bytes())),
+        Some(_) => return Err(bad("`session-state` is binary or null".to_owned())),
+    };
+    let set = context.front.engine.set_state(Some(queue), StateChange { hold, state }).await;
+    set.map_err(|error| error_of(error, Lock::Session))?;
+    Ok(Some(Map::default()))
+}
+
+/// Sessions with messages or state. The engine does not know when a state was changed: a time to begin with is
+/// passed over.
+pub(super) async fn list(context: &Context<'_>) -> Answered {
+    let queue = context.queue()?.clone();
+    let page = |name: &str| context.number(name).and_then(|n| usize::try_from(n).ok());
+    let skip = page("skip").unwrap_or(0);
+    let top = page("top").unwrap_or(limits::PAGE_MAX).min(limits::PAGE_MAX);
+    let (mut ids, mut passed, mut from) = (Vec::new(), 0, Some(0));
+    while let Some(at) = from
+        && ids.len() < top
+    {
+        let looked = context.front.engine.sessions(queue.clone(), at, limits::PAGE_MAX).await;
+        let (sessions, next) = looked.map_err(|error| error_of(error, Lock::Session))?;
+        from = next;
+        for facts in sessions.iter().filter(|facts| facts.messages > 0 || facts.state_bytes > 0) {
+            if passed >= skip && ids.len() < top {
+                ids.push(Str::from(facts.session.as_str()));
+            }
+            passed += 1;
+        }
+    }
+    if ids.is_empty() {
+        return Err(AmqpError::new(servicebus::SESSION_NOT_FOUND, "there are no more sessions"));
+    }
+    let next = i32::try_from(skip + ids.len()).unwrap_or(i32::MAX);
+    let ids: Array = ids.into_iter().collect();
+    Ok(Some(Map::default().with_string("skip", next).with_string("sessions-ids", ids)))
+}

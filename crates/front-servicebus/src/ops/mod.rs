@@ -1,0 +1,7 @@
+//! One file per operation: decode, ask for permission, call the engine, encode.
+
+pub(crate) mod attach;
+pub(crate) mod claims;
+pub(crate) mod management;
+pub(crate) mod send;
+pub(crate) mod settle;

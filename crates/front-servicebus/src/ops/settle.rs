@@ -1,0 +1,218 @@
+//! Dispositions: what a receiver says of its messages, in batches of the same outcome.
+
+use malote_model::{Changes, LeaseToken, Properties, QueueName, Refusal, Settlement, limits};
+use malote_wire_amqp::connection::{DeliveryId, Disposed, LinkId};
+use malote_wire_amqp::performative::{AmqpError, DeliveryState, Modified, Rejected};
+use malote_wire_amqp::types::{Map, Value};
+
+use crate::conn::Done;
+use crate::refusal::{Lock, error_of, of_refusal};
+use crate::wire::value::{text, to_model};
+
+/// Dispositions of the same outcome, on their way to the engine.
+#[derive(Default)]
+pub(crate) struct Settles {
+    batch: Option<Batch>,
+}
+
+struct Batch {
+    queue: QueueName,
+    lock: Lock,
+    settlement: Settlement,
+    /// What is echoed when it is done.
+    echo: DeliveryState,
+    items: Vec<Item>,
+}
+
+/// One delivery.
+pub(crate) struct Item {
+    pub link: LinkId,
+    pub delivery: DeliveryId,
+    pub key: u64,
+    /// The client has forgotten it and hears nothing.
+    pub forgotten: bool,
+    pub lease: LeaseToken,
+}
+
+/// What has become of them.
+pub(crate) struct Settled {
+    pub items: Vec<(Item, DeliveryState)>,
+}
+
+impl Settles {
+    /// Adds one; a batch of another kind that stood here must be flushed first.
+    pub fn add(
+        &mut self,
+        queue: &QueueName,
+        lock: Lock,
+        state: Option<DeliveryState>,
+        item: Item,
+    ) -> Result<(), (Option<DeliveryState>, Item)> {
+        let Some((settlement, echo)) = settlement_of(state.as_ref()) else { return Ok(()) };
+        match &mut self.batch {
+            None => {
+                let (queue, items) = (queue.clone(), vec![item]);
+                self.batch = Some(Batch { queue, lock, settlement, echo, items });
+                Ok(())
+            }
+            Some(batch)
+                if batch.queue == *queue
+                    && batch.lock == lock
+                    && batch.echo == echo
+                    && batch.settlement == settlement
+                    && batch.items.len() < limits::SETTLE_BATCH_MAX =>
+            {
+                batch.items.push(item);
+                Ok(())
+            }
+            Some(_) => Err((state, item)),
+        }
+    }
+
+    /// Hands the batch to the engine.
+    pub fn flush(
+        &mut self,
+        engine: malote_engine::Engine,
+    ) -> Option<impl Future<Output = Done> + Send + 'static> {
+        let Batch { queue, lock, settlement, echo, items } = self.batch.take()?;
+        Some(async move {
+            let leases: Vec<LeaseToken> = items.iter().map(|item| item.lease).collect();
+            let count = leases.len();
+            let each = engine.settle(Some(&queue), leases, settlement, None).await;
+            let failed = |error: AmqpError| DeliveryState::rejected(error);
+            let states: Vec<DeliveryState> = match each {
+                Ok(each) => each
+                    .into_iter()
+                    .map(|one: Result<(), Refusal>| match one {
+                        Ok(()) => echo.clone(),
+                        Err(refusal) => failed(of_refusal(&refusal, lock)),
+                    })
+                    .collect(),
+                Err(error) => vec![failed(error_of(error, lock)); count],
+            };
+            Done::Settled(Settled { items: items.into_iter().zip(states).collect() })
+        })
+    }
+}
+
+/// What an outcome means, and what is echoed: the same outcome, but an error in it would say that settling failed.
+/// None for a state that is no outcome.
+fn settlement_of(state: Option<&DeliveryState>) -> Option<(Settlement, DeliveryState)> {
+    Some(match state {
+        Some(DeliveryState::Accepted) => (Settlement::Complete, DeliveryState::Accepted),
+        Some(DeliveryState::Modified(modified)) => {
+            let changes = changes(modified.message_annotations.as_ref());
+            let settlement = match modified.undeliverable_here {
+                Some(true) => Settlement::Defer { changes },
+                _ => Settlement::Abandon { delay_ms: 0, changes },
+            };
+            let (delivery_failed, undeliverable_here) =
+                (modified.delivery_failed, modified.undeliverable_here);
+            let echo = Modified { delivery_failed, undeliverable_here, message_annotations: None };
+            (settlement, DeliveryState::Modified(echo))
+        }
+        Some(DeliveryState::Rejected(rejected)) => {
+            let echo = DeliveryState::Rejected(Rejected { error: None });
+            (dead_letter(rejected.error.as_ref()), echo)
+        }
+        // Settled without a word: it was not tried, as far as anybody knows.
+        Some(DeliveryState::Released) | None => {
+            (Settlement::Release { delay_ms: 0 }, DeliveryState::Released)
+        }
+        Some(
+            DeliveryState::Received(_)
+            | DeliveryState::Declared(_)
+            | DeliveryState::Transactional(_)
+            | DeliveryState::Other(_),
+        ) => return None,
+    })
+}
+
+const REASON: &str = "DeadLetterReason";
+const DESCRIPTION: &str = "DeadLetterErrorDescription";
+
+fn dead_letter(error: Option<&AmqpError>) -> Settlement {
+    let info = error.and_then(|error| error.info.clone()).unwrap_or_default();
+    let said = |name: &str| info.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (mut reason, mut text) = (said(REASON), said(DESCRIPTION));
+    if let Some(error) = error
+        && error.condition.as_str() != crate::refusal::servicebus::DEAD_LETTER
+    {
+        // A client of another make: its own error is the reason.
+        reason = reason.or_else(|| Some(error.condition.as_str().to_owned()));
+        text = text.or_else(|| error.description.as_deref().map(str::to_owned));
+    }
+    let rest = info.0.iter().filter(|(key, _)| !matches!(key.as_str(), Some(REASON | DESCRIPTION)));
+    let changes = changes(Some(&Map(rest.cloned().collect())));
+    let (reason, text) = (reason.unwrap_or_default(), text.unwrap_or_default());
+    Settlement::DeadLetter { reason, text, changes }
+}
+
+/// Properties to modify.
+pub(crate) fn changes(map: Option<&Map>) -> Changes {
+    let entries = map.map_or(&[][..], |map| &map.0[..]);
+    let properties = entries.iter().map(|(name, value)| (text(name), to_model(value)));
+    Changes { properties: Properties::from_iter(properties) }
+}
+
+impl Item {
+    pub fn of(disposed: &Disposed, lease: LeaseToken) -> Item {
+        Item {
+            link: disposed.link,
+            delivery: disposed.delivery,
+            key: disposed.key,
+            forgotten: disposed.settled,
+            lease,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use malote_model::Value as Model;
+
+    fn modified(failed: Option<bool>, here: Option<bool>) -> DeliveryState {
+        DeliveryState::Modified(Modified {
+            delivery_failed: failed,
+            undeliverable_here: here,
+            message_annotations: None,
+        })
+    }
+
+    #[test]
+    fn outcomes_mean_what_clients_mean_by_them() {
+        let word =
+            |state: Option<DeliveryState>| settlement_of(state.as_ref()).map(|(s, _)| s.word());
+        // Python and JavaScript write an abandon and a defer each in its own way.
+        assert_eq!(word(Some(modified(Some(true), Some(false)))), Some("abandon"));
+        assert_eq!(word(Some(modified(None, Some(false)))), Some("abandon"));
+        assert_eq!(word(Some(modified(None, None))), Some("abandon"));
+        assert_eq!(word(Some(modified(Some(true), Some(true)))), Some("defer"));
+        assert_eq!(word(Some(modified(None, Some(true)))), Some("defer"));
+        assert_eq!(word(Some(DeliveryState::Accepted)), Some("complete"));
+        assert_eq!(word(Some(DeliveryState::Released)), Some("release"));
+        assert_eq!(word(None), Some("release"));
+    }
+
+    #[test]
+    fn a_dead_letter_has_its_reason_and_the_echo_has_none() {
+        let info = Map::default()
+            .with_string(REASON, "bad")
+            .with_string(DESCRIPTION, "very")
+            .with_string("own", 1_i32);
+        let condition = malote_wire_amqp::types::Symbol::from_static("com.microsoft:dead-letter");
+        let error = AmqpError { condition, description: None, info: Some(info) };
+        let (settlement, echo) = settlement_of(Some(&DeliveryState::rejected(error))).unwrap();
+        let Settlement::DeadLetter { reason, text, changes } = settlement else { panic!() };
+        assert_eq!((reason.as_str(), text.as_str()), ("bad", "very"));
+        assert_eq!(changes.properties.get("own"), Some(&Model::I32(1)));
+        assert_eq!(changes.properties.len(), 1);
+        assert_eq!(echo, DeliveryState::Rejected(Rejected { error: None }));
+        let other = AmqpError::new("my:error", "text");
+        let Settlement::DeadLetter { reason, text, .. } = dead_letter(Some(&other)) else {
+            panic!()
+        };
+        assert_eq!((reason.as_str(), text.as_str()), ("my:error", "text"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Addresses of links. Clients write `name`, `/name`, `sb://host/name` or `amqps://host:port/name`, and reserved
+//! segments in any case.
+
+use malote_model::ids::{DEAD_LETTER_SEGMENT, SUBSCRIPTION_SEGMENT};
+
+const MANAGEMENT: &str = "$management";
+const TRANSFER: &str = "$transfer";
+const CBS: &str = "$cbs";
+
+/// What an address means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// Where tokens are put.
+    Cbs,
+    /// An entity's own desk.
+    Management(Path),
+    /// A queue, topic or subscription, or dead letters.
+    Entity(Path),
+}
+
+/// An entity, as far as its address tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    /// The name without reserved ends; `Subscriptions` is in its own case.
+    pub name: String,
+    /// Its dead letters are meant.
+    pub dead_letters: bool,
+    /// What could not be forwarded is meant. There is none: forwarding is part of the send.
+    pub transfer: bool,
+}
+
+impl Node {
+    /// Reads an address.
+    pub fn parse(address: &str) -> Node {
+        let mut segments: Vec<&str> = path_of(address).split('/').collect();
+        if let [only] = segments[..]
+            && only.eq_ignore_ascii_case(CBS)
+        {
+            return Node::Cbs;
+        }
+        let mut end = |segment: &str| {
+            let found = segments.len() > 1
+                && segments.last().is_some_and(|last| last.eq_ignore_ascii_case(segment));
+            if found {
+                segments.pop();
+            }
+            found
+        };
+        let management = end(MANAGEMENT);
+        let dead_letters = end(DEAD_LETTER_SEGMENT);
+        let transfer = end(TRANSFER);
+        if let [.., _, middle, _] = &mut segments[..]
+            && middle.eq_ignore_ascii_case(SUBSCRIPTION_SEGMENT)
+        {
+            *middle = SUBSCRIPTION_SEGMENT;
+        }
+        let path = Path { name: segments.join("/"), dead_letters, transfer };
+        if management { Node::Management(path) } else { Node::Entity(path) }
+    }
+}
+
+/// An address without scheme and host.
+pub fn path_of(address: &str) -> &str {
+    let path = match address.split_once("://") {
+        Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
+        None => address,
+    };
+    path.trim_matches('/')
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        let ends = [(self.transfer, TRANSFER), (self.dead_letters, DEAD_LETTER_SEGMENT)];
+        ends.iter().filter(|(is, _)| *is).try_for_each(|(_, end)| write!(f, "/{end}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(address: &str) -> String {
+        match Node::parse(address) {
+            Node::Cbs => "cbs".into(),
+            Node::Management(path) => format!("management of {path}"),
+            Node::Entity(path) => path.to_string(),
+        }
+    }
+
+    #[test]
+    fn clients_write_the_same_in_many_ways() {
+        for (address, is) in [
+            ("orders", "orders"),
+            ("/orders/", "orders"),
+            ("a/b/c", "a/b/c"),
+            ("amqps://localhost:5672/orders", "orders"),
+            ("sb://host/a/b", "a/b"),
+            ("$cbs", "cbs"),
+            ("amqp://h/$CBS", "cbs"),
+            ("orders/$management", "management of orders"),
+            ("orders/$DeadLetterQueue", "orders/$deadletterqueue"),
+            ("orders/$DeadLetterQueue/$management", "management of orders/$deadletterqueue"),
+            ("orders/$Transfer/$DeadLetterQueue", "orders/$transfer/$deadletterqueue"),
+            ("sales/subscriptions/audit", "sales/Subscriptions/audit"),
+            ("sales/SUBSCRIPTIONS/audit/$management", "management of sales/Subscriptions/audit"),
+            ("$management", "$management"),
+            ("", ""),
+            ("sb://host", ""),
+        ] {
+            assert_eq!(shown(address), is, "{address}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Spans of time as ISO 8601 writes them: `PT1M`, `P14D`, `P10675199DT2H48M5.4775807S`.
+
+/// Longer spans mean "never": .NET writes its longest.
+const NEVER_MS: u64 = 10_000_000 * 24 * 3600 * 1000;
+
+/// Milliseconds; the inner option is none for "never", the outer for what is no span.
+pub fn parse_ms(text: &str) -> Option<Option<u64>> {
+    let mut rest = text.strip_prefix('P')?;
+    let (mut total, mut in_time, mut any) = (0_u64, false, false);
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('T').filter(|_| !in_time) {
+            (rest, in_time) = (after, true);
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, unit) = rest.split_at(end);
+        let unit_ms = match (unit.chars().next()?, in_time) {
+            ('W', false) => 7 * 24 * 3_600_000,
+            ('D', false) => 24 * 3_600_000,
+            ('H', true) => 3_600_000,
+            ('M', true) => 60_000,
+            ('S', true) => 1_000,
+            _ => return None,
+        };
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        let whole: u64 = whole.parse().ok()?;
+        // Parts of a unit are written for seconds; three digits of them count.
+        let part: u64 = match part {
+            "" => 0,
+            digits => format!("{:0<3.3}", digits).parse().ok()?,
+        };
+        total =
+            total.checked_add(whole.checked_mul(unit_ms)?)?.checked_add(part * unit_ms / 1000)?;
+        rest = &unit[1..];
+        any = true;
+    }
+    any.then(|| (total < NEVER_MS).then_some(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_the_longest_is_never() {
+        for (text, ms) in [
+            ("PT1M", Some(60_000)),
+            ("PT30S", Some(30_000)),
+            ("PT0.5S", Some(500)),
+            ("P1DT1H", Some(25 * 3_600_000)),
+            ("P2W", Some(14 * 24 * 3_600_000)),
+            ("P10675199DT2H48M5.4775807S", None),
+        ] {
+            assert_eq!(parse_ms(text), Some(ms), "{text}");
+        }
+        for text in ["", "P", "PT", "1M", "PT1", "P1M", "PTxS", "PT99999999999999999999S", "PT1H1D"]
+        {
+            assert_eq!(parse_ms(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! An AMQP message made canonical (model.md, section 1), and the way back.
+//!
+//! The bare message stays what it was, byte for byte, but for a message-id that was absent, and for what was laid over
+//! its properties since: a rule's action, properties changed by whoever settled it, the reason of a dead letter.
+
+use bytes::{Bytes, BytesMut};
+use malote_engine::Stored;
+use malote_model::{Message, SessionId, Timestamp, When};
+use malote_wire_amqp::message::{Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties};
+use malote_wire_amqp::performative::{AmqpError, Composite, condition};
+use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_map, put_value};
+
+use super::native::{body_of, keep, parts_of, put_body};
+use super::value::{of_model, string, text, to_model};
+
+/// Annotations that the broker writes, or takes the meaning of: a sender's own are not kept.
+const OURS: &[&str] = &[
+    "x-opt-sequence-number",
+    "x-opt-enqueue-sequence-number",
+    "x-opt-enqueued-time",
+    "x-opt-locked-until",
+    "x-opt-message-state",
+    "x-opt-deadletter-source",
+    SCHEDULED,
+    PARTITION_KEY,
+];
+const SCHEDULED: &str = "x-opt-scheduled-enqueue-time";
+const PARTITION_KEY: &str = "x-opt-partition-key";
+/// What a header says when it says nothing of priority.
+const PRIORITY_DEFAULT: u8 = 4;
+
+/// Makes a received message canonical.
+pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
+    let mut message = Message::default();
+    let properties = wire.properties()?;
+    read_properties(&properties, &mut message)?;
+    for (name, value) in &wire.application_properties()?.0 {
+        message.properties.set(text(name), to_model(value));
+    }
+    let header = wire.header()?;
+    message.priority = match header.priority {
+        PRIORITY_DEFAULT => 0,
+        priority => priority,
+    };
+    let expires = properties
+        .absolute_expiry_time
+        .map(|at| u64::try_from(at.0).unwrap_or(0).saturating_sub(now.0));
+    message.ttl_ms = header.ttl.map(u64::from).or(expires);
+
+    let mut annotations = wire.message_annotations()?;
+    if let Some(at) = annotations.get(SCHEDULED).and_then(Value::as_i64) {
+        message.when = When::At(Timestamp(u64::try_from(at).unwrap_or(0)));
+    }
+    let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
+    message.key = key.map(text);
+    annotations.0.retain(|(name, _)| name.as_str().is_none_or(|name| !OURS.contains(&name)));
+
+    message.body = body_of(wire)?;
+    message.native = Some(keep(wire, section(&annotations), &message.body));
+    Ok(message)
+}
+
+fn section(annotations: &Map) -> Bytes {
+    if annotations.is_empty() {
+        return Bytes::new();
+    }
+    let mut out = BytesMut::new();
+    put_descriptor(&mut out, MESSAGE_ANNOTATIONS);
+    put_map(&mut out, annotations);
+    out.freeze()
+}
+
+fn read_properties(properties: &Properties, message: &mut Message) -> Result<(), AmqpError> {
+    let own = |text: &Option<Str>| text.as_ref().map(|text| text.as_str().to_owned());
+    let symbol = |text: &Option<Symbol>| text.as_ref().map(|text| text.as_str().to_owned());
+    let id = |value: &Option<Value>| value.as_ref().filter(|v| **v != Value::Null).map(text);
+    message.message_id = id(&properties.message_id);
+    message.correlation_id = id(&properties.correlation_id);
+    message.to = own(&properties.to);
+    message.subject = own(&properties.subject);
+    message.reply_to = own(&properties.reply_to);
+    message.reply_to_session = own(&properties.reply_to_group_id);
+    message.content_type = symbol(&properties.content_type);
+    message.content_encoding = symbol(&properties.content_encoding);
+    message.user_id =
+        properties.user_id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned());
+    message.session = match properties.group_id.as_deref().filter(|id| !id.is_empty()) {
+        None => None,
+        Some(id) => Some(
+            SessionId::new(id)
+                .map_err(|refusal| AmqpError::new(condition::INVALID_FIELD, refusal.to_string()))?,
+        ),
+    };
+    Ok(())
+}
+
+/// What is told of a message beside what it is.
+#[derive(Debug, Clone, Default)]
+pub struct Telling {
+    /// Its place.
+    pub seq: i64,
+    /// Failed deliveries so far.
+    pub failed: u32,
+    /// When the lock ends.
+    pub until: Option<Timestamp>,
+    /// 0 active, 1 deferred, 2 scheduled; for those who only look.
+    pub state: Option<i32>,
+    /// When it will be enqueued, if it is scheduled.
+    pub due: Option<Timestamp>,
+    /// It lies in another queue than the dead letters of its own.
+    pub source: Option<String>,
+}
+
+/// A stored message as a client gets it.
+pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
+    let message = &stored.message;
+    let parts = message.native.as_ref().and_then(parts_of);
+    let mut out = BytesMut::with_capacity(256 + message.body.bytes.len());
+    put_header(&mut out, message, telling.failed);
+    let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
+    let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
+    let annotations = annotations(stored, telling, kept);
+    Draft { message_annotations: annotations, ..Draft::default() }.encode(&mut out);
+
+    // The head of a message that another protocol wrote is empty, and everything in it was laid over.
+    let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
+    put_head(&mut out, stored, &head);
+    match &parts {
+        Some(parts) => parts.put_rest(&mut out, &message.body),
+        None => put_body(&mut out, &message.body),
+    }
+    out.freeze()
+}
+
+/// With all its fields: clients take a delivery count that is left out for none at all.
+fn put_header(out: &mut BytesMut, message: &Message, failed: u32) {
+    let ttl = message.ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
+    let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
+    let fields = vec![
+        Value::Bool(true),
+        Value::Ubyte(priority),
+        ttl.map_or(Value::Null, Value::Uint),
+        Value::Bool(false),
+        Value::Uint(failed),
+    ];
+    put_descriptor(out, Header::CODE);
+    put_value(out, &Value::List(fields));
+}
+
+fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
+    let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
+    let first_seq = stored.dead.as_ref().map_or(telling.seq, |dead| client_seq(dead.from_seq.0));
+    let mut all = Map::default()
+        .with("x-opt-enqueued-time", time(stored.enqueued_at))
+        .with("x-opt-sequence-number", telling.seq)
+        .with("x-opt-enqueue-sequence-number", first_seq);
+    if let Some(until) = telling.until {
+        all = all.with("x-opt-locked-until", time(until));
+    }
+    if let Some(state) = telling.state {
+        all = all.with("x-opt-message-state", state);
+    }
+    if let Some(due) = telling.due {
+        all = all.with(SCHEDULED, time(due));
+    }
+    if let Some(key) = &stored.message.key {
+        all = all.with(PARTITION_KEY, string(key));
+    }
+    if let Some(source) = &telling.source {
+        all = all.with("x-opt-deadletter-source", string(source));
+    }
+    all.0.extend(kept.0);
+    all
+}
+
+/// A place in the queue as clients have it.
+pub fn client_seq(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
+/// Properties and application properties: as received, or each anew where something in it has changed.
+fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
+    let message = &stored.message;
+    let wire = Wire::parse(head.clone()).ok();
+    let wire = wire.as_ref();
+    let was = wire.and_then(|wire| wire.properties().ok()).unwrap_or_default();
+    let mut first = Message::default();
+    // What was refused when it came is not stored.
+    let _ = read_properties(&was, &mut first);
+    match wire.and_then(Wire::properties_encoded).filter(|_| same_fields(&first, message)) {
+        Some(encoded) => out.extend_from_slice(&encoded),
+        None => changed_properties(was, &first, message).encode(out),
+    }
+
+    let was = wire.and_then(|wire| wire.application_properties().ok()).unwrap_or_default();
+    let dead = stored.dead.as_ref();
+    let same = dead.is_none()
+        && was.0.len() == message.properties.len()
+        && message.properties.iter().zip(&was.0).all(|((name, value), (key, kept))| {
+            key.as_str() == Some(name) && to_model(kept) == *value
+        });
+    if same {
+        if let Some(encoded) = wire.and_then(Wire::application_properties_encoded) {
+            out.extend_from_slice(&encoded);
+        }
+        return;
+    }
+    let mut map = Map::default();
+    for (name, value) in message.properties.iter() {
+        let kept = was.get(name).filter(|kept| to_model(kept) == *value).cloned();
+        map = map.with_string(name, kept.unwrap_or_else(|| of_model(value)));
+    }
+    if let Some(dead) = dead {
+        let reasons =
+            [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &dead.text)];
+        map.0.retain(|(key, _)| reasons.iter().all(|(name, _)| key.as_str() != Some(name)));
+        for (name, reason) in reasons.into_iter().filter(|(_, reason)| !reason.is_empty()) {
+            map = map.with_string(name, string(reason));
+        }
+    }
+    Draft { application_properties: map, ..Draft::default() }.encode(out);
+}
+
+fn same_fields(a: &Message, b: &Message) -> bool {
+    a.message_id == b.message_id
+        && a.correlation_id == b.correlation_id
+        && a.to == b.to
+        && a.subject == b.subject
+        && a.reply_to == b.reply_to
+        && a.reply_to_session == b.reply_to_session
+        && a.content_type == b.content_type
+        && a.content_encoding == b.content_encoding
+        && a.user_id == b.user_id
+        && a.session == b.session
+}
+
+/// The properties as received, with what has changed since.
+fn changed_properties(mut is: Properties, first: &Message, message: &Message) -> Properties {
+    let shown = |text: &Option<String>| text.as_deref().map(Str::from);
+    let symbol = |text: &Option<String>| text.as_deref().map(Symbol::lossy);
+    if first.message_id != message.message_id {
+        is.message_id = message.message_id.as_deref().map(string);
+    }
+    if first.correlation_id != message.correlation_id {
+        is.correlation_id = message.correlation_id.as_deref().map(string);
+    }
+    if first.user_id != message.user_id {
+        is.user_id = message.user_id.clone().map(Bytes::from);
+    }
+    if first.session != message.session {
+        is.group_id = message.session.as_ref().map(|session| Str::from(session.as_str()));
+    }
+    let texts = [
+        (&mut is.to, &first.to, &message.to),
+        (&mut is.subject, &first.subject, &message.subject),
+        (&mut is.reply_to, &first.reply_to, &message.reply_to),
+        (&mut is.reply_to_group_id, &first.reply_to_session, &message.reply_to_session),
+    ];
+    for (field, first, now) in texts {
+        if first != now {
+            *field = shown(now);
+        }
+    }
+    let symbols = [
+        (&mut is.content_type, &first.content_type, &message.content_type),
+        (&mut is.content_encoding, &first.content_encoding, &message.content_encoding),
+    ];
+    for (field, first, now) in symbols {
+        if first != now {
+            *field = symbol(now);
+        }
+    }
+    is
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

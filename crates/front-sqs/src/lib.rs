@@ -1,0 +1,134 @@
+//! Amazon SQS as its SDKs speak it: AWS JSON 1.0 and Query/XML, told apart by request, on one endpoint.
+//!
+//! | what | where |
+//! |---|---|
+//! | a request in, an answer out; which requests are ours | `listen.rs` |
+//! | who signed it | `sign.rs` |
+//! | both protocols, URLs, ARNs, handles, attributes of messages | `wire/` |
+//! | which action is which function | `ops/mod.rs` |
+//! | CreateQueue GetQueueUrl ListQueues DeleteQueue PurgeQueue | `ops/queues.rs` |
+//! | GetQueueAttributes SetQueueAttributes | `ops/attributes.rs`, `ops/spec.rs` |
+//! | TagQueue UntagQueue ListQueueTags AddPermission RemovePermission | `ops/labels.rs` |
+//! | SendMessage SendMessageBatch | `ops/send.rs` |
+//! | ReceiveMessage | `ops/receive.rs` |
+//! | DeleteMessage ChangeMessageVisibility and their batches | `ops/settle.rs` |
+//! | ListDeadLetterSourceQueues and message move tasks | `ops/moves.rs` |
+//! | every error in the words of both protocols | [`refusal`] |
+//!
+//! A message group is a session, a receipt handle is a lease, a redrive policy is a queue's dead-letter target: what
+//! is sent here is received by any other front end, and the other way round. Listening, TLS and credentials are the
+//! server's.
+
+mod listen;
+mod ops;
+mod recent;
+pub mod refusal;
+mod sign;
+pub mod wire;
+
+use std::sync::Arc;
+
+use malote_engine::Engine;
+use malote_model::{Access, QueueName, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use listen::{claims, router, serve};
+pub use sign::Keys;
+
+use recent::Recent;
+
+/// What an operator may choose.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The account in URLs and ARNs: twelve digits.
+    pub account: String,
+    /// The region of callers that do not sign.
+    pub region: String,
+    /// What queue URLs begin with, if not with the host that the caller used.
+    pub public_url: Option<String>,
+    /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name.
+    pub hosts: Vec<String>,
+    /// Web origins, besides the broker's own, whose pages may call it.
+    pub origins: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            account: "000000000000".into(),
+            region: "us-east-1".into(),
+            public_url: None,
+            hosts: Vec::new(),
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// Bodies of all requests under way, together.
+const BODIES_BYTES_MAX: usize = 128 << 20;
+/// Messages whose first receive is remembered: as many as may be in flight.
+const FIRST_RECEIVES_MAX: usize = 120_000;
+/// Ids of de-duplicated messages that are remembered for their duplicates.
+const SENT_IDS_MAX: usize = 100_000;
+/// Receives that may be asked for once more.
+const ATTEMPTS_MAX: usize = 10_000;
+
+/// The front end. Clones are cheap and share everything.
+#[derive(Clone)]
+pub struct Sqs(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    access: Arc<dyn Access>,
+    verifier: sign::Verifier,
+    settings: Settings,
+    shutdown: CancellationToken,
+    bodies: Arc<Semaphore>,
+    /// Changes of queues are read, decided and written: one at a time, or one would undo the other.
+    changing: tokio::sync::Mutex<()>,
+    /// When each queue was purged last.
+    purges: Mutex<Recent<QueueName, ()>>,
+    first_receives: Mutex<Recent<(QueueName, u64), Timestamp>>,
+    sent_ids: Mutex<Recent<(QueueName, u64), String>>,
+    attempts: Mutex<Recent<(QueueName, String), ops::receive::Attempt>>,
+    moves: ops::moves::Moves,
+    tasks: TaskTracker,
+}
+
+impl Sqs {
+    /// A front end over an engine. [`Sqs::run`] must be running beside it for its tasks to be waited for.
+    pub fn new(
+        engine: Engine,
+        access: Arc<dyn Access>,
+        keys: Arc<dyn Keys>,
+        settings: Settings,
+        shutdown: CancellationToken,
+    ) -> Self {
+        const SECOND: u64 = 1000;
+        Self(Arc::new(Inner {
+            engine,
+            access,
+            verifier: sign::Verifier::new(keys),
+            settings,
+            shutdown,
+            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),
+            changing: tokio::sync::Mutex::default(),
+            purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, 60 * SECOND)),
+            first_receives: Mutex::new(Recent::new(FIRST_RECEIVES_MAX, 12 * 3600 * SECOND)),
+            sent_ids: Mutex::new(Recent::new(SENT_IDS_MAX, 300 * SECOND)),
+            attempts: Mutex::new(Recent::new(ATTEMPTS_MAX, 300 * SECOND)),
+            moves: ops::moves::Moves::default(),
+            tasks: TaskTracker::new(),
+        }))
+    }
+
+    /// Waits for shutdown, then for the move tasks to end.
+    pub async fn run(&self) {
+        self.0.shutdown.cancelled().await;
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}

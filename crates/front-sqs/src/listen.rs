@@ -1,0 +1,251 @@
+//! One HTTP request: is it ours, who sends it, what does it ask; and the answer in its own protocol.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, Response, Uri, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use malote_model::Principal;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::refusal::{Code, SqsError};
+use crate::sign::{Signed, claimed_scope};
+use crate::wire::name::Place;
+use crate::wire::{Protocol, query};
+use crate::{Sqs, ops};
+
+/// One request's body: a message of 1 MiB may be three times as large in a form.
+const BODY_BYTES_MAX: usize = 4 << 20;
+/// A body that brings no byte for so long is given up.
+const BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
+/// What the JSON protocol calls the service.
+const TARGET: &str = "AmazonSQS.";
+
+/// A request, read and told apart, before its parameters are looked at.
+pub(crate) struct Call {
+    pub caller: Principal,
+    pub place: Place,
+    pub protocol: Protocol,
+    pub action: String,
+    /// JSON, or the form.
+    pub body: Bytes,
+    /// The queue that the path names: what the Query protocol does without a `QueueUrl`.
+    pub path: String,
+    pub request_id: String,
+    /// The body's share of the memory for bodies, while it is handled.
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+/// Answers everything: for a port of its own. `tls` says how the caller came, for the URLs of queues.
+pub fn router(sqs: Sqs, tls: bool) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let sqs = sqs.clone();
+        async move { serve(&sqs, request, tls).await }
+    })
+}
+
+/// Whether a request on a port with others is for this front end.
+///
+/// It carries the service's target, a signature or an action, or goes to `/` or `/<account>/<queue>`: the native API
+/// answers none of those.
+pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    let starts = |name: &str, start: &str| {
+        headers.get(name).is_some_and(|value| value.as_bytes().starts_with(start.as_bytes()))
+    };
+    if starts("x-amz-target", TARGET) || starts("authorization", "AWS4-HMAC-SHA256") {
+        return true;
+    }
+    let query = uri.query().unwrap_or("");
+    let asks = ["Action=", "X-Amz-Algorithm="];
+    if query.split('&').any(|pair| asks.iter().any(|name| pair.starts_with(name))) {
+        return true;
+    }
+    let mut segments = uri.path().trim_start_matches('/').split('/');
+    let account = segments.next().unwrap_or("");
+    let queue_path = account.len() == 12
+        && account.bytes().all(|b| b.is_ascii_digit())
+        && segments.next().is_some()
+        && segments.next().is_none();
+    *method == Method::POST && (uri.path() == "/" || queue_path)
+}
+
+/// Answers one request.
+pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
+    let request_id = uuid::Uuid::new_v4().to_string();
+    let (parts, body) = request.into_parts();
+    let target = target(&parts.headers);
+    let protocol = if target.is_some() { Protocol::Json } else { Protocol::Query };
+    let call = read_call(sqs, &parts, body, tls, target, request_id.clone()).await;
+    let answered = match call {
+        Ok(call) => {
+            let answered = ops::answer(sqs, &call).await;
+            let code = answered.as_ref().err().map(|error| error.code.query());
+            tracing::debug!(front = "sqs", operation = call.action, code, "request");
+            answered
+        }
+        Err(error) => Err(error),
+    };
+    answered.unwrap_or_else(|error| {
+        if !error.code.is_sender() {
+            tracing::warn!(front = "sqs", error = error.message, "a request could not be answered");
+        }
+        protocol.refuse(&error, &request_id)
+    })
+}
+
+fn target(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get("x-amz-target")?.to_str().ok()?;
+    Some(text.strip_prefix(TARGET).unwrap_or(text).chars().take(128).collect())
+}
+
+async fn read_call(
+    sqs: &Sqs,
+    parts: &Parts,
+    body: Body,
+    tls: bool,
+    target: Option<String>,
+    request_id: String,
+) -> Result<Call, SqsError> {
+    check_origin(sqs, &parts.headers)?;
+    let (bytes, share) = read_body(sqs, &parts.headers, body).await?;
+    let (method, uri, headers) = (&parts.method, &parts.uri, &parts.headers);
+    let signed = Signed { method, uri, headers, body: &bytes };
+    let caller = sqs.0.verifier.verify(&signed, sqs.0.engine.now())?;
+    let scope = claimed_scope(&signed);
+    let (protocol, action, body) = match target {
+        Some(action) => (Protocol::Json, Some(action), bytes),
+        None => {
+            // A form in the body, or all of it in the query string.
+            let form = match uri.query() {
+                Some(query) if bytes.is_empty() => Bytes::copy_from_slice(query.as_bytes()),
+                _ => bytes,
+            };
+            (Protocol::Query, query::parameter(&form, "Action"), form)
+        }
+    };
+    let Some(action) = action else {
+        let text =
+            "The request must contain the parameter Action: neither it nor X-Amz-Target was given.";
+        return Err(SqsError::new(Code::MissingParameter, text));
+    };
+    let region = scope.map_or_else(|| sqs.0.settings.region.clone(), |scope| scope.region);
+    let base = sqs.0.settings.public_url.clone().unwrap_or_else(|| base(headers, tls));
+    let place = Place { base, region, account: sqs.0.settings.account.clone() };
+    let path = uri.path().to_owned();
+    Ok(Call { caller, place, protocol, action, body, path, request_id, _share: share })
+}
+
+/// What the caller reached us by.
+fn base(headers: &HeaderMap, tls: bool) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    // A proxy in front of us may have ended TLS. The caller can only mislead itself with it.
+    let scheme = match text("x-forwarded-proto") {
+        Some("https") => "https",
+        Some("http") => "http",
+        _ if tls => "https",
+        _ => "http",
+    };
+    format!("{scheme}://{}", text("host").unwrap_or("localhost"))
+}
+
+/// Refuses pages of other origins, and names that are not ours where those are known: a form of the Query protocol is
+/// something that any web page may send to its reader's own machine.
+fn check_origin(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
+    let text = |name: header::HeaderName| {
+        headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"))
+    };
+    let host = text(header::HOST);
+    let settings = &sqs.0.settings;
+    if let Some(origin) = text(header::ORIGIN) {
+        let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
+        if host != Some(authority) && !settings.origins.iter().any(|allowed| allowed == origin) {
+            let text = format!("a page of {origin} may not call this broker");
+            return Err(SqsError::new(Code::AccessDenied, text));
+        }
+    }
+    let Some(host) = host.filter(|_| !settings.hosts.is_empty()) else { return Ok(()) };
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let address = host.parse::<std::net::SocketAddr>().is_ok()
+        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if address || settings.hosts.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    Err(SqsError::new(Code::AccessDenied, format!("`{host}` is not a name of this broker")))
+}
+
+async fn read_body(
+    sqs: &Sqs,
+    headers: &HeaderMap,
+    mut body: Body,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), SqsError> {
+    let too_large = || {
+        SqsError::new(
+            Code::TooLarge,
+            format!("the request may have at most {BODY_BYTES_MAX} bytes"),
+        )
+    };
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if declared.and_then(|text| text.parse::<u64>().ok()).is_some_and(|n| n > BODY_BYTES_MAX as u64)
+    {
+        return Err(too_large());
+    }
+    let (mut bytes, mut share) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
+    loop {
+        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await;
+        let broken = |text: String| SqsError::new(Code::Serialization, text);
+        let Some(frame) = frame.map_err(|_| broken("the request's body does not come".into()))?
+        else {
+            return Ok((bytes.freeze(), share));
+        };
+        let frame = frame.map_err(|error| broken(format!("the request broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        let more = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let permit = sqs.0.bodies.clone().try_acquire_many_owned(more).map_err(|_| {
+            let text = "the requests under way together are too large";
+            SqsError::new(Code::RequestThrottled, text)
+        })?;
+        match &mut share {
+            Some(share) => share.merge(permit),
+            None => share = Some(permit),
+        }
+        bytes.extend_from_slice(&data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_for_us_are_told_from_those_for_the_native_api() {
+        let claimed = |method: Method, uri: &'static str, header: Option<(&'static str, &str)>| {
+            let mut headers = HeaderMap::new();
+            header.map(|(name, value)| headers.insert(name, value.parse().unwrap()));
+            claims(&method, &Uri::from_static(uri), &headers)
+        };
+        assert!(claimed(Method::POST, "/", None));
+        assert!(claimed(Method::POST, "/000000000000/orders", None));
+        assert!(claimed(Method::GET, "/?Action=ListQueues", None));
+        assert!(claimed(Method::GET, "/000000000000/q?X-Amz-Algorithm=x", None));
+        assert!(claimed(Method::POST, "/", Some(("x-amz-target", "AmazonSQS.ListQueues"))));
+        for (method, uri) in [
+            (Method::GET, "/"),
+            (Method::GET, "/metrics"),
+            (Method::POST, "/api/v1/send"),
+            (Method::POST, "/api/v1/queues/000000000000/messages"),
+            (Method::GET, "/health/queue"),
+            (Method::POST, "/000000000000"),
+            (Method::POST, "/12345/orders"),
+        ] {
+            assert!(!claimed(method, uri, None), "{uri}");
+        }
+        assert!(!claimed(Method::POST, "/api/v1/send", Some(("authorization", "Bearer x"))));
+    }
+}

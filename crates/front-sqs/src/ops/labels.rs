@@ -1,0 +1,138 @@
+//! Tags and permissions: kept with the queue and given back. Who may do what is the broker's own credentials' task.
+
+use malote_model::Action;
+use serde_json::{Value, json};
+
+use super::queues::LOOK;
+use super::spec;
+use crate::Sqs;
+use crate::listen::Call;
+use crate::refusal::{Code, SqsError};
+use crate::wire::name;
+use crate::wire::shapes::{
+    AddPermissionIn, Nothing, QueueIn, RemovePermissionIn, TagIn, TagsOut, UntagIn,
+};
+
+const POLICY: &str = "sqs:Policy";
+/// Statements of one policy.
+const STATEMENTS_MAX: usize = 20;
+
+/// Changes the specification of a queue, alone.
+async fn change(
+    sqs: &Sqs,
+    call: &Call,
+    url: Option<&str>,
+    how: impl FnOnce(&mut malote_model::QueueSpec, &str) -> Result<(), SqsError>,
+) -> Result<Nothing, SqsError> {
+    let _alone = sqs.0.changing.lock().await;
+    let found = call.queue(sqs, url, Action::Manage).await?;
+    let mut changed = found.facts.spec;
+    how(&mut changed, &found.shown)?;
+    sqs.0.engine.update(found.facts.name, changed).await?;
+    Ok(Nothing {})
+}
+
+/// `TagQueue`.
+pub async fn tag(sqs: &Sqs, call: &Call, asked: TagIn) -> Result<Nothing, SqsError> {
+    let tags = asked.tags.ok_or_else(|| SqsError::missing("Tags"))?;
+    change(sqs, call, asked.queue_url.as_deref(), |spec, _| spec::add_tags(spec, &tags)).await
+}
+
+/// `UntagQueue`.
+pub async fn untag(sqs: &Sqs, call: &Call, asked: UntagIn) -> Result<Nothing, SqsError> {
+    let keys = asked.tag_keys.ok_or_else(|| SqsError::missing("TagKeys"))?;
+    change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
+        spec::remove_tags(spec, &keys);
+        Ok(())
+    })
+    .await
+}
+
+/// `ListQueueTags`.
+pub async fn tags(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<TagsOut, SqsError> {
+    let url = asked.queue_url.or_else(|| (call.path.len() > 1).then(|| call.path.clone()));
+    let url = url.ok_or_else(|| SqsError::missing("QueueUrl"))?;
+    let found = call.named(sqs, name::of_url(&url)?, LOOK).await?;
+    Ok(TagsOut { tags: spec::tags(&found.facts.spec) })
+}
+
+fn label_error(label: &str, reason: &str) -> SqsError {
+    SqsError::invalid(label, "Label", reason)
+}
+
+fn statements(policy: &mut Value) -> Option<&mut Vec<Value>> {
+    policy.get_mut("Statement")?.as_array_mut()
+}
+
+/// `AddPermission`: a statement in the queue's policy.
+pub async fn add_permission(
+    sqs: &Sqs,
+    call: &Call,
+    asked: AddPermissionIn,
+) -> Result<Nothing, SqsError> {
+    let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
+    let accounts = asked.accounts.filter(|all| !all.is_empty());
+    let accounts = accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
+    let actions =
+        asked.actions.filter(|all| !all.is_empty()).ok_or_else(|| SqsError::missing("Actions"))?;
+    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| {
+        let arn = call.place.arn(shown);
+        let fresh = || json!({ "Version": "2008-10-17", "Id": format!("{arn}/SQSDefaultPolicy"), "Statement": [] });
+        let have = spec.labels.get(POLICY).and_then(|text| serde_json::from_str(text).ok());
+        let mut policy: Value = have.unwrap_or_else(fresh);
+        let Some(statements) = statements(&mut policy) else {
+            let text = "The queue's policy has no list of statements to add to.";
+            return Err(SqsError::new(Code::InvalidParameterValue, text));
+        };
+        if statements.iter().any(|statement| statement["Sid"] == label.as_str()) {
+            return Err(label_error(&label, "Already exists."));
+        }
+        if statements.len() >= STATEMENTS_MAX {
+            let text = format!("{STATEMENTS_MAX} statements are the most that a policy may have");
+            return Err(SqsError::new(Code::OverLimit, text));
+        }
+        // One alone is written without a list.
+        let one_or_all = |mut all: Vec<String>| match all.len() {
+            1 => Value::String(all.remove(0)),
+            _ => all.into(),
+        };
+        let accounts = accounts.iter().map(|account| format!("arn:aws:iam::{account}:root")).collect();
+        let actions = actions.iter().map(|action| format!("SQS:{action}")).collect();
+        statements.push(json!({
+            "Sid": label, "Effect": "Allow", "Principal": { "AWS": one_or_all(accounts) },
+            "Action": one_or_all(actions), "Resource": arn,
+        }));
+        spec.labels.insert(POLICY.into(), policy.to_string());
+        Ok(())
+    })
+    .await
+}
+
+/// `RemovePermission`.
+pub async fn remove_permission(
+    sqs: &Sqs,
+    call: &Call,
+    asked: RemovePermissionIn,
+) -> Result<Nothing, SqsError> {
+    let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
+    change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
+        let missing = || label_error(&label, "can't find label.");
+        let text = spec.labels.get(POLICY).ok_or_else(missing)?;
+        let mut policy: Value = serde_json::from_str(text).map_err(|_| missing())?;
+        let left = {
+            let statements = statements(&mut policy).ok_or_else(missing)?;
+            let before = statements.len();
+            statements.retain(|statement| statement["Sid"] != label.as_str());
+            if statements.len() == before {
+                return Err(missing());
+            }
+            statements.len()
+        };
+        match left {
+            0 => drop(spec.labels.remove(POLICY)),
+            _ => drop(spec.labels.insert(POLICY.into(), policy.to_string())),
+        }
+        Ok(())
+    })
+    .await
+}

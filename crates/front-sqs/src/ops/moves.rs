@@ -1,0 +1,302 @@
+//! Dead-letter queues: whose they are, and tasks that move their messages on.
+//!
+//! A task lives in memory: it ends with the process, and what it had not moved stays where it is. What it moved, it
+//! moved durably, a batch at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use malote_engine::{EngineError, MessageState, Peek};
+use malote_model::{Action, DeadLetterTarget, QueueName, Refusal, Seq, Timestamp};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::queues::{LOOK, page};
+use super::{Found, ranged};
+use crate::Sqs;
+use crate::listen::Call;
+use crate::refusal::{Code, SqsError};
+use crate::wire::name::of_arn;
+use crate::wire::shapes::{
+    CancelMoveIn, CancelledOut, ListMovesIn, MoveTaskOut, MoveTasksOut, SourcesIn, SourcesOut,
+    StartMoveIn, StartedOut,
+};
+
+/// Tasks that are remembered, those that are over included.
+const TASKS_MAX: usize = 1000;
+/// Messages that are moved at once.
+const STEP: usize = 50;
+
+/// The tasks of this process, oldest first.
+#[derive(Default)]
+pub struct Moves {
+    tasks: Mutex<Vec<Arc<Task>>>,
+}
+
+struct Task {
+    id: String,
+    queue: QueueName,
+    source_arn: String,
+    destination_arn: Option<String>,
+    per_second: Option<u64>,
+    started_at: Timestamp,
+    to_move: u64,
+    moved: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Cancelling,
+    Cancelled,
+    Completed,
+    Failed(&'static str),
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::Cancelling => "CANCELLING",
+            Self::Cancelled => "CANCELLED",
+            Self::Completed => "COMPLETED",
+            Self::Failed(_) => "FAILED",
+        }
+    }
+}
+
+impl Task {
+    fn state(&self) -> State {
+        *self.state.lock()
+    }
+
+    fn handle(&self) -> String {
+        STANDARD.encode(json!({ "taskId": self.id, "sourceArn": self.source_arn }).to_string())
+    }
+
+    fn is_active(&self) -> bool {
+        matches!(self.state(), State::Running | State::Cancelling)
+    }
+}
+
+/// `ListDeadLetterSourceQueues`.
+pub async fn sources(sqs: &Sqs, call: &Call, asked: SourcesIn) -> Result<SourcesOut, SqsError> {
+    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
+    let names = sources_of(sqs, found.name()).await?;
+    let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
+    Ok(SourcesOut {
+        queue_urls: names.iter().map(|name| call.place.url(name)).collect(),
+        next_token,
+    })
+}
+
+async fn sources_of(sqs: &Sqs, queue: &QueueName) -> Result<Vec<String>, SqsError> {
+    let target = DeadLetterTarget::Queue(queue.clone());
+    let all = sqs.0.engine.list().await?.into_iter();
+    let mut names: Vec<String> = all
+        .filter(|facts| facts.spec.dead_letter == target)
+        .map(|facts| facts.name.as_str().to_owned())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+async fn by_arn(
+    sqs: &Sqs,
+    call: &Call,
+    arn: &str,
+    parameter: &str,
+    action: Action,
+) -> Result<Found, SqsError> {
+    let missing = || {
+        let text =
+            format!("The resource that you specified for the {parameter} parameter doesn't exist.");
+        SqsError::new(Code::ResourceNotFound, text)
+    };
+    match call.named(sqs, of_arn(arn).ok_or_else(missing)?, &[action]).await {
+        Err(error) if error.code == Code::QueueDoesNotExist => Err(missing()),
+        found => found,
+    }
+}
+
+/// `StartMessageMoveTask`.
+pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<StartedOut, SqsError> {
+    let source_arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
+    let rule = "Must be between 1 and 500.";
+    let parameter = "MaxNumberOfMessagesPerSecond";
+    let per_second = ranged(asked.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
+    let source = by_arn(sqs, call, &source_arn, "SourceArn", Action::Manage).await?;
+    if sources_of(sqs, source.name()).await?.is_empty() {
+        let text = "Source queue must be configured as a Dead Letter Queue.";
+        return Err(SqsError::new(Code::InvalidParameterValue, text));
+    }
+    let to = match &asked.destination_arn {
+        Some(arn) => Some(by_arn(sqs, call, arn, "DestinationArn", Action::Send).await?.facts.name),
+        None => None,
+    };
+    let task = Arc::new(Task {
+        id: uuid::Uuid::new_v4().to_string(),
+        queue: source.facts.name,
+        source_arn,
+        destination_arn: asked.destination_arn,
+        per_second,
+        started_at: sqs.0.engine.now(),
+        to_move: source.facts.ready,
+        moved: AtomicU64::new(0),
+        state: Mutex::new(State::Running),
+    });
+    {
+        let mut tasks = sqs.0.moves.tasks.lock();
+        if tasks.iter().any(|other| other.queue == task.queue && other.is_active()) {
+            let text = "There is already a task running. Only one active task is allowed for a source queue \
+                        arn at a given time.";
+            return Err(SqsError::new(Code::InvalidParameterValue, text));
+        }
+        if tasks.len() >= TASKS_MAX {
+            let Some(over) = tasks.iter().position(|task| !task.is_active()) else {
+                return Err(SqsError::new(
+                    Code::RequestThrottled,
+                    "too many move tasks are running",
+                ));
+            };
+            tasks.remove(over);
+        }
+        tasks.push(task.clone());
+    }
+    let handle = task.handle();
+    let worker = sqs.clone();
+    sqs.0.tasks.spawn(async move { run(&worker, &task, to).await });
+    Ok(StartedOut { task_handle: handle })
+}
+
+/// Moves what is ready now, oldest first, until nothing is left or the task is called off.
+async fn run(sqs: &Sqs, task: &Task, to: Option<QueueName>) {
+    let step = task.per_second.map_or(STEP, |n| STEP.min(n as usize));
+    let mut next = Seq(0);
+    let end = loop {
+        if sqs.0.shutdown.is_cancelled() || task.state() == State::Cancelling {
+            break State::Cancelled;
+        }
+        match move_some(sqs, task, to.as_ref(), next, step).await {
+            Ok((moved, more)) => {
+                task.moved.fetch_add(moved, Ordering::Relaxed);
+                let Some(more) = more else { break State::Completed };
+                next = more;
+                if let Some(rate) = task.per_second {
+                    let pause = Duration::from_secs_f64(moved as f64 / rate as f64);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = sqs.0.shutdown.cancelled() => {}
+                    }
+                }
+            }
+            Err(EngineError::Refused(Refusal::QueueNotFound { .. })) => {
+                break State::Failed(Code::QueueDoesNotExist.query());
+            }
+            Err(error) => {
+                tracing::warn!(queue = %task.queue, %error, "a message move task failed");
+                break State::Failed(Code::InternalFailure.query());
+            }
+        }
+    };
+    *task.state.lock() = end;
+}
+
+async fn move_some(
+    sqs: &Sqs,
+    task: &Task,
+    to: Option<&QueueName>,
+    from: Seq,
+    max: usize,
+) -> Result<(u64, Option<Seq>), EngineError> {
+    let state = Some(MessageState::Ready);
+    let peek = Peek { queue: task.queue.clone(), from, max, session: None, state };
+    let (seen, next) = sqs.0.engine.peek(peek).await?;
+    let items = seen.iter().filter_map(|seen| {
+        let home = || seen.dead().map(|dead| dead.from.clone());
+        Some((seen.seq, to.cloned().or_else(home)?))
+    });
+    let items: Vec<_> = items.collect();
+    if items.is_empty() {
+        return Ok((0, next));
+    }
+    match sqs.0.engine.move_ready(task.queue.clone(), items.clone()).await {
+        Ok(moved) => Ok((moved, next)),
+        // Somebody received one of them meanwhile: the others go one by one.
+        Err(EngineError::Refused(Refusal::MessageNotFound { .. })) => {
+            let mut moved = 0;
+            for item in items {
+                match sqs.0.engine.move_ready(task.queue.clone(), vec![item]).await {
+                    Ok(n) => moved += n,
+                    Err(EngineError::Refused(Refusal::MessageNotFound { .. })) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok((moved, next))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `ListMessageMoveTasks`: the newest first.
+pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTasksOut, SqsError> {
+    let arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
+    let max =
+        ranged(asked.max_results, "MaxResults", 1..=10, "Must be between 1 and 10, if provided.")?;
+    let found = match call.named(sqs, of_arn(&arn).unwrap_or(""), LOOK).await {
+        Err(error) if error.code == Code::QueueDoesNotExist => {
+            return Err(by_arn(sqs, call, "", "SourceArn", Action::Manage)
+                .await
+                .err()
+                .unwrap_or(error));
+        }
+        found => found?,
+    };
+    let tasks = sqs.0.moves.tasks.lock();
+    let own = tasks.iter().rev().filter(|task| task.queue == *found.name());
+    let results = own.take(max.unwrap_or(1) as usize).map(|task| {
+        let state = task.state();
+        MoveTaskOut {
+            task_handle: (state == State::Running).then(|| task.handle()),
+            status: state.word(),
+            source_arn: task.source_arn.clone(),
+            destination_arn: task.destination_arn.clone(),
+            max_number_of_messages_per_second: task.per_second,
+            approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed),
+            approximate_number_of_messages_to_move: task.to_move,
+            failure_reason: match state {
+                State::Failed(why) => Some(why.to_owned()),
+                _ => None,
+            },
+            started_timestamp: task.started_at.0,
+        }
+    });
+    Ok(MoveTasksOut { results: results.collect() })
+}
+
+/// `CancelMessageMoveTask`.
+pub async fn cancel(sqs: &Sqs, call: &Call, asked: CancelMoveIn) -> Result<CancelledOut, SqsError> {
+    let text = asked.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
+    let invalid =
+        || SqsError::new(Code::InvalidParameterValue, "Value for parameter TaskHandle is invalid.");
+    let decoded = STANDARD.decode(&text).map_err(|_| invalid())?;
+    let handle: Value = serde_json::from_slice(&decoded).map_err(|_| invalid())?;
+    let id = handle.get("taskId").and_then(Value::as_str).ok_or_else(invalid)?;
+    let arn = handle.get("sourceArn").and_then(Value::as_str).ok_or_else(invalid)?;
+    by_arn(sqs, call, arn, "SourceArn", Action::Manage).await?;
+    let missing = || SqsError::new(Code::ResourceNotFound, "Task does not exist.");
+    let tasks = sqs.0.moves.tasks.lock();
+    let task = tasks.iter().find(|task| task.id == id).ok_or_else(missing)?;
+    let mut state = task.state.lock();
+    if *state != State::Running {
+        let text = "Only active tasks can be cancelled.";
+        return Err(SqsError::new(Code::InvalidParameterValue, text));
+    }
+    *state = State::Cancelling;
+    let moved = task.moved.load(Ordering::Relaxed);
+    Ok(CancelledOut { approximate_number_of_messages_moved: moved })
+}

@@ -1,0 +1,264 @@
+//! Receiving: a long poll is one waiting consumer of the engine, and costs nothing while it waits.
+
+use malote_engine::{Delivery, Peek, Receive, Stored};
+use malote_model::{Action, LeaseToken, Seq, Timestamp};
+
+use super::send::{check_id, sequence_number};
+use super::{Found, ranged, spec};
+use crate::Sqs;
+use crate::listen::Call;
+use crate::refusal::{Code, SqsError};
+use crate::wire::attribute::{self, Attribute, Attributes, BODY_ENCODING, TRACE_HEADER};
+use crate::wire::handle::Handle;
+use crate::wire::shapes::{MessageOut, MessagesOut, ReceiveIn, Texts};
+
+use base64::Engine as _;
+
+/// Messages of one queue that may be out at once.
+const IN_FLIGHT_MAX: u64 = 120_000;
+
+/// What a receive gave out, so that it can be asked for once more.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Which messages, under which leases.
+    pub out: Vec<(Seq, LeaseToken)>,
+}
+
+const SYSTEM: [&str; 10] = [
+    "All",
+    "SenderId",
+    "SentTimestamp",
+    "ApproximateReceiveCount",
+    "ApproximateFirstReceiveTimestamp",
+    "SequenceNumber",
+    "MessageDeduplicationId",
+    "MessageGroupId",
+    "AWSTraceHeader",
+    "DeadLetterQueueSourceArn",
+];
+
+/// Which attributes the caller wants to see.
+struct Wanted {
+    system: Vec<String>,
+    own: Vec<String>,
+}
+
+impl Wanted {
+    fn of(asked: &mut ReceiveIn) -> Result<Self, SqsError> {
+        let mut system = asked.attribute_names.take().unwrap_or_default();
+        system.extend(asked.message_system_attribute_names.take().unwrap_or_default());
+        for name in &system {
+            if !SYSTEM.contains(&name.as_str()) {
+                let shown: String = name.chars().take(64).collect();
+                let text = format!("Unknown Attribute {shown}.");
+                return Err(SqsError::new(Code::InvalidAttributeName, text));
+            }
+        }
+        Ok(Self { system, own: asked.message_attribute_names.take().unwrap_or_default() })
+    }
+
+    fn system(&self, name: &str) -> bool {
+        self.system.iter().any(|wanted| wanted == "All" || wanted == name)
+    }
+
+    fn own(&self, name: &str) -> bool {
+        self.own.iter().any(|wanted| {
+            wanted == "All"
+                || wanted == name
+                || wanted.strip_suffix(".*").is_some_and(|prefix| {
+                    prefix.is_empty()
+                        || name
+                            .strip_prefix(prefix)
+                            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                })
+        })
+    }
+}
+
+/// A message on its way out.
+struct Given<'a> {
+    seq: Seq,
+    lease: LeaseToken,
+    at: Timestamp,
+    receives: u32,
+    stored: &'a Stored,
+}
+
+/// `ReceiveMessage`.
+pub async fn receive(
+    sqs: &Sqs,
+    call: &Call,
+    mut asked: ReceiveIn,
+) -> Result<MessagesOut, SqsError> {
+    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
+    let wanted = Wanted::of(&mut asked)?;
+    let max = ranged(
+        asked.max_number_of_messages,
+        "MaxNumberOfMessages",
+        1..=10,
+        "Must be between 1 and 10, if provided.",
+    )?;
+    let wait_s = ranged(
+        asked.wait_time_seconds,
+        "WaitTimeSeconds",
+        0..=20,
+        "Must be >= 0 and <= 20, if provided.",
+    )?;
+    let visible_s = ranged(
+        asked.visibility_timeout,
+        "VisibilityTimeout",
+        0..=43_200,
+        "Must be >= 0 and <= 43200, if provided.",
+    )?;
+    if let Some(attempt) = &asked.receive_request_attempt_id {
+        if !queue.fifo() {
+            let reason = "The request include parameter that is not valid for this queue type.";
+            return Err(SqsError::invalid(attempt, "ReceiveRequestAttemptId", reason));
+        }
+        check_id(attempt, "ReceiveRequestAttemptId")?;
+    }
+    let lock_ms = visible_s.map(|s| (s * 1000).max(1));
+    if let Some(id) = &asked.receive_request_attempt_id
+        && let Some(again) = once_more(sqs, call, &queue, id, lock_ms, &wanted).await?
+    {
+        return Ok(again);
+    }
+    if queue.facts.locked >= IN_FLIGHT_MAX {
+        if queue.fifo() {
+            return Ok(MessagesOut::default());
+        }
+        let text = "Too many messages are in flight: delete some of them, or let them become visible again.";
+        return Err(SqsError::new(Code::OverLimit, text));
+    }
+    let max = u32::try_from(max.unwrap_or(1)).unwrap_or(1);
+    let receive = Receive {
+        queue: queue.name().clone(),
+        max,
+        wait_ms: wait_s.unwrap_or_else(|| spec::wait_s(&queue.facts.spec)) * 1000,
+        lock_ms,
+        take: false,
+        hold: None,
+        per_session: max,
+    };
+    let deliveries = tokio::select! {
+        deliveries = sqs.0.engine.receive(receive) => deliveries?,
+        // The wait is given up as if nothing had come; the next request finds the broker that starts next.
+        () = sqs.0.shutdown.cancelled() => Vec::new(),
+    };
+    let now = sqs.0.engine.now();
+    let mut out = Vec::with_capacity(deliveries.len());
+    let mut given = Vec::with_capacity(deliveries.len());
+    for Delivery { seq, lease, receives, stored, .. } in deliveries {
+        let Some(lease) = lease else { continue };
+        out.push((seq, lease));
+        let message = Given { seq, lease, at: now, receives, stored: &stored };
+        given.push(show(sqs, call, &queue, &message, &wanted));
+    }
+    if let Some(id) = asked.receive_request_attempt_id
+        && !out.is_empty()
+    {
+        sqs.0.attempts.lock().put((queue.name().clone(), id), Attempt { out }, now);
+    }
+    Ok(MessagesOut { messages: given })
+}
+
+/// What an earlier receive with the same id gave out, if all of it is still out: its answer may have been lost.
+async fn once_more(
+    sqs: &Sqs,
+    call: &Call,
+    queue: &Found,
+    id: &str,
+    lock_ms: Option<u64>,
+    wanted: &Wanted,
+) -> Result<Option<MessagesOut>, SqsError> {
+    let (key, now) = ((queue.name().clone(), id.to_owned()), sqs.0.engine.now());
+    let Some(Attempt { out }) = sqs.0.attempts.lock().get(&key, now).cloned() else {
+        return Ok(None);
+    };
+    let leases = out.iter().map(|(_, lease)| *lease).collect();
+    let lock_ms = Some(lock_ms.unwrap_or(queue.facts.spec.lock_ms));
+    let renewed = sqs.0.engine.renew(Some(queue.name()), leases, lock_ms).await?;
+    if renewed.iter().any(Result::is_err) {
+        sqs.0.attempts.lock().remove(&key);
+        return Ok(None);
+    }
+    let mut messages = Vec::with_capacity(out.len());
+    for (seq, lease) in out {
+        let peek =
+            Peek { queue: queue.name().clone(), from: seq, max: 1, session: None, state: None };
+        let (seen, _) = sqs.0.engine.peek(peek).await?;
+        let Some(seen) = seen.into_iter().find(|seen| seen.seq == seq) else { continue };
+        let Ok(stored) = seen.stored else { continue };
+        let given = Given { seq, lease, at: now, receives: seen.receives, stored: &stored };
+        messages.push(show(sqs, call, queue, &given, wanted));
+    }
+    Ok(Some(MessagesOut { messages }))
+}
+
+fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> MessageOut {
+    let message = &given.stored.message;
+    let first = first_receive(sqs, queue, given);
+    let mut own: Attributes = attribute::of_message(message);
+    let body = match std::str::from_utf8(&message.body.bytes) {
+        Ok(text) if text.chars().all(attribute::is_allowed) => text.to_owned(),
+        _ => {
+            let encoding = Attribute {
+                data_type: "String".into(),
+                string_value: Some("base64".into()),
+                binary_value: None,
+            };
+            own.insert(BODY_ENCODING.into(), encoding);
+            base64::engine::general_purpose::STANDARD.encode(&message.body.bytes)
+        }
+    };
+    own.retain(|name, _| wanted.own(name));
+    let mut attributes = Texts::new();
+    let mut tell = |name: &str, text: Option<String>| {
+        if let Some(text) = text.filter(|_| wanted.system(name)) {
+            attributes.insert(name.to_owned(), text);
+        }
+    };
+    // A dead letter of a standard queue was sent when it was first sent; everything else, when it came in here.
+    let dead = given.stored.dead.as_ref();
+    let sent_at = match dead {
+        Some(_) if !queue.fifo() => given.stored.sent_at,
+        _ => given.stored.enqueued_at,
+    };
+    let sender = message.user_id.clone().unwrap_or_else(|| call.place.account.clone());
+    tell("SenderId", Some(sender));
+    tell("SentTimestamp", Some(sent_at.to_string()));
+    tell("ApproximateReceiveCount", Some(given.receives.to_string()));
+    tell("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
+    tell("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
+    tell("MessageDeduplicationId", message.dedup_id.clone().filter(|_| queue.fifo()));
+    tell("SequenceNumber", queue.fifo().then(|| sequence_number(given.seq.0)));
+    tell("DeadLetterQueueSourceArn", dead.map(|dead| call.place.arn(dead.from.as_str())));
+    let trace = match message.properties.get(TRACE_HEADER) {
+        Some(malote_model::Value::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    tell("AWSTraceHeader", trace);
+    let handle = Handle { lease: given.lease, seq: given.seq, at: given.at };
+    MessageOut {
+        message_id: message.message_id.clone().unwrap_or_default(),
+        receipt_handle: handle.text(queue.name()),
+        md5_of_body: attribute::md5_of(&body),
+        body,
+        attributes,
+        md5_of_attributes: attribute::md5_of_attributes(&own),
+        message_attributes: own,
+    }
+}
+
+/// When a message was first received: as far as this is remembered, and else this time.
+fn first_receive(sqs: &Sqs, queue: &Found, given: &Given<'_>) -> Timestamp {
+    let key = (queue.name().clone(), given.seq.0);
+    let mut first = sqs.0.first_receives.lock();
+    if given.receives > 1
+        && let Some(at) = first.get(&key, given.at)
+    {
+        return *at;
+    }
+    first.put(key, given.at, given.at);
+    given.at
+}

@@ -1,0 +1,230 @@
+//! Sending one message or up to ten.
+
+use bytes::Bytes;
+use malote_engine::{Peek, Sent};
+use malote_model::message::{Body, BodyKind, Message, Value, When};
+use malote_model::{Action, QueueName, SessionId};
+use sha2::{Digest, Sha256};
+
+use super::{Found, batch, ranged, spec};
+use crate::Sqs;
+use crate::listen::Call;
+use crate::refusal::{Code, SqsError};
+use crate::sign::hex;
+use crate::wire::attribute::{self, TRACE_HEADER};
+use crate::wire::shapes::{BatchOut, SendBatchIn, SendIn, SentOut};
+
+/// What every sequence number is larger by: they have twenty digits.
+const SEQUENCE_BASE: u64 = 10_000_000_000_000_000_000;
+
+/// A sequence number as FIFO queues show it.
+pub fn sequence_number(seq: u64) -> String {
+    SEQUENCE_BASE.saturating_add(seq).to_string()
+}
+
+/// Whether a text is a group, de-duplication or attempt id.
+pub fn check_id(text: &str, parameter: &str) -> Result<(), SqsError> {
+    let good = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    if good {
+        return Ok(());
+    }
+    let reason = format!(
+        "{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+    );
+    Err(SqsError::invalid(text, parameter, &reason))
+}
+
+/// A message that may be sent, and what is said of it when it was.
+struct Ready {
+    message: Message,
+    out: SentOut,
+}
+
+fn body_of(asked: &mut SendIn) -> Result<String, SqsError> {
+    asked
+        .message_body
+        .take()
+        .filter(|body| !body.is_empty())
+        .ok_or_else(|| SqsError::missing("MessageBody"))
+}
+
+/// Bytes that count: body and attributes.
+fn size(asked: &SendIn) -> usize {
+    let body = asked.message_body.as_ref().map_or(0, String::len);
+    body + asked.message_attributes.as_ref().map_or(0, attribute::size)
+}
+
+/// What a FIFO queue needs, and what a standard one has no use for.
+fn check_kind(asked: &SendIn, queue: &Found) -> Result<(), SqsError> {
+    let group = asked.message_group_id.as_deref();
+    let dedup = asked.message_deduplication_id.as_deref();
+    group.map_or(Ok(()), |id| check_id(id, "MessageGroupId"))?;
+    if queue.fifo() {
+        if group.is_none() {
+            return Err(SqsError::missing("MessageGroupId"));
+        }
+        let by_content = queue.facts.spec.dedup.is_some_and(|dedup| dedup.content);
+        if dedup.is_none() && queue.facts.spec.dedup.is_some() && !by_content {
+            let text = "The queue should either have ContentBasedDeduplication enabled or \
+                        MessageDeduplicationId provided explicitly";
+            return Err(SqsError::new(Code::InvalidParameterValue, text));
+        }
+        dedup.map_or(Ok(()), |id| check_id(id, "MessageDeduplicationId"))?;
+    }
+    let other_kind = "The request include parameter that is not valid for this queue type.";
+    if let Some(delay) = asked.delay_seconds.filter(|&delay| queue.fifo() && delay != 0) {
+        return Err(SqsError::invalid(delay, "DelaySeconds", other_kind));
+    }
+    if let Some(id) = dedup.filter(|_| !queue.fifo()) {
+        return Err(SqsError::invalid(id, "MessageDeduplicationId", other_kind));
+    }
+    Ok(())
+}
+
+/// Checks one message and makes it. The limit of its size has its own words in a batch.
+fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result<Ready, SqsError> {
+    let bytes = size(&asked);
+    let body = body_of(&mut asked)?;
+    let max = spec::message_bytes_max(&queue.facts.spec);
+    if bytes as u64 > max {
+        let how = if whole { "are invalid" } else { "cannot be validated" };
+        let text = format!(
+            "One or more parameters {how}. Reason: Message must be shorter than {max} bytes."
+        );
+        return Err(SqsError::new(Code::InvalidParameterValue, text));
+    }
+    if let Some(bad) = body.chars().find(|&c| !attribute::is_allowed(c)) {
+        let text = format!(
+            "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF \
+                            | #xE000 to #xFFFD | #x10000 to #x10FFFF; found #x{:X}.",
+            u32::from(bad)
+        );
+        return Err(SqsError::new(Code::InvalidMessageContents, text));
+    }
+    check_kind(&asked, queue)?;
+    let rule = "DelaySeconds must be >= 0 and <= 900.";
+    let delay_s = ranged(asked.delay_seconds, "DelaySeconds", 0..=900, rule)?;
+    let attributes = asked.message_attributes.unwrap_or_default();
+    attribute::check(&attributes)?;
+    let system = asked.message_system_attributes.unwrap_or_default();
+    let mut message = Message {
+        session: asked.message_group_id.as_deref().map(SessionId::new).transpose()?,
+        // A FIFO queue's own delay holds for all of its messages.
+        when: delay_s.filter(|_| !queue.fifo()).map_or(When::Now, |s| When::Delay(s * 1000)),
+        user_id: (!call.caller.is_anonymous()).then(|| call.caller.name().to_owned()),
+        ..Message::default()
+    };
+    for (name, attribute) in &system {
+        let text = attribute.string_value.as_deref().filter(|text| !text.is_empty());
+        match (name.as_str(), attribute.data_type.as_str(), text) {
+            ("AWSTraceHeader", "String", Some(text)) => {
+                message.properties.set(TRACE_HEADER, Value::String(text.to_owned()));
+            }
+            _ => {
+                let text = format!(
+                    "Message system attribute name '{name}' is invalid, or its value is not a String."
+                );
+                return Err(SqsError::new(Code::InvalidParameterValue, text));
+            }
+        }
+    }
+    attribute::into_message(&attributes, &mut message);
+    if queue.fifo() {
+        let by_content = || hex(&Sha256::digest(body.as_bytes()));
+        let wanted = queue.facts.spec.dedup.is_some();
+        message.dedup_id = asked.message_deduplication_id.or_else(|| wanted.then(by_content));
+    }
+    let out = SentOut {
+        id: None,
+        message_id: String::new(),
+        md5_of_body: attribute::md5_of(&body),
+        md5_of_attributes: attribute::md5_of_attributes(&attributes),
+        md5_of_system_attributes: attribute::md5_of_attributes(&system),
+        sequence_number: None,
+    };
+    message.body = Body { bytes: Bytes::from(body), kind: BodyKind::Text };
+    Ok(Ready { message, out })
+}
+
+/// Sends what was prepared, all of it in one commit.
+async fn send_all(sqs: &Sqs, queue: &Found, all: Vec<Ready>) -> Result<Vec<SentOut>, SqsError> {
+    let (messages, mut outs): (Vec<_>, Vec<_>) =
+        all.into_iter().map(|ready| ((queue.name().clone(), ready.message), ready.out)).unzip();
+    let sent = sqs.0.engine.send_unless(messages, tokio::time::sleep(PUBLISH_WAIT)).await?;
+    for (out, sent) in outs.iter_mut().zip(sent) {
+        out.sequence_number = queue.fifo().then(|| sequence_number(sent.seq.0));
+        out.message_id = match queue.fifo() {
+            true => first_id(sqs, queue.name(), sent).await?,
+            false => sent.message_id,
+        };
+    }
+    Ok(outs)
+}
+
+/// How long a send waits for those before it to reach the disk; then SDKs are told to slow down.
+const PUBLISH_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The id of a message: of a duplicate, the one that the first was given.
+async fn first_id(sqs: &Sqs, queue: &QueueName, sent: Sent) -> Result<String, SqsError> {
+    let (key, now) = ((queue.clone(), sent.seq.0), sqs.0.engine.now());
+    if !sent.duplicate {
+        sqs.0.sent_ids.lock().put(key, sent.message_id.clone(), now);
+        return Ok(sent.message_id);
+    }
+    if let Some(id) = sqs.0.sent_ids.lock().get(&key, now) {
+        return Ok(id.clone());
+    }
+    let peek = Peek { queue: queue.clone(), from: sent.seq, max: 1, session: None, state: None };
+    let (seen, _) = sqs.0.engine.peek(peek).await?;
+    let first = seen.into_iter().find(|seen| seen.seq == sent.seq);
+    let id = first.and_then(|seen| seen.stored.ok()?.message.message_id);
+    Ok(id.unwrap_or(sent.message_id))
+}
+
+/// `SendMessage`.
+pub async fn send(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentOut, SqsError> {
+    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Send).await?;
+    let ready = prepare(call, &queue, asked, true)?;
+    let mut sent = send_all(sqs, &queue, vec![ready]).await?;
+    sent.pop().ok_or_else(|| SqsError::new(Code::InternalFailure, "one message in, one out"))
+}
+
+/// `SendMessageBatch`: each entry has its own outcome, except where the whole request is at fault.
+pub async fn send_batch(
+    sqs: &Sqs,
+    call: &Call,
+    asked: SendBatchIn,
+) -> Result<BatchOut<SentOut>, SqsError> {
+    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Send).await?;
+    let entries = asked.entries.unwrap_or_default();
+    let ids = batch::check(
+        "SendMessageBatchRequestEntry",
+        entries.iter().map(|entry| entry.id.as_deref()),
+    )?;
+    let bytes: usize = entries.iter().map(size).sum();
+    if bytes as u64 > spec::MESSAGE_BYTES_MAX {
+        let max = spec::MESSAGE_BYTES_MAX;
+        let text = format!(
+            "Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."
+        );
+        return Err(SqsError::new(Code::BatchRequestTooLong, text));
+    }
+    if queue.fifo() {
+        entries.iter().try_for_each(|entry| check_kind(entry, &queue))?;
+    }
+    let (mut good, mut good_ids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for (id, entry) in ids.into_iter().zip(entries) {
+        match prepare(call, &queue, entry, false) {
+            Ok(ready) => {
+                good.push(ready);
+                good_ids.push(id);
+            }
+            Err(error) => failed.push(batch::failed(id, error)),
+        }
+    }
+    let mut successful = send_all(sqs, &queue, good).await?;
+    for (out, id) in successful.iter_mut().zip(good_ids) {
+        out.id = Some(id);
+    }
+    Ok(BatchOut { successful, failed })
+}

@@ -1,0 +1,71 @@
+//! What is remembered for a while, and at most so much of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+use malote_model::Timestamp;
+
+/// A bounded map whose entries end after a time; at the bound the oldest make room.
+#[derive(Debug)]
+pub struct Recent<K, V> {
+    entries: HashMap<K, (u64, V)>,
+    /// By age. An entry that was replaced or removed stays here until its turn comes.
+    order: VecDeque<(u64, K)>,
+    max: usize,
+    keep_ms: u64,
+}
+
+impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+    pub fn new(max: usize, keep_ms: u64) -> Self {
+        Self { entries: HashMap::new(), order: VecDeque::new(), max, keep_ms }
+    }
+
+    pub fn put(&mut self, key: K, value: V, now: Timestamp) {
+        let over = |at: u64| now.0 >= at.saturating_add(self.keep_ms);
+        while self.order.front().is_some_and(|(at, _)| over(*at) || self.order.len() >= self.max) {
+            let Some((at, old)) = self.order.pop_front() else { break };
+            if self.entries.get(&old).is_some_and(|(of, _)| *of == at) {
+                self.entries.remove(&old);
+            }
+        }
+        self.order.push_back((now.0, key.clone()));
+        self.entries.insert(key, (now.0, value));
+    }
+
+    pub fn get(&self, key: &K, now: Timestamp) -> Option<&V> {
+        let (at, value) = self.entries.get(key)?;
+        (now.0 < at.saturating_add(self.keep_ms)).then_some(value)
+    }
+
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.entries.remove(key).map(|(_, value)| value)
+    }
+
+    /// Keeps only what the test says.
+    pub fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
+        self.entries.retain(|key, (_, value)| keep(key, value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_end_with_time_and_at_the_bound() {
+        let mut recent = Recent::new(3, 100);
+        for n in 0..5_u64 {
+            recent.put(n, n * 10, Timestamp(n));
+        }
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|n| recent.get(&n, Timestamp(5)).copied()),
+            [None, None, Some(20), Some(30), Some(40)]
+        );
+        assert_eq!(recent.get(&4, Timestamp(104)), None);
+        recent.put(2, 7, Timestamp(50));
+        recent.put(9, 0, Timestamp(51));
+        assert_eq!(recent.get(&2, Timestamp(60)), Some(&7), "replaced, so it is young again");
+        assert_eq!(recent.remove(&2), Some(7));
+        assert!(recent.order.len() <= 3 && recent.entries.len() <= 3);
+    }
+}

@@ -1,0 +1,99 @@
+//! Bytes to typed requests and back, in both protocols. No engine in here.
+
+pub mod attribute;
+pub mod handle;
+pub mod name;
+pub mod query;
+pub mod shapes;
+pub mod xml;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::refusal::{Code, SqsError};
+
+/// How a caller speaks; it is answered in kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// AWS JSON 1.0.
+    Json,
+    /// Form in, XML out.
+    Query,
+}
+
+const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
+const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
+
+impl Protocol {
+    /// The typed request in a body.
+    pub fn decode<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, SqsError> {
+        let wrong =
+            |error: serde_json::Error| SqsError::new(Code::Serialization, error.to_string());
+        match self {
+            Self::Json if body.is_empty() => serde_json::from_slice(b"{}").map_err(wrong),
+            Self::Json => serde_json::from_slice(body).map_err(wrong),
+            Self::Query => serde_json::from_value(query::unflatten(body)?).map_err(wrong),
+        }
+    }
+
+    /// The answer to an action.
+    pub fn encode<T: Serialize>(
+        self,
+        action: &str,
+        result: &T,
+        request_id: &str,
+    ) -> Result<Response<Body>, SqsError> {
+        let broken =
+            |error: serde_json::Error| SqsError::new(Code::InternalFailure, error.to_string());
+        let body = match self {
+            Self::Json => serde_json::to_vec(result).map_err(broken)?,
+            Self::Query => {
+                let result = serde_json::to_value(result).map_err(broken)?;
+                xml::answer(action, &result, request_id).into_bytes()
+            }
+        };
+        Ok(self.response(StatusCode::OK, body, request_id))
+    }
+
+    /// What is said instead of an answer.
+    pub fn refuse(self, error: &SqsError, request_id: &str) -> Response<Body> {
+        let SqsError { code, message } = error;
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        let kind = if code.is_sender() { "Sender" } else { "Receiver" };
+        match self {
+            Self::Json => {
+                let shape = format!("com.amazonaws.sqs#{}", code.shape());
+                let body = serde_json::json!({ "__type": shape, "message": message });
+                let mut response = self.response(status, body.to_string().into_bytes(), request_id);
+                if let Ok(value) = HeaderValue::from_str(&format!("{};{kind}", code.query())) {
+                    response.headers_mut().insert("x-amzn-query-error", value);
+                }
+                response
+            }
+            Self::Query => {
+                // The older protocol names its version here; some tools look for the whole sentence.
+                let version =
+                    if *code == Code::QueueDoesNotExist { " for this wsdl version" } else { "" };
+                let message = match message.strip_suffix('.') {
+                    Some(sentence) => format!("{sentence}{version}."),
+                    None => message.clone(),
+                };
+                let body = xml::error(kind, code.query(), &message, request_id);
+                self.response(status, body.into_bytes(), request_id)
+            }
+        }
+    }
+
+    fn response(self, status: StatusCode, body: Vec<u8>, request_id: &str) -> Response<Body> {
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let kind = if self == Self::Json { JSON_TYPE } else { XML_TYPE };
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        if let Ok(id) = HeaderValue::from_str(request_id) {
+            response.headers_mut().insert("x-amzn-requestid", id);
+        }
+        response
+    }
+}

@@ -1,0 +1,178 @@
+//! The Query protocol's flat parameters as the tree that the JSON protocol would have sent.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::refusal::{Code, SqsError};
+
+/// Parameters of one request: a full batch of ten messages with ten attributes each has about 400.
+const PARAMETERS_MAX: usize = 4096;
+/// A name: entry, index, attribute, index, member.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What a flattened name stands for in JSON.
+enum Shape {
+    /// A list of texts.
+    List(&'static str),
+    /// A list of entries with parameters of their own.
+    Entries,
+    /// Names (or keys) and values.
+    Map(&'static str, &'static str),
+}
+
+fn shape(name: &str) -> Option<Shape> {
+    Some(match name {
+        "Attribute" => Shape::Map("Attributes", "Name"),
+        "MessageAttribute" => Shape::Map("MessageAttributes", "Name"),
+        "MessageSystemAttribute" => Shape::Map("MessageSystemAttributes", "Name"),
+        "Tag" | "Tags" => Shape::Map("Tags", "Key"),
+        "TagKey" => Shape::List("TagKeys"),
+        "AttributeName" => Shape::List("AttributeNames"),
+        "MessageAttributeName" => Shape::List("MessageAttributeNames"),
+        "MessageSystemAttributeName" => Shape::List("MessageSystemAttributeNames"),
+        "AWSAccountId" => Shape::List("AWSAccountIds"),
+        "ActionName" => Shape::List("Actions"),
+        "SendMessageBatchRequestEntry"
+        | "DeleteMessageBatchRequestEntry"
+        | "ChangeMessageVisibilityBatchRequestEntry" => Shape::Entries,
+        _ => return None,
+    })
+}
+
+/// What botocore sends for a list or map without anything in it: its name as JSON has it, and no value.
+fn is_empty_list(name: &str, value: &str) -> bool {
+    let plural = ["Entries", "Attributes", "Tags", "TagKeys", "Actions", "AWSAccountIds"];
+    value.is_empty() && (plural.contains(&name) || name.ends_with("Names"))
+}
+
+fn wrong(text: &str) -> SqsError {
+    SqsError::new(Code::Serialization, text)
+}
+
+/// One parameter of a form, by its exact name.
+pub fn parameter(form: &[u8], name: &str) -> Option<String> {
+    form_urlencoded::parse(form).find(|(have, _)| have == name).map(|(_, value)| value.into_owned())
+}
+
+/// The tree in a form.
+pub fn unflatten(form: &[u8]) -> Result<Value, SqsError> {
+    let mut pairs = Vec::new();
+    for (name, value) in form_urlencoded::parse(form) {
+        if pairs.len() == PARAMETERS_MAX || name.len() > NAME_BYTES_MAX {
+            return Err(wrong("the request has too many parameters, or one with a long name"));
+        }
+        pairs.push((name.into_owned(), value.into_owned()));
+    }
+    tree(pairs).map(Value::Object)
+}
+
+/// Parameters by the first word of their names, and then by number: clients count from anywhere, in any order.
+fn tree(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
+    let mut out = Map::new();
+    let mut groups: BTreeMap<String, BTreeMap<u32, Vec<(String, String)>>> = BTreeMap::new();
+    for (name, value) in pairs {
+        match name.split_once('.') {
+            Some((first, rest)) if shape(first).is_some() => {
+                let (index, rest) = rest.split_once('.').unwrap_or((rest, ""));
+                let index =
+                    index.parse().map_err(|_| wrong("a list's parameter lacks its number"))?;
+                let group = groups.entry(first.to_owned()).or_default();
+                group.entry(index).or_default().push((rest.to_owned(), value));
+            }
+            _ if is_empty_list(&name, &value) => {}
+            _ => drop(out.insert(name, Value::String(value))),
+        }
+    }
+    for (first, items) in groups {
+        match shape(&first) {
+            Some(Shape::List(name)) => {
+                let texts = items.into_values().flatten().map(|(_, value)| Value::String(value));
+                out.insert(name.into(), texts.collect());
+            }
+            Some(Shape::Entries) => {
+                let entries: Result<Vec<_>, _> =
+                    items.into_values().map(|pairs| tree(pairs).map(Value::Object)).collect();
+                out.insert("Entries".into(), Value::Array(entries?));
+            }
+            Some(Shape::Map(name, key)) => {
+                let mut map = Map::new();
+                for pairs in items.into_values() {
+                    let (key, value) = entry(pairs, key)?;
+                    map.insert(key, value);
+                }
+                out.insert(name.into(), Value::Object(map));
+            }
+            None => {}
+        }
+    }
+    Ok(out)
+}
+
+/// `Name` and `Value`, the value a text or a structure of its own.
+fn entry(pairs: Vec<(String, String)>, key: &str) -> Result<(String, Value), SqsError> {
+    let (mut name, mut text, mut members) = (None, None, Map::new());
+    for (part, value) in pairs {
+        match part.strip_prefix("Value.") {
+            Some(member) => drop(members.insert(member.to_owned(), Value::String(value))),
+            None if part == key => name = Some(value),
+            None if part == "Value" => text = Some(value),
+            None => {}
+        }
+    }
+    let name = name.ok_or_else(|| wrong("a named parameter lacks its name"))?;
+    let value = match text {
+        Some(text) => Value::String(text),
+        None if members.is_empty() => Value::String(String::new()),
+        None => Value::Object(members),
+    };
+    Ok((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn flat_parameters_become_the_tree_that_json_sends() {
+        let form = b"Action=SendMessageBatch&QueueUrl=http%3A%2F%2Fh%2F0%2Fq\
+            &SendMessageBatchRequestEntry.10.Id=b&SendMessageBatchRequestEntry.10.MessageBody=x+y\
+            &SendMessageBatchRequestEntry.2.Id=a\
+            &SendMessageBatchRequestEntry.2.MessageAttribute.1.Name=P\
+            &SendMessageBatchRequestEntry.2.MessageAttribute.1.Value.DataType=Number\
+            &SendMessageBatchRequestEntry.2.MessageAttribute.1.Value.StringValue=7";
+        let attribute = json!({ "P": { "DataType": "Number", "StringValue": "7" } });
+        assert_eq!(
+            unflatten(form).unwrap(),
+            json!({
+                "Action": "SendMessageBatch", "QueueUrl": "http://h/0/q",
+                "Entries": [{ "Id": "a", "MessageAttributes": attribute }, { "Id": "b", "MessageBody": "x y" }],
+            })
+        );
+        assert_eq!(
+            unflatten(b"Attribute.1.Name=A&Attribute.1.Value=1&Tag.3.Key=k&Tag.3.Value=v&AttributeName.1=All").unwrap(),
+            json!({ "Attributes": { "A": "1" }, "Tags": { "k": "v" }, "AttributeNames": ["All"] })
+        );
+    }
+
+    #[test]
+    fn an_empty_list_is_no_text() {
+        assert_eq!(
+            unflatten(b"Entries=&MessageBody=&AttributeNames=").unwrap(),
+            json!({ "MessageBody": "" })
+        );
+    }
+
+    #[test]
+    fn hostile_forms_are_refused_or_read_and_nothing_else() {
+        for form in ["Attribute.x.Name=1", "Attribute.1.Value=1", "Tag.99999999999.Key=1"] {
+            unflatten(form.as_bytes()).unwrap_err();
+        }
+        unflatten("a=1&".repeat(PARAMETERS_MAX + 1).as_bytes()).unwrap_err();
+        for form in [&b"\xff\xfe=%zz&&&===&Attribute.1"[..], b"", b"Attribute", b"AttributeName.1="]
+        {
+            let _ = unflatten(form);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Results as the Query protocol's XML: lists are repeated elements, maps are repeated pairs.
+
+use serde_json::Value;
+
+const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
+
+/// A result in its envelope.
+pub fn answer(action: &str, result: &Value, request_id: &str) -> String {
+    let mut out = format!("<?xml version=\"1.0\"?><{action}Response xmlns=\"{NAMESPACE}\">");
+    // An action without a result has no element for it; a receive that found nothing has an empty one.
+    if has_result(action) {
+        out.push_str(&format!("<{action}Result>"));
+        if let Value::Object(members) = result {
+            members.iter().for_each(|(name, value)| member(&mut out, action, name, value));
+        }
+        out.push_str(&format!("</{action}Result>"));
+    }
+    out.push_str("<ResponseMetadata><RequestId>");
+    escape(&mut out, request_id);
+    out.push_str(&format!("</RequestId></ResponseMetadata></{action}Response>"));
+    out
+}
+
+/// An error in its envelope.
+pub fn error(kind: &str, code: &str, message: &str, request_id: &str) -> String {
+    let mut out = format!("<?xml version=\"1.0\"?><ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");
+    for (name, text) in [("Type", kind), ("Code", code), ("Message", message)] {
+        element(&mut out, name, |out| escape(out, text));
+    }
+    out.push_str("<Detail/></Error>");
+    element(&mut out, "RequestId", |out| escape(out, request_id));
+    out.push_str("</ErrorResponse>");
+    out
+}
+
+fn has_result(action: &str) -> bool {
+    !matches!(
+        action,
+        "DeleteQueue"
+            | "SetQueueAttributes"
+            | "DeleteMessage"
+            | "ChangeMessageVisibility"
+            | "PurgeQueue"
+            | "TagQueue"
+            | "UntagQueue"
+            | "AddPermission"
+            | "RemovePermission"
+    )
+}
+
+fn element(out: &mut String, name: &str, inside: impl FnOnce(&mut String)) {
+    out.push('<');
+    out.push_str(name);
+    out.push('>');
+    inside(out);
+    out.push_str("</");
+    out.push_str(name);
+    out.push('>');
+}
+
+fn member(out: &mut String, action: &str, name: &str, value: &Value) {
+    match value {
+        Value::Array(items) => {
+            let entry = format!("{action}ResultEntry");
+            let name = match name {
+                "QueueUrls" | "queueUrls" => "QueueUrl",
+                "Messages" => "Message",
+                "Failed" => "BatchResultErrorEntry",
+                "Successful" | "Results" => &entry,
+                other => other,
+            };
+            for item in items {
+                element(out, name, |out| inside(out, action, item));
+            }
+        }
+        Value::Object(pairs) => {
+            let (name, key) = match name {
+                "Tags" => ("Tag", "Key"),
+                "Attributes" => ("Attribute", "Name"),
+                "MessageAttributes" => ("MessageAttribute", "Name"),
+                // A structure, not a map.
+                other => return element(out, other, |out| inside(out, action, value)),
+            };
+            for (at, value) in pairs {
+                element(out, name, |out| {
+                    element(out, key, |out| escape(out, at));
+                    element(out, "Value", |out| inside(out, action, value));
+                });
+            }
+        }
+        Value::Null => {}
+        scalar => element(out, name, |out| inside(out, action, scalar)),
+    }
+}
+
+fn inside(out: &mut String, action: &str, value: &Value) {
+    match value {
+        Value::Object(members) => {
+            members.iter().for_each(|(name, value)| member(out, action, name, value));
+        }
+        Value::String(text) => escape(out, text),
+        Value::Null | Value::Array(_) => {}
+        scalar => out.push_str(&scalar.to_string()),
+    }
+}
+
+/// A carriage return is written as a reference: parsers turn a bare one into a line feed.
+fn escape(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\r' => out.push_str("&#xD;"),
+            c => out.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn results_are_flattened() {
+        let message = json!({ "Messages": [{
+            "Body": "a<b>&\r\n",
+            "Attributes": { "SenderId": "x" },
+            "MessageAttributes": { "n": { "DataType": "Number", "StringValue": "1" } },
+        }] });
+        let inner = "<Message><Attribute><Name>SenderId</Name><Value>x</Value></Attribute>\
+            <Body>a&lt;b&gt;&amp;&#xD;\n</Body><MessageAttribute><Name>n</Name><Value><DataType>Number</DataType>\
+            <StringValue>1</StringValue></Value></MessageAttribute></Message>";
+        let whole = answer("ReceiveMessage", &message, "r");
+        assert!(
+            whole.contains(&format!("<ReceiveMessageResult>{inner}</ReceiveMessageResult>")),
+            "{whole}"
+        );
+        let batch = json!({ "Successful": [{ "Id": "a" }], "Failed": [{ "Id": "b", "SenderFault": true }] });
+        let whole = answer("DeleteMessageBatch", &batch, "r");
+        assert!(
+            whole.contains(
+                "<DeleteMessageBatchResultEntry><Id>a</Id></DeleteMessageBatchResultEntry>"
+            )
+        );
+        assert!(
+            whole.contains("<BatchResultErrorEntry><Id>b</Id><SenderFault>true</SenderFault>"),
+            "{whole}"
+        );
+        assert!(!answer("DeleteQueue", &json!({}), "r").contains("Result>"));
+    }
+}
