@@ -148,10 +148,7 @@ fn without_a_body_a_load_of_sessions_goes_out() {
         (&queue["counts"]["sessions"], &queue["spec"]["sessions"]),
         (&100.into(), &"dynamic".into())
     );
-    assert_eq!(
-        server.ok("session ls load -o name --max 3"),
-        "session-1\nsession-10\nsession-100\n"
-    );
+    assert_eq!(server.ok("session ls load -o name --max 3"), "session-1\nsession-2\nsession-3\n");
     let bodies = server.ok("receive load --any-session --max 50 --raw");
     let expected: String =
         (1..=10).map(|n| format!("{{\"session\":\"session-1\",\"number\":{n}}}\n")).collect();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use malote_engine::{Consume, Engine, Outbound, Peek, Receive, Settings, Wants, Which};
 use malote_model::{
-    Body, BodyKind, Message, QueueName, QueueSpec, Seq, SessionId, Sessions, Settlement,
+    Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Seq, SessionId,
+    Sessions, Settlement, TopicName, TopicSpec, Value, limits,
 };
 
 fn name(text: &str) -> QueueName {
@@ -217,5 +218,43 @@ async fn a_token_of_another_queue_is_no_token() {
         engine.settle(Some(&yours), vec![lease], Settlement::Complete, None).await.unwrap()[0]
             .is_ok()
     );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    let lease: LeaseToken = "0".repeat(32).parse().unwrap();
+    let mut properties = Properties::new();
+    properties.set("large", Value::Bytes(vec![0; 60 << 10].into()));
+    let changes = Changes { properties };
+    let large = [
+        Settlement::Abandon { delay_ms: 0, changes: changes.clone() },
+        Settlement::Defer { changes: changes.clone() },
+        Settlement::DeadLetter { reason: String::new(), text: String::new(), changes },
+    ];
+    for settlement in large {
+        let mut transaction = engine.transaction();
+        let staged = (0..4096)
+            .take_while(|_| transaction.settle(None, lease, settlement.clone()).is_ok())
+            .count();
+        // 16 MiB by 60 KiB each.
+        assert!((200..280).contains(&staged), "{staged}");
+    }
+    let mut transaction = engine.transaction();
+    let small = (0..5000)
+        .take_while(|_| transaction.settle(None, lease, Settlement::Complete).is_ok())
+        .count();
+    assert_eq!(small, limits::SEND_BATCH_MAX);
+    // Sends to queues and topics tell their copies apart.
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    let topic = TopicName::new("t").unwrap();
+    engine.declare_topic(topic.clone(), TopicSpec::default()).await.unwrap();
+    let mut transaction = engine.transaction();
+    transaction.send(name("q"), message("x", None)).unwrap();
+    transaction.send(topic, message("y", None)).unwrap();
+    let sent = transaction.commit().await.unwrap();
+    assert_eq!((sent[0].copies, sent[1].copies), (None, Some(0)));
     running.stop().await;
 }

@@ -267,10 +267,18 @@ impl From<Refusal> for Problem {
         let mut problem = Self::new(code, refusal.to_string());
         match refusal {
             Refusal::QueueNotFound { queue } => {
-                let path = queue.as_str().replace('%', "%25").replace('/', "%2F");
-                problem.0.fix = Some(format!(
-                    "Create it with PUT /api/v1/queues/{path}, or send with ?create=true."
-                ));
+                let encoded = |name: &str| name.replace('%', "%25").replace('/', "%2F");
+                problem.0.fix = Some(match queue.subscription_of() {
+                    Some((topic, name)) => format!(
+                        "Create it with PUT /api/v1/topics/{}/subscriptions/{}.",
+                        encoded(topic.as_str()),
+                        encoded(name)
+                    ),
+                    None => format!(
+                        "Create it with PUT /api/v1/queues/{}, or send with ?create=true.",
+                        encoded(queue.as_str())
+                    ),
+                });
             }
             Refusal::QueueDiffers { field, is, asked, .. }
             | Refusal::TopicDiffers { field, is, asked, .. } => {
@@ -337,6 +345,9 @@ mod tests {
         let queue = QueueName::new("a/b").unwrap();
         let problem = Problem::from(Refusal::QueueNotFound { queue });
         assert!(problem.body().fix.contains("PUT /api/v1/queues/a%2Fb"));
+        let queue = QueueName::new("a/b/Subscriptions/c").unwrap();
+        let problem = Problem::from(Refusal::QueueNotFound { queue });
+        assert!(problem.body().fix.contains("PUT /api/v1/topics/a%2Fb/subscriptions/c"));
     }
 
     #[test]

@@ -406,6 +406,11 @@ async fn grants_are_asked_by_the_names_of_topics_and_of_subscription_queues() {
     assert_eq!(call("manage:mine", "PATCH", mine, json!({"lock_ms": 5})).await, 200);
     assert_eq!(call("manage:mine,send:sales", "PATCH", mine, forward).await, 200);
     // What one may not see is not listed.
+    let rules = format!("{T}/rules");
+    for (who, count) in [("send:sales", 0), ("send:sales,receive:orders", 1), ("manage:sales", 3)] {
+        let list = broker.raw("GET", &rules, &[("x-as", who)], "").await.expect(200);
+        assert_eq!(list["rules"].as_array().unwrap().len(), count, "{who}");
+    }
     let headers = [("x-as", "send:other")];
     let list = broker.raw("GET", "/api/v1/topics", &headers, "").await.expect(200);
     assert_eq!(list["topics"], json!([]));

@@ -22,7 +22,11 @@ pub async fn list(
 ) -> Result<Answer<RulesOut>, Problem> {
     api.allow_look_at(&caller, &topic.clone().into())?;
     let (queue, after, max) = query.read()?;
-    page(&api, topic, queue, after, max).await
+    let manages = api.allow_topic(&caller, Action::Manage, &topic).is_ok();
+    let rules = api.engine.rules(topic, queue, after, max).await?;
+    // Whoever may only send learns nothing of queues that it may not see.
+    let shown = |queue: &QueueName| manages || api.allow_look(&caller, queue).is_ok();
+    Ok(Answer(RulesOut::page(&rules, max, shown)))
 }
 
 /// Rules of one subscription, by name.
@@ -38,18 +42,8 @@ pub async fn list_of_subscription(
     if other.is_some() {
         return Err(Problem::new(Code::BadQuery, "`queue` means nothing here: the path names it"));
     }
-    page(&api, topic, Some(queue), after, max).await
-}
-
-async fn page(
-    api: &Api,
-    topic: TopicName,
-    queue: Option<QueueName>,
-    after: Option<(QueueName, String)>,
-    max: usize,
-) -> Result<Answer<RulesOut>, Problem> {
-    let rules = api.engine.rules(topic, queue, after, max).await?;
-    Ok(Answer(RulesOut::page(&rules, max)))
+    let rules = api.engine.rules(topic, Some(queue), after, max).await?;
+    Ok(Answer(RulesOut::page(&rules, max, |_| true)))
 }
 
 /// Lets a queue have copies by a rule.

@@ -114,7 +114,7 @@ async fn shown(api: &Api, topic: TopicName, queue: QueueName) -> Result<Subscrip
     let facts = api.engine.describe(queue.clone()).await?;
     let name = queue.subscription_of().map_or("", |(_, name)| name).to_owned();
     let rules = api.engine.rules(topic.clone(), Some(queue), None, PAGE_MAX).await?;
-    let rules = RulesOut::page(&rules, PAGE_MAX);
+    let rules = RulesOut::page(&rules, PAGE_MAX, |_| true);
     Ok(SubscriptionOut::new(topic.as_str().to_owned(), name, facts.into(), Some(rules)))
 }
 

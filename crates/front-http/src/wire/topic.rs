@@ -215,8 +215,8 @@ pub struct Next {
 }
 
 impl RulesOut {
-    /// A page; a full one may be followed by another.
-    pub fn page(bindings: &[Binding], max: usize) -> Self {
+    /// A page, of which some are shown; a full one may be followed by another.
+    pub fn page(bindings: &[Binding], max: usize, shown: impl Fn(&QueueName) -> bool) -> Self {
         let last = bindings.last().filter(|_| bindings.len() >= max);
         let next = last.map(|last| Next {
             queue: last.queue.as_str().to_owned(),
@@ -226,7 +226,8 @@ impl RulesOut {
             queue: binding.queue.as_str().to_owned(),
             rule: (&binding.rule).into(),
         };
-        Self { rules: bindings.iter().map(bound).collect(), next }
+        let shown = bindings.iter().filter(|binding| shown(&binding.queue));
+        Self { rules: shown.map(bound).collect(), next }
     }
 }
 
