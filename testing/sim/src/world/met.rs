@@ -34,6 +34,11 @@ pub struct Met {
     pub copied: u64,
     pub restores: u64,
     pub scrubbed: u64,
+    pub published: u64,
+    pub copies: u64,
+    pub routed: u64,
+    pub changed: u64,
+    pub misfits: u64,
 }
 
 impl Met {
@@ -46,16 +51,31 @@ impl Met {
 
     /// Takes over what the model counted.
     pub(super) fn note(&mut self, happened: &mut Happened) {
-        let Happened { duplicates, expired, overflowed, went, committed } =
-            std::mem::take(happened);
+        let Happened {
+            duplicates,
+            expired,
+            overflowed,
+            went,
+            committed,
+            published,
+            copies,
+            routed,
+            changed,
+            misfits,
+        } = std::mem::take(happened);
         self.duplicates += duplicates;
         self.expired += expired;
         self.overflowed += overflowed;
         self.went += went;
         self.committed += committed;
+        self.published += published;
+        self.copies += copies;
+        self.routed += routed;
+        self.changed += changed;
+        self.misfits += misfits;
     }
 
-    fn all(&mut self) -> [&mut u64; 29] {
+    fn all(&mut self) -> [&mut u64; 34] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -86,10 +106,15 @@ impl Met {
             &mut self.copied,
             &mut self.restores,
             &mut self.scrubbed,
+            &mut self.published,
+            &mut self.copies,
+            &mut self.routed,
+            &mut self.changed,
+            &mut self.misfits,
         ]
     }
 
-    fn values(&self) -> [u64; 29] {
+    fn values(&self) -> [u64; 34] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }
