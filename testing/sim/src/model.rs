@@ -117,6 +117,10 @@ pub struct Dead {
     pub failed: u32,
     /// How its last lease ended.
     pub cause: Cause,
+    /// Where it died so far.
+    pub way: Way,
+    /// Another routing key from now on.
+    pub key: Option<String>,
 }
 
 /// Something in somebody's hands.

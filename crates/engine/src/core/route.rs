@@ -306,7 +306,8 @@ impl Turn<'_> {
         let cause = Cause::Released;
         let why = Why::Dead { reason, source, receives: 0, failed: 0, cause };
         let way = Way { home: Some(queue), ..Way::default() };
-        let kept = Kept { session, way, ..Kept::default() };
+        let priority = self.core.queues.get(&dead).map_or(0, |q| q.index.priority(seq));
+        let kept = Kept { session, priority, way, ..Kept::default() };
         self.commit_moved((dead, seq), from, smallvec![place], size, kept, why, false);
     }
 

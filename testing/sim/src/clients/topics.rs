@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use malote_model::{
-    Address, Correlation, Dedup, Filter, QueueName, Rule, Seq, Sessions, SqlAction, SqlFilter,
+    Address, Correlation, DeadLetterTarget, Dedup, Filter, QueueName, Rule, Seq, Sessions, SqlAction, SqlFilter,
     TopicKind, TopicName, TopicSpec,
 };
 
@@ -28,6 +28,12 @@ fn topic(name: &str) -> TopicName {
 /// A routing key, of few.
 pub(super) fn key(rng: &mut Rng) -> Option<String> {
     rng.chance(60).then(|| KEYS[rng.below(3) as usize].to_owned())
+}
+
+/// Dead letters go through one of them, under their own key or another.
+pub(super) fn dead_letter(rng: &mut Rng) -> DeadLetterTarget {
+    let topic = topic(TOPICS[rng.below(3) as usize].0);
+    DeadLetterTarget::Topic { topic, key: key(rng).filter(|_| rng.chance(50)) }
 }
 
 fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {

@@ -214,6 +214,9 @@ pub struct Happened {
     /// Copies whose headers a rule changed, and those that their queue could not take.
     pub changed: u64,
     pub misfits: u64,
+    /// Dead letters that went to topics, and those that nobody might have again.
+    pub dead_topics: u64,
+    pub cycles: u64,
 }
 
 fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {

@@ -163,6 +163,12 @@ impl Model {
         need
     }
 
+    /// Where it belongs, and nowhere that it died.
+    fn home(&self, queue: &QueueName) -> Way {
+        let home = Some((queue.clone(), self.state.queue(queue).born));
+        Way { home, ..Way::default() }
+    }
+
     /// A copy stands in the dead-letter set of the queue that cannot take it, and now it is said why.
     fn bury_misfit(&mut self, queue: &QueueName, seq: u64) {
         self.happened.misfits += 1;
@@ -174,6 +180,8 @@ impl Model {
             receives: 0,
             failed: 0,
             cause: Cause::Released,
+            way: self.home(queue),
+            key: None,
         });
         let (to_seq, at) = (self.state.queue(&dead).next_seq, self.now);
         let (from, to, changes) = (dead.clone(), dead, Changes::default());
@@ -220,6 +228,8 @@ impl Model {
             let reason = if barred > 0 { DeadReason::Cycle } else { DeadReason::Unroutable };
             let to = home.dead_letters();
             let (to_seq, at) = (self.state.queue(&to).next_seq, self.now);
+            self.happened.cycles += u64::from(barred > 0);
+            let way = self.home(&home);
             let why = Why::Dead(Dead {
                 reason,
                 from: home,
@@ -227,6 +237,8 @@ impl Model {
                 receives: 0,
                 failed: 0,
                 cause: Cause::Released,
+                way,
+                key: None,
             });
             let changes = Changes::default();
             return self.note(Ev::Move { from: inbox, seq, to, to_seq, at, why, changes });

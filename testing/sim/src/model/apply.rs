@@ -3,7 +3,7 @@
 use malote_engine::journal::Pos;
 use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
 
-use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, Via, What, Why};
+use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, Via, Way, What, Why};
 
 impl State {
     /// Takes in one change that stands in a group ending at `pos`.
@@ -130,10 +130,15 @@ impl State {
                 msg.change(changes, pos);
                 (msg.receives, msg.failed, msg.released) = (0, 0, 0);
                 (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
-                msg.dead = match why {
-                    Why::Dead(dead) => Some(dead.clone()),
-                    Why::Due | Why::Redriven => None,
-                };
+                msg.dead = None;
+                match why {
+                    Why::Dead(dead) => {
+                        (msg.way, msg.dead) = (dead.way.clone(), Some(dead.clone()));
+                        msg.key = dead.key.clone().or(msg.key);
+                    }
+                    Why::Redriven => msg.way = Way::default(),
+                    Why::Due => {}
+                }
                 // A scheduled message lives from when it is due; a dead letter has no end any more.
                 msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due));
                 msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);

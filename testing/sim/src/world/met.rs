@@ -39,6 +39,8 @@ pub struct Met {
     pub routed: u64,
     pub changed: u64,
     pub misfits: u64,
+    pub dead_topics: u64,
+    pub cycles: u64,
 }
 
 impl Met {
@@ -62,6 +64,8 @@ impl Met {
             routed,
             changed,
             misfits,
+            dead_topics,
+            cycles,
         } = std::mem::take(happened);
         self.duplicates += duplicates;
         self.expired += expired;
@@ -73,9 +77,11 @@ impl Met {
         self.routed += routed;
         self.changed += changed;
         self.misfits += misfits;
+        self.dead_topics += dead_topics;
+        self.cycles += cycles;
     }
 
-    fn all(&mut self) -> [&mut u64; 34] {
+    fn all(&mut self) -> [&mut u64; 36] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -111,10 +117,12 @@ impl Met {
             &mut self.routed,
             &mut self.changed,
             &mut self.misfits,
+            &mut self.dead_topics,
+            &mut self.cycles,
         ]
     }
 
-    fn values(&self) -> [u64; 34] {
+    fn values(&self) -> [u64; 36] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

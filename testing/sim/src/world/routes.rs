@@ -31,6 +31,10 @@ impl World {
     /// Brings back what was read first.
     pub(super) fn bring_back(&mut self) {
         let Some(Read::Route(topic, items)) = self.reads.pop_front() else { return };
+        // What finds no room is tried again after a while: that far it does not come here.
+        if self.tight {
+            self.make_room();
+        }
         let now = self.now;
         self.say(|| format!("{now} routes {items:?} of {topic:?}"));
         let command = Command::Route { topic, items };
