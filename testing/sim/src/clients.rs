@@ -1,6 +1,7 @@
 //! Clients and what they ask. They know only what they were told, and forget nothing: old tokens are tried again.
 
 mod specs;
+pub(crate) mod topics;
 
 use std::rc::Rc;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
 use malote_engine::{ConsumerId, Wants};
 use malote_model::{
-    Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Refusal, Seq,
+    Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Refusal, Seq,
     SessionId, Sessions, Settlement, Timestamp, Value, When,
 };
 
@@ -39,6 +40,7 @@ pub struct Clients {
     pub queues: Vec<(QueueName, QueueSpec)>,
     /// Of those that come and go, the ones that are there.
     passing: Vec<QueueName>,
+    subscriptions: Vec<QueueName>,
     next_consumer: u64,
     next_connection: u64,
     next_message: u64,
@@ -87,8 +89,16 @@ impl Clients {
             ..Client::default()
         };
         let clients = (0..4).map(client).collect();
-        let passing = Vec::new();
-        Self { clients, queues, passing, next_consumer: 1, next_connection: 100, next_message: 1 }
+        let (passing, subscriptions) = (Vec::new(), Vec::new());
+        Self {
+            clients,
+            queues,
+            passing,
+            subscriptions,
+            next_consumer: 1,
+            next_connection: 100,
+            next_message: 1,
+        }
     }
 
     fn consumer(&mut self) -> ConsumerId {
@@ -151,6 +161,8 @@ impl Clients {
         let who = rng.below(this.clients.len() as u64) as usize;
         this.passing = [PASSING, PRIVATE].map(name).into();
         this.passing.retain(|name| state.queues.contains_key(name));
+        let subscriptions = state.queues.keys().filter(|name| name.subscription_of().is_some());
+        this.subscriptions = subscriptions.cloned().collect();
         let ask = loop {
             if let Some(ask) = this.one(rng, who, now, state) {
                 break ask;
@@ -173,7 +185,7 @@ impl Clients {
                 .collect();
             let (name, dedup, known) = pick(rng, &known)?;
             let at = known.at + dedup.window_ms - rng.below(2);
-            let again = Ask::Send { items: vec![((*name).clone(), known.letter.clone())] };
+            let again = Ask::Send { items: vec![((*name).clone().into(), known.letter.clone())] };
             return Some((at.max(now), vec![(0, again)]));
         }
         // The last consumers of a queue leave, and perhaps another comes before the turn ends.
@@ -202,6 +214,9 @@ impl Clients {
     }
 
     fn queue(&self, rng: &mut Rng) -> QueueName {
+        if let Some(queue) = pick(rng, &self.subscriptions).filter(|_| rng.chance(25)) {
+            return if rng.chance(12) { queue.dead_letters() } else { queue.clone() };
+        }
         let n = rng.below(self.queues.len() as u64 + 2) as usize;
         let passing = name(if n == self.queues.len() { PASSING } else { PRIVATE });
         let there = self.passing.contains(&passing) || rng.chance(10);
@@ -211,13 +226,20 @@ impl Clients {
     }
 
     fn message(&mut self, rng: &mut Rng, queue: &QueueName, state: &State, now: u64) -> Rc<Letter> {
+        let queue = state.queues.get(queue);
+        let wants = queue.is_some_and(|q| q.sessioned());
+        let known = queue.is_some_and(|q| q.spec.dedup.is_some());
+        self.letter(rng, wants, known, now)
+    }
+
+    /// A message, in a session if that is wanted, and with a key if that is remembered.
+    fn letter(&mut self, rng: &mut Rng, wants: bool, known: bool, now: u64) -> Rc<Letter> {
         let number = self.next_message;
         self.next_message += 1;
         let len = [0, 20, 200, 1500][rng.below(4) as usize];
         // A body that others have, too, and an id that nobody knows: only the content tells.
         let (id_given, salt) = if rng.chance(15) { (true, rng.below(8)) } else { (false, number) };
         let bytes: Vec<u8> = (0..len).map(|i: u64| (salt * 31 + i) as u8).collect();
-        let wants = state.queues.get(queue).is_some_and(|q| q.sessioned());
         let session = (wants || rng.chance(10)).then(|| session(SESSIONS[rng.below(4) as usize]));
         let session = session.filter(|_| !rng.chance(2));
         let when = match rng.below(20) {
@@ -231,8 +253,7 @@ impl Clients {
         }
         let body = Body { bytes: Bytes::from(bytes), kind: BodyKind::Bytes };
         let message_id = Some(format!("m{number}"));
-        let subject = rng.chance(20).then(|| "a subject".to_owned());
-        let known = state.queues.get(queue).is_some_and(|q| q.spec.dedup.is_some());
+        let subject = rng.chance(30).then(|| topics::SUBJECT.to_owned());
         let keyed = !id_given && rng.chance(if known { 60 } else { 10 });
         let dedup_id = keyed.then(|| format!("key {}", rng.below(KEYS)));
         let priority = if rng.chance(40) { rng.below(12) as u8 } else { 0 };
@@ -247,6 +268,7 @@ impl Clients {
             dedup_id,
             priority,
             ttl_ms,
+            key: topics::key(rng),
             ..Message::default()
         };
         Rc::new(Letter::new(message, id_given))
@@ -259,12 +281,15 @@ impl Clients {
         now: u64,
         several: bool,
         count: u64,
-    ) -> Vec<(QueueName, Rc<Letter>)> {
-        let queue = self.queue(rng);
+    ) -> Vec<(Address, Rc<Letter>)> {
+        let to = self.address(rng);
         let items = (0..count).map(|_| {
-            let queue = if several { self.queue(rng) } else { queue.clone() };
-            let message = self.message(rng, &queue, state, now);
-            (queue, message)
+            let to = if several { self.address(rng) } else { to.clone() };
+            let message = match &to {
+                Address::Queue(queue) => self.message(rng, queue, state, now),
+                Address::Topic(topic) => self.publication(rng, topic, state, now),
+            };
+            (to, message)
         });
         items.collect()
     }
@@ -457,6 +482,7 @@ impl Clients {
                 let message = self.message(rng, &to, state, now);
                 Ask::Replace { from, seq, to, message }
             }
+            96..98 if rng.chance(30) => Ask::Topic(self.topic(rng, state)?),
             97..98 if rng.chance(20) => Ask::Purge { queue: self.queue(rng) },
             97..98 => self.admin(rng, who, state, now)?,
             98..99 => {

@@ -5,6 +5,9 @@
 //! What may be decided when is in `decide`; what changes do is in `apply`; nothing here knows how the engine does it.
 
 mod apply;
+mod topic;
+
+pub use topic::{Topic, Via, Way};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +18,7 @@ use malote_engine::journal::Pos;
 use malote_engine::{Outgoing, Totals};
 use malote_model::{
     Changes, DeadReason, Durability, LeaseToken, Message, Overflow, Properties, QueueName,
-    QueueSpec, SessionId,
+    QueueSpec, Rule, SessionId, TopicName, TopicSpec,
 };
 
 /// A message as somebody sends it.
@@ -89,11 +92,17 @@ pub struct Msg {
     pub released: u32,
     /// When it entered its queue.
     pub at: u64,
+    /// How long it lives where it comes to next, by its own word. Dead letters have forgotten it.
+    pub ttl_ms: Option<u64>,
     /// When it expires by its own word.
     pub own_expiry: Option<u64>,
     /// Its queue had a time to live when it came: the moment is known exactly.
     pub timed: bool,
     pub dead: Option<Dead>,
+    /// Whence it came, so that it does not go in circles.
+    pub way: Way,
+    /// Another routing key than it was sent with.
+    pub key: Option<String>,
     /// Nobody may be given it before this is durable.
     pub rests: Pos,
 }
@@ -108,6 +117,10 @@ pub struct Dead {
     pub failed: u32,
     /// How its last lease ended.
     pub cause: Cause,
+    /// Where it died so far.
+    pub way: Way,
+    /// Another routing key from now on.
+    pub key: Option<String>,
 }
 
 /// Something in somebody's hands.
@@ -146,6 +159,8 @@ pub struct Session {
 pub struct Queue {
     pub spec: QueueSpec,
     pub owner: Option<QueueName>,
+    /// Tells it from others that had its name.
+    pub born: Pos,
     pub paused: bool,
     pub next_seq: u64,
     pub msgs: BTreeMap<u64, Msg>,
@@ -177,6 +192,9 @@ pub struct Known {
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub queues: BTreeMap<QueueName, Queue>,
+    pub topics: BTreeMap<TopicName, Topic>,
+    /// What topics have not routed yet, by the names that only the engine can give.
+    pub inboxes: BTreeMap<QueueName, Queue>,
     pub leases: BTreeMap<LeaseToken, Lease>,
 }
 
@@ -199,6 +217,7 @@ pub enum End {
     Replaced,
     Expired,
     Overflowed,
+    Unrouted,
 }
 
 /// Why a message went from one place to another.
@@ -234,6 +253,8 @@ pub enum Ev {
     Put {
         queue: QueueName,
         msg: Box<Msg>,
+        /// The topic that it came through.
+        via: Option<Via>,
     },
     Gone {
         queue: QueueName,
@@ -286,6 +307,30 @@ pub enum Ev {
         session: SessionId,
         state: Option<Bytes>,
     },
+    DeclareTopic {
+        name: TopicName,
+        spec: TopicSpec,
+    },
+    DeleteTopic {
+        name: TopicName,
+    },
+    Bind {
+        topic: TopicName,
+        queue: QueueName,
+        rule: Box<Rule>,
+    },
+    Unbind {
+        topic: TopicName,
+        queue: QueueName,
+        rule: String,
+    },
+    /// A message goes from a topic's inbox to everyone who takes it as it is.
+    Route {
+        topic: TopicName,
+        seq: u64,
+        to: Vec<(QueueName, u64)>,
+        at: u64,
+    },
     /// The broker started again.
     Boot,
 }
@@ -319,6 +364,7 @@ impl Queue {
         Self {
             spec,
             owner,
+            born: eager,
             paused: false,
             next_seq: 1,
             msgs,
@@ -423,9 +469,15 @@ impl Queue {
 
     /// What the queue knows of a message that is sent to it.
     pub fn known(&self, letter: &Letter, now: u64) -> Option<Known> {
+        let key = letter.key(self.spec.dedup?.content)?;
+        self.known_by(key, letter, now)
+    }
+
+    /// The same, by a key that somebody else made.
+    pub fn known_by(&self, key: Vec<u8>, letter: &Letter, now: u64) -> Option<Known> {
         let dedup = self.spec.dedup?;
         let session = letter.message.session.clone().filter(|_| dedup.per_session);
-        let known = self.seen.get(&(letter.key(dedup.content)?, session))?;
+        let known = self.seen.get(&(key, session))?;
         (now < known.at + dedup.window_ms).then(|| known.clone())
     }
 
@@ -469,11 +521,13 @@ impl Queue {
 
 impl State {
     pub fn queue(&self, name: &QueueName) -> &Queue {
-        self.queues.get(name).unwrap_or_else(|| panic!("the model has no queue {name}"))
+        let queue = self.queues.get(name).or_else(|| self.inboxes.get(name));
+        queue.unwrap_or_else(|| panic!("the model has no queue {name}"))
     }
 
     fn queue_mut(&mut self, name: &QueueName) -> &mut Queue {
-        self.queues.get_mut(name).unwrap_or_else(|| panic!("the model has no queue {name}"))
+        let queue = self.queues.get_mut(name).or_else(|| self.inboxes.get_mut(name));
+        queue.unwrap_or_else(|| panic!("the model has no queue {name}"))
     }
 
     /// A lease that is good now.

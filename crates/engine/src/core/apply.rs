@@ -418,6 +418,10 @@ impl Core {
             // Nobody can have used it while the broker was not there.
             self.used(id, now);
             self.arm_idle(id);
+            // What waits to go on, in an inbox or on its way to another queue, was offered to nobody since the start.
+            if self.queues.get(&id).is_some_and(|q| q.keeps_all()) {
+                self.touch(id);
+            }
         }
     }
 

@@ -137,20 +137,29 @@ impl Turn<'_> {
         let key = message.dedup_key(t.spec.dedup.is_some_and(|dedup| dedup.content));
         self.check_keys(key.filter(|_| t.spec.dedup.is_some()))?;
         let later = self.is_later(message);
+        let again = self.core.published(topic, key, self.now.0);
         let mut copies = Copies::default();
         if let Some(facts) = message.facts.as_deref()
             && !later
-            && !self.core.published(topic, key, self.now.0)
+            && !again
         {
             copies = self.core.copies(topic, facts, self.now, &Way::default());
         }
-        let mut durable = later || !copies.misfits.is_empty();
-        let plain = copies.plain.iter().map(|&queue| (queue, message));
-        let changed = copies.changed.iter().map(|(queue, copy)| (*queue, copy));
-        for (queue, copy) in plain.chain(changed) {
+        // That it is a duplicate rests on the first one, whose copies may be durable.
+        let mut durable = later || again || !copies.misfits.is_empty();
+        // A queue that knows it gets no copy, and needs no room for it.
+        let session = message.session.as_ref();
+        let seen = |queue: QueueId| {
+            key.is_some_and(|key| self.core.seen(queue, key, session, self.now.0).is_some())
+        };
+        let plain = copies.plain.iter().map(|&queue| (queue, message, seen(queue)));
+        let changed = copies.changed.iter().map(|(queue, copy)| (*queue, copy, false));
+        for (queue, copy, seen) in plain.chain(changed) {
             let Some(q) = self.core.queues.get(&queue) else { continue };
             self.check_size(q, copy)?;
-            filling.add(queue, q, copy.size() as u64)?;
+            if !seen {
+                filling.add(queue, q, copy.size() as u64)?;
+            }
             durable |= q.durable();
         }
         let room = message.size() + copies.room();
@@ -183,14 +192,11 @@ impl Turn<'_> {
         let count = copies.len() as u32;
         let mut places: SmallVec<[Placed; 1]> =
             copies.plain.iter().map(|&queue| self.place(queue, &message)).collect();
-        for (queue, _) in &copies.misfits {
-            let dead = self.core.queues.get(queue).map_or(*queue, |q| q.dead);
-            places.push(Placed { due: Timestamp(0), ..self.place(dead, &message) });
-        }
+        let misfits = self.misfit_places(&copies.misfits);
+        places.extend_from_slice(&misfits);
         let size = message.size() as u32;
         let mut body_at = None;
         if !places.is_empty() {
-            let misfits = places[copies.plain.len()..].to_vec();
             let pos = self.commit_sent(places, message, key, Some(topic), None);
             body_at = Some(pos);
             for (place, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
@@ -203,6 +209,18 @@ impl Turn<'_> {
             body_at.get_or_insert(pos);
         }
         Receipt { seq: Seq(0), duplicate: false, copies: count }
+    }
+
+    /// Places in dead-letter sets: a queue may have more than one misfit of a message.
+    fn misfit_places(&self, misfits: &[(QueueId, DeadReason)]) -> Vec<Placed> {
+        let mut places: Vec<Placed> = Vec::with_capacity(misfits.len());
+        for (queue, _) in misfits {
+            let Some(dead) = self.core.queues.get(queue).map(|q| q.dead) else { continue };
+            let next = self.last_seq(dead) + 1;
+            let earlier = places.iter().filter(|place| place.queue == dead).count() as u64;
+            places.push(Placed { queue: dead, seq: next + earlier, due: Timestamp(0) });
+        }
+        places
     }
 
     /// The next place of a queue, and when a message that comes in now is due there.
@@ -288,7 +306,8 @@ impl Turn<'_> {
         let cause = Cause::Released;
         let why = Why::Dead { reason, source, receives: 0, failed: 0, cause };
         let way = Way { home: Some(queue), ..Way::default() };
-        let kept = Kept { session, way, ..Kept::default() };
+        let priority = self.core.queues.get(&dead).map_or(0, |q| q.index.priority(seq));
+        let kept = Kept { session, priority, way, ..Kept::default() };
         self.commit_moved((dead, seq), from, smallvec![place], size, kept, why, false);
     }
 
@@ -383,30 +402,26 @@ impl Turn<'_> {
     ) -> Result<(), Refusal> {
         let Some(inbox) = self.core.queues.get(&topic) else { return Ok(()) };
         let Some((_, size)) = inbox.index.get(from_seq) else { return Ok(()) };
-        let kept = inbox.kept.get(&from_seq).cloned().unwrap_or_default();
+        let mut kept = inbox.kept.get(&from_seq).cloned().unwrap_or_default();
+        // Queues without sessions forgot it on the way here; where it goes now it may count.
+        kept.session = message.session.clone();
         let home = kept.way.home;
         let copies = self.core.copies(topic, message, self.now, &kept.way);
         self.begin(copies.room())?;
         let here = (topic, from_seq);
         let changed = !copies.changed.is_empty();
-        for (queue, copy) in copies.changed {
-            let places = smallvec![self.place(queue, &copy)];
-            self.commit_sent(places, copy, None, Some(topic), Some(from));
-        }
-        let now = |queue: QueueId| {
-            let q = self.core.queues.get(&queue);
+        let now_in = |core: &Core, queue: QueueId| {
+            let q = core.queues.get(&queue);
             Placed { queue, seq: q.map_or(0, |q| q.next_seq), due: Timestamp(0) }
         };
+        for (queue, copy) in copies.changed {
+            let places = smallvec![now_in(self.core, queue)];
+            self.commit_sent(places, copy, None, Some(topic), Some(from));
+        }
+        let now = |queue: QueueId| now_in(self.core, queue);
         let mut places: SmallVec<[Placed; 1]> = copies.plain.iter().map(|&q| now(q)).collect();
-        let misfits: Vec<_> = copies
-            .misfits
-            .into_iter()
-            .filter_map(|(queue, reason)| {
-                let dead = self.core.queues.get(&queue)?.dead;
-                Some((now(dead), queue, reason))
-            })
-            .collect();
-        places.extend(misfits.iter().map(|(place, ..)| *place));
+        let misfits = self.misfit_places(&copies.misfits);
+        places.extend_from_slice(&misfits);
         // Nobody may have a dead letter, or only those in whose hands it died: where it died keeps it.
         let lost = home.filter(|_| places.is_empty() && !changed);
         if let Some((home, q)) = lost.and_then(|id| Some((id, self.core.queues.get(&id)?))) {
@@ -426,7 +441,7 @@ impl Turn<'_> {
         }
         let session = kept.session.clone();
         self.commit_moved(here, from, places, size, kept, Why::Routed, false);
-        for (place, queue, reason) in misfits {
+        for (place, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
             let Some(pos) = self.core.queues.get(&place.queue).and_then(|q| q.pos(place.seq))
             else {
                 continue;

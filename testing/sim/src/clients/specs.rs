@@ -18,9 +18,10 @@ pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let lock_ms = [500, 2000, 5000, 30_000][rng.below(4) as usize];
     let failed_max = [None, Some(1), Some(2), Some(3)][rng.below(4) as usize];
     let receives_max = [None, None, Some(2), Some(4)][rng.below(4) as usize];
-    let dead_letter = match rng.below(4) {
+    let dead_letter = match rng.below(6) {
         0 => DeadLetterTarget::Drop,
         1 => DeadLetterTarget::Queue(name("graves")),
+        2 | 3 => super::topics::dead_letter(rng),
         _ => DeadLetterTarget::Own,
     };
     let durability = if rng.chance(20) { Durability::Relaxed } else { Durability::Fsync };

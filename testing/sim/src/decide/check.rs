@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use malote_engine::Wants;
 use malote_model::{
-    DeadLetterTarget, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Sessions,
+    Address, DeadLetterTarget, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Sessions,
 };
 
 use super::{Ask, Model};
@@ -170,28 +170,51 @@ impl Model {
                 msg.ok_or(Refusal::MessageNotFound { queue: from.clone(), seq: *seq, what: "" })?;
                 self.check_letter(to, message)
             }
+            Ask::Topic(ask) => self.check_topic(ask),
         }
     }
 
     /// Every message, and that all of them find room where that is asked for.
-    pub(super) fn check_send(&self, items: &[(QueueName, Rc<Letter>)]) -> Result<(), Refusal> {
-        let mut filled: BTreeMap<&QueueName, (u64, u64)> = BTreeMap::new();
-        for (name, letter) in items {
-            self.check_letter(name, letter)?;
-            let q = self.state.queue(name);
-            let known = q.known(letter, self.now);
-            // Where messages are refused, windows do not grow: what is known is known.
-            if q.drops() || known.is_some() {
-                continue;
-            }
-            let (count, bytes) = filled.entry(name).or_insert_with(|| q.filled(self.now));
-            (*count, *bytes) = (*count + 1, *bytes + letter.size());
-            for (field, have, limit) in
-                [("length_max", *count, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)]
-            {
-                if let Some(limit) = limit.filter(|&limit| have > limit) {
-                    return Err(Refusal::QueueFull { queue: name.clone(), field, limit });
+    pub(super) fn check_send(&self, items: &[(Address, Rc<Letter>)]) -> Result<(), Refusal> {
+        let mut filled: BTreeMap<QueueName, (u64, u64)> = BTreeMap::new();
+        for (to, letter) in items {
+            let going = match to {
+                Address::Queue(name) => {
+                    self.check_letter(name, letter)?;
+                    // Where messages are refused, windows do not grow: what is known is known.
+                    let new = self.state.queue(name).known(letter, self.now).is_none();
+                    if new { vec![(name.clone(), letter.clone())] } else { Vec::new() }
                 }
+                Address::Topic(name) if self.state.topics.contains_key(name) => {
+                    self.takers(name, letter)
+                }
+                Address::Topic(name) => {
+                    return Err(Refusal::TopicNotFound { topic: name.clone() });
+                }
+            };
+            going.iter().try_for_each(|(name, copy)| self.check_room(name, copy, &mut filled))?;
+        }
+        Ok(())
+    }
+
+    /// One more message finds room, after those that went before it.
+    fn check_room(
+        &self,
+        name: &QueueName,
+        letter: &Letter,
+        filled: &mut BTreeMap<QueueName, (u64, u64)>,
+    ) -> Result<(), Refusal> {
+        let q = self.state.queue(name);
+        if q.drops() {
+            return Ok(());
+        }
+        let (count, bytes) = filled.entry(name.clone()).or_insert_with(|| q.filled(self.now));
+        (*count, *bytes) = (*count + 1, *bytes + letter.size());
+        for (field, have, limit) in
+            [("length_max", *count, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)]
+        {
+            if let Some(limit) = limit.filter(|&limit| have > limit) {
+                return Err(Refusal::QueueFull { queue: name.clone(), field, limit });
             }
         }
         Ok(())

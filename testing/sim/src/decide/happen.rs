@@ -8,7 +8,10 @@ use malote_model::{
 
 use super::check::check_session;
 use super::{Consumer, Model, Need};
-use crate::model::{Cause, Dead, End, Ev, Lease, Place, What, Why};
+use crate::model::{Cause, Dead, End, Ev, Lease, Place, Way, What, Why};
+
+/// A message that died in so many queues goes no further.
+const DIED_IN_MAX: usize = 16;
 
 impl Model {
     pub(super) fn settle(
@@ -144,6 +147,15 @@ impl Model {
         let msg = &q.msgs[&seq];
         let asked = matches!(reason, DeadReason::Asked { .. });
         let own = queue.dead_letters();
+        let here = (queue.clone(), q.born);
+        let mut way = Way { hops: 0, home: Some(here.clone()), ..msg.way.clone() };
+        // Somebody who says so may mean it to come round again.
+        match asked {
+            true => way.died_in.clear(),
+            false if way.died_in.contains(&here) || way.died_in.len() == DIED_IN_MAX => {}
+            false => way.died_in.push(here),
+        }
+        let (mut key, is_long) = (None, way.died_in.len() == DIED_IN_MAX);
         let to = match &q.spec.dead_letter {
             _ if q.owner.is_some() => own,
             DeadLetterTarget::Drop if !asked => {
@@ -155,14 +167,21 @@ impl Model {
                 return self.note(Ev::Gone { queue: queue.clone(), seq, end });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
-            DeadLetterTarget::Topic { .. } => unreachable!("there are no topics"),
+            DeadLetterTarget::Topic { topic, key: new } => {
+                key = new.clone();
+                let goes_on = self.state.topics.contains_key(topic) && !is_long;
+                if goes_on { QueueName::inbox(topic) } else { own }
+            }
             DeadLetterTarget::Queue(target) => {
                 let fits = self.state.queues.get(target).is_some_and(|q| {
-                    check_session(target, &q.spec.sessions, msg.session.as_ref()).is_ok()
+                    let circle = way.died_in.contains(&(target.clone(), q.born));
+                    let takes = check_session(target, &q.spec.sessions, msg.session.as_ref());
+                    takes.is_ok() && !circle && !is_long
                 });
                 if fits { target.clone() } else { own }
             }
         };
+        self.happened.dead_topics += u64::from(to.is_inbox());
         let from = q.owner.clone().unwrap_or(queue.clone());
         // The delivery that was once too often counts.
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
@@ -173,6 +192,8 @@ impl Model {
             receives: msg.receives,
             failed: msg.failed + u32::from(limit),
             cause,
+            way,
+            key,
         };
         let to_seq = self.state.queue(&to).next_seq;
         let (at, why) = (self.now, Why::Dead(dead));

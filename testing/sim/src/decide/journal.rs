@@ -62,8 +62,15 @@ impl Model {
     pub fn hear(&mut self, groups: &[Group]) {
         for event in groups.iter().flat_map(|group| &group.events) {
             if let Event::Declared { queue, dead, name, .. } = event {
+                // After a crash, numbers are given anew.
+                self.topic_names.retain(|id, _| id != queue && id != dead);
                 self.names.insert(*queue, name.clone());
                 self.names.insert(*dead, name.dead_letters());
+            }
+            if let Event::TopicDeclared { topic, name, .. } = event {
+                self.names.insert(*topic, QueueName::inbox(name));
+                self.topic_names.retain(|_, other| other != name);
+                self.topic_names.insert(*topic, name.clone());
             }
         }
     }
@@ -94,6 +101,15 @@ impl Model {
             }
         }
         all
+    }
+
+    /// What a group put where.
+    pub(super) fn put_in(&self, group: &Group) -> BTreeSet<(QueueName, u64)> {
+        let places = group.events.iter().flat_map(|event| match event {
+            Event::Sent(sent) => sent.places.as_slice(),
+            _ => &[],
+        });
+        places.map(|place| (self.name(place.queue), place.seq)).collect()
     }
 
     /// What made a group happen that nobody asked for.
@@ -142,10 +158,14 @@ impl Model {
             // A copy: nobody notices.
             Event::Kept(_) => {}
             Event::Booted { .. } => panic!("the broker starts once"),
-            Event::TopicDeclared { .. }
-            | Event::TopicDeleted { .. }
-            | Event::Bound { .. }
-            | Event::Unbound { .. } => unreachable!("there are no topics"),
+            Event::TopicDeclared { name, spec, .. } => out.push(format!("topic {name} {spec:?}")),
+            Event::TopicDeleted { topic } => out.push(format!("delete {}", name(topic))),
+            Event::Bound { topic, queue, rule } => {
+                out.push(format!("bind {} {} {rule:?}", name(topic), name(queue)));
+            }
+            Event::Unbound { topic, queue, rule } => {
+                out.push(format!("unbind {} {} {rule}", name(topic), name(queue)));
+            }
             Event::Declared { name, spec, .. } => out.push(format!("declare {name} {spec:?}")),
             Event::Updated { queue, spec } => out.push(format!("update {} {spec:?}", name(queue))),
             Event::Deleted { queue } => out.push(format!("delete {}", name(queue))),
@@ -200,8 +220,26 @@ impl Model {
 }
 
 /// A change that is about to happen to this state, in the journal's words.
-pub(super) fn words(state: &State, ev: &Ev) -> String {
+pub(super) fn words(state: &State, ev: &Ev) -> Vec<String> {
+    if let Ev::Route { topic, seq, to, .. } = ev {
+        let from = QueueName::inbox(topic);
+        let one = |(to, to_seq): &(QueueName, u64)| format!("move {from} {seq} to {to} {to_seq} along");
+        return to.iter().map(one).collect();
+    }
+    vec![one_word(state, ev)]
+}
+
+fn one_word(state: &State, ev: &Ev) -> String {
     match ev {
+        Ev::Route { .. } => unreachable!("it has several"),
+        Ev::DeclareTopic { name, spec } => format!("topic {name} {spec:?}"),
+        Ev::DeleteTopic { name } => format!("delete {}", QueueName::inbox(name)),
+        Ev::Bind { topic, queue, rule } => {
+            format!("bind {} {queue} {rule:?}", QueueName::inbox(topic))
+        }
+        Ev::Unbind { topic, queue, rule } => {
+            format!("unbind {} {queue} {rule}", QueueName::inbox(topic))
+        }
         Ev::Declare { name, spec } => format!("declare {name} {spec:?}"),
         Ev::Update { name, spec, .. } => format!("update {name} {spec:?}"),
         Ev::Delete { name } => format!("delete {name}"),

@@ -7,27 +7,31 @@ mod check;
 mod happen;
 mod journal;
 mod life;
+mod send;
 mod time;
 mod together;
+mod topics;
 
 pub use journal::Group;
 pub use together::{SetState, Settle};
+pub use topics::TopicAsk;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::discriminant;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::command::{Accept, Attach, Grant, MoveWhy, Receipt, Reply};
+use malote_engine::command::{Accept, Attach, Grant, MoveWhy, Reply};
 use malote_engine::event::QueueId;
 use malote_engine::journal::Pos;
 use malote_engine::{ConsumerId, Held, Wants};
 use malote_model::{
-    Changes, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement, When,
+    Address, Changes, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
+    TopicName,
 };
 
 use self::life::Life;
-use crate::model::{Cause, End, Ev, Known, Lease, Letter, Msg, Place, State, What, Why};
+use crate::model::{Cause, End, Ev, Lease, Letter, Msg, Place, State, What, Why};
 
 /// What a client asks. The engine's command is made from it.
 #[derive(Clone, Debug)]
@@ -52,10 +56,10 @@ pub enum Ask {
         paused: bool,
     },
     Send {
-        items: Vec<(QueueName, Rc<Letter>)>,
+        items: Vec<(Address, Rc<Letter>)>,
     },
     Commit {
-        sends: Vec<(QueueName, Rc<Letter>)>,
+        sends: Vec<(Address, Rc<Letter>)>,
         settles: Vec<Settle>,
         states: Vec<SetState>,
     },
@@ -120,6 +124,7 @@ pub enum Ask {
         to: QueueName,
         message: Rc<Letter>,
     },
+    Topic(TopicAsk),
 }
 
 /// Why messages move by an operator's hand.
@@ -174,10 +179,13 @@ pub struct Model {
     end: Pos,
     /// Names of the engine's queues.
     pub names: BTreeMap<QueueId, QueueName>,
+    pub topic_names: BTreeMap<QueueId, TopicName>,
     /// What must stand in the journal of this step.
     noted: Vec<String>,
     /// What expired in this group, by the engine's word.
     said_expired: BTreeSet<(QueueName, u64)>,
+    /// What was put where in this group, likewise.
+    said_put: BTreeSet<(QueueName, u64)>,
     /// Since the last start: who used which queue when, and queues whose last consumer left.
     lives: BTreeMap<QueueName, Life>,
     leaving: BTreeSet<QueueName>,
@@ -199,6 +207,16 @@ pub struct Happened {
     /// Queues that went by themselves.
     pub went: u64,
     pub committed: u64,
+    /// Messages that topics took, copies that they made of them at once, and later.
+    pub published: u64,
+    pub copies: u64,
+    pub routed: u64,
+    /// Copies whose headers a rule changed, and those that their queue could not take.
+    pub changed: u64,
+    pub misfits: u64,
+    /// Dead letters that went to topics, and those that nobody might have again.
+    pub dead_topics: u64,
+    pub cycles: u64,
 }
 
 fn refused(answer: &Result<Reply, Refusal>, expected: &Refusal) {
@@ -213,13 +231,14 @@ impl Model {
     pub fn begin(&mut self, now: u64, end: Pos) {
         (self.now, self.end) = (now, end);
         self.said_expired.clear();
+        self.said_put.clear();
     }
 
     fn note(&mut self, ev: Ev) {
         if self.verbose {
             eprintln!("    model: {ev:?}");
         }
-        self.noted.push(journal::words(&self.state, &ev));
+        self.noted.extend(journal::words(&self.state, &ev));
         self.state.apply(&ev, self.end);
         self.log.push_back(Entry { end: self.end, ev });
     }
@@ -498,61 +517,9 @@ impl Model {
                 let (a, b) = (self.done(from), self.done(to));
                 Need { durable: a.durable.max(b.durable), written: a.written }
             }
+            (Ask::Topic(ask), reply) => self.topic_effect(ask, reply),
             (ask, reply) => panic!("{ask:?} was answered with {reply:?}"),
         }
-    }
-
-    /// Messages go in, or were sent before.
-    fn send(&mut self, items: &[(QueueName, Rc<Letter>)], receipts: &[Receipt]) -> Need {
-        assert_eq!(receipts.len(), items.len(), "one receipt for each");
-        let mut need = Need::default();
-        for ((queue, letter), receipt) in items.iter().zip(receipts) {
-            let q = self.state.queue(queue);
-            let done = match q.known(letter, self.now) {
-                Some(Known { seq, rests, perhaps, .. }) if receipt.duplicate || !perhaps => {
-                    let said = (receipt.seq.0, receipt.duplicate);
-                    assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
-                    self.happened.duplicates += 1;
-                    let durable = if q.durable() { rests } else { Pos::ZERO };
-                    Need { durable, written: Pos::ZERO }
-                }
-                _ => {
-                    assert!(!receipt.duplicate, "{queue} knows nothing of {letter:?}");
-                    self.put(queue, letter, receipt.seq);
-                    self.done(queue)
-                }
-            };
-            need = need.and(done);
-        }
-        need
-    }
-
-    fn put(&mut self, queue: &QueueName, letter: &Rc<Letter>, seq: Seq) {
-        let q = self.state.queue(queue);
-        assert_eq!(seq.0, q.next_seq, "sequences are dense");
-        let message = &letter.message;
-        let place = match message.when {
-            When::Now if q.spec.delay_ms > 0 => Place::Here { due: self.now + q.spec.delay_ms },
-            When::Delay(ms) if ms > 0 => Place::Here { due: self.now + ms },
-            When::At(at) if at.0 > self.now => Place::Scheduled { due: at.0 },
-            When::Now | When::Delay(_) | When::At(_) => Place::Here { due: 0 },
-        };
-        let lives = !matches!(place, Place::Scheduled { .. });
-        let msg = Msg {
-            sent: letter.clone(),
-            properties: message.properties.clone(),
-            session: message.session.clone().filter(|_| q.sessioned()),
-            place,
-            receives: 0,
-            failed: 0,
-            released: 0,
-            at: self.now,
-            own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
-            timed: false,
-            dead: None,
-            rests: Pos::ZERO,
-        };
-        self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg) });
     }
 
     fn attach(&mut self, attach: &Attach, once: Option<(u64, u64)>) {

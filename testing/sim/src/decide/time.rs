@@ -51,7 +51,7 @@ impl Model {
         for (token, lease) in &self.state.leases {
             assert!(lease.hold.is_some() || lease.until > now, "{token} is over: {lease:?}");
         }
-        for (name, q) in &self.state.queues {
+        for (name, q) in self.state.queues.iter().chain(&self.state.inboxes) {
             assert!(!idle.contains(name), "{name} was idle for too long");
             for (seq, msg) in &q.msgs {
                 let due = matches!(msg.place, Place::Scheduled { due } if due <= now);
@@ -67,6 +67,7 @@ impl Model {
     pub fn take_up(&mut self, now: u64, group: &Group) {
         self.begin(now, group.end);
         self.said_expired = self.expired_in(group);
+        self.said_put = self.put_in(group);
     }
 
     fn end_any(&mut self, token: malote_model::LeaseToken, cause: Cause) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use malote_engine::command::Receipt;
-use malote_model::{LeaseToken, QueueName, Refusal, Settlement};
+use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement};
 
 use super::{Model, Need};
 use crate::model::Letter;
@@ -19,7 +19,7 @@ impl Model {
     /// One lease that is over, or of another queue, refuses all of it.
     pub(super) fn check_commit(
         &self,
-        sends: &[(QueueName, Rc<Letter>)],
+        sends: &[(Address, Rc<Letter>)],
         settles: &[Settle],
         states: &[SetState],
     ) -> Result<(), Refusal> {
@@ -54,7 +54,7 @@ impl Model {
     /// States first, for a delayed return may end the hold; such returns last; then what is sent.
     pub(super) fn commit(
         &mut self,
-        sends: &[(QueueName, Rc<Letter>)],
+        sends: &[(Address, Rc<Letter>)],
         settles: &[Settle],
         states: &[SetState],
         receipts: &[Receipt],

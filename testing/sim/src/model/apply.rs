@@ -3,7 +3,7 @@
 use malote_engine::journal::Pos;
 use malote_model::{Changes, DeadReason, QueueName, QueueSpec, SessionId};
 
-use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, What, Why};
+use super::{Cause, End, Ev, Known, Lease, Msg, Place, Queue, State, Via, Way, What, Why};
 
 impl State {
     /// Takes in one change that stands in a group ending at `pos`.
@@ -25,6 +25,9 @@ impl State {
                     self.queues.remove(name);
                     self.leases.retain(|_, lease| lease.queue != *name);
                 }
+                for topic in self.topics.values_mut() {
+                    topic.rules.remove(name);
+                }
             }
             Ev::Purge { queue } => {
                 let q = self.queue_mut(queue);
@@ -35,12 +38,15 @@ impl State {
                 let q = self.queue_mut(queue);
                 (q.paused, q.eager) = (*paused, pos);
             }
-            Ev::Put { queue, msg } => {
+            Ev::Put { queue, msg, via } => {
+                if let Some(via) = via {
+                    self.published(queue, msg, via, pos);
+                }
                 let q = self.queue_mut(queue);
                 let mut msg = (**msg).clone();
                 msg.rests = pos;
                 q.come(&mut msg);
-                q.remember(&msg, pos);
+                q.remember(&msg, via.as_ref(), pos);
                 q.msgs.insert(q.next_seq, msg);
                 q.next_seq += 1;
                 q.totals.sent += 1;
@@ -124,13 +130,18 @@ impl State {
                 msg.change(changes, pos);
                 (msg.receives, msg.failed, msg.released) = (0, 0, 0);
                 (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
-                msg.dead = match why {
-                    Why::Dead(dead) => Some(dead.clone()),
-                    Why::Due | Why::Redriven => None,
-                };
+                msg.dead = None;
+                match why {
+                    Why::Dead(dead) => {
+                        (msg.way, msg.dead) = (dead.way.clone(), Some(dead.clone()));
+                        msg.key = dead.key.clone().or(msg.key);
+                    }
+                    Why::Redriven => msg.way = Way::default(),
+                    Why::Due => {}
+                }
                 // A scheduled message lives from when it is due; a dead letter has no end any more.
-                let ttl_ms = msg.sent.message.ttl_ms.filter(|_| matches!(why, Why::Due));
-                msg.own_expiry = ttl_ms.map(|ttl_ms| at + ttl_ms);
+                msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due));
+                msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
                 let q = self.queue_mut(to);
                 q.come(&mut msg);
                 q.totals.sent += 1;
@@ -159,6 +170,28 @@ impl State {
                 (s.state, s.rests, q.eager) = (state.clone(), pos, pos);
                 self.tidy(queue, session);
             }
+            Ev::DeclareTopic { name, spec } => self.declare_topic(name, spec, pos),
+            Ev::DeleteTopic { name } => {
+                self.topics.remove(name);
+                self.inboxes.remove(&QueueName::inbox(name));
+            }
+            Ev::Bind { topic, queue, rule } => {
+                let topic = self.topic_mut(topic);
+                let rules = topic.rules.entry(queue.clone()).or_default();
+                rules.insert(rule.name.clone(), (**rule).clone());
+                (topic.had_rule, topic.eager) = (true, pos);
+            }
+            Ev::Unbind { topic, queue, rule } => {
+                let topic = self.topic_mut(topic);
+                topic.eager = pos;
+                if let Some(rules) = topic.rules.get_mut(queue) {
+                    rules.remove(rule);
+                    if rules.is_empty() {
+                        topic.rules.remove(queue);
+                    }
+                }
+            }
+            Ev::Route { topic, seq, to, at } => self.routed(topic, *seq, to, *at, pos),
             Ev::Boot => self.boot(),
         }
     }
@@ -192,7 +225,7 @@ impl State {
         exclusive.into_iter().for_each(|name| self.apply(&Ev::Delete { name }, Pos::ZERO));
     }
 
-    fn eager(&mut self, queue: &QueueName, pos: Pos) {
+    pub(super) fn eager(&mut self, queue: &QueueName, pos: Pos) {
         let q = self.queue_mut(queue);
         if q.durable() {
             q.eager = q.eager.max(pos);
@@ -233,17 +266,21 @@ impl State {
 
 impl Queue {
     /// Something comes in.
-    fn come(&mut self, msg: &mut Msg) {
+    pub(super) fn come(&mut self, msg: &mut Msg) {
         msg.timed = self.spec.ttl_ms.is_some();
         if !msg.timed {
             self.untimed_at = msg.at;
         }
     }
 
-    fn remember(&mut self, msg: &Msg, rests: Pos) {
+    fn remember(&mut self, msg: &Msg, via: Option<&Via>, rests: Pos) {
         let Some(dedup) = self.spec.dedup else { return };
         let session = msg.session.clone().filter(|_| dedup.per_session);
-        if let Some(key) = msg.sent.key(dedup.content) {
+        let key = match via {
+            Some(via) => via.key.clone(),
+            None => msg.sent.key(dedup.content),
+        };
+        if let Some(key) = key {
             let (letter, seq) = (msg.sent.clone(), self.next_seq);
             let known = Known { letter, seq, at: msg.at, rests, perhaps: false };
             self.seen.insert((key, session), known);

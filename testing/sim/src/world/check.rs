@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use malote_engine::command::{Command, Grant, MessageState, Peeked, Reply};
 use malote_engine::{QueueFacts, SessionFacts, Stored, read_state};
-use malote_model::{Properties, QueueName, SessionId};
+use malote_model::{Properties, QueueName, Rule, SessionId};
 
 use super::World;
 use crate::model::{Dead, Letter, Msg, Place};
@@ -16,6 +16,14 @@ pub(super) struct Expected {
     pub(super) properties: Properties,
     pub(super) at: u64,
     pub(super) dead: Option<Dead>,
+    pub(super) key: Option<String>,
+}
+
+impl Expected {
+    pub(super) fn of(msg: &Msg) -> Self {
+        let (sent, properties) = (msg.sent.clone(), msg.properties.clone());
+        Self { sent, properties, at: msg.at, dead: msg.dead.clone(), key: msg.key.clone() }
+    }
 }
 
 impl World {
@@ -33,6 +41,36 @@ impl World {
             if self.model.state.queue(&name).sessioned() {
                 self.check_sessions(&name);
             }
+        }
+        self.check_topics();
+    }
+
+    /// Topics, their rules, and what they have not routed yet.
+    fn check_topics(&mut self) {
+        let Ok(Reply::Topics(facts)) = self.look(Command::ListTopics) else {
+            panic!("topics cannot be listed")
+        };
+        let names: Vec<_> = facts.iter().map(|facts| facts.name.clone()).collect();
+        let want: Vec<_> = self.model.state.topics.keys().cloned().collect();
+        assert_eq!(names, want, "the topics");
+        for facts in facts {
+            let (topic, queue, after, max) = (facts.name.clone(), None, None, 1000);
+            let look = Command::Rules { topic, queue, after, max };
+            let Ok(Reply::Rules(rules)) = self.look(look) else { panic!("rules of {facts:?}") };
+            let t = self.model.state.topic(&facts.name);
+            let have: Vec<_> = rules.into_iter().map(|b| (b.queue, b.rule)).collect();
+            let of = |(queue, rules): (&QueueName, &BTreeMap<String, Rule>)| {
+                rules.values().map(|rule| (queue.clone(), rule.clone())).collect::<Vec<_>>()
+            };
+            let want: Vec<_> = t.rules.iter().flat_map(of).collect();
+            assert_eq!(have, want, "rules of {}", facts.name);
+            let inbox = self.model.state.queue(&QueueName::inbox(&facts.name));
+            let later = |msg: &&Msg| matches!(msg.place, Place::Scheduled { .. });
+            let scheduled = inbox.msgs.values().filter(later).count() as u64;
+            let waiting = inbox.msgs.len() as u64 - scheduled;
+            let is = (facts.scheduled, facts.waiting, facts.totals.copies, facts.spec);
+            let want = (scheduled, waiting, t.copies, t.spec.clone());
+            assert_eq!(is, want, "scheduled, waiting, copies, specification of {}", facts.name);
         }
     }
 
@@ -56,12 +94,7 @@ impl World {
             let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed);
             assert_eq!(is, (state, due, msg.receives, msg.failed), "message {seq} of {name}");
             if p.pos < written {
-                let expected = Expected {
-                    sent: msg.sent.clone(),
-                    properties: msg.properties.clone(),
-                    at: msg.at,
-                    dead: msg.dead.clone(),
-                };
+                let expected = Expected::of(msg);
                 match Stored::read_now(&self.journal.segments, p.pos) {
                     Ok(stored) => check_stored(&stored, &expected),
                     Err(_) if self.flipped => {}
@@ -185,9 +218,10 @@ impl World {
 }
 
 fn check_stored(stored: &Stored, expected: &Expected) {
-    let Expected { sent, properties, at, dead } = expected;
+    let Expected { sent, properties, at, dead, key } = expected;
     let mut want = sent.message.clone();
     want.properties = properties.clone();
+    want.key = key.clone().or(want.key);
     want.when = stored.message.when;
     assert_eq!(stored.message, want, "what was read is not what was sent");
     assert_eq!(stored.enqueued_at.0, *at, "when it was enqueued");

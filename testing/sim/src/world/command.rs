@@ -2,18 +2,24 @@
 
 use std::rc::Rc;
 
-use malote_engine::StateChange;
+use malote_engine::{Outgoing, StateChange};
 use malote_engine::command::{Command, ConnectionId, Work};
 
-use malote_model::QueueName;
+use malote_model::Address;
 
-use crate::decide::{Ask, REDRIVE};
+use crate::decide::{Ask, REDRIVE, TopicAsk};
 use crate::model::Letter;
 
 pub(super) fn command_of(ask: &Ask) -> Command {
-    let outgoing = |items: Vec<(QueueName, Rc<Letter>)>| {
-        let outgoing =
-            |(queue, letter): (QueueName, Rc<Letter>)| (queue.into(), letter.outgoing.clone());
+    let outgoing = |items: Vec<(Address, Rc<Letter>)>| {
+        let outgoing = |(to, letter): (Address, Rc<Letter>)| {
+            let outgoing = match to {
+                Address::Queue(_) => letter.outgoing.clone(),
+                Address::Topic(_) => Outgoing::to_topic(letter.message.clone(), letter.id_given)
+                    .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}")),
+            };
+            (to, outgoing)
+        };
         items.into_iter().map(outgoing).collect()
     };
     match ask.clone() {
@@ -56,5 +62,20 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Replace { from, seq, to, message } => {
             Command::Replace { from, seq, to, message: message.outgoing.clone() }
         }
+        Ask::Topic(ask) => topic_command_of(ask),
+    }
+}
+
+fn topic_command_of(ask: TopicAsk) -> Command {
+    match ask {
+        TopicAsk::Declare { name, spec } => Command::DeclareTopic { name, spec: Box::new(spec) },
+        TopicAsk::Subscribe { name, spec, rules } => {
+            Command::Subscribe { name, spec: Box::new(spec), rules }
+        }
+        TopicAsk::Bind { topic, queue, rule } => {
+            Command::Bind { topic, queue, rule: Box::new(rule) }
+        }
+        TopicAsk::Unbind { topic, queue, rule } => Command::Unbind { topic, queue, rule },
+        TopicAsk::Cancel { topic, seqs } => Command::Cancel { from: topic.into(), seqs },
     }
 }

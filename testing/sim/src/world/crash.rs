@@ -77,6 +77,7 @@ impl World {
         (self.core, self.journal, self.disk) = (core, journal, disk);
         (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
         self.turn_chunks.clear();
+        self.reads.clear();
         self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));

@@ -34,6 +34,13 @@ pub struct Met {
     pub copied: u64,
     pub restores: u64,
     pub scrubbed: u64,
+    pub published: u64,
+    pub copies: u64,
+    pub routed: u64,
+    pub changed: u64,
+    pub misfits: u64,
+    pub dead_topics: u64,
+    pub cycles: u64,
 }
 
 impl Met {
@@ -46,16 +53,35 @@ impl Met {
 
     /// Takes over what the model counted.
     pub(super) fn note(&mut self, happened: &mut Happened) {
-        let Happened { duplicates, expired, overflowed, went, committed } =
-            std::mem::take(happened);
+        let Happened {
+            duplicates,
+            expired,
+            overflowed,
+            went,
+            committed,
+            published,
+            copies,
+            routed,
+            changed,
+            misfits,
+            dead_topics,
+            cycles,
+        } = std::mem::take(happened);
         self.duplicates += duplicates;
         self.expired += expired;
         self.overflowed += overflowed;
         self.went += went;
         self.committed += committed;
+        self.published += published;
+        self.copies += copies;
+        self.routed += routed;
+        self.changed += changed;
+        self.misfits += misfits;
+        self.dead_topics += dead_topics;
+        self.cycles += cycles;
     }
 
-    fn all(&mut self) -> [&mut u64; 29] {
+    fn all(&mut self) -> [&mut u64; 36] {
         [
             &mut self.crashes,
             &mut self.power,
@@ -86,10 +112,17 @@ impl Met {
             &mut self.copied,
             &mut self.restores,
             &mut self.scrubbed,
+            &mut self.published,
+            &mut self.copies,
+            &mut self.routed,
+            &mut self.changed,
+            &mut self.misfits,
+            &mut self.dead_topics,
+            &mut self.cycles,
         ]
     }
 
-    fn values(&self) -> [u64; 29] {
+    fn values(&self) -> [u64; 36] {
         let mut copy = *self;
         copy.all().map(|n| *n)
     }

@@ -8,10 +8,12 @@ mod check;
 mod command;
 mod crash;
 mod met;
+mod routes;
 mod upkeep;
 
 use check::Expected;
 use command::command_of;
+use routes::Read;
 pub use met::Met;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +30,7 @@ use malote_engine::journal::{
 use malote_engine::{ConsumerId, Peek, QueueFacts};
 use malote_model::{QueueName, Refusal, Seq, Timestamp};
 
-use crate::clients::Clients;
+use crate::clients::{Clients, topics};
 use crate::decide::{Ask, Group, Model, Need};
 use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
@@ -59,6 +61,8 @@ pub struct World {
     pending: Vec<Pending>,
     asked: BTreeMap<u64, (usize, Ask)>,
     next_request: u64,
+    /// Topics whose messages were read, and not yet brought back.
+    reads: VecDeque<Read>,
     pub clients: Clients,
     hasher: DefaultHasher,
     trace: VecDeque<String>,
@@ -108,6 +112,7 @@ impl World {
             pending: Vec::new(),
             asked: BTreeMap::new(),
             next_request: 1,
+            reads: VecDeque::new(),
             clients,
             hasher: DefaultHasher::new(),
             trace: VecDeque::new(),
@@ -121,6 +126,9 @@ impl World {
         world.model.crash(Pos::ZERO, at);
         for (name, spec) in world.clients.queues.clone() {
             world.turn(vec![(0, Ask::Declare { name, spec, connection: None })]);
+        }
+        for ask in topics::begin(&mut world.rng) {
+            world.turn(vec![(0, Ask::Topic(ask))]);
         }
         world.flush();
         world
@@ -178,8 +186,9 @@ impl World {
                 self.turn(asks);
             }
             440..700 => self.write_one(),
-            700..850 => self.sync(),
-            850..890 => drop(self.journal.keeper.step()),
+            700..830 => self.sync(),
+            830..860 => self.bring_back(),
+            860..890 => drop(self.journal.keeper.step()),
             890..900 | 992.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
@@ -303,6 +312,7 @@ impl World {
         }
         self.model.check_limits(!self.tight);
         self.end_turn();
+        self.check_inboxes();
         self.met.note(&mut self.model.happened);
         self.release();
     }
@@ -410,9 +420,7 @@ impl World {
             let at = durable.max(written);
             let mut expected = Vec::new();
             let need = match &to {
-                To::Route(..) | To::Rewrite(..) => {
-                    unreachable!("there are no topics, and few changes")
-                }
+                To::Route(..) | To::Rewrite(..) => Need::default(),
                 To::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
@@ -456,8 +464,7 @@ impl World {
         let of = |grant: &Grant| {
             let msg = q.msgs.get(&grant.seq.0);
             let msg = msg.unwrap_or_else(|| panic!("{queue} has no {}", grant.seq));
-            let (sent, properties) = (msg.sent.clone(), msg.properties.clone());
-            Expected { sent, properties, at: msg.at, dead: msg.dead.clone() }
+            Expected::of(msg)
         };
         grants.iter().map(of).collect()
     }
@@ -532,7 +539,7 @@ impl World {
                 self.met.granted += grants.len() as u64;
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
-            To::Route(..) | To::Rewrite(..) => unreachable!("there are no topics, and few changes"),
+            To::Route(..) | To::Rewrite(..) => self.read(to),
             To::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");

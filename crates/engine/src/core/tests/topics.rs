@@ -217,3 +217,46 @@ fn queues_and_topics_go_with_what_they_live_for() {
             refused: topic `t` does not exist"#]],
     );
 }
+
+#[test]
+fn what_waits_to_go_on_goes_on_after_a_restart() {
+    check(
+        "queue a to=later \n send a x \n restart \n queue later \n wait 1000 \n facts a \n receive later",
+        expect![[r#"
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            x as a"#]],
+    );
+}
+
+#[test]
+fn a_queue_may_have_more_than_one_misfit_of_a_message() {
+    check(
+        "topic t \n queue t/Subscriptions/s sessions \n bind t t/Subscriptions/s where=all do=SET_x:1 \n send @t now \n send @t later at=1000 \n wait 1000
+        facts t/Subscriptions/s \n restart \n receive t/Subscriptions/s/$deadletterqueue max=9",
+        expect![[r#"
+            2 copies
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 4 sessions 0/0 held 0
+            now as a [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 1], now as b [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 2], later as c [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 5], later as d [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 6]"#]],
+    );
+}
+
+#[test]
+fn a_session_counts_again_where_a_dead_letter_comes_to() {
+    check(
+        "topic t \n queue t/Subscriptions/s sessions \n queue q dead=topic:t \n send q x s=A \n receive q \n dead a \n accept t/Subscriptions/s \n receive t/Subscriptions/s hold=b",
+        expect![[r#"
+            x as a
+            holds A as b until 30000
+            x as c"#]],
+    );
+}
+
+#[test]
+fn a_copy_that_its_queue_knows_needs_no_room() {
+    check(
+        "topic t kind=fanout \n queue q max=1 dedup=1000 \n bind t q \n send @t x \n send @t x \n send @t y",
+        expect![[r#"
+            0 copies
+            refused: queue `q` is full (length_max = 1): receive from it, or raise length_max"#]],
+    );
+}

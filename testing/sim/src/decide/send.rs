@@ -1,0 +1,92 @@
+//! Messages go in: to queues, and through topics.
+
+use std::rc::Rc;
+
+use malote_engine::command::Receipt;
+use malote_engine::journal::Pos;
+use malote_model::{Address, QueueName, Seq, When};
+
+use super::{Model, Need};
+use crate::model::{Ev, Known, Letter, Msg, Place, Via, Way};
+
+impl Model {
+    /// Messages go in, or were sent before.
+    pub(super) fn send(
+        &mut self,
+        items: &[(Address, Rc<Letter>)],
+        receipts: &[Receipt],
+    ) -> Need {
+        assert_eq!(receipts.len(), items.len(), "one receipt for each");
+        let mut need = Need::default();
+        for ((to, letter), receipt) in items.iter().zip(receipts) {
+            let done = match to {
+                Address::Queue(queue) => self.send_to_queue(queue, letter, receipt),
+                Address::Topic(topic) => self.publish(topic, letter, receipt),
+            };
+            need = need.and(done);
+        }
+        need
+    }
+
+    fn send_to_queue(&mut self, queue: &QueueName, letter: &Rc<Letter>, receipt: &Receipt) -> Need {
+        let q = self.state.queue(queue);
+        match q.known(letter, self.now) {
+            Some(Known { seq, rests, perhaps, .. }) if receipt.duplicate || !perhaps => {
+                let said = (receipt.seq.0, receipt.duplicate);
+                assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
+                self.happened.duplicates += 1;
+                let durable = if q.durable() { rests } else { Pos::ZERO };
+                Need { durable, written: Pos::ZERO }
+            }
+            _ => {
+                assert!(!receipt.duplicate, "{queue} knows nothing of {letter:?}");
+                self.put(queue, letter, receipt.seq);
+                self.done(queue)
+            }
+        }
+    }
+
+    pub(super) fn put(&mut self, queue: &QueueName, letter: &Rc<Letter>, seq: Seq) {
+        assert_eq!(seq.0, self.state.queue(queue).next_seq, "sequences are dense");
+        let msg = self.arriving(queue, letter);
+        self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg), via: None });
+    }
+
+    /// A copy that a topic makes.
+    pub(super) fn put_copy(&mut self, queue: &QueueName, letter: &Rc<Letter>, via: Via) -> Need {
+        let msg = self.arriving(queue, letter);
+        self.note(Ev::Put { queue: queue.clone(), msg: Box::new(msg), via: Some(via) });
+        self.done(queue)
+    }
+
+    /// A message as it comes into a queue now.
+    pub(super) fn arriving(&self, queue: &QueueName, letter: &Rc<Letter>) -> Msg {
+        let q = self.state.queue(queue);
+        let message = &letter.message;
+        let place = match message.when {
+            When::Now if q.spec.delay_ms > 0 => Place::Here { due: self.now + q.spec.delay_ms },
+            When::Delay(ms) if ms > 0 => Place::Here { due: self.now + ms },
+            When::At(at) if at.0 > self.now => Place::Scheduled { due: at.0 },
+            When::Now | When::Delay(_) | When::At(_) => Place::Here { due: 0 },
+        };
+        let lives = !matches!(place, Place::Scheduled { .. });
+        let goes_on = queue.is_inbox() || q.spec.forward_to.is_some();
+        Msg {
+            sent: letter.clone(),
+            properties: message.properties.clone(),
+            session: message.session.clone().filter(|_| q.sessioned() || goes_on),
+            place,
+            receives: 0,
+            failed: 0,
+            released: 0,
+            at: self.now,
+            ttl_ms: message.ttl_ms,
+            own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
+            timed: false,
+            dead: None,
+            way: Way::default(),
+            key: None,
+            rests: Pos::ZERO,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Topics: which rules lead where, and what waits to be routed.
+
+use std::collections::BTreeMap;
+
+use malote_engine::journal::Pos;
+use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec};
+
+use super::{Msg, Place, Queue, State};
+
+/// A topic.
+#[derive(Clone, Debug)]
+pub struct Topic {
+    pub spec: TopicSpec,
+    pub rules: BTreeMap<QueueName, BTreeMap<String, Rule>>,
+    /// It may go with its last.
+    pub had_rule: bool,
+    /// Copies made.
+    pub copies: u64,
+    /// What it has seen by key: when, and on what that rests.
+    pub seen: BTreeMap<Vec<u8>, (u64, Pos)>,
+    pub eager: Pos,
+}
+
+/// How a message came through a topic.
+#[derive(Clone, Debug)]
+pub struct Via {
+    pub topic: TopicName,
+    /// What it is known by from then on.
+    pub key: Option<Vec<u8>>,
+}
+
+/// What a message remembers of its way, by queues and when they came to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Queues that it left as a dead letter since somebody last said so.
+    pub died_in: Vec<(QueueName, Pos)>,
+    /// The queue that it last left as a dead letter.
+    pub home: Option<(QueueName, Pos)>,
+    /// How often it was forwarded.
+    pub hops: u8,
+}
+
+impl Topic {
+    /// Whether it has seen a key within its window.
+    pub fn known(&self, key: Option<&Vec<u8>>, now: u64) -> Option<Pos> {
+        let dedup = self.spec.dedup?;
+        let (at, rests) = self.seen.get(key?)?;
+        (now < at + dedup.window_ms).then_some(*rests)
+    }
+}
+
+impl State {
+    pub fn topic(&self, name: &TopicName) -> &Topic {
+        self.topics.get(name).unwrap_or_else(|| panic!("the model has no topic {name}"))
+    }
+
+    pub(super) fn topic_mut(&mut self, name: &TopicName) -> &mut Topic {
+        self.topics.get_mut(name).unwrap_or_else(|| panic!("the model has no topic {name}"))
+    }
+
+    /// A queue that is still the one it was.
+    pub fn is_there(&self, (name, born): &(QueueName, Pos)) -> bool {
+        self.queues.get(name).is_some_and(|q| q.born == *born)
+    }
+
+    pub(super) fn declare_topic(&mut self, name: &TopicName, spec: &TopicSpec, pos: Pos) {
+        let topic = Topic {
+            spec: spec.clone(),
+            rules: BTreeMap::new(),
+            had_rule: false,
+            copies: 0,
+            seen: BTreeMap::new(),
+            eager: pos,
+        };
+        self.topics.insert(name.clone(), topic);
+        let inbox = Queue::new(QueueSpec::default(), None, pos);
+        self.inboxes.insert(QueueName::inbox(name), inbox);
+    }
+
+    /// A topic makes a copy, or keeps a message for later.
+    pub(super) fn published(
+        &mut self,
+        queue: &QueueName,
+        msg: &Msg,
+        Via { topic, key }: &Via,
+        pos: Pos,
+    ) {
+        let durable = self.queue(queue).durable();
+        let topic = self.topic_mut(topic);
+        topic.copies += u64::from(!queue.is_inbox());
+        if let (Some(key), Some(_)) = (key, topic.spec.dedup) {
+            // It rests on copies that are kept for sure: others may be lost, and it with them.
+            let others = topic.seen.get(key).filter(|(at, _)| *at == msg.at);
+            let rests = others.map_or(Pos::ZERO, |(_, rests)| *rests);
+            topic.seen.insert(key.clone(), (msg.at, if durable { pos } else { rests }));
+        }
+    }
+
+    pub(super) fn routed(
+        &mut self,
+        topic: &TopicName,
+        seq: u64,
+        to: &[(QueueName, u64)],
+        at: u64,
+        pos: Pos,
+    ) {
+        self.topic_mut(topic).copies += to.len() as u64;
+        let inbox = QueueName::inbox(topic);
+        let Some(mut msg) = self.queue_mut(&inbox).msgs.remove(&seq) else {
+            panic!("nothing to route")
+        };
+        msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
+        (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, at, pos);
+        (msg.receives, msg.failed, msg.released, msg.dead) = (0, 0, 0, None);
+        for (name, to_seq) in to {
+            let q = self.queue_mut(name);
+            let mut copy = msg.clone();
+            copy.session = copy.sent.message.session.clone();
+            q.come(&mut copy);
+            q.totals.sent += 1;
+            q.next_seq = q.next_seq.max(to_seq + 1);
+            q.msgs.insert(*to_seq, copy);
+            self.eager(name, pos);
+        }
+    }
+}
