@@ -19,26 +19,39 @@ use crate::problem::Problem;
 pub const STEP: Duration = Duration::from_secs(10);
 /// One hour of them.
 const POINTS_MAX: usize = 360;
-/// Queues with a history: 2,000 of them, all busy, are about 70 MB.
+/// Queues with a history: 2,000 of them, all busy, are about 90 MB.
 const QUEUES_MAX: usize = 2000;
 
 /// A queue at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// Milliseconds since 1970.
-    at: u64,
-    ready: u64,
-    locked: u64,
-    delayed: u64,
-    scheduled: u64,
+    pub at: u64,
+    /// Waiting for a receiver.
+    pub ready: u64,
+    /// Out to receivers.
+    pub locked: u64,
+    /// In place, not yet due.
+    pub delayed: u64,
+    /// To be sent later.
+    pub scheduled: u64,
     deferred: u64,
     dead_lettered: u64,
     /// Of the oldest ready message.
-    oldest_age_ms: Option<u64>,
+    pub oldest_age_ms: Option<u64>,
     /// Messages sent per second since the point before.
     in_per_s: f64,
     /// Messages completed per second since the point before.
     out_per_s: f64,
+    /// Messages sent until then: other front ends tell of totals, and in their own way.
+    #[serde(skip)]
+    pub sent: u64,
+    /// Grants until then.
+    #[serde(skip)]
+    pub delivered: u64,
+    /// Messages completed until then.
+    #[serde(skip)]
+    pub completed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +96,8 @@ impl History {
         }
     }
 
-    fn of(&self, queue: &QueueName) -> Vec<Point> {
+    /// What is remembered of a queue, oldest first.
+    pub fn of(&self, queue: &QueueName) -> Vec<Point> {
         let all = self.series.lock();
         all.get(queue).map(|series| series.points.iter().copied().collect()).unwrap_or_default()
     }
@@ -115,6 +129,9 @@ impl Series {
             oldest_age_ms: facts.oldest_at.map(|at| now.0.saturating_sub(at.0)),
             in_per_s,
             out_per_s,
+            sent,
+            delivered: facts.totals.delivered,
+            completed,
         });
     }
 }

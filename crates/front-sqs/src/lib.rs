@@ -13,6 +13,7 @@
 //! | ReceiveMessage | `ops/receive.rs` |
 //! | DeleteMessage ChangeMessageVisibility and their batches | `ops/settle.rs` |
 //! | ListDeadLetterSourceQueues and message move tasks | `ops/moves.rs` |
+//! | CloudWatch: GetMetricStatistics GetMetricData ListMetrics | `ops/metrics.rs` |
 //! | every error in the words of both protocols | [`refusal`] |
 //!
 //! A message group is a session, a receipt handle is a lease, a redrive policy is a queue's dead-letter target: what
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use listen::{claims, router, serve};
+pub use ops::metrics::{History, NoHistory, Sample};
 pub use sign::Keys;
 
 use recent::Recent;
@@ -86,6 +88,7 @@ struct Inner {
     chance: Chance,
     access: Arc<dyn Access>,
     verifier: sign::Verifier,
+    history: Arc<dyn History>,
     settings: Settings,
     shutdown: CancellationToken,
     bodies: Arc<Semaphore>,
@@ -111,6 +114,7 @@ impl Sqs {
         engine: Engine,
         access: Arc<dyn Access>,
         keys: Arc<dyn Keys>,
+        history: Arc<dyn History>,
         settings: Settings,
         shutdown: CancellationToken,
     ) -> Self {
@@ -120,6 +124,7 @@ impl Sqs {
             chance: Chance::of_system(),
             access,
             verifier: sign::Verifier::new(keys),
+            history,
             settings,
             shutdown,
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),

@@ -24,6 +24,12 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
 /// What the JSON protocol calls the service.
 const TARGET: &str = "AmazonSQS.";
+/// What it calls CloudWatch, which is asked for the metrics of queues.
+const METRICS_TARGET: &str = "GraniteServiceVersion20100801.";
+/// Where CloudWatch's newest protocol goes; the operation is the last segment.
+const METRICS_PATH: &str = "/service/GraniteServiceVersion20100801/operation/";
+/// What may be asked of CloudWatch: no action of SQS has such a name.
+const METRICS_ACTIONS: [&str; 3] = ["GetMetricStatistics", "GetMetricData", "ListMetrics"];
 
 /// A request, read and told apart, before its parameters are looked at.
 pub(crate) struct Call {
@@ -56,7 +62,9 @@ pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     let starts = |name: &str, start: &str| {
         headers.get(name).is_some_and(|value| value.as_bytes().starts_with(start.as_bytes()))
     };
-    if starts("x-amz-target", TARGET) || starts("authorization", "AWS4-HMAC-SHA256") {
+    let target = starts("x-amz-target", TARGET) || starts("x-amz-target", METRICS_TARGET);
+    if target || uri.path().starts_with(METRICS_PATH) || starts("authorization", "AWS4-HMAC-SHA256")
+    {
         return true;
     }
     let query = uri.query().unwrap_or("");
@@ -77,9 +85,8 @@ pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
 pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     let request_id = sqs.new_id();
     let (parts, body) = request.into_parts();
-    let target = target(&parts.headers);
-    let protocol = if target.is_some() { Protocol::Json } else { Protocol::Query };
-    let call = read_call(sqs, &parts, body, tls, target, request_id.clone()).await;
+    let (protocol, action) = told(&parts);
+    let call = read_call(sqs, &parts, body, tls, (protocol, action), request_id.clone()).await;
     let answered = match call {
         Ok(call) => {
             let answered = ops::answer(sqs, &call).await;
@@ -97,9 +104,16 @@ pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     })
 }
 
-fn target(headers: &HeaderMap) -> Option<String> {
-    let text = headers.get("x-amz-target")?.to_str().ok()?;
-    Some(text.strip_prefix(TARGET).unwrap_or(text).chars().take(128).collect())
+/// Which protocol the head of a request tells of, and which action if it names one.
+fn told(parts: &Parts) -> (Protocol, Option<String>) {
+    let clip = |text: &str| text.chars().take(128).collect();
+    if let Some(operation) = parts.uri.path().strip_prefix(METRICS_PATH) {
+        return (Protocol::Cbor, Some(clip(operation)));
+    }
+    let target = parts.headers.get("x-amz-target").and_then(|value| value.to_str().ok());
+    let Some(target) = target else { return (Protocol::Query, None) };
+    let action = target.strip_prefix(TARGET).or_else(|| target.strip_prefix(METRICS_TARGET));
+    (Protocol::Json, Some(clip(action.unwrap_or(target))))
 }
 
 async fn read_call(
@@ -107,7 +121,7 @@ async fn read_call(
     parts: &Parts,
     body: Body,
     tls: bool,
-    target: Option<String>,
+    (protocol, action): (Protocol, Option<String>),
     request_id: String,
 ) -> Result<Call, SqsError> {
     check_origin(sqs, &parts.headers)?;
@@ -116,16 +130,22 @@ async fn read_call(
     let signed = Signed { method, uri, headers, body: &bytes };
     let caller = sqs.0.verifier.verify(&signed, sqs.0.engine.now())?;
     let scope = claimed_scope(&signed);
-    let (protocol, action, body) = match target {
-        Some(action) => (Protocol::Json, Some(action), bytes),
-        None => {
+    let (protocol, action, body) = match protocol {
+        Protocol::Query | Protocol::MemberQuery => {
             // A form in the body, or all of it in the query string.
             let form = match uri.query() {
                 Some(query) if bytes.is_empty() => Bytes::copy_from_slice(query.as_bytes()),
                 _ => bytes,
             };
-            (Protocol::Query, query::parameter(&form, "Action"), form)
+            let action = query::parameter(&form, "Action");
+            match action.as_deref() {
+                Some(metrics) if METRICS_ACTIONS.contains(&metrics) => {
+                    (Protocol::MemberQuery, action, form)
+                }
+                _ => (protocol, action, form),
+            }
         }
+        told => (told, action, bytes),
     };
     let Some(action) = action else {
         let text =
@@ -234,6 +254,8 @@ mod tests {
         assert!(claimed(Method::POST, "/000000000000/orders", None));
         assert!(claimed(Method::GET, "/?Action=ListQueues", None));
         assert!(claimed(Method::GET, "/000000000000/q?X-Amz-Algorithm=x", None));
+        let metrics = "/service/GraniteServiceVersion20100801/operation/ListMetrics";
+        assert!(claimed(Method::POST, metrics, None));
         assert!(claimed(Method::POST, "/", Some(("x-amz-target", "AmazonSQS.ListQueues"))));
         for (method, uri) in [
             (Method::GET, "/"),

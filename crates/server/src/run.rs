@@ -12,8 +12,8 @@ use malote_front_http::{
     Api, Authenticate, Authenticated, Credential, Limits, Readiness, Unauthenticated,
 };
 use malote_front_servicebus as servicebus;
-use malote_front_sqs::Sqs;
-use malote_model::{Access, Principal};
+use malote_front_sqs::{Sample, Sqs};
+use malote_model::{Access, Principal, QueueName};
 
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::guard::{GuardError, guard};
@@ -129,11 +129,12 @@ pub async fn serve(
     }
     let access: Arc<dyn Access> = store.clone();
     let callers = Arc::new(Callers(store.clone()));
-    let sqs = Sqs::new(
+    let api = Api::new(
         engine.clone(),
         access.clone(),
-        Arc::new(AccessKeys(store.clone())),
-        malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
+        callers,
+        limits,
+        readiness.clone(),
         shutdown.token().draining_token(),
     );
     let bus = Arc::new(servicebus::Front {
@@ -141,12 +142,12 @@ pub async fn serve(
         access: access.clone(),
         keys: Arc::new(BusKeys(store.clone())),
     });
-    let api = Api::new(
+    let sqs = Sqs::new(
         engine,
         access,
-        callers,
-        limits,
-        readiness.clone(),
+        Arc::new(AccessKeys(store.clone())),
+        Arc::new(Remembered(api.history.clone())),
+        malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
         shutdown.token().draining_token(),
     );
     let admission = Admission {
@@ -334,6 +335,25 @@ impl malote_front_sqs::Keys for AccessKeys {
     fn secret(&self, access_key: &str) -> Option<(Arc<str>, Principal)> {
         let key = self.0.secret_of(KeyKind::Aws, access_key)?;
         Some((key.secret, key.principal))
+    }
+}
+
+/// The last hour of every queue, for whoever asks SQS's way.
+struct Remembered(Arc<malote_front_http::history::History>);
+
+impl malote_front_sqs::History for Remembered {
+    fn samples(&self, queue: &QueueName) -> Vec<Sample> {
+        let samples = self.0.of(queue).into_iter().map(|point| Sample {
+            at_s: point.at / 1000,
+            visible: point.ready,
+            not_visible: point.locked,
+            delayed: point.delayed + point.scheduled,
+            oldest_age_s: point.oldest_age_ms.map(|ms| ms / 1000),
+            sent: point.sent,
+            received: point.delivered,
+            deleted: point.completed,
+        });
+        samples.collect()
     }
 }
 

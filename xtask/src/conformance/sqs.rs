@@ -9,9 +9,9 @@ use std::process::Command;
 /// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
 const BOTO3: &[(&str, &str)] = &[("sqs boto3 json", "1.44.0"), ("sqs boto3 query", "1.26.165")];
 
-pub(crate) fn steps() -> Vec<Step> {
+pub(super) fn steps() -> Vec<Step> {
     let boto3 = BOTO3.iter().map(|&(name, version)| Step::new(name, move || boto3(version)));
-    boto3.collect()
+    boto3.chain([Step::new("sqs javascript", javascript)]).collect()
 }
 
 fn boto3(version: &str) -> Result<Outcome> {
@@ -21,14 +21,37 @@ fn boto3(version: &str) -> Result<Outcome> {
         Ok(python) => python,
         Err(why) => return super::missing("boto3", &format!("{why:#}")),
     };
-    let output = Command::new(python)
-        .arg("testing/conformance/sqs/python/main.py")
-        .arg(target().join("release/malote"))
+    let mut command = Command::new(python);
+    command.arg("testing/conformance/sqs/python/main.py").arg(target().join("release/malote"));
+    counted(command.env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// The versions are in the program's own `package.json`.
+fn javascript() -> Result<Outcome> {
+    let source = cargo::root().join("testing/conformance/sqs/javascript");
+    let home = target().join("conformance/sqs-javascript");
+    let install = || -> Result<()> {
+        std::fs::create_dir_all(&home).context("cannot make the folder for its packages")?;
+        std::fs::copy(source.join("package.json"), home.join("package.json"))
+            .context("cannot copy package.json")?;
+        let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
+        super::run(Command::new("npm").args(quiet).current_dir(&home))
+    };
+    if let Err(why) = install() {
+        return super::missing("npm's packages", &format!("{why:#}"));
+    }
+    let mut command = Command::new("node");
+    command.arg(source.join("main.mjs")).arg(target().join("release/malote")).arg(&home);
+    counted(&mut command)
+}
+
+/// Runs checks that say how many passed and failed in their last line.
+fn counted(command: &mut Command) -> Result<Outcome> {
+    let output = command
         .current_dir(cargo::root())
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .stderr(std::process::Stdio::inherit())
         .output()
-        .context("cannot start python")?;
+        .context("cannot start the checks")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let counted = said.lines().rev().find_map(counts);
     let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;

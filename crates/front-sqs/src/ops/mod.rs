@@ -3,6 +3,7 @@
 pub mod attributes;
 pub mod batch;
 pub mod labels;
+pub mod metrics;
 pub mod moves;
 pub mod queues;
 pub mod receive;
@@ -62,6 +63,9 @@ pub async fn answer(sqs: &Sqs, call: &Call) -> Result<Response<Body>, SqsError> 
         "StartMessageMoveTask" => moves::start;
         "ListMessageMoveTasks" => moves::list;
         "CancelMessageMoveTask" => moves::cancel;
+        "GetMetricStatistics" => metrics::statistics;
+        "GetMetricData" => metrics::data;
+        "ListMetrics" => metrics::list;
     }
 }
 

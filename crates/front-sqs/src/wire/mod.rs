@@ -1,6 +1,7 @@
 //! Bytes to typed requests and back, in both protocols. No engine in here.
 
 pub mod attribute;
+pub mod cbor;
 pub mod handle;
 pub mod name;
 pub mod query;
@@ -21,10 +22,15 @@ pub enum Protocol {
     Json,
     /// Form in, XML out.
     Query,
+    /// The same with lists in `member` elements: CloudWatch's.
+    MemberQuery,
+    /// Smithy RPC v2: CloudWatch's newest.
+    Cbor,
 }
 
 const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
 const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
+const CBOR_TYPE: HeaderValue = HeaderValue::from_static("application/cbor");
 
 impl Protocol {
     /// The typed request in a body.
@@ -35,6 +41,8 @@ impl Protocol {
             Self::Json if body.is_empty() => serde_json::from_slice(b"{}").map_err(wrong),
             Self::Json => serde_json::from_slice(body).map_err(wrong),
             Self::Query => serde_json::from_value(query::unflatten(body)?).map_err(wrong),
+            Self::MemberQuery => serde_json::from_value(query::members(body)?).map_err(wrong),
+            Self::Cbor => serde_json::from_value(cbor::decode(body)?).map_err(wrong),
         }
     }
 
@@ -47,12 +55,12 @@ impl Protocol {
     ) -> Result<Response<Body>, SqsError> {
         let broken =
             |error: serde_json::Error| SqsError::new(Code::InternalFailure, error.to_string());
+        let tree = || serde_json::to_value(result).map_err(broken);
         let body = match self {
             Self::Json => serde_json::to_vec(result).map_err(broken)?,
-            Self::Query => {
-                let result = serde_json::to_value(result).map_err(broken)?;
-                xml::answer(action, &result, request_id).into_bytes()
-            }
+            Self::Query => xml::answer(action, &tree()?, request_id).into_bytes(),
+            Self::MemberQuery => xml::member_answer(action, &tree()?, request_id).into_bytes(),
+            Self::Cbor => cbor::encode(&tree()?),
         };
         Ok(self.response(StatusCode::OK, body, request_id))
     }
@@ -63,16 +71,20 @@ impl Protocol {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_REQUEST);
         let kind = if code.is_sender() { "Sender" } else { "Receiver" };
         match self {
-            Self::Json => {
+            Self::Json | Self::Cbor => {
                 let shape = format!("com.amazonaws.sqs#{}", code.shape());
-                let body = serde_json::json!({ "__type": shape, "message": message });
-                let mut response = self.response(status, body.to_string().into_bytes(), request_id);
+                let tree = serde_json::json!({ "__type": shape, "message": message });
+                let body = match self {
+                    Self::Cbor => cbor::encode(&tree),
+                    _ => tree.to_string().into_bytes(),
+                };
+                let mut response = self.response(status, body, request_id);
                 if let Ok(value) = HeaderValue::from_str(&format!("{};{kind}", code.query())) {
                     response.headers_mut().insert("x-amzn-query-error", value);
                 }
                 response
             }
-            Self::Query => {
+            Self::Query | Self::MemberQuery => {
                 // The older protocol names its version here; some tools look for the whole sentence.
                 let version =
                     if *code == Code::QueueDoesNotExist { " for this wsdl version" } else { "" };
@@ -89,7 +101,15 @@ impl Protocol {
     fn response(self, status: StatusCode, body: Vec<u8>, request_id: &str) -> Response<Body> {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
-        let kind = if self == Self::Json { JSON_TYPE } else { XML_TYPE };
+        let kind = match self {
+            Self::Json => JSON_TYPE,
+            Self::Query | Self::MemberQuery => XML_TYPE,
+            Self::Cbor => {
+                let named = HeaderValue::from_static("rpc-v2-cbor");
+                response.headers_mut().insert("smithy-protocol", named);
+                CBOR_TYPE
+            }
+        };
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         if let Ok(id) = HeaderValue::from_str(request_id) {
             response.headers_mut().insert("x-amzn-requestid", id);

@@ -55,8 +55,7 @@ pub fn parameter(form: &[u8], name: &str) -> Option<String> {
     form_urlencoded::parse(form).find(|(have, _)| have == name).map(|(_, value)| value.into_owned())
 }
 
-/// The tree in a form.
-pub fn unflatten(form: &[u8]) -> Result<Value, SqsError> {
+fn pairs(form: &[u8]) -> Result<Vec<(String, String)>, SqsError> {
     let mut pairs = Vec::new();
     for (name, value) in form_urlencoded::parse(form) {
         if pairs.len() == PARAMETERS_MAX || name.len() > NAME_BYTES_MAX {
@@ -64,7 +63,48 @@ pub fn unflatten(form: &[u8]) -> Result<Value, SqsError> {
         }
         pairs.push((name.into_owned(), value.into_owned()));
     }
-    tree(pairs).map(Value::Object)
+    Ok(pairs)
+}
+
+/// The tree in a form of SQS.
+pub fn unflatten(form: &[u8]) -> Result<Value, SqsError> {
+    tree(pairs(form)?).map(Value::Object)
+}
+
+/// The tree in a form of CloudWatch: `Dimensions.member.1.Name`.
+pub fn members(form: &[u8]) -> Result<Value, SqsError> {
+    nested(pairs(form)?).map(Value::Object)
+}
+
+/// Names hold at most 256 bytes, and so at most 128 levels.
+fn nested(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
+    let mut out = Map::new();
+    let mut groups: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for (name, value) in pairs {
+        match name.split_once('.') {
+            Some((first, rest)) => {
+                groups.entry(first.to_owned()).or_default().push((rest.to_owned(), value));
+            }
+            None => drop(out.insert(name, Value::String(value))),
+        }
+    }
+    for (first, pairs) in groups {
+        let mut inner = nested(pairs)?;
+        let value = match inner.remove("member") {
+            Some(Value::Object(items)) => {
+                let mut items: Vec<(u32, Value)> = items
+                    .into_iter()
+                    .map(|(index, value)| Some((index.parse().ok()?, value)))
+                    .collect::<Option<_>>()
+                    .ok_or_else(|| wrong("a list's parameter lacks its number"))?;
+                items.sort_by_key(|(index, _)| *index);
+                items.into_iter().map(|(_, value)| value).collect()
+            }
+            _ => Value::Object(inner),
+        };
+        out.insert(first, value);
+    }
+    Ok(out)
 }
 
 /// Parameters by the first word of their names, and then by number: clients count from anywhere, in any order.
@@ -154,6 +194,22 @@ mod tests {
             unflatten(b"Attribute.1.Name=A&Attribute.1.Value=1&Tag.3.Key=k&Tag.3.Value=v&AttributeName.1=All").unwrap(),
             json!({ "Attributes": { "A": "1" }, "Tags": { "k": "v" }, "AttributeNames": ["All"] })
         );
+    }
+
+    #[test]
+    fn lists_of_members_become_lists() {
+        let form = b"Dimensions.member.2.Name=b&Dimensions.member.1.Name=a&Statistics.member.1=Sum\
+            &Q.member.1.MetricStat.Metric.Dimensions.member.1.Name=c&Period=60";
+        let metric = json!({ "Metric": { "Dimensions": [{ "Name": "c" }] } });
+        assert_eq!(
+            members(form).unwrap(),
+            json!({
+                "Dimensions": [{ "Name": "a" }, { "Name": "b" }], "Statistics": ["Sum"],
+                "Q": [{ "MetricStat": metric }], "Period": "60",
+            })
+        );
+        members(b"a.member.x=1").unwrap_err();
+        members(format!("{}a=1", "a.".repeat(127)).as_bytes()).unwrap();
     }
 
     #[test]

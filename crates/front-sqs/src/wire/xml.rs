@@ -21,6 +21,40 @@ pub fn answer(action: &str, result: &Value, request_id: &str) -> String {
     out
 }
 
+/// A result of CloudWatch in its envelope: lists are `member` elements, times are ISO 8601.
+pub fn member_answer(action: &str, result: &Value, request_id: &str) -> String {
+    let space = "http://monitoring.amazonaws.com/doc/2010-08-01/";
+    let mut out = format!("<?xml version=\"1.0\"?><{action}Response xmlns=\"{space}\">");
+    element(&mut out, &format!("{action}Result"), |out| put_members(out, result, false));
+    element(&mut out, "ResponseMetadata", |out| {
+        element(out, "RequestId", |out| escape(out, request_id));
+    });
+    out.push_str(&format!("</{action}Response>"));
+    out
+}
+
+fn put_members(out: &mut String, value: &Value, time: bool) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                element(out, name, |out| put_members(out, value, name.starts_with("Timestamp")));
+            }
+        }
+        Value::Array(items) => {
+            items
+                .iter()
+                .for_each(|item| element(out, "member", |out| put_members(out, item, time)));
+        }
+        Value::Number(number) if time => {
+            let at = number.as_i64().and_then(|at| jiff::Timestamp::from_second(at).ok());
+            escape(out, &at.unwrap_or_default().to_string());
+        }
+        Value::String(text) => escape(out, text),
+        Value::Null => {}
+        scalar => out.push_str(&scalar.to_string()),
+    }
+}
+
 /// An error in its envelope.
 pub fn error(kind: &str, code: &str, message: &str, request_id: &str) -> String {
     let mut out = format!("<?xml version=\"1.0\"?><ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");

@@ -1,0 +1,394 @@
+//! CloudWatch's questions about queues, answered from the broker's own history: one hour, a point every ten seconds.
+
+use std::collections::BTreeMap;
+
+use malote_model::QueueName;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::queues::LOOK;
+use crate::Sqs;
+use crate::listen::Call;
+use crate::refusal::{Code, SqsError};
+use crate::wire::name;
+
+const NAMESPACE: &str = "AWS/SQS";
+/// Queries of one request, and metrics of one page.
+const QUERIES_MAX: usize = 500;
+
+/// A queue at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    /// Seconds since 1970.
+    pub at_s: u64,
+    /// Waiting for a receiver.
+    pub visible: u64,
+    /// Out to receivers.
+    pub not_visible: u64,
+    /// Not yet due.
+    pub delayed: u64,
+    /// Of the oldest message that waits.
+    pub oldest_age_s: Option<u64>,
+    /// Since the queue was made.
+    pub sent: u64,
+    /// Since the queue was made.
+    pub received: u64,
+    /// Since the queue was made.
+    pub deleted: u64,
+}
+
+/// Who remembers how queues were.
+pub trait History: Send + Sync {
+    /// What is remembered of a queue, oldest first.
+    fn samples(&self, queue: &QueueName) -> Vec<Sample>;
+}
+
+/// Nothing is remembered: for a front end without a server around it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHistory;
+
+impl History for NoHistory {
+    fn samples(&self, _: &QueueName) -> Vec<Sample> {
+        Vec::new()
+    }
+}
+
+const METRICS: [&str; 7] = [
+    "ApproximateAgeOfOldestMessage",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesVisible",
+    "NumberOfMessagesDeleted",
+    "NumberOfMessagesReceived",
+    "NumberOfMessagesSent",
+];
+
+/// Unit, and value by time, of a metric; none if there is no such metric.
+fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f64)>)> {
+    let gauge = |value: fn(&Sample) -> u64| {
+        samples.iter().map(|sample| (sample.at_s, value(sample) as f64)).collect()
+    };
+    let grown = |total: fn(&Sample) -> u64| {
+        let pairs = samples
+            .windows(2)
+            .map(|pair| (pair[1].at_s, total(&pair[1]).saturating_sub(total(&pair[0])) as f64));
+        pairs.collect()
+    };
+    Some(match metric {
+        // Not a metric of the service but an attribute of queues: dashboards ask for it all the same.
+        "ApproximateNumberOfMessages" | "ApproximateNumberOfMessagesVisible" => {
+            ("Count", gauge(|s| s.visible))
+        }
+        "ApproximateNumberOfMessagesNotVisible" => ("Count", gauge(|s| s.not_visible)),
+        "ApproximateNumberOfMessagesDelayed" => ("Count", gauge(|s| s.delayed)),
+        "ApproximateAgeOfOldestMessage" => ("Seconds", gauge(|s| s.oldest_age_s.unwrap_or(0))),
+        "NumberOfMessagesSent" => ("Count", grown(|s| s.sent)),
+        "NumberOfMessagesReceived" => ("Count", grown(|s| s.received)),
+        "NumberOfMessagesDeleted" => ("Count", grown(|s| s.deleted)),
+        _ => return None,
+    })
+}
+
+/// The values of one period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Bucket {
+    count: u32,
+    sum: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Bucket {
+    fn statistic(&self, name: &str) -> Option<f64> {
+        Some(match name {
+            "Average" => self.sum / f64::from(self.count),
+            "Sum" => self.sum,
+            "Minimum" => self.min,
+            "Maximum" => self.max,
+            "SampleCount" => f64::from(self.count),
+            _ => return None,
+        })
+    }
+}
+
+/// Values from `from_s` until before `to_s`, by the start of their period.
+fn buckets(values: &[(u64, f64)], from_s: u64, to_s: u64, period_s: u64) -> BTreeMap<u64, Bucket> {
+    let mut all: BTreeMap<u64, Bucket> = BTreeMap::new();
+    let first = from_s / period_s * period_s;
+    for &(at, value) in values.iter().filter(|(at, _)| (first..to_s).contains(at)) {
+        let fresh = Bucket { count: 0, sum: 0.0, min: value, max: value };
+        let bucket = all.entry(at / period_s * period_s).or_insert(fresh);
+        bucket.count += 1;
+        bucket.sum += value;
+        (bucket.min, bucket.max) = (bucket.min.min(value), bucket.max.max(value));
+    }
+    all
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Dimension {
+    name: String,
+    value: Option<String>,
+}
+
+/// `GetMetricStatistics`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct StatisticsIn {
+    namespace: Option<String>,
+    metric_name: Option<String>,
+    dimensions: Vec<Dimension>,
+    start_time: Value,
+    end_time: Value,
+    period: Value,
+    statistics: Vec<String>,
+}
+
+/// `GetMetricData`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DataIn {
+    metric_data_queries: Vec<Query>,
+    start_time: Value,
+    end_time: Value,
+    scan_by: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Query {
+    id: String,
+    label: Option<String>,
+    expression: Option<String>,
+    metric_stat: Option<MetricStat>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct MetricStat {
+    metric: Metric,
+    period: Value,
+    stat: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Metric {
+    namespace: String,
+    metric_name: String,
+    dimensions: Vec<Dimension>,
+}
+
+/// `ListMetrics`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ListIn {
+    namespace: Option<String>,
+    metric_name: Option<String>,
+    dimensions: Vec<Dimension>,
+    next_token: Option<String>,
+}
+
+/// A time as each protocol writes it: seconds, or ISO 8601.
+fn seconds(value: &Value, parameter: &str) -> Result<u64, SqsError> {
+    let read = match value {
+        Value::Null => return Err(SqsError::missing(parameter)),
+        Value::Number(number) => number.as_f64().filter(|s| *s >= 0.0).map(|s| s as u64),
+        Value::String(text) => {
+            let at = text.parse::<jiff::Timestamp>().ok();
+            at.and_then(|at| u64::try_from(at.as_second()).ok())
+        }
+        _ => None,
+    };
+    read.ok_or_else(|| SqsError::invalid(value, parameter, "Must be a time."))
+}
+
+fn period(value: &Value) -> Result<u64, SqsError> {
+    let read = match value {
+        Value::Null => return Err(SqsError::missing("Period")),
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64(),
+    };
+    let valid = |s: &u64| matches!(s, 1 | 5 | 10 | 20 | 30) || (*s >= 60 && s.is_multiple_of(60));
+    let rule = "Must be 1, 5, 10, 20, 30 or a multiple of 60.";
+    read.filter(valid).ok_or_else(|| SqsError::invalid(value, "Period", rule))
+}
+
+/// What is remembered of the queue that dimensions name; nothing of one that is not there.
+async fn samples(
+    sqs: &Sqs,
+    call: &Call,
+    namespace: &str,
+    dimensions: &[Dimension],
+) -> Result<Vec<Sample>, SqsError> {
+    let named = dimensions.iter().find(|dimension| dimension.name == "QueueName");
+    let Some(queue) = named.and_then(|named| named.value.as_deref()) else { return Ok(Vec::new()) };
+    if namespace != NAMESPACE {
+        return Ok(Vec::new());
+    }
+    match call.named(sqs, queue, LOOK).await {
+        Ok(found) => Ok(sqs.0.history.samples(found.name())),
+        Err(error) if error.code == Code::QueueDoesNotExist => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// `GetMetricStatistics`.
+pub async fn statistics(sqs: &Sqs, call: &Call, asked: StatisticsIn) -> Result<Value, SqsError> {
+    let namespace = asked.namespace.ok_or_else(|| SqsError::missing("Namespace"))?;
+    let metric = asked.metric_name.ok_or_else(|| SqsError::missing("MetricName"))?;
+    let (from, to) =
+        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
+    let period = period(&asked.period)?;
+    if from >= to {
+        let reason = "The parameter StartTime must be less than the parameter EndTime.";
+        return Err(SqsError::invalid(from, "StartTime", reason));
+    }
+    let fresh = Bucket { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
+    if let Some(unknown) = asked.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
+        let rule = "Must be SampleCount, Average, Sum, Minimum or Maximum.";
+        return Err(SqsError::invalid(unknown, "Statistics", rule));
+    }
+    if asked.statistics.is_empty() {
+        return Err(SqsError::missing("Statistics"));
+    }
+    let samples = samples(sqs, call, &namespace, &asked.dimensions).await?;
+    let (unit, values) = series(&samples, &metric).unwrap_or(("None", Vec::new()));
+    let points = buckets(&values, from, to, period).into_iter().map(|(at, bucket)| {
+        let mut point = json!({ "Timestamp": at, "Unit": unit });
+        for name in &asked.statistics {
+            point[name.as_str()] = json!(bucket.statistic(name));
+        }
+        point
+    });
+    Ok(json!({ "Label": metric, "Datapoints": points.collect::<Vec<_>>() }))
+}
+
+/// `GetMetricData`: metrics, without expressions over them.
+pub async fn data(sqs: &Sqs, call: &Call, asked: DataIn) -> Result<Value, SqsError> {
+    let (from, to) =
+        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
+    if asked.metric_data_queries.is_empty() || asked.metric_data_queries.len() > QUERIES_MAX {
+        let reason = "There must be 1 to 500 queries.";
+        return Err(SqsError::invalid(
+            asked.metric_data_queries.len(),
+            "MetricDataQueries",
+            reason,
+        ));
+    }
+    let oldest_first = asked.scan_by.as_deref() == Some("TimestampAscending");
+    let mut results = Vec::with_capacity(asked.metric_data_queries.len());
+    for Query { id, label, expression, metric_stat } in asked.metric_data_queries {
+        let Some(MetricStat { metric, period: of, stat }) =
+            metric_stat.filter(|_| expression.is_none())
+        else {
+            let reason = "Expressions are not computed here: ask for each metric.";
+            return Err(SqsError::invalid(id, "MetricDataQueries", reason));
+        };
+        let period = period(&of)?;
+        let samples = samples(sqs, call, &metric.namespace, &metric.dimensions).await?;
+        let (_, values) = series(&samples, &metric.metric_name).unwrap_or(("None", Vec::new()));
+        let mut points = Vec::new();
+        for (at, bucket) in buckets(&values, from, to, period) {
+            let rule = "Must be SampleCount, Average, Sum, Minimum or Maximum.";
+            let value = bucket.statistic(&stat);
+            points.push((at, value.ok_or_else(|| SqsError::invalid(&stat, "Stat", rule))?));
+        }
+        if !oldest_first {
+            points.reverse();
+        }
+        let (times, values): (Vec<u64>, Vec<f64>) = points.into_iter().unzip();
+        let label = label.unwrap_or(metric.metric_name);
+        results.push(json!({
+            "Id": id, "Label": label, "Timestamps": times, "Values": values, "StatusCode": "Complete",
+        }));
+    }
+    Ok(json!({ "MetricDataResults": results }))
+}
+
+/// `ListMetrics`: every metric of every queue that the caller may see, a page at a time.
+pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsError> {
+    let from: usize = match &asked.next_token {
+        None => 0,
+        Some(token) => token
+            .parse()
+            .map_err(|_| SqsError::invalid(token, "NextToken", "It is none of ours."))?,
+    };
+    if asked.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
+        return Ok(json!({ "Metrics": [] }));
+    }
+    let fits = |queue: &str| {
+        asked.dimensions.iter().all(|dimension| {
+            dimension.name == "QueueName"
+                && dimension.value.as_deref().is_none_or(|value| value == queue)
+        })
+    };
+    let mut queues: Vec<String> = sqs
+        .0
+        .engine
+        .list()
+        .await?
+        .into_iter()
+        .map(|facts| facts.name.as_str().to_owned())
+        .collect();
+    queues.retain(|queue| {
+        fits(queue) && name::is_name(queue) && call.allow(sqs, queue, LOOK).is_ok()
+    });
+    queues.sort();
+    let metrics: Vec<&str> = METRICS
+        .into_iter()
+        .filter(|metric| asked.metric_name.as_deref().is_none_or(|wanted| wanted == *metric))
+        .collect();
+    let all = queues.iter().flat_map(|queue| metrics.iter().map(move |metric| (queue, *metric)));
+    let mut page: Vec<Value> = all
+        .skip(from)
+        .take(QUERIES_MAX + 1)
+        .map(|(queue, metric)| {
+            let dimensions = json!([{ "Name": "QueueName", "Value": queue }]);
+            json!({ "Namespace": NAMESPACE, "MetricName": metric, "Dimensions": dimensions })
+        })
+        .collect();
+    let more = page.len() > QUERIES_MAX;
+    page.truncate(QUERIES_MAX);
+    let mut out = json!({ "Metrics": page });
+    if more {
+        out["NextToken"] = json!((from + QUERIES_MAX).to_string());
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_become_values_by_period() {
+        let sample =
+            |n: u64| Sample { at_s: 600 + 10 * n, visible: n, sent: n * n, ..Sample::default() };
+        let samples: Vec<Sample> = (0..12).map(sample).collect();
+        let (unit, visible) = series(&samples, "ApproximateNumberOfMessages").unwrap();
+        let by_minute = buckets(&visible, 600, 720, 60);
+        assert_eq!((unit, by_minute.len()), ("Count", 2));
+        assert_eq!(by_minute[&660], Bucket { count: 6, sum: 51.0, min: 6.0, max: 11.0 });
+        assert_eq!(by_minute[&660].statistic("Average"), Some(8.5));
+        let (_, sent) = series(&samples, "NumberOfMessagesSent").unwrap();
+        let total: f64 = buckets(&sent, 600, 720, 300).values().map(|bucket| bucket.sum).sum();
+        assert_eq!(total, 121.0);
+        assert!(series(&samples, "Nothing").is_none());
+        assert!(buckets(&visible, 720, 800, 60).is_empty());
+    }
+
+    #[test]
+    fn times_and_periods_are_read_in_every_protocol() {
+        assert_eq!(seconds(&json!(1.5), "t"), Ok(1));
+        assert_eq!(seconds(&json!("1970-01-01T00:01:00Z"), "t"), Ok(60));
+        for bad in [json!("soon"), json!(-1), json!([])] {
+            seconds(&bad, "t").unwrap_err();
+        }
+        assert_eq!((period(&json!("300")), period(&json!(60))), (Ok(300), Ok(60)));
+        for bad in [json!(0), json!(61), json!("x"), json!(-60)] {
+            period(&bad).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Both protocols over the real router, without a network: the official clients are in `testing/conformance/sqs`.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request};
+use http_body_util::BodyExt;
+use malote_engine::{Engine, Running, Settings};
+use malote_front_sqs::{Keys, NoHistory, Sqs, router};
+use malote_model::Principal;
+use malote_model::access::AllowAll;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+struct Open;
+
+impl Keys for Open {
+    fn open(&self) -> bool {
+        true
+    }
+    fn secret(&self, _: &str) -> Option<(Arc<str>, Principal)> {
+        None
+    }
+}
+
+struct Broker {
+    router: Router,
+    _running: Running,
+    _dir: tempfile::TempDir,
+}
+
+impl Broker {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+        let settings =
+            malote_front_sqs::Settings { hosts: vec!["localhost".into()], ..Default::default() };
+        let (access, keys, history) = (Arc::new(AllowAll), Arc::new(Open), Arc::new(NoHistory));
+        let sqs = Sqs::new(engine, access, keys, history, settings, CancellationToken::new());
+        Self { router: router(sqs, false), _running: running, _dir: dir }
+    }
+
+    async fn ask(&self, request: Request<Body>) -> (u16, HeaderMap, String) {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    async fn json(&self, action: &str, body: Value) -> (u16, Value) {
+        let request = Request::post("/")
+            .header("host", "localhost:9324")
+            .header("x-amz-target", format!("AmazonSQS.{action}"));
+        let (status, headers, text) =
+            self.ask(request.body(body.to_string().into()).unwrap()).await;
+        assert_eq!(headers["content-type"], "application/x-amz-json-1.0");
+        (status, serde_json::from_str(&text).unwrap())
+    }
+
+    async fn form(&self, path: &str, form: &str) -> (u16, String) {
+        let request = Request::post(path).header("host", "localhost:9324");
+        let (status, headers, text) = self.ask(request.body(form.to_owned().into()).unwrap()).await;
+        assert_eq!(headers["content-type"], "text/xml");
+        (status, text)
+    }
+}
+
+/// The text of the first element of that name.
+fn element<'a>(xml: &'a str, name: &str) -> &'a str {
+    let (_, rest) =
+        xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name}: {xml}"));
+    rest.split_once("</").unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_protocol_sends_the_other_receives() {
+    let broker = Broker::start();
+    let (_, made) = broker.json("CreateQueue", json!({ "QueueName": "orders" })).await;
+    let url = "http://localhost:9324/000000000000/orders";
+    assert_eq!(made, json!({ "QueueUrl": url }));
+
+    let attributes = json!({ "n": { "DataType": "Number", "StringValue": "007" } });
+    let message =
+        json!({ "QueueUrl": url, "MessageBody": "a<b\r\n", "MessageAttributes": attributes });
+    let (status, sent) = broker.json("SendMessage", message).await;
+    assert_eq!(
+        (status, &sent["MD5OfMessageBody"]),
+        (200, &json!("462f56711a85a3ba0c0de6e88aa34d52"))
+    );
+    // The queue is the path's when no URL is given.
+    let form = "Action=ReceiveMessage&MessageAttributeName.1=All&AttributeName.1=SentTimestamp";
+    let (status, got) = broker.form("/000000000000/orders", form).await;
+    assert_eq!((status, element(&got, "Body")), (200, "a&lt;b&#xD;\n"));
+    assert_eq!(element(&got, "StringValue"), "007");
+    assert_eq!(element(&got, "MessageId"), sent["MessageId"].as_str().unwrap());
+    let handle = element(&got, "ReceiptHandle");
+    let (status, _) =
+        broker.json("DeleteMessage", json!({ "QueueUrl": url, "ReceiptHandle": handle })).await;
+    assert_eq!(status, 200);
+
+    let form = "Action=SendMessageBatch&SendMessageBatchRequestEntry.1.Id=a\
+        &SendMessageBatchRequestEntry.1.MessageBody=x%20y&SendMessageBatchRequestEntry.1.DelaySeconds=0";
+    let (_, sent) = broker.form("/000000000000/orders", form).await;
+    let (_, got) = broker.json("ReceiveMessage", json!({ "QueueUrl": url })).await;
+    assert_eq!(got["Messages"][0]["Body"], "x y");
+    assert_eq!(got["Messages"][0]["MessageId"], element(&sent, "MessageId"));
+    assert_eq!(got["Messages"][0].get("Attributes"), None, "nobody asked for them");
+    let (_, none) = broker.json("ReceiveMessage", json!({ "QueueUrl": url })).await;
+    assert_eq!(none, json!({}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_have_the_words_of_their_protocol() {
+    let broker = Broker::start();
+    let (status, error) = broker.json("GetQueueUrl", json!({ "QueueName": "never" })).await;
+    assert_eq!(status, 400);
+    assert_eq!(error["__type"], "com.amazonaws.sqs#QueueDoesNotExist");
+    assert_eq!(error["message"], "The specified queue does not exist.");
+    let (_, error) = broker.form("/", "Action=GetQueueUrl&QueueName=never").await;
+    assert_eq!(element(&error, "Code"), "AWS.SimpleQueueService.NonExistentQueue");
+    assert_eq!(
+        element(&error, "Message"),
+        "The specified queue does not exist for this wsdl version."
+    );
+    let (_, error) = broker.json("CreateQueue", json!({})).await;
+    assert_eq!(error["message"], "The request must contain the parameter QueueName.");
+    let (_, error) = broker.json("CreateQueue", json!({ "QueueName": 7 })).await;
+    assert_eq!(error["__type"], "com.amazonaws.sqs#SerializationException");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_other_origins_and_foreign_names_are_refused() {
+    let broker = Broker::start();
+    for (host, origin, status) in [
+        ("localhost:9324", None, 200),
+        ("127.0.0.1:9324", None, 200),
+        ("localhost:9324", Some("http://localhost:9324"), 200),
+        ("localhost:9324", Some("http://evil.example"), 403),
+        ("evil.example", None, 403),
+    ] {
+        let mut request = Request::post("/").header("host", host);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let request = request.body("Action=ListQueues".into()).unwrap();
+        assert_eq!(broker.ask(request).await.0, status, "{host} {origin:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_too_large_is_not_read() {
+    let broker = Broker::start();
+    let request = Request::post("/").header("content-length", (5 << 20).to_string());
+    let (status, _, text) = broker.ask(request.body("Action=ListQueues".into()).unwrap()).await;
+    assert_eq!((status, element(&text, "Code")), (413, "RequestEntityTooLarge"));
+    let (status, _, _) =
+        broker.ask(Request::post("/").body(vec![b'a'; 5 << 20].into()).unwrap()).await;
+    assert_eq!(status, 413);
+}
