@@ -7,12 +7,13 @@
 //! | `$cbs`: who calls | `ops/claims.rs` |
 //! | addresses of links → queues, topics, sessions | `ops/attach.rs` |
 //! | send one, a batch | `ops/send.rs` |
+//! | transactions | `conn/transaction.rs` |
 //! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
 //! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
 //! | refusals → conditions | `refusal.rs` |
 //! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
 //!
-//! Not here: transactions (a coordinator is refused), the administration API, WebSocket.
+//! Not here: the administration API, WebSocket.
 //!
 //! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
 //! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
