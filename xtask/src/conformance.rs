@@ -31,8 +31,12 @@ enum Kind {
     Guarded,
 }
 
-/// Service Bus by its Python client.
-pub(crate) fn servicebus() -> Result<Outcome> {
+/// Service Bus by its Python client: all programs, or only these.
+pub(crate) fn servicebus(only: &[String]) -> Result<Outcome> {
+    if let Some(unknown) = only.iter().find(|name| PROGRAMS.iter().all(|(known, _)| known != name))
+    {
+        bail!("there is no program `{unknown}` in testing/conformance/servicebus/python");
+    }
     let target = target();
     let python = match python(&target) {
         Ok(python) => python,
@@ -46,7 +50,8 @@ pub(crate) fn servicebus() -> Result<Outcome> {
     let binary = target.join("debug/malote");
     let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
-    for (program, kind) in PROGRAMS {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    for (program, kind) in PROGRAMS.iter().filter(|(name, _)| wanted(name)) {
         let server = Server::start(&binary, &target, &folder, *kind)?;
         let status = Command::new(&python)
             .arg("-B")

@@ -24,7 +24,7 @@ usage: cargo xtask <command>
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
-  conformance     official clients against the built binary, as far as they can be had
+  conformance [x.py]  official clients against the built binary, as far as they can be had
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -63,9 +63,9 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
-        ("conformance", []) => vec![conformance_step()],
+        ("conformance", only) => vec![conformance_step(only.to_vec())],
         ("mutate", _) => mutate::steps(rest),
-        ("check" | "test" | "tidy" | "conformance", _) => {
+        ("check" | "test" | "tidy", _) => {
             bail!("`{command}` takes no arguments\n\n{USAGE}")
         }
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
@@ -91,7 +91,7 @@ fn check() -> Vec<Step> {
 
 fn test() -> Vec<Step> {
     let mut steps = check();
-    steps.push(conformance_step());
+    steps.push(conformance_step(Vec::new()));
     steps.push(Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"]));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
@@ -100,8 +100,8 @@ fn test() -> Vec<Step> {
     steps
 }
 
-fn conformance_step() -> Step {
-    Step::new("servicebus python", conformance::servicebus)
+fn conformance_step(only: Vec<String>) -> Step {
+    Step::new("servicebus python", move || conformance::servicebus(&only))
 }
 
 fn tidy_step() -> Step {

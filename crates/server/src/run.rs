@@ -141,7 +141,8 @@ pub async fn serve(
         handshake_timeout: settings.limits.handshake_timeout,
     };
     let http = Port::open("http", &listeners.http, http(&api), admission.clone()).await?;
-    let bus = amqp(&api, &bus);
+    let sockets = tokio_util::task::TaskTracker::new();
+    let bus = amqp(&api, &bus, shutdown.token().draining_token(), &sockets);
     let amqp = Port::open("amqp", &listeners.amqp, bus.clone(), admission.clone()).await?;
     let amqps = Port::open("amqps", &listeners.amqps, bus, admission).await?;
     if http.is_none() && amqp.is_none() && amqps.is_none() {
@@ -152,6 +153,14 @@ pub async fn serve(
     for port in [http, amqp, amqps].into_iter().flatten() {
         shutdown.spawn(port.serve(shutdown.clone()));
     }
+    shutdown.spawn({
+        let token = shutdown.token();
+        async move {
+            token.draining().await;
+            sockets.close();
+            sockets.wait().await;
+        }
+    });
     shutdown.spawn({
         let api = api.clone();
         async move { api.run().await }
@@ -202,36 +211,48 @@ async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(),
 }
 
 fn http(api: &Api) -> Router {
-    let (router, limits, metrics) =
-        (malote_front_http::router(api.clone()), api.limits.clone(), api.metrics.clone());
-    let serve = handler(
-        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (router, limits, _open) =
-                (router.clone(), limits.clone(), metrics.connection("http"));
-            async move {
-                let served = malote_front_http::serve_connection(
-                    stream,
-                    router,
-                    peer.remote,
-                    &limits,
-                    token.draining_token(),
-                );
-                if let Err(error) = served.await {
-                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
-                }
-            }
-        },
-    );
-    Router { http: Some(serve), ..Router::default() }
+    Router {
+        http: Some(serve_http(api, malote_front_http::router(api.clone()))),
+        ..Router::default()
+    }
 }
 
-/// The AMQP port: Service Bus clients speak AMQP 1.0 on it.
-fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
+/// Serves HTTP with these routes.
+fn serve_http(api: &Api, router: axum::Router) -> crate::net::Handler {
+    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
+    handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+        let (router, limits, open) = (router.clone(), limits.clone(), metrics.connection("http"));
+        async move {
+            // Counted for as long as it is served.
+            let _open = open;
+            let served = malote_front_http::serve_connection(
+                stream,
+                router,
+                peer.remote,
+                &limits,
+                token.draining_token(),
+            );
+            if let Err(error) = served.await {
+                tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+            }
+        }
+    })
+}
+
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it, also inside of WebSocket.
+fn amqp(
+    api: &Api,
+    bus: &Arc<servicebus::Front>,
+    draining: tokio_util::sync::CancellationToken,
+    sockets: &tokio_util::task::TaskTracker,
+) -> Router {
+    let web = serve_http(api, servicebus::websocket(bus.clone(), draining, sockets.clone()));
     let (bus, metrics) = (bus.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (bus, _open) = (bus.clone(), metrics.connection("amqp"));
+            let (bus, open) = (bus.clone(), metrics.connection("amqp"));
             async move {
+                let _open = open;
                 let served = servicebus::serve_connection(stream, bus, token.draining_token());
                 if let Err(error) = served.await {
                     tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
@@ -239,7 +260,7 @@ fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
             }
         },
     );
-    Router { amqp10: Some(serve), ..Router::default() }
+    Router { amqp10: Some(serve), http: Some(web), ..Router::default() }
 }
 
 /// What a person sees first: where it listens, where its data is, and how to send a first message.

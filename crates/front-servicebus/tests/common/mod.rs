@@ -37,7 +37,7 @@ impl Keys for NoKeys {
 
 pub struct World {
     pub engine: Engine,
-    front: Arc<Front>,
+    pub front: Arc<Front>,
     pub shutdown: CancellationToken,
     _running: Running,
     _data: tempfile::TempDir,
