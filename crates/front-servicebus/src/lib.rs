@@ -3,16 +3,18 @@
 //! | what | where |
 //! |---|---|
 //! | a connection's bytes, time and end | `listen.rs` |
+//! | the same over WebSocket | `websocket.rs` |
 //! | its links, and what happens to them | `conn/` |
 //! | `$cbs`: who calls | `ops/claims.rs` |
 //! | addresses of links → queues, topics, sessions | `ops/attach.rs` |
 //! | send one, a batch | `ops/send.rs` |
+//! | transactions | `conn/transaction.rs` |
 //! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
 //! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
 //! | refusals → conditions | `refusal.rs` |
 //! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
 //!
-//! Not here: transactions (a coordinator is refused), the administration API, WebSocket.
+//! Not here: the administration API.
 //!
 //! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
 //! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
@@ -23,6 +25,7 @@ mod limits;
 mod listen;
 mod ops;
 pub mod refusal;
+mod websocket;
 pub mod wire;
 
 use std::future::Future;
@@ -34,6 +37,7 @@ use malote_model::{Access, Principal};
 
 pub use config::{Config, ConfigError};
 pub use listen::serve_connection;
+pub use websocket::websocket;
 
 /// What every connection shares.
 pub struct Front {

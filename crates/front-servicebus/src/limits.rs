@@ -22,6 +22,8 @@ pub const SENDING_BYTES_MAX: usize = 64 << 20;
 pub const REQUEST_CREDIT: u32 = 100;
 /// Answers that wait for a client's credit.
 pub const ANSWERS_MAX: usize = 256;
+/// Transactions under way on one connection; each may stage 16 MiB.
+pub const TRANSACTIONS_MAX: usize = 16;
 /// Tokens that a connection may have put.
 pub const CLAIMS_MAX: usize = 1_024;
 /// Messages of one batch.

@@ -1,6 +1,7 @@
 //! Links as clients other than Python's use them: many on one connection, drains, waits, refusals.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
+#[allow(dead_code, reason = "each test uses its part")]
 mod common;
 
 use std::collections::BTreeMap;

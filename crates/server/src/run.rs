@@ -159,7 +159,8 @@ pub async fn serve(
     let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
     let queues =
         Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
-    let bus = amqp(&api, &bus);
+    let sockets = tokio_util::task::TaskTracker::new();
+    let bus = amqp(&api, &bus, shutdown.token().draining_token(), &sockets);
     let amqp = Port::open("amqp", &listeners.amqp, bus.clone(), admission.clone()).await?;
     let amqps = Port::open("amqps", &listeners.amqps, bus, admission).await?;
     let ports = [http, queues, amqp, amqps];
@@ -171,6 +172,14 @@ pub async fn serve(
     for port in ports.into_iter().flatten() {
         shutdown.spawn(port.serve(shutdown.clone()));
     }
+    shutdown.spawn({
+        let token = shutdown.token();
+        async move {
+            token.draining().await;
+            sockets.close();
+            sockets.wait().await;
+        }
+    });
     shutdown.spawn({
         let api = api.clone();
         async move { tokio::join!(api.run(), sqs.run()).0 }
@@ -235,46 +244,55 @@ fn http(api: &Api, sqs: &Sqs) -> Router {
         };
         malote_front_http::router(api.clone()).layer(from_fn(serve))
     };
-    over_http(api, [with_sqs(false), with_sqs(true)], "http")
+    let serve = serve_http(api, [with_sqs(false), with_sqs(true)], "http");
+    Router { http: Some(serve), ..Router::default() }
 }
 
 /// SQS and nothing else.
 fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
     let router = |tls| malote_front_sqs::router(sqs.clone(), tls);
-    over_http(api, [router(false), router(true)], "sqs")
-}
-
-/// Serves HTTP/1 by the first router, or by the second inside TLS.
-fn over_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> Router {
-    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
-    let serve = handler(
-        move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let router = routers[usize::from(peer.tls.is_some())].clone();
-            let (limits, _open) = (limits.clone(), metrics.connection(front));
-            async move {
-                let served = malote_front_http::serve_connection(
-                    stream,
-                    router,
-                    peer.remote,
-                    &limits,
-                    token.draining_token(),
-                );
-                if let Err(error) = served.await {
-                    tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
-                }
-            }
-        },
-    );
+    let serve = serve_http(api, [router(false), router(true)], "sqs");
     Router { http: Some(serve), ..Router::default() }
 }
 
-/// The AMQP port: Service Bus clients speak AMQP 1.0 on it.
-fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
+/// Serves HTTP/1 by the first routes, or by the second inside TLS.
+fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> crate::net::Handler {
+    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
+    handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
+        let router = routers[usize::from(peer.tls.is_some())].clone();
+        let (limits, open) = (limits.clone(), metrics.connection(front));
+        async move {
+            // Counted for as long as it is served.
+            let _open = open;
+            let served = malote_front_http::serve_connection(
+                stream,
+                router,
+                peer.remote,
+                &limits,
+                token.draining_token(),
+            );
+            if let Err(error) = served.await {
+                tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
+            }
+        }
+    })
+}
+
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it, also inside of WebSocket.
+fn amqp(
+    api: &Api,
+    bus: &Arc<servicebus::Front>,
+    draining: tokio_util::sync::CancellationToken,
+    sockets: &tokio_util::task::TaskTracker,
+) -> Router {
+    let web = servicebus::websocket(bus.clone(), draining, sockets.clone());
+    let web = serve_http(api, [web.clone(), web], "amqp");
     let (bus, metrics) = (bus.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
-            let (bus, _open) = (bus.clone(), metrics.connection("amqp"));
+            let (bus, open) = (bus.clone(), metrics.connection("amqp"));
             async move {
+                let _open = open;
                 let served = servicebus::serve_connection(stream, bus, token.draining_token());
                 if let Err(error) = served.await {
                     tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
@@ -282,7 +300,7 @@ fn amqp(api: &Api, bus: &Arc<servicebus::Front>) -> Router {
             }
         },
     );
-    Router { amqp10: Some(serve), ..Router::default() }
+    Router { amqp10: Some(serve), http: Some(web), ..Router::default() }
 }
 
 /// What a person sees first: where it listens, where its data is, and how to send a first message.

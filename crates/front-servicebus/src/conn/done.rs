@@ -9,6 +9,7 @@ use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode}
 use super::Conn;
 use super::link::{Answers, Desk, Link, Requests, Sender};
 use super::receiver::Receiver;
+use super::transaction::within;
 use crate::limits;
 use crate::ops::attach::{Found, granted};
 use crate::ops::settle::Settled;
@@ -27,12 +28,16 @@ pub(crate) enum Done {
         delivery: DeliveryId,
         settled: bool,
         bytes: usize,
+        /// The transaction that it is a part of.
+        txn_id: Option<Bytes>,
         sent: Result<(), AmqpError>,
     },
     /// Leases were ended, each on its own outcome.
     Settled(Settled),
     /// The engine knows of a consumer's credit; what it had left, if that was taken back.
     Credited { consumer: ConsumerId, left: Option<u32> },
+    /// A transaction was committed, or not.
+    Coordinated { link: LinkId, delivery: DeliveryId, settled: bool, outcome: DeliveryState },
     /// A request has its answer.
     Answer { link: LinkId, delivery: DeliveryId, settled: bool, to: Option<LinkId>, answer: Bytes },
 }
@@ -47,12 +52,15 @@ impl Conn {
                 let _ = self.amqp.sasl_outcome(code);
             }
             Done::Attached { link, wanted, found } => self.attached(link, &wanted, found),
-            Done::Sent { link, delivery, settled, bytes, sent } => {
+            Done::Sent { link, delivery, settled, bytes, txn_id, sent } => {
                 self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
-                self.sent(link, delivery, settled, sent);
+                self.sent(link, delivery, settled, txn_id, sent);
             }
             Done::Settled(settled) => self.settled(settled),
             Done::Credited { consumer, left } => self.credited(consumer, left),
+            Done::Coordinated { link, delivery, settled, outcome } => {
+                self.coordinated(link, delivery, settled, outcome);
+            }
             Done::Answer { link, delivery, settled, to, answer } => {
                 self.answered(link, delivery, settled, to, answer);
             }
@@ -83,6 +91,7 @@ impl Conn {
                 self.consumers.insert(consumer, link);
                 Link::Receiver(Box::new(Receiver::new(consumer, queue, take, session)))
             }
+            Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
             Found::Requests(entity) => {
                 Link::Requests(Requests { desk: Desk::Management(entity), under_way: 0 })
@@ -92,7 +101,7 @@ impl Conn {
         };
         let credit = match &state {
             Link::Sender(_) => Some(limits::SEND_CREDIT),
-            Link::Requests(_) => Some(limits::REQUEST_CREDIT),
+            Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
             Link::Attaching(_) | Link::Receiver(_) | Link::Answers(_) => None,
         };
         self.links.insert(link, state);
@@ -112,15 +121,17 @@ impl Conn {
         link: LinkId,
         delivery: DeliveryId,
         settled: bool,
+        txn_id: Option<Bytes>,
         sent: Result<(), AmqpError>,
     ) {
         if let Err(error) = &sent {
             tracing::debug!(%error, "a message was refused");
         }
         if !settled {
-            let state = match sent {
-                Ok(()) => DeliveryState::Accepted,
-                Err(error) => DeliveryState::rejected(error),
+            let state = match (sent, txn_id) {
+                (Ok(()), None) => DeliveryState::Accepted,
+                (Ok(()), Some(txn_id)) => within(txn_id, DeliveryState::Accepted),
+                (Err(error), _) => DeliveryState::rejected(error),
             };
             let _ = self.amqp.dispose(link, delivery, true, Some(state));
         }

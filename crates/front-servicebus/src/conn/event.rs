@@ -133,6 +133,10 @@ impl Conn {
                 let (to, size_max) = (sender.to.clone(), sender.message_bytes_max);
                 self.send(to, size_max, incoming)
             }
+            Some(Link::Coordinator { under_way }) => {
+                *under_way += 1;
+                self.coordinate(incoming)
+            }
             Some(Link::Requests(requests)) => {
                 requests.under_way += 1;
                 self.request(incoming)
@@ -144,33 +148,30 @@ impl Conn {
     fn send(&mut self, to: Address, size_max: u64, incoming: Incoming) -> Result<(), UseError> {
         let bytes = incoming.payload.len();
         let Incoming { link, delivery, settled, .. } = incoming;
-        let read = match &incoming.state {
-            Some(DeliveryState::Transactional(_)) => Err(AmqpError::new(
-                condition::NOT_IMPLEMENTED,
-                "there are no transactions here yet",
-            )),
-            _ if bytes as u64 > size_max => {
-                let text =
-                    format!("The received message has {bytes} bytes; the limit is {size_max}.");
-                Err(AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text))
-            }
-            _ if self.sending_bytes > limits::SENDING_BYTES_MAX => {
-                let text = "too much is being sent on this connection";
-                Err(AmqpError::new(servicebus::SERVER_BUSY, text))
-            }
-            _ => send::read(&incoming, self.front.engine.now()),
+        let txn_id = match &incoming.state {
+            Some(DeliveryState::Transactional(state)) => Some(state.txn_id.clone()),
+            _ => None,
+        };
+        let read = if bytes as u64 > size_max {
+            let text = format!("The received message has {bytes} bytes; the limit is {size_max}.");
+            Err(AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text))
+        } else if self.sending_bytes > limits::SENDING_BYTES_MAX {
+            let text = "too much is being sent on this connection";
+            Err(AmqpError::new(servicebus::SERVER_BUSY, text))
+        } else {
+            send::read(&incoming, self.front.engine.now())
         };
         self.sending_bytes += bytes;
-        let messages = match read {
+        let messages = match (read, &txn_id) {
+            (Ok(messages), None) => Ok(messages),
+            (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),
+            (Err(error), _) => Err(Err(error)),
+        };
+        let messages = match messages {
             Ok(messages) => messages,
-            Err(error) => {
-                self.ready.push_back(Done::Sent {
-                    link,
-                    delivery,
-                    settled,
-                    bytes,
-                    sent: Err(error),
-                });
+            // Staged, or refused: either way there is nothing to wait for.
+            Err(sent) => {
+                self.ready.push_back(Done::Sent { link, delivery, settled, bytes, txn_id, sent });
                 return Ok(());
             }
         };
@@ -179,7 +180,7 @@ impl Conn {
             let all = messages.into_iter().map(|message| (to.clone(), message)).collect();
             let sent = engine.send(all).await;
             let sent = sent.map(drop).map_err(|error| error_of(error, Lock::Message));
-            Done::Sent { link, delivery, settled, bytes, sent }
+            Done::Sent { link, delivery, settled, bytes, txn_id: None, sent }
         });
         Ok(())
     }

@@ -20,6 +20,11 @@ pub(super) enum Link {
     Sender(Sender),
     /// The client receives messages.
     Receiver(Box<Receiver>),
+    /// The client declares and discharges transactions.
+    Coordinator {
+        /// Requests that are not answered yet.
+        under_way: u32,
+    },
     /// The client asks.
     Requests(Requests),
     /// The client is answered.
@@ -76,7 +81,10 @@ impl Conn {
                 });
                 self.give_back(waiting.iter().filter_map(|delivery| delivery.lease).collect());
             }
-            Some(Link::Sender(_) | Link::Requests(_) | Link::Answers(_)) | None => {}
+            Some(
+                Link::Sender(_) | Link::Coordinator { .. } | Link::Requests(_) | Link::Answers(_),
+            )
+            | None => {}
         }
     }
 
@@ -95,7 +103,10 @@ impl Conn {
                 Link::Receiver(receiver) => {
                     unseen.extend(receiver.waiting.drain(..).filter_map(|delivery| delivery.lease));
                 }
-                Link::Sender(_) | Link::Requests(_) | Link::Answers(_) => {}
+                Link::Sender(_)
+                | Link::Coordinator { .. }
+                | Link::Requests(_)
+                | Link::Answers(_) => {}
             }
         }
         self.give_back(unseen);

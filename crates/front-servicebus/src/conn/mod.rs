@@ -6,6 +6,7 @@
 //! | `event.rs` | what the peer says |
 //! | `done.rs` | what the engine says |
 //! | `receiver.rs` | credit and deliveries of a receiving link |
+//! | `transaction.rs` | work that is staged until it is discharged |
 //! | `desk.rs` | requests to `$cbs` and `$management`, and their answers |
 //!
 //! Nothing here waits: what takes time is [`Work`], polled by the connection's one task beside its socket.
@@ -15,6 +16,7 @@ mod done;
 mod event;
 mod link;
 mod receiver;
+mod transaction;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
@@ -35,6 +37,7 @@ use crate::ops::settle::Settles;
 
 pub(crate) use done::Done;
 use link::Link;
+use transaction::Transactions;
 
 /// Something under way, and what becomes of it.
 pub(crate) type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -54,6 +57,7 @@ pub(crate) struct Conn {
     /// Receiving links whose deliveries wait to be written.
     held_up: HashSet<LinkId>,
     settles: Settles,
+    transactions: Transactions,
     /// Bytes of messages that are being sent.
     sending_bytes: usize,
     next_key: u64,
@@ -94,6 +98,7 @@ impl Conn {
             consumers: HashMap::new(),
             held_up: HashSet::new(),
             settles: Settles::default(),
+            transactions: Transactions::default(),
             sending_bytes: 0,
             next_key: 1,
             host: "localhost".to_owned(),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use malote_engine::{ConsumerId, Delivery, Held};
 use malote_model::{LeaseToken, QueueName};
 use malote_wire_amqp::connection::{Disposed, LinkFlow, LinkId, Outgoing, SendError};
-use malote_wire_amqp::performative::{AmqpError, condition};
+use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
 
 use super::link::Link;
 use super::{Conn, Done};
@@ -256,6 +256,12 @@ impl Conn {
         let Some(Link::Receiver(receiver)) = self.links.get(&disposed.link) else { return };
         let Some(lease) = receiver.out.get(&disposed.key).copied() else { return };
         let (queue, lock) = (receiver.queue.clone(), receiver.lock());
+        if let Some(DeliveryState::Transactional(state)) = &disposed.state {
+            let staged = self.transactions.settle(state, &queue, lease);
+            let state = staged.unwrap_or_else(DeliveryState::rejected);
+            let item = Item::of(&disposed, lease);
+            return self.settled(Settled { items: vec![(item, state)] });
+        }
         let item = Item::of(&disposed, lease);
         if let Some(batch) = self.settles.add(&queue, lock, disposed.state.as_ref(), item) {
             self.start(batch.run(self.front.engine.clone()));

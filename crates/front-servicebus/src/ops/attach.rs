@@ -42,6 +42,7 @@ pub(crate) enum Entity {
 pub(crate) enum Found {
     Sender { to: Address, message_bytes_max: u64 },
     Receiver { consumer: ConsumerId, queue: QueueName, take: bool, session: Option<Held> },
+    Coordinator,
     ClaimsRequests,
     ClaimsAnswers,
     Requests(Entity),
@@ -51,14 +52,14 @@ pub(crate) enum Found {
 impl Wish {
     pub fn of(attach: &Attach) -> Result<Wish, AmqpError> {
         let address = match (attach.role, &attach.source, &attach.target) {
-            (_, _, Some(AnyTarget::Coordinator(_))) => {
-                let text = "there are no transactions here yet";
-                return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
-            }
             (Role::Receiver, Some(source), _) => source.address.as_ref(),
             (Role::Sender, _, Some(AnyTarget::Target(target))) => target.address.as_ref(),
             _ => None,
         };
+        if let (Role::Sender, Some(AnyTarget::Coordinator(_))) = (attach.role, &attach.target) {
+            let (node, role) = (Node::Coordinator, Role::Sender);
+            return Ok(Wish { node, role, take: false, session: None, wait_ms: 0 });
+        }
         let Some(address) = address.and_then(Value::as_str) else {
             let text = "a link needs the address of an entity";
             return Err(AmqpError::new(condition::INVALID_FIELD, text));
@@ -107,6 +108,7 @@ pub(crate) async fn attach(
     give_up: CancellationToken,
 ) -> Option<Result<Found, AmqpError>> {
     let path = match (&wish.node, wish.role) {
+        (Node::Coordinator, _) => return Some(Ok(Found::Coordinator)),
         (Node::Cbs, Role::Sender) => return Some(Ok(Found::ClaimsRequests)),
         (Node::Cbs, Role::Receiver) => return Some(Ok(Found::ClaimsAnswers)),
         (Node::Management(path) | Node::Entity(path), _) => path,
@@ -152,7 +154,7 @@ pub(crate) async fn attach(
 fn wish_action(wish: &Wish) -> Option<Action> {
     match (&wish.node, wish.role) {
         // Each request to a desk is looked at by itself.
-        (Node::Cbs | Node::Management(_), _) => None,
+        (Node::Cbs | Node::Coordinator | Node::Management(_), _) => None,
         (Node::Entity(_), Role::Sender) => Some(Action::Send),
         (Node::Entity(_), Role::Receiver) => Some(Action::Receive),
     }
@@ -301,6 +303,7 @@ pub(crate) fn granted(wanted: &Attach, found: &Found) -> Attach {
             answer.properties = Some(Map::default().with(LOCKED_UNTIL, ticks(held.until)));
         }
         Found::Receiver { .. }
+        | Found::Coordinator
         | Found::ClaimsRequests
         | Found::ClaimsAnswers
         | Found::Requests(_)

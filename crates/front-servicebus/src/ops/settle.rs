@@ -95,7 +95,7 @@ impl Batch {
 
 /// What an outcome means, and what is echoed: the same outcome, but an error in it would say that settling failed.
 /// None for a state that is no outcome.
-fn settlement_of(state: Option<&DeliveryState>) -> Option<(Settlement, DeliveryState)> {
+pub(crate) fn settlement_of(state: Option<&DeliveryState>) -> Option<(Settlement, DeliveryState)> {
     Some(match state {
         Some(DeliveryState::Accepted) => (Settlement::Complete, DeliveryState::Accepted),
         Some(DeliveryState::Modified(modified)) => {

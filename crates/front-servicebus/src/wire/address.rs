@@ -12,6 +12,8 @@ const CBS: &str = "$cbs";
 pub enum Node {
     /// Where tokens are put.
     Cbs,
+    /// Where transactions are declared. It has no address.
+    Coordinator,
     /// An entity's own desk.
     Management(Path),
     /// A queue, topic or subscription, or dead letters.
@@ -83,6 +85,7 @@ mod tests {
     fn shown(address: &str) -> String {
         match Node::parse(address) {
             Node::Cbs => "cbs".into(),
+            Node::Coordinator => "coordinator".into(),
             Node::Management(path) => format!("management of {path}"),
             Node::Entity(path) => path.to_string(),
         }

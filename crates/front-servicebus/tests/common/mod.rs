@@ -37,7 +37,7 @@ impl Keys for NoKeys {
 
 pub struct World {
     pub engine: Engine,
-    front: Arc<Front>,
+    pub front: Arc<Front>,
     pub shutdown: CancellationToken,
     _running: Running,
     _data: tempfile::TempDir,
@@ -197,10 +197,32 @@ impl Client {
         .await;
     }
 
+    /// A link to the coordinator of transactions.
+    pub fn coordinator(&mut self, channel: Channel) -> LinkId {
+        let attach = Attach {
+            name: Str::from_static("coordinator"),
+            role: Role::Sender,
+            source: Some(Source::at("here")),
+            target: Some(AnyTarget::Coordinator(Coordinator::default())),
+            ..Attach::default()
+        };
+        self.amqp.attach(channel, attach).unwrap()
+    }
+
     /// Sends, and tells the outcome.
     pub async fn send(&mut self, link: LinkId, draft: Draft) -> Option<DeliveryState> {
+        self.send_bytes(link, draft.to_bytes(), None).await
+    }
+
+    /// The same, with a state.
+    pub async fn send_bytes(
+        &mut self,
+        link: LinkId,
+        payload: Bytes,
+        state: Option<DeliveryState>,
+    ) -> Option<DeliveryState> {
         let tag = Bytes::from_static(b"tag");
-        let outgoing = Outgoing { key: 7, tag, payload: draft.to_bytes(), ..Outgoing::default() };
+        let outgoing = Outgoing { key: 7, tag, payload, state, ..Outgoing::default() };
         self.amqp.send(link, outgoing).unwrap();
         self.until(|event| match event {
             Event::Disposition(disposed) if disposed.link == link => Some(disposed.state.clone()),

@@ -2,7 +2,7 @@
 
 import os
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError, ServiceBusError
 
 from harness import AMQP, main, raises
@@ -65,11 +65,28 @@ def tls_is_spoken_on_the_same_port():
     with ServiceBusClient.from_connection_string(
         text,
         retry_total=0,
+        transport_type=TransportType.Amqp,
         # Without the emulator's flag the client goes to port 5671, whatever the endpoint says.
         custom_endpoint_address=f"sb://{AMQP}",
         connection_verify=os.environ["MALOTE_CA"],
     ) as bus:
         send(bus)
+        receive(bus)
+
+
+def amqp_goes_through_a_websocket():
+    text = connection(*ROOT, emulator=False)
+    with ServiceBusClient.from_connection_string(
+        text,
+        retry_total=0,
+        transport_type=TransportType.AmqpOverWebsocket,
+        custom_endpoint_address=f"https://{AMQP}",
+        connection_verify=os.environ["MALOTE_CA"],
+    ) as bus:
+        send(bus)
+        receive(bus)
+        with bus.get_queue_sender("configured") as sender:
+            sender.send_messages([ServiceBusMessage(b"x" * 10_000) for _ in range(50)])
         receive(bus)
 
 
@@ -79,5 +96,6 @@ main(
         a_wrong_key_is_not,
         a_key_may_do_what_it_was_granted,
         tls_is_spoken_on_the_same_port,
+        amqp_goes_through_a_websocket,
     ]
 )

@@ -1,0 +1,44 @@
+//! Who may speak AMQP over WebSocket.
+#![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod common;
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use common::World;
+use malote_front_servicebus::websocket;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_web_page_is_not_let_into_an_open_broker() {
+    let world = World::new().await;
+    let router = websocket(world.front.clone(), world.shutdown.clone(), TaskTracker::new());
+    let ask = async |origin: Option<&str>, host: &str, path: &str| {
+        let mut request = Request::get(path)
+            .header("host", host)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status()
+    };
+    // Nothing can be upgraded here, where there is no connection: that is as far as it gets.
+    let let_in = StatusCode::UPGRADE_REQUIRED;
+    let path = "/$servicebus/websocket";
+    assert_eq!(ask(None, "localhost:5672", path).await, let_in);
+    assert_eq!(ask(None, "localhost:5672", "/$servicebus/websocket/").await, let_in);
+    for host in ["localhost:5672", "malote:5672", "127.0.0.1:5672", "[::1]:5672"] {
+        assert_eq!(ask(Some(&format!("https://{host}")), host, path).await, let_in, "{host}");
+    }
+    let shut_out = StatusCode::FORBIDDEN;
+    assert_eq!(ask(Some("https://evil.example"), "localhost:5672", path).await, shut_out);
+    assert_eq!(ask(Some("null"), "localhost:5672", path).await, shut_out);
+    let rebound = "evil.example:5672";
+    assert_eq!(ask(Some(&format!("http://{rebound}")), rebound, path).await, shut_out);
+    assert_eq!(ask(None, "localhost:5672", "/other").await, StatusCode::NOT_FOUND);
+}
