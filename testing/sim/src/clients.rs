@@ -9,8 +9,8 @@ use bytes::Bytes;
 use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
 use malote_engine::{ConsumerId, Wants};
 use malote_model::{
-    Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Refusal, Seq,
-    SessionId, Sessions, Settlement, Timestamp, Value, When,
+    Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec,
+    Refusal, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
 };
 
 use self::specs::{lifetime, spec, updated};

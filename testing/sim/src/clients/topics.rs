@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use malote_model::{
-    Address, Correlation, DeadLetterTarget, Dedup, Filter, QueueName, Rule, Seq, Sessions, SqlAction, SqlFilter,
-    TopicKind, TopicName, TopicSpec,
+    Address, Correlation, DeadLetterTarget, Dedup, Filter, QueueName, Rule, Seq, Sessions,
+    SqlAction, SqlFilter, TopicKind, TopicName, TopicSpec,
 };
 
 use super::specs::spec;
@@ -155,7 +155,8 @@ impl Clients {
             }
             _ => {
                 let inbox = state.queue(&QueueName::inbox(&name));
-                let later = inbox.msgs.iter().filter(|(_, m)| matches!(m.place, Place::Scheduled { .. }));
+                let later =
+                    inbox.msgs.iter().filter(|(_, m)| matches!(m.place, Place::Scheduled { .. }));
                 let mut seqs: Vec<_> = later.map(|(&seq, _)| Seq(seq)).take(2).collect();
                 if rng.chance(10) {
                     seqs.push(Seq(1));

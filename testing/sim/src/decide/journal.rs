@@ -223,7 +223,8 @@ impl Model {
 pub(super) fn words(state: &State, ev: &Ev) -> Vec<String> {
     if let Ev::Route { topic, seq, to, .. } = ev {
         let from = QueueName::inbox(topic);
-        let one = |(to, to_seq): &(QueueName, u64)| format!("move {from} {seq} to {to} {to_seq} along");
+        let one =
+            |(to, to_seq): &(QueueName, u64)| format!("move {from} {seq} to {to} {to_seq} along");
         return to.iter().map(one).collect();
     }
     vec![one_word(state, ev)]

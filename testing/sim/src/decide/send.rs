@@ -11,11 +11,7 @@ use crate::model::{Ev, Known, Letter, Msg, Place, Via, Way};
 
 impl Model {
     /// Messages go in, or were sent before.
-    pub(super) fn send(
-        &mut self,
-        items: &[(Address, Rc<Letter>)],
-        receipts: &[Receipt],
-    ) -> Need {
+    pub(super) fn send(&mut self, items: &[(Address, Rc<Letter>)], receipts: &[Receipt]) -> Need {
         assert_eq!(receipts.len(), items.len(), "one receipt for each");
         let mut need = Need::default();
         for ((to, letter), receipt) in items.iter().zip(receipts) {

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use malote_engine::{Outgoing, StateChange};
 use malote_engine::command::{Command, ConnectionId, Work};
+use malote_engine::{Outgoing, StateChange};
 
 use malote_model::Address;
 

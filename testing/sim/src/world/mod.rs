@@ -13,8 +13,8 @@ mod upkeep;
 
 use check::Expected;
 use command::command_of;
-use routes::Read;
 pub use met::Met;
+use routes::Read;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};

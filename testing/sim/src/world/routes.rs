@@ -1,9 +1,9 @@
 //! What the engine's shell reads for the core: brought back at a moment of the world's choosing, or never.
 
+use malote_engine::Stored;
 use malote_engine::command::{Command, Reply, ToRoute};
 use malote_engine::core::To;
 use malote_engine::event::QueueId;
-use malote_engine::Stored;
 
 use super::{LOOK, World};
 
