@@ -8,7 +8,7 @@ use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
 use super::{Core, Timer, Under};
-use crate::event::{Event, Moved, QueueId, Removal, Sent, Why};
+use crate::event::{Event, Moved, QueueId, Removal, Sent, Way, Why};
 use crate::journal::Pos;
 
 impl Core {
@@ -201,6 +201,17 @@ impl Core {
             self.wait(id, seq, place, due);
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
+        let way = way.cloned();
+        // In a line, the session is known by that: only what else it remembers counts.
+        let keeps = match slot {
+            Some(_) => way.as_ref().is_some_and(|way| *way != Way::default()),
+            None => scheduled || way.is_some(),
+        };
+        let way = way.unwrap_or_default();
+        let kept = Kept { session: session.cloned(), priority, ttl_ms, way };
+        if (keeps || q.keeps_all()) && kept != Kept::default() {
+            q.kept.insert(seq, kept);
+        }
         if let Some(slot) = slot {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                 s.line.insert(seq);
@@ -212,12 +223,6 @@ impl Core {
             q.refresh_session(slot);
             self.touch_session(id, slot);
         } else {
-            let keeps = scheduled || way.is_some() || q.keeps_all();
-            let way = way.cloned().unwrap_or_default();
-            let kept = Kept { session: session.cloned(), priority, ttl_ms, way };
-            if keeps && kept != Kept::default() {
-                q.kept.insert(seq, kept);
-            }
             if due == 0 && q.sessions.is_none() {
                 q.make_ready(seq);
             }

@@ -482,7 +482,12 @@ impl Turn<'_> {
             return true;
         };
         let (Some(from), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return true };
-        let mut kept = q.kept.get(&seq).cloned().unwrap_or_default();
+        // One that came before the queue forwarded is known by its place only.
+        let placed = || {
+            let (session, priority) = (self.session_of(id, seq), q.index.priority(seq));
+            Kept { session, priority, ..Kept::default() }
+        };
+        let mut kept = q.kept.get(&seq).cloned().unwrap_or_else(placed);
         kept.way.hops = kept.way.hops.saturating_add(1);
         if kept.way.hops > limits::HOPS_MAX {
             self.bury(id, seq, DeadReason::TooManyHops);

@@ -153,6 +153,7 @@ impl Clients {
                 let (queue, rule) = *pick(rng, &all)?;
                 TopicAsk::Unbind { topic: name, queue: queue.clone(), rule: rule.clone() }
             }
+            8 if rng.chance(30) => TopicAsk::Delete { name },
             _ => {
                 let inbox = state.queue(&QueueName::inbox(&name));
                 let later =

@@ -19,6 +19,7 @@ use crate::model::{Cause, Dead, End, Ev, Letter, Place, Via, Way, Why};
 #[derive(Clone, Debug)]
 pub enum TopicAsk {
     Declare { name: TopicName, spec: TopicSpec },
+    Delete { name: TopicName },
     Subscribe { name: QueueName, spec: QueueSpec, rules: Option<Vec<Rule>> },
     Bind { topic: TopicName, queue: QueueName, rule: Rule },
     Unbind { topic: TopicName, queue: QueueName, rule: String },
@@ -259,6 +260,30 @@ impl Model {
         buried.into_iter().for_each(|(queue, seq)| self.bury_misfit(&queue, seq));
     }
 
+    /// A topic goes after its subscriptions; queues that were only bound stay.
+    pub fn topic_deleted(&mut self, now: u64, name: &TopicName, groups: &[Group]) -> Need {
+        let is_own = |queue: &QueueName| queue.subscription_of().is_some_and(|(of, _)| of == *name);
+        for group in groups {
+            self.take_up(now, group);
+            match group.events.as_slice() {
+                [Event::Deleted { queue }] => {
+                    let queue = self.names[queue].clone();
+                    assert!(is_own(&queue), "{queue} went with {name}");
+                    self.delete(&queue);
+                }
+                [Event::TopicDeleted { topic }] => {
+                    assert_eq!(self.topic_names[topic], *name, "the topic that went");
+                    self.note(Ev::DeleteTopic { name: name.clone() });
+                }
+                other => panic!("{name} was deleted, and {other:?}"),
+            }
+        }
+        let left: Vec<_> = self.state.queues.keys().filter(|queue| is_own(queue)).collect();
+        assert!(left.is_empty(), "{name} is gone, and not {left:?}");
+        assert!(!self.state.topics.contains_key(name), "{name} was deleted and is there");
+        Need { durable: self.end, ..Need::default() }
+    }
+
     pub(super) fn check_topic(&self, ask: &TopicAsk) -> Result<(), Refusal> {
         let state = &self.state;
         let topic = |name: &TopicName| {
@@ -277,6 +302,7 @@ impl Model {
                 }),
                 _ => spec.check(),
             },
+            TopicAsk::Delete { name } => topic(name).map(drop),
             TopicAsk::Subscribe { name, spec, rules } => {
                 let (of, _) = name.subscription_of().expect("a subscription is named so");
                 let t = topic(&of)?;
@@ -346,6 +372,8 @@ impl Model {
                 self.note(Ev::DeclareTopic { name: name.clone(), spec: spec.clone() });
                 durable(self)
             }
+            // Group after group: see `topic_deleted`.
+            (TopicAsk::Delete { .. }, Reply::Done) => Need::default(),
             (TopicAsk::Subscribe { name, spec, rules }, Reply::Declared { created }) => {
                 assert_eq!(*created, !self.state.queues.contains_key(name), "subscribed {name}");
                 if !created {

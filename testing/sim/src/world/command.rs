@@ -69,6 +69,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
 fn topic_command_of(ask: TopicAsk) -> Command {
     match ask {
         TopicAsk::Declare { name, spec } => Command::DeclareTopic { name, spec: Box::new(spec) },
+        TopicAsk::Delete { name } => Command::DeleteTopic { name },
         TopicAsk::Subscribe { name, spec, rules } => {
             Command::Subscribe { name, spec: Box::new(spec), rules }
         }

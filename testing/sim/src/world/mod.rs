@@ -31,7 +31,7 @@ use malote_engine::{ConsumerId, Peek, QueueFacts};
 use malote_model::{QueueName, Refusal, Seq, Timestamp};
 
 use crate::clients::{Clients, topics};
-use crate::decide::{Ask, Group, Model, Need};
+use crate::decide::{Ask, Group, Model, Need, TopicAsk};
 use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
 
@@ -293,7 +293,9 @@ impl World {
 
     fn turn_at_once(&mut self, asks: Vec<(usize, Ask)>) {
         // Without any room even time stands still: that far it does not come here.
-        let many = |(_, ask): &(usize, Ask)| matches!(ask, Ask::Disconnect { .. });
+        let many = |(_, ask): &(usize, Ask)| {
+            matches!(ask, Ask::Disconnect { .. } | Ask::Topic(TopicAsk::Delete { .. }))
+        };
         if self.tight && (self.journal.pool.spares() == 0 || asks.iter().any(many)) {
             self.make_room();
         }
@@ -396,13 +398,17 @@ impl World {
                 }
                 own_need = self.model.ask(*request, ask, answer);
                 let several =
-                    matches!(ask, Ask::Disconnect { .. }) || self.model.waiting(*request).is_some();
+                    matches!(ask, Ask::Disconnect { .. } | Ask::Topic(TopicAsk::Delete { .. }))
+                        || self.model.waiting(*request).is_some();
                 assert!(several || own.next().is_none(), "{ask:?} happens wholly or not at all");
                 self.met.refused += u64::from(matches!(answer, Some(Err(_))));
             }
             match ask {
                 Ask::Disconnect { connection, clean } => {
                     self.model.disconnected(now, *connection, *clean, groups);
+                }
+                Ask::Topic(TopicAsk::Delete { name }) if matches!(answer, Some(Ok(_))) => {
+                    own_need = self.model.topic_deleted(now, name, groups);
                 }
                 // Whoever may have to wait is served at once.
                 _ if self.model.waiting(*request).is_some() => {

@@ -59,7 +59,9 @@ impl World {
         for (id, name) in &self.model.topic_names {
             let inbox = malote_model::QueueName::inbox(name);
             let Some(q) = self.model.state.inboxes.get(&inbox) else { continue };
-            let waits = q.msgs.values().any(|msg| msg.ready(self.now));
+            let mut waiting = q.msgs.values().filter(|msg| msg.ready(self.now));
+            // What is over goes in the next moment.
+            let waits = waiting.any(|msg| !q.expired(msg, self.now));
             let asked = self.pending.iter().any(|p| matches!(&p.to, To::Route(of, _) if of == id));
             let read = self.reads.iter().any(|Read::Route(of, _)| of == id);
             assert!(!waits || asked || read, "nobody routes what waits in {inbox}: {:?}", q.msgs);

@@ -260,3 +260,15 @@ fn a_copy_that_its_queue_knows_needs_no_room() {
             refused: queue `q` is full (length_max = 1): receive from it, or raise length_max"#]],
     );
 }
+
+#[test]
+fn a_way_is_remembered_in_sessions_too() {
+    check(
+        "topic dlx kind=fanout \n queue p sessions ttl=1000 bury dead=topic:dlx \n queue q sessions ttl=1000 bury dead=topic:dlx \n bind dlx p \n bind dlx q
+        send p x s=A \n wait 1000 \n facts q \n restart \n wait 1000 \n facts p \n facts q",
+        expect![[r#"
+            ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
+    );
+}
