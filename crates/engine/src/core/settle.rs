@@ -336,9 +336,11 @@ impl Turn<'_> {
                 target.filter(goes_on).unwrap_or(q.dead)
             }
             DeadLetterTarget::Topic { topic, key } => {
-                new_key = key.clone();
                 let target = self.core.topic_names.get(topic).copied();
-                target.filter(|_| way.died_in.len() < DIED_IN_MAX).unwrap_or(q.dead)
+                let target = target.filter(|_| way.died_in.len() < DIED_IN_MAX);
+                // The topic's key is for the topic: what stays in the own set keeps what it has.
+                new_key = key.clone().filter(|_| target.is_some());
+                target.unwrap_or(q.dead)
             }
         };
         let (Some(from), Some((_, size))) = (q.pos(from_seq), q.index.get(from_seq)) else {

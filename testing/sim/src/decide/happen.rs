@@ -168,8 +168,8 @@ impl Model {
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
             DeadLetterTarget::Topic { topic, key: new } => {
-                key = new.clone();
                 let goes_on = self.state.topics.contains_key(topic) && !is_long;
+                key = new.clone().filter(|_| goes_on);
                 if goes_on { QueueName::inbox(topic) } else { own }
             }
             DeadLetterTarget::Queue(target) => {
