@@ -272,7 +272,6 @@ fn canonical_request(claim: &Claim, request: &Signed<'_>) -> Result<String, SqsE
     let hash = hex(&Sha256::digest(request.body));
     let given = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
     if let Some(given) = given
-        && given != "UNSIGNED-PAYLOAD"
         && given != hash
     {
         let text = "The provided 'x-amz-content-sha256' header does not match what was computed.";

@@ -142,12 +142,15 @@ pub async fn serve(
         access: access.clone(),
         keys: Arc::new(BusKeys(store.clone())),
     });
+    // It speaks on both ports: a name that is good for one of them is good for it.
+    let by_name = [&listeners.http, &listeners.sqs].map(hosts_of);
+    let sqs_hosts = if by_name.iter().any(Vec::is_empty) { Vec::new() } else { by_name.concat() };
     let sqs = Sqs::new(
         engine,
         access,
         Arc::new(AccessKeys(store.clone())),
         Arc::new(Remembered(api.history.clone())),
-        malote_front_sqs::Settings { hosts: hosts_of(&listeners.sqs), ..Default::default() },
+        malote_front_sqs::Settings { hosts: sqs_hosts, ..Default::default() },
         shutdown.token().draining_token(),
     );
     let admission = Admission {

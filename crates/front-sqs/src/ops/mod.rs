@@ -115,9 +115,13 @@ impl Call {
         actions: &[Action],
     ) -> Result<Found, SqsError> {
         let plain = shown.strip_suffix(".fifo");
+        let mut denied = None;
         for (name, any) in [(Some(shown), true), (plain, false)] {
             let Some(name) = name.filter(|name| name::is_name(name)) else { continue };
-            self.allow(sqs, name, actions)?;
+            if let Err(error) = self.allow(sqs, name, actions) {
+                denied.get_or_insert(error);
+                continue;
+            }
             match sqs.0.engine.describe(QueueName::new(name)?).await {
                 Ok(facts) if any || facts.spec.sessions.required() => {
                     return Ok(Found { facts, shown: shown.to_owned() });
@@ -126,7 +130,7 @@ impl Call {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(SqsError::no_queue())
+        Err(denied.unwrap_or_else(SqsError::no_queue))
     }
 
     /// Whether the caller may do any of these to the queue.

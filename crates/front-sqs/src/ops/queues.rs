@@ -173,6 +173,10 @@ pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, Sq
         }
         purges.put(found.name().clone(), (), now);
     }
-    sqs.0.engine.purge(found.name().clone()).await?;
+    let purged = sqs.0.engine.purge(found.name().clone()).await;
+    if purged.is_err() {
+        sqs.0.purges.lock().remove(found.name());
+    }
+    purged?;
     Ok(Nothing {})
 }

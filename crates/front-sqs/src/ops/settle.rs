@@ -120,7 +120,9 @@ async fn change(sqs: &Sqs, queue: &Found, asked: &VisibilityIn) -> Result<(), Sq
         let reason = "Total VisibilityTimeout for the message is beyond the limit [43200 seconds].";
         return Err(SqsError::invalid(seconds, "VisibilityTimeout", reason));
     }
-    touched(sqs, handle.lease);
+    if queue.fifo() {
+        touched(sqs, handle.lease);
+    }
     let outcome = if seconds == 0 {
         let again = Settlement::Abandon { delay_ms: 0, changes: Changes::default() };
         let mut each =
