@@ -437,3 +437,17 @@ proptest! {
         prop_assert_eq!(settled, (0..sizes.len() as u32).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_receiver_that_does_not_mean_its_limit_can_be_overruled() {
+    for overrule in [false, true] {
+        let server = Config { overrule_max_message_size: overrule, ..server_config() };
+        let mut pair = Pair::opened(Config::default(), server);
+        let (client, link) = pair.link(Attach { max_message_size: Some(10), ..receiver("r") });
+        pair.client.grant(client, 1).unwrap();
+        pair.settle();
+        let sent = pair.server.send(link, message(1, vec![7; 11]));
+        let refused = Err(SendError::TooLarge { size_bytes_max: 10 });
+        assert_eq!(sent, if overrule { Ok(()) } else { refused });
+    }
+}

@@ -321,6 +321,15 @@ fn rules_of_a_link() {
     peer.say_with(0, transfer(0, 1), &[7; 101]);
     peer.detached(condition::MESSAGE_SIZE_EXCEEDED);
 
+    // Borne beyond the limit of the link, so that its owner can refuse it; and no further.
+    let borne = Config { max_message_size: 100, max_message_size_borne: Some(200), ..plain() };
+    let (mut peer, link) = Peer::attached(borne, 10);
+    peer.say_with(0, transfer(0, 0), &[7; 200]);
+    assert_eq!(deliveries(&peer.events()).len(), 1);
+    peer.server.dispose(link, DeliveryId(0), true, None).unwrap();
+    peer.say_with(0, transfer(0, 1), &[7; 201]);
+    peer.detached(condition::MESSAGE_SIZE_EXCEEDED);
+
     // Each message is small enough; all of them together are not.
     let (mut peer, _) = Peer::attached(plain(), 10);
     for (handle, name) in [(1, "b"), (2, "c")] {

@@ -395,7 +395,9 @@ impl Model {
                 self.attach(attach, None);
                 self.eager(&attach.queue)
             }
-            (Ask::Credit { consumer, credit, replace }, Reply::Done) => {
+            (Ask::Credit { consumer, credit, replace }, Reply::Count(had)) => {
+                let known = self.consumers.get(consumer).map_or(0, |c| c.credit);
+                assert_eq!(*had, u64::from(known), "credit before");
                 if let Some(c) = self.consumers.get_mut(consumer) {
                     c.credit = if *replace { *credit } else { c.credit + credit };
                 }

@@ -177,6 +177,7 @@ fn consumers_share_by_credit() {
         expect![[r#"
             to one: v as a, w as b
             to two: x as c, y as d
+            0
             to two: z as e
             ready 2 locked 3 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             v as f (receives 2, failed 1), w as g (receives 2, failed 1), x as h (receives 2, failed 0), y as i (receives 2, failed 0), z as j (receives 2, failed 0)"#]],

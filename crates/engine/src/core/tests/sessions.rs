@@ -91,6 +91,7 @@ fn a_push_holder_gets_what_comes_and_hears_of_the_end() {
         expect![[r#"
             holds one as a until 1000
             to c: x as b, y as c
+            0
             to c: z as d
             to c: ended: lease … is over: it expired, was released or was already settled
             1 lost
