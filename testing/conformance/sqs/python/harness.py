@@ -27,7 +27,8 @@ class Broker:
         atexit.register(self.stop)
 
     def start(self):
-        command = [self.binary, "serve", "--data", self.data.name, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]
+        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"]
+        command = [self.binary, "serve", "--data", self.data.name, *ports]
         log = open(os.path.join(self.data.name, "log"), "a")
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self.environment}
