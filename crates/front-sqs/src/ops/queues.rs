@@ -43,7 +43,8 @@ async fn dead_letter_target(
 ) -> Result<Option<QueueName>, SqsError> {
     let Some(redrive) = spec::Redrive::parse(text)? else { return Ok(None) };
     let invalid = |reason: &str| SqsError::invalid(text, "RedrivePolicy", reason);
-    let target = match call.named(sqs, &redrive.target, LOOK).await {
+    // Whoever could not send there must not do so through the dead letters of another queue.
+    let target = match call.named(sqs, &redrive.target, &[Action::Send]).await {
         Err(error) if error.code == Code::QueueDoesNotExist => {
             return Err(invalid("Dead letter target does not exist."));
         }

@@ -135,6 +135,10 @@ impl State {
                     Why::Dead(dead) => {
                         (msg.way, msg.dead) = (dead.way.clone(), Some(dead.clone()));
                         msg.key = dead.key.clone().or(msg.key);
+                        // It was read so that its topic could route it, and with it its session.
+                        if matches!(dead.reason, DeadReason::Cycle | DeadReason::Unroutable) {
+                            msg.session = msg.sent.message.session.clone();
+                        }
                     }
                     Why::Redriven => msg.way = Way::default(),
                     Why::Due => {}
