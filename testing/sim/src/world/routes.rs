@@ -30,6 +30,11 @@ impl World {
 
     /// Brings back what was read first.
     pub(super) fn bring_back(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
+        // As in every turn of the engine, what is due comes first.
+        self.turn(Vec::new());
         let Some(Read::Route(topic, items)) = self.reads.pop_front() else { return };
         // What finds no room is tried again after a while: that far it does not come here.
         if self.tight {
