@@ -172,19 +172,23 @@ async fn a_request_without_an_answer_ends_and_leaves_nothing() {
     let long = broker.raw("POST", &patient, &[], "x");
     assert!(tokio::time::timeout(Duration::from_millis(50), long).await.is_err());
     assert_eq!(broker.raw("POST", &path, &[], "x").await.problem(504), "no_reply");
-    // One more than may wait is told so.
+    // One more than may wait is told so. Which of the two comes first is open:
+    // the patient one asks again until the place is its own.
     let waiting = format!("{Q}/request?timeout-ms=20000");
-    tokio::select! {
-        _ = broker.raw("POST", &waiting, &[], "x") => panic!("nobody answers"),
-        () = async {
-            loop {
-                let full = broker.raw("POST", &path, &[], "x").await;
-                if full.status.as_u16() == 429 {
-                    assert_eq!(full.problem(429), "busy");
-                    break;
-                }
+    let patient = async {
+        while broker.raw("POST", &waiting, &[], "x").await.status.as_u16() == 429 {}
+    };
+    let refused = async {
+        loop {
+            let full = broker.raw("POST", &path, &[], "x").await;
+            if full.status.as_u16() == 429 {
+                return full;
             }
-        } => {}
+        }
+    };
+    tokio::select! {
+        () = patient => panic!("nobody answers"),
+        full = refused => assert_eq!(full.problem(429), "busy"),
     }
     // What nobody waits for expires by itself.
     let seen = broker.get(&format!("{Q}/messages")).await.expect(200);
