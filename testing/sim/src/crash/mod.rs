@@ -1,13 +1,15 @@
 //! The real binary, killed with -9 again and again under load, and a checker of the whole history.
 //!
 //! Senders and receivers speak HTTP or the native connection and note every acknowledgement. Each session has one
-//! sender, so its order is known. At the end the queues are drained: what was acknowledged must have come.
+//! sender, so its order is known; other messages go through topics, transactions and dead letters, or are sent again
+//! when no answer came (`flows`). At the end the queues are drained: what was acknowledged must have come.
 #![allow(
     clippy::disallowed_methods,
     reason = "a real process on a real disk, by the machine's clock"
 )]
 
 pub(crate) mod clients;
+mod flows;
 pub(crate) mod history;
 pub(crate) mod server;
 pub(crate) mod wire;
@@ -51,6 +53,7 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
     for n in 0..6_u64 {
         threads.push(receiver(&shared, protocol, n));
     }
+    threads.extend(flows::clients(&shared, protocol, seed));
     let begun = Instant::now();
     let mut rng = Rng::new(seed);
     let mut slowest = Duration::ZERO;
@@ -70,19 +73,25 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
         begun.elapsed().as_secs_f32(),
         slowest.as_millis()
     );
-    shared.finish(threads)
+    let fine = shared.finish(threads)?;
+    let untaken = flows::untaken(&shared);
+    if !untaken.is_empty() {
+        println!("nothing came out of {untaken:?}: this proves nothing");
+    }
+    Ok(fine && untaken.is_empty())
 }
 
-/// The two queues that clients use.
+/// The queues and topics that clients use.
 pub(crate) fn declare(server: &Server) -> Result<()> {
     let mut http = Http::connect(server.at).context("the server does not answer")?;
-    for (queue, spec) in [
-        ("plain", json!({"failed_max": null})),
-        ("ordered", json!({"sessions": "dynamic", "failed_max": null})),
-    ] {
-        let (status, answer) = http.ask("PUT", &format!("/api/v1/queues/{queue}"), &spec)?;
+    let own = [
+        ("queues/plain", json!({"failed_max": null})),
+        ("queues/ordered", json!({"sessions": "dynamic", "failed_max": null})),
+    ];
+    for (what, spec) in own.into_iter().chain(flows::specs()) {
+        let (status, answer) = http.ask("PUT", &format!("/api/v1/{what}"), &spec)?;
         if status != 201 && status != 200 {
-            bail!("declaring {queue}: {status} {answer}");
+            bail!("declaring {what}: {status} {answer}");
         }
     }
     Ok(())
