@@ -89,7 +89,7 @@ impl Conn {
             }
             Found::Receiver { consumer, queue, take, session } => {
                 self.consumers.insert(consumer, link);
-                Link::Receiver(Box::new(Receiver::new(consumer, queue, take, session)))
+                Link::Receiver(Box::new(Receiver::new(wanted.name.clone(), consumer, queue, take, session)))
             }
             Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),

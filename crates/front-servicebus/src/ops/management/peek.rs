@@ -19,6 +19,8 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
     let count = count.min(limits::PEEK_MAX);
     let session = context.text("session-id").map(SessionId::new).transpose();
     let session = session.map_err(|refusal| bad(refusal.to_string()))?;
+    // A session receiver sees its session only.
+    let session = session.or_else(|| context.held.as_ref().map(|(session, _)| session.clone()));
     let mut next = Some(Seq(u64::try_from(from).unwrap_or(0)));
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while let Some(from) = next
@@ -61,6 +63,7 @@ fn encode(seen: &Seen, among_dead: bool) -> Option<Bytes> {
         state: Some(state),
         due: seen.due.filter(|_| seen.state == MessageState::Scheduled),
         source: dead.map(|dead| dead.from.to_string()),
+        lock: None,
     };
     Some(write(stored, &telling))
 }
