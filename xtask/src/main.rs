@@ -24,7 +24,7 @@ usage: cargo xtask <command>
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
-  conformance [p] the clients that users have, against the built binary: sqs, servicebus or both
+  conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 

@@ -5,6 +5,7 @@
 
 mod servicebus;
 mod sqs;
+mod world;
 
 use crate::cargo;
 use crate::steps::{Outcome, Step};
@@ -21,6 +22,9 @@ pub(crate) fn steps(protocol: Option<&str>) -> Vec<Step> {
     }
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
+    }
+    if wanted("world") {
+        steps.push(Step::new("one world", world::python));
     }
     steps
 }
@@ -59,4 +63,41 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+/// Runs checks that say how many passed and failed in their last line.
+fn counted(command: &mut Command) -> Result<Outcome> {
+    let output = command
+        .current_dir(cargo::root())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot start the checks")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counted = said.lines().rev().find_map(counts);
+    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    if !output.status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {}", output.status);
+    }
+    Ok(outcome)
+}
+
+/// Reads `12 passed, 0 failed`.
+fn counts(line: &str) -> Option<Outcome> {
+    let (passed, failed) = line.trim().split_once(" passed, ")?;
+    let failed = failed.strip_suffix(" failed")?;
+    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        assert_eq!(
+            counts("12 passed, 3 failed"),
+            Some(Outcome { passed: 12, failed: 3, skipped: None })
+        );
+        assert_eq!(counts("12 passed"), None);
+    }
 }

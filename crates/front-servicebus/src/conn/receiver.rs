@@ -27,6 +27,8 @@ pub(super) struct Receiver {
     pub name: Str,
     pub consumer: ConsumerId,
     pub queue: QueueName,
+    /// How long the queue keeps messages, as of the attach.
+    ttl_ms: Option<u64>,
     /// Messages are gone when they are sent.
     pub take: bool,
     /// The session that it holds.
@@ -143,6 +145,7 @@ impl Receiver {
         name: Str,
         consumer: ConsumerId,
         queue: QueueName,
+        ttl_ms: Option<u64>,
         take: bool,
         session: Option<Held>,
     ) -> Receiver {
@@ -150,6 +153,7 @@ impl Receiver {
             name,
             consumer,
             queue,
+            ttl_ms,
             take,
             session,
             waiting: VecDeque::new(),
@@ -171,6 +175,7 @@ impl Receiver {
             failed: delivery.failed,
             until: delivery.lease.map(|_| delivery.until),
             source: dead.map(|dead| dead.from.to_string()),
+            ttl_ms_max: self.ttl_ms,
             ..Telling::default()
         };
         write(&delivery.stored, &telling)

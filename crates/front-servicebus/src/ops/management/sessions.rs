@@ -65,8 +65,7 @@ pub(super) async fn list(context: &Context<'_>) -> Answered {
         let looked = context.front.engine.sessions(queue.clone(), at, limits::PAGE_MAX).await;
         let (sessions, next) = looked.map_err(|error| error_of(error, Lock::Session))?;
         from = next;
-        let counts =
-            |facts: &&SessionFacts| (any && facts.messages > 0) || facts.state_bytes > 0;
+        let counts = |facts: &&SessionFacts| (any && facts.messages > 0) || facts.state_bytes > 0;
         for facts in sessions.iter().filter(counts) {
             if passed >= skip && ids.len() < top {
                 ids.push(Str::from(facts.session.as_str()));
