@@ -252,11 +252,11 @@ func deferredIsFoundByItsNumber() {
 	Same("count", again[0].DeliveryCount, 2)
 	Check(receiver.DeadLetterMessage(ctx, again[0], &bus.DeadLetterOptions{Reason: To("r")}))
 	_, err := receiver.ReceiveDeferredMessages(ctx, numbers[:1], nil)
-	RefusedAs("a deferred message that is gone", err, "message-not-found")
+	Refused("a deferred message that is gone", err, bus.CodeNotFound)
 	taken := Must(takerOf(client, queue).ReceiveDeferredMessages(ctx, numbers[2:3], nil))
 	Same("taken", bodies(taken), []string{"2"})
 	_, err = receiver.ReceiveDeferredMessages(ctx, numbers[2:3], nil)
-	RefusedAs("what was taken", err, "message-not-found")
+	Refused("what was taken", err, bus.CodeNotFound)
 }
 
 func locksAreRenewedAndLost() {
