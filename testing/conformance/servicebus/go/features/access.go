@@ -91,7 +91,8 @@ func throughAWebSocket() {
 		if err != nil {
 			return nil, err
 		}
-		return websocket.NetConn(ctx, socket, websocket.MessageBinary), nil
+		// It lives longer than the call that needed it first.
+		return websocket.NetConn(context.Background(), socket, websocket.MessageBinary), nil
 	}
 	client := with("Root", root(), false, bus.ClientOptions{NewWebSocketConn: dial})
 	goesRound(client)
