@@ -27,7 +27,7 @@ class Broker:
         atexit.register(self.stop)
 
     def start(self):
-        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"]
+        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off", "--servicebus-admin", "off"]
         command = [self.binary, "serve", "--data", self.data.name, *ports]
         log = open(os.path.join(self.data.name, "log"), "a")
         self.process = subprocess.Popen(
