@@ -85,6 +85,7 @@ impl Server {
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
+        command.args(["--servicebus-admin", "off"]);
         command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
         if kind == Kind::Guarded {
             command.arg("--tls-self-signed");

@@ -79,9 +79,9 @@ async fn measure(args: Args) -> anyhow::Result<()> {
     let own = match &args.at {
         Some(_) => None,
         None => {
-            let ports =
-                ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"].as_slice();
-            Some(Server::start(&dir.path().join("data"), ports, &["HTTP API", "SQS"])?)
+            let ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"];
+            let ports = [ports.as_slice(), &["--servicebus-admin", "off"]].concat();
+            Some(Server::start(&dir.path().join("data"), &ports, &["HTTP API", "SQS"])?)
         }
     };
     let (at, api) = match (&own, &args.at) {
