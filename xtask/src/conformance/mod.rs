@@ -7,7 +7,7 @@ pub(crate) mod servicebus;
 mod sqs;
 mod world;
 
-use crate::cargo;
+use crate::cargo::{self, target};
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -40,12 +40,6 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
         steps.push(Step::new("one world", world::python));
     }
     steps
-}
-
-/// Where cargo builds to.
-fn target() -> PathBuf {
-    let root = cargo::root();
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
 /// What is not on this machine: a skip, except where somebody relies on it.

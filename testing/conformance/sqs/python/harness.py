@@ -31,7 +31,7 @@ class Broker:
 
     def start(self):
         amqp = "127.0.0.1:0" if "AMQP" in self.wanted else "off"
-        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", amqp]
+        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", amqp, "--servicebus-admin", "off"]
         command = [self.binary, "serve", "--data", self.data.name, *ports]
         log = open(os.path.join(self.data.name, "log"), "a")
         self.process = subprocess.Popen(

@@ -49,6 +49,8 @@ impl Server {
                 "off",
                 "--amqp",
                 &amqp,
+                "--servicebus-admin",
+                "off",
                 "--kafka",
                 "off",
             ])
