@@ -23,7 +23,7 @@ usage: cargo xtask <command>
   test            what CI runs: check, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
-  crash [args]    kill -9 loop on the built binary: --protocol http|native|servicebus --cycles N
+  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
@@ -37,6 +37,7 @@ const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
+    ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk on which it makes sense.

@@ -13,7 +13,7 @@ use malote_sim::world::Met;
 const USAGE: &str = "\
 usage: malote-sim <command>
 
-  crash  --protocol http|native|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
+  crash  --protocol http|native|sqs|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
   full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
@@ -53,6 +53,7 @@ fn crash(args: &[String]) -> Result<bool> {
     let cycles = option(args, "--cycles")?.unwrap_or(20);
     let seed = option(args, "--seed")?.unwrap_or(1);
     let protocol = match option::<String>(args, "--protocol")?.as_deref() {
+        Some("sqs") => return malote_sim::crash::sqs::run(cycles, &binary(args)?, seed),
         None | Some("http") => Protocol::Http,
         Some("native") => Protocol::Native,
         Some("servicebus") => {
@@ -61,7 +62,7 @@ fn crash(args: &[String]) -> Result<bool> {
             )?;
             return malote_sim::crash::run_servicebus(&program, cycles, &binary(args)?, seed);
         }
-        Some(other) => bail!("--protocol: `{other}` is none of http, native and servicebus"),
+        Some(other) => bail!("--protocol: `{other}` is none of http, native, sqs and servicebus"),
     };
     malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
 }

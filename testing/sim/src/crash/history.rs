@@ -236,6 +236,18 @@ impl History {
         self.held.retain(|_, lease| lease.holder != holder);
     }
 
+    /// Whoever has a message is about to let go of it.
+    pub fn let_go(&mut self, id: &str) {
+        self.held.remove(id);
+    }
+
+    /// Whoever has a message may keep it for longer.
+    pub fn extended(&mut self, id: &str, until: u64) {
+        if let Some(lease) = self.held.get_mut(id) {
+            lease.until = lease.until.max(until);
+        }
+    }
+
     /// A connection ended: so did what was bound to it.
     pub fn disconnected(&mut self, holder: u64) {
         self.held.retain(|_, lease| !(lease.bound && lease.holder == holder));

@@ -1,8 +1,8 @@
 //! The real binary, killed with -9 again and again under load, and a checker of the whole history.
 //!
 //! Senders and receivers speak HTTP or the native connection, or are a program with an official client, and note every
-//! acknowledgement. Each session has one sender, so its order is known. At the end the queues are drained: what was
-//! acknowledged must have come.
+//! acknowledgement. Each session has one sender, so its order is known. `sqs` is another load: a FIFO queue under SQS
+//! clients. At the end the queues are drained: what was acknowledged must have come.
 #![allow(
     clippy::disallowed_methods,
     reason = "a real process on a real disk, by the machine's clock"
@@ -12,6 +12,7 @@ pub(crate) mod clients;
 pub(crate) mod history;
 mod program;
 pub(crate) mod server;
+pub mod sqs;
 pub(crate) mod wire;
 
 use std::path::Path;
