@@ -4,7 +4,6 @@ use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -75,7 +74,7 @@ impl Server {
     fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
         let data = target.join("conformance/data");
         let _ = std::fs::remove_dir_all(&data);
-        let (amqp, http) = (free_port()?, free_port()?);
+        let (amqp, http) = (cargo::free_port()?, cargo::free_port()?);
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -86,6 +85,7 @@ impl Server {
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
+        command.args(["--servicebus-admin", "off"]);
         command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
         if kind == Kind::Guarded {
             command.arg("--tls-self-signed");
@@ -124,9 +124,4 @@ fn key(
     let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
     let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
     Ok((variable, secret.to_owned()))
-}
-
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no port")?;
-    Ok(listener.local_addr()?.port())
 }

@@ -16,7 +16,8 @@ const data = mkdtempSync(join(tmpdir(), "malote-js-"));
 process.env.AWS_SDK_JS_SUPPRESS_MAINTENANCE_MODE_MESSAGE = "1";
 
 function start() {
-  const args = ["serve", "--data", data, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"];
+  const ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off", "--servicebus-admin", "off"];
+  const args = ["serve", "--data", data, ...ports];
   const child = spawn(binary, args, { stdio: ["ignore", "pipe", "ignore"] });
   return new Promise((done, failed) => {
     let said = "";

@@ -42,6 +42,8 @@ impl Server {
                 "off",
                 "--amqp",
                 "off",
+                "--servicebus-admin",
+                "off",
                 "--kafka",
                 "off",
             ])
