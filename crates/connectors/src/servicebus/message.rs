@@ -132,8 +132,8 @@ impl Batch {
         self.messages.is_empty()
     }
 
-    /// As it goes over the wire, with its format.
-    pub(super) fn encode(&self) -> (u32, Bytes) {
+    /// As it goes over the wire, with its format: for [`super::Sender::start_encoded`].
+    pub fn encode(&self) -> (u32, Bytes) {
         let mut out = BytesMut::with_capacity(self.size_bytes);
         self.envelope.encode(&mut out);
         encode_batch(&self.messages, &mut out);
