@@ -112,7 +112,7 @@ fn test() -> Vec<Step> {
 }
 
 fn release_build() -> Step {
-    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
+    Step::command("build", &["build", "--release", "-p", "malote-cli", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {
@@ -124,7 +124,7 @@ fn tidy_step() -> Step {
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
     if command == "crash" || command == "full" {
         // They run the real binary; an old one would prove nothing.
-        cargo::run(&["build", "--release", "-p", "malote"])?;
+        cargo::run(&["build", "--release", "-p", "malote-cli"])?;
     }
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     let program;
