@@ -294,7 +294,7 @@ impl Turn<'_> {
     }
 }
 
-fn spec_room(spec: &QueueSpec) -> usize {
+pub(super) fn spec_room(spec: &QueueSpec) -> usize {
     let labels: usize = spec.labels.iter().map(|(name, text)| name.len() + text.len() + 8).sum();
     labels
         + match &spec.sessions {

@@ -39,7 +39,8 @@ impl Core {
                 q.respecify(spec);
                 self.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
                 let dead = q.dead;
-                if let Some(letters) = self.queues.get_mut(&dead) {
+                // A topic's inbox has no dead letters: it names itself.
+                if let Some(letters) = self.queues.get_mut(&dead).filter(|_| dead != *queue) {
                     letters.spec = letters_spec(spec);
                 }
                 self.arm_expiry(*queue);

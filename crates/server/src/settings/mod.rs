@@ -63,6 +63,8 @@ pub struct Listeners {
     pub amqp: Listen,
     /// The same, where clients look for TLS.
     pub amqps: Listen,
+    /// Administration of Service Bus entities, where emulators have it.
+    pub servicebus_admin: Listen,
     /// Kafka.
     pub kafka: Listen,
 }

@@ -56,6 +56,8 @@ settings! {
         "AMQP 0-9-1 and 1.0 (Service Bus): host:port, :port, port or off";
     amqps = "amqps", "MALOTE_AMQPS", Some("--amqps"), false,
         "A second port for AMQP, where clients look for TLS (5671): host:port, :port, port or off";
+    servicebus_admin = "servicebus_admin", "MALOTE_SERVICEBUS_ADMIN", Some("--servicebus-admin"), false,
+        "Service Bus administration (Atom XML over HTTP), also on the AMQP port: host:port, :port, port or off";
     kafka = "kafka", "MALOTE_KAFKA", Some("--kafka"), false, "Kafka protocol: host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,

@@ -35,6 +35,7 @@ impl Reader {
         let sqs = self.listen("sqs", "127.0.0.1:9324");
         let amqp = self.listen("amqp", "127.0.0.1:5672");
         let amqps = self.listen("amqps", "off");
+        let servicebus_admin = self.listen("servicebus_admin", "5300");
         let kafka = self.listen("kafka", "127.0.0.1:9092");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
@@ -69,6 +70,7 @@ impl Reader {
                 sqs: sqs?,
                 amqp: amqp?,
                 amqps: amqps?,
+                servicebus_admin: servicebus_admin?,
                 kafka: kafka?,
             },
             data: data?,

@@ -51,6 +51,7 @@ fn flag_beats_environment_beats_file_beats_default() {
             sqs = "0.0.0.0:2002" # MALOTE_SQS
             amqp = "off" # malote.toml
             amqps = "off" # default
+            servicebus_admin = "127.0.0.1:5300" # default
             kafka = "127.0.0.1:9092" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set

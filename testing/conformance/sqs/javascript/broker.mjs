@@ -7,7 +7,8 @@ import { join } from "node:path";
 
 export function start(binary) {
   const data = mkdtempSync(join(tmpdir(), "malote-js-"));
-  const args = ["serve", "--data", data, "--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"];
+  const ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off", "--servicebus-admin", "off"];
+  const args = ["serve", "--data", data, ...ports];
   const child = spawn(binary, args, { stdio: ["ignore", "pipe", "ignore"] });
   const stop = async () => {
     child.removeAllListeners("exit");
