@@ -27,7 +27,7 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     let wanted = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let mut steps = Vec::new();
     if wanted("sqs") {
-        steps.extend(sqs::steps());
+        steps.extend(sqs::steps(depth));
     }
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
