@@ -14,6 +14,7 @@ mod hold;
 mod index;
 mod leases;
 mod lifecycle;
+mod line;
 mod queue;
 mod relocate;
 mod route;
