@@ -46,6 +46,8 @@ impl Core {
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
+                // It may send its messages on from now on, or deliver them.
+                self.touch(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -177,7 +179,7 @@ impl Core {
                 session: session.as_ref(),
                 priority: *priority,
                 ttl_ms: *ttl_ms,
-                way: None,
+                way: Some(&sent.way).filter(|way| **way != Way::default()),
             };
             self.arrive(pos, place.queue, &arrival);
             if sent.body_at.is_some()
