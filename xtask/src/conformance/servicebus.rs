@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, Kind)] = &[
     ("sessions.py", Kind::Open),
     ("topics.py", Kind::Open),
     ("access.py", Kind::Guarded),
+    ("admin.py", Kind::Guarded),
 ];
 
 /// How the server is started.
@@ -48,6 +49,7 @@ pub(super) fn python() -> Result<Outcome> {
             .arg(folder.join("python").join(program))
             .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
             .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
+            .env("MALOTE_ADMIN_AT", format!("localhost:{}", server.admin))
             .env("MALOTE_CA", server.data.join("tls-self-signed.pem"))
             .envs(server.keys.clone())
             .status()
@@ -67,6 +69,7 @@ struct Server {
     data: PathBuf,
     amqp: u16,
     http: u16,
+    admin: u16,
     /// Variables that hold the secrets of keys.
     keys: Vec<(&'static str, String)>,
 }
@@ -75,7 +78,7 @@ impl Server {
     fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
         let data = target.join("conformance/data");
         let _ = std::fs::remove_dir_all(&data);
-        let (amqp, http) = (free_port()?, free_port()?);
+        let (amqp, http, admin) = (free_port()?, free_port()?, free_port()?);
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -86,14 +89,14 @@ impl Server {
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
-        command.args(["--servicebus-admin", "off"]);
+        command.args(["--servicebus-admin", &admin.to_string()]);
         command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
         if kind == Kind::Guarded {
             command.arg("--tls-self-signed");
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let server = Server { child, data, amqp, http, keys };
+        let server = Server { child, data, amqp, http, admin, keys };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
