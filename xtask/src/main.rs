@@ -5,6 +5,7 @@
 //! is not installed is reported as skipped and counted as neither.
 
 mod cargo;
+mod compare;
 mod conformance;
 mod mutate;
 mod steps;
@@ -24,7 +25,8 @@ usage: cargo xtask <command>
   crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
-  conformance [p] the clients that users have, against the built binary: sqs, servicebus or both
+  conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
+  compare SYSTEM  beside a system that we speak like, one client for both: elasticmq
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -63,6 +65,7 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
+        ("compare", [system]) => return compare::run(system),
         ("mutate", _) => mutate::steps(rest),
         ("conformance", [] | [_]) => {
             let clients = conformance::steps(rest.first().map(String::as_str));

@@ -5,8 +5,9 @@
 
 mod servicebus;
 mod sqs;
+mod world;
 
-use crate::cargo;
+use crate::cargo::{self, target};
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -22,13 +23,10 @@ pub(crate) fn steps(protocol: Option<&str>) -> Vec<Step> {
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
     }
+    if wanted("world") {
+        steps.push(Step::new("one world", world::python));
+    }
     steps
-}
-
-/// Where cargo builds to.
-fn target() -> PathBuf {
-    let root = cargo::root();
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
 /// What is not on this machine: a skip, except where somebody relies on it.
@@ -59,4 +57,41 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+/// Runs checks that say how many passed and failed in their last line.
+fn counted(command: &mut Command) -> Result<Outcome> {
+    let output = command
+        .current_dir(cargo::root())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot start the checks")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counted = said.lines().rev().find_map(counts);
+    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    if !output.status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {}", output.status);
+    }
+    Ok(outcome)
+}
+
+/// Reads `12 passed, 0 failed`.
+fn counts(line: &str) -> Option<Outcome> {
+    let (passed, failed) = line.trim().split_once(" passed, ")?;
+    let failed = failed.strip_suffix(" failed")?;
+    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        assert_eq!(
+            counts("12 passed, 3 failed"),
+            Some(Outcome { passed: 12, failed: 3, skipped: None })
+        );
+        assert_eq!(counts("12 passed"), None);
+    }
 }

@@ -4,7 +4,6 @@ use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -78,7 +77,8 @@ impl Server {
     fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
         let data = target.join("conformance/data");
         let _ = std::fs::remove_dir_all(&data);
-        let (amqp, http, admin) = (free_port()?, free_port()?, free_port()?);
+        let [amqp, http, admin] =
+            [cargo::free_port()?, cargo::free_port()?, cargo::free_port()?];
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -128,9 +128,4 @@ fn key(
     let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
     let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
     Ok((variable, secret.to_owned()))
-}
-
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no port")?;
-    Ok(listener.local_addr()?.port())
 }

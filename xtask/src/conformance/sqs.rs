@@ -3,7 +3,7 @@
 use super::target;
 use crate::cargo;
 use crate::steps::{Outcome, Step};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::process::Command;
 
 /// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
@@ -23,7 +23,7 @@ fn boto3(version: &str) -> Result<Outcome> {
     };
     let mut command = Command::new(python);
     command.arg("testing/conformance/sqs/python/main.py").arg(target().join("release/malote"));
-    counted(command.env("PYTHONDONTWRITEBYTECODE", "1"))
+    super::counted(command.env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
 /// The versions are in the program's own `package.json`.
@@ -42,42 +42,5 @@ fn javascript() -> Result<Outcome> {
     }
     let mut command = Command::new("node");
     command.arg(source.join("main.mjs")).arg(target().join("release/malote")).arg(&home);
-    counted(&mut command)
-}
-
-/// Runs checks that say how many passed and failed in their last line.
-fn counted(command: &mut Command) -> Result<Outcome> {
-    let output = command
-        .current_dir(cargo::root())
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .context("cannot start the checks")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let counted = said.lines().rev().find_map(counts);
-    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
-    if !output.status.success() && outcome.failed == 0 {
-        bail!("the checks failed: {}", output.status);
-    }
-    Ok(outcome)
-}
-
-/// Reads `12 passed, 0 failed`.
-fn counts(line: &str) -> Option<Outcome> {
-    let (passed, failed) = line.trim().split_once(" passed, ")?;
-    let failed = failed.strip_suffix(" failed")?;
-    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_counted() {
-        assert_eq!(
-            counts("12 passed, 3 failed"),
-            Some(Outcome { passed: 12, failed: 3, skipped: None })
-        );
-        assert_eq!(counts("12 passed"), None);
-    }
+    super::counted(&mut command)
 }

@@ -6,7 +6,9 @@ mod engine;
 mod measure;
 mod report;
 mod routes;
+mod server;
 mod space;
+mod sqs;
 
 use clap::Subcommand;
 
@@ -20,6 +22,7 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum Verb {
     Engine(engine::Args),
+    Sqs(sqs::Args),
     #[command(hide = true)]
     Backlog(backlog::Args),
 }
@@ -28,6 +31,7 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.verb {
             Verb::Engine(args) => engine::run(args),
+            Verb::Sqs(args) => sqs::run(args),
             Verb::Backlog(args) => backlog::run(args),
         }
     }

@@ -24,6 +24,8 @@ use crate::wire::tag_of;
 pub(super) struct Receiver {
     pub consumer: ConsumerId,
     pub queue: QueueName,
+    /// How long the queue keeps messages, as of the attach.
+    ttl_ms: Option<u64>,
     /// Messages are gone when they are sent.
     pub take: bool,
     /// The session that it holds.
@@ -139,12 +141,14 @@ impl Receiver {
     pub fn new(
         consumer: ConsumerId,
         queue: QueueName,
+        ttl_ms: Option<u64>,
         take: bool,
         session: Option<Held>,
     ) -> Receiver {
         Receiver {
             consumer,
             queue,
+            ttl_ms,
             take,
             session,
             waiting: VecDeque::new(),
@@ -166,6 +170,7 @@ impl Receiver {
             failed: delivery.failed,
             until: delivery.lease.map(|_| delivery.until),
             source: dead.map(|dead| dead.from.to_string()),
+            ttl_ms_max: self.ttl_ms,
             ..Telling::default()
         };
         write(&delivery.stored, &telling)

@@ -40,8 +40,17 @@ pub(crate) enum Entity {
 
 /// What was found for a link.
 pub(crate) enum Found {
-    Sender { to: Address, message_bytes_max: u64 },
-    Receiver { consumer: ConsumerId, queue: QueueName, take: bool, session: Option<Held> },
+    Sender {
+        to: Address,
+        message_bytes_max: u64,
+    },
+    Receiver {
+        consumer: ConsumerId,
+        queue: QueueName,
+        ttl_ms: Option<u64>,
+        take: bool,
+        session: Option<Held>,
+    },
     Coordinator,
     ClaimsRequests,
     ClaimsAnswers,
@@ -219,8 +228,10 @@ async fn receiver(
     };
     let lock = if session.is_some() { Lock::Session } else { Lock::Message };
     let attached = engine.attach(consume).await;
-    let found =
-        attached.map(|consumer| Found::Receiver { consumer, queue, take: wish.take, session });
+    // Dead letters do not expire.
+    let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());
+    let take = wish.take;
+    let found = attached.map(|consumer| Found::Receiver { consumer, queue, ttl_ms, take, session });
     Some(found.map_err(|error| error_of(error, lock)))
 }
 

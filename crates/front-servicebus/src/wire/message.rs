@@ -109,6 +109,8 @@ pub struct Telling {
     pub due: Option<Timestamp>,
     /// It lies in another queue than the dead letters of its own.
     pub source: Option<String>,
+    /// How long its queue keeps messages: what it said itself counts only if that is less.
+    pub ttl_ms_max: Option<u64>,
 }
 
 /// A stored message as a client gets it.
@@ -116,7 +118,7 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let message = &stored.message;
     let parts = message.native.as_ref().and_then(parts_of);
     let mut out = BytesMut::with_capacity(256 + message.body.bytes.len());
-    put_header(&mut out, message, telling.failed);
+    put_header(&mut out, message, telling);
     let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
     let annotations = annotations(stored, telling, kept);
@@ -133,15 +135,16 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
 }
 
 /// With all its fields: clients take a delivery count that is left out for none at all.
-fn put_header(out: &mut BytesMut, message: &Message, failed: u32) {
-    let ttl = message.ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
+fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
+    let ttl_ms = [message.ttl_ms, telling.ttl_ms_max].into_iter().flatten().min();
+    let ttl = ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
     let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
     let fields = vec![
         Value::Bool(true),
         Value::Ubyte(priority),
         ttl.map_or(Value::Null, Value::Uint),
         Value::Bool(false),
-        Value::Uint(failed),
+        Value::Uint(telling.failed),
     ];
     put_descriptor(out, Header::CODE);
     put_value(out, &Value::List(fields));

@@ -230,7 +230,9 @@ fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wante
     tell("ApproximateReceiveCount", Some(given.receives.to_string()));
     tell("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
     tell("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
-    tell("MessageDeduplicationId", message.dedup_id.clone().filter(|_| queue.fifo()));
+    // Whoever said no id was told apart by the message's own.
+    let dedup_id = message.dedup_id.as_ref().or(message.message_id.as_ref());
+    tell("MessageDeduplicationId", dedup_id.cloned().filter(|_| queue.fifo()));
     tell("SequenceNumber", queue.fifo().then(|| sequence_number(given.seq.0)));
     tell("DeadLetterQueueSourceArn", dead.map(|dead| call.place.arn(dead.from.as_str())));
     let trace = match message.properties.get(TRACE_HEADER) {
