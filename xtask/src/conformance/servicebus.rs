@@ -1,8 +1,8 @@
-//! Service Bus by its Python client: the programs of `testing/conformance/servicebus`.
+//! Service Bus by its Python and JavaScript clients: the programs of `testing/conformance/servicebus`.
 
 use super::target;
 use crate::cargo;
-use crate::steps::Outcome;
+use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,12 +12,18 @@ use std::time::Duration;
 const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
 
 /// Programs, each against a server of its own kind.
-const PROGRAMS: &[(&str, Kind)] = &[
+const PYTHON: &[(&str, Kind)] = &[
     ("queues.py", Kind::Open),
     ("sessions.py", Kind::Open),
     ("topics.py", Kind::Open),
     ("access.py", Kind::Guarded),
     ("admin.py", Kind::Guarded),
+];
+const JAVASCRIPT: &[(&str, Kind)] = &[
+    ("queues.mjs", Kind::Open),
+    ("sessions.mjs", Kind::Open),
+    ("topics.mjs", Kind::Open),
+    ("admin.mjs", Kind::Guarded),
 ];
 
 /// How the server is started.
@@ -29,30 +35,62 @@ enum Kind {
     Guarded,
 }
 
-/// Every program, each against a server of its own.
-pub(super) fn python() -> Result<Outcome> {
-    let target = target();
+pub(super) fn steps() -> Vec<Step> {
+    vec![Step::new("servicebus python", python), Step::new("servicebus javascript", javascript)]
+}
+
+fn python() -> Result<Outcome> {
     let packages = [PYTHON_CLIENT, "websocket-client==1.8.0"];
-    let home = target.join("conformance/azure-servicebus");
+    let home = target().join("conformance/azure-servicebus");
     let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
         Ok(python) => python,
         Err(why) => return super::missing(PYTHON_CLIENT, &format!("{why:#}")),
     };
+    each("python", PYTHON, || {
+        let mut command = Command::new(&python);
+        command.arg("-B");
+        command
+    })
+}
+
+/// The version is in the programs' own `package.json`.
+fn javascript() -> Result<Outcome> {
+    let source = folder().join("javascript");
+    let home = target().join("conformance/servicebus-javascript");
+    if let Err(why) = super::npm(&source, &home) {
+        return super::missing("npm's packages", &format!("{why:#}"));
+    }
+    each("javascript", JAVASCRIPT, || {
+        let mut command = Command::new("node");
+        command.env("MALOTE_MODULES", &home);
+        command
+    })
+}
+
+fn folder() -> PathBuf {
+    cargo::root().join("testing/conformance/servicebus")
+}
+
+/// Every program, each against a server of its own.
+fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) -> Result<Outcome> {
+    let (target, folder) = (target(), folder());
     let binary = target.join("release/malote");
-    let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
-    for (program, kind) in PROGRAMS {
+    for (program, kind) in programs {
         let server = Server::start(&binary, &target, &folder, *kind)?;
-        let status = Command::new(&python)
-            .arg("-B")
-            .arg(folder.join("python").join(program))
+        let certificate = server.data.join("tls-self-signed.pem");
+        let mut command = run();
+        command
+            .arg(folder.join(language).join(program))
             .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
             .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
             .env("MALOTE_ADMIN_AT", format!("localhost:{}", server.admin))
-            .env("MALOTE_CA", server.data.join("tls-self-signed.pem"))
-            .envs(server.keys.clone())
-            .status()
-            .with_context(|| format!("cannot start {}", python.display()))?;
+            .env("MALOTE_CA", &certificate)
+            .envs(server.keys.clone());
+        if *kind == Kind::Guarded {
+            command.env("NODE_EXTRA_CA_CERTS", &certificate);
+        }
+        let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
         drop(server);
         match status.success() {
             true => outcome.passed += 1,
@@ -77,8 +115,7 @@ impl Server {
     fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
         let data = target.join("conformance/data");
         let _ = std::fs::remove_dir_all(&data);
-        let [amqp, http, admin] =
-            [cargo::free_port()?, cargo::free_port()?, cargo::free_port()?];
+        let [amqp, http, admin] = [cargo::free_port()?, cargo::free_port()?, cargo::free_port()?];
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;

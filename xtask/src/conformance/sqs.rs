@@ -30,14 +30,7 @@ fn boto3(version: &str) -> Result<Outcome> {
 fn javascript() -> Result<Outcome> {
     let source = cargo::root().join("testing/conformance/sqs/javascript");
     let home = target().join("conformance/sqs-javascript");
-    let install = || -> Result<()> {
-        std::fs::create_dir_all(&home).context("cannot make the folder for its packages")?;
-        std::fs::copy(source.join("package.json"), home.join("package.json"))
-            .context("cannot copy package.json")?;
-        let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
-        super::run(Command::new("npm").args(quiet).current_dir(&home))
-    };
-    if let Err(why) = install() {
+    if let Err(why) = super::npm(&source, &home) {
         return super::missing("npm's packages", &format!("{why:#}"));
     }
     let mut command = Command::new("node");
