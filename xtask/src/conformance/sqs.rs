@@ -3,7 +3,7 @@
 use super::target;
 use crate::cargo;
 use crate::steps::{Outcome, Step};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::process::Command;
 
 /// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
