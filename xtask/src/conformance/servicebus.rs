@@ -1,8 +1,11 @@
-//! Service Bus by its Python and JavaScript clients: the programs of `testing/conformance/servicebus`.
+//! Service Bus by its official clients: the programs of `testing/conformance/servicebus`.
+
+pub(crate) mod go;
+pub(super) mod java;
 
 use super::target;
 use crate::cargo;
-use crate::steps::{Outcome, Step};
+use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,11 +38,7 @@ enum Kind {
     Guarded,
 }
 
-pub(super) fn steps() -> Vec<Step> {
-    vec![Step::new("servicebus python", python), Step::new("servicebus javascript", javascript)]
-}
-
-fn python() -> Result<Outcome> {
+pub(super) fn python() -> Result<Outcome> {
     let packages = [PYTHON_CLIENT, "websocket-client==1.8.0"];
     let home = target().join("conformance/azure-servicebus");
     let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
@@ -54,7 +53,7 @@ fn python() -> Result<Outcome> {
 }
 
 /// The version is in the programs' own `package.json`.
-fn javascript() -> Result<Outcome> {
+pub(super) fn javascript() -> Result<Outcome> {
     let source = folder().join("javascript");
     let home = target().join("conformance/servicebus-javascript");
     if let Err(why) = super::npm(&source, &home) {
@@ -78,18 +77,8 @@ fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) ->
     let mut outcome = Outcome::default();
     for (program, kind) in programs {
         let server = Server::start(&binary, &target, &folder, *kind)?;
-        let certificate = server.data.join("tls-self-signed.pem");
         let mut command = run();
-        command
-            .arg(folder.join(language).join(program))
-            .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
-            .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
-            .env("MALOTE_ADMIN_AT", format!("localhost:{}", server.admin))
-            .env("MALOTE_CA", &certificate)
-            .envs(server.keys.clone());
-        if *kind == Kind::Guarded {
-            command.env("NODE_EXTRA_CA_CERTS", &certificate);
-        }
+        command.arg(folder.join(language).join(program)).envs(server.variables());
         let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
         drop(server);
         match status.success() {
@@ -103,6 +92,7 @@ fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) ->
 /// A running server, killed when it is no longer needed.
 struct Server {
     child: Child,
+    kind: Kind,
     data: PathBuf,
     amqp: u16,
     http: u16,
@@ -133,7 +123,7 @@ impl Server {
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let server = Server { child, data, amqp, http, admin, keys };
+        let server = Server { child, kind, data, amqp, http, admin, keys };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
@@ -141,6 +131,20 @@ impl Server {
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!("the server does not listen");
+    }
+
+    /// How programs learn where it is.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut all = self.keys.clone();
+        all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
+        all.push(("MALOTE_HTTP_AT", format!("127.0.0.1:{}", self.http)));
+        all.push(("MALOTE_ADMIN_AT", format!("localhost:{}", self.admin)));
+        let certificate = self.data.join("tls-self-signed.pem").display().to_string();
+        all.push(("MALOTE_CA", certificate.clone()));
+        if self.kind == Kind::Guarded {
+            all.push(("NODE_EXTRA_CA_CERTS", certificate));
+        }
+        all
     }
 }
 

@@ -26,6 +26,7 @@ pub async fn lay_over(
 ) -> Result<(), SqsError> {
     for (name, text) in attributes {
         let target = match name.as_str() {
+            "RedrivePolicy" if spec::keep_own_redrive(base, source, text)? => continue,
             "RedrivePolicy" => dead_letter_target(sqs, call, base, source, text).await?,
             _ => None,
         };
@@ -160,7 +161,7 @@ pub async fn delete(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, S
     Ok(Nothing {})
 }
 
-/// `PurgeQueue`, once a minute.
+/// `PurgeQueue`, once a minute unless the operator chose another pause.
 pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, SqsError> {
     let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
     let now = sqs.0.engine.now();
@@ -168,8 +169,10 @@ pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, Sq
         let mut purges = sqs.0.purges.lock();
         if purges.get(found.name(), now).is_some() {
             let shown = &found.shown;
-            let text =
-                format!("Only one PurgeQueue operation on {shown} is allowed every 60 seconds.");
+            let pause_s = sqs.0.settings.purge_pause.as_secs_f64().ceil();
+            let text = format!(
+                "Only one PurgeQueue operation on {shown} is allowed every {pause_s} seconds."
+            );
             return Err(SqsError::new(Code::PurgeQueueInProgress, text));
         }
         purges.put(found.name().clone(), (), now);
