@@ -3,7 +3,7 @@
 //! Each version of a client lives in an environment of its own under the target folder, made once. Without the
 //! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
 
-mod servicebus;
+pub(crate) mod servicebus;
 mod sqs;
 mod world;
 
@@ -13,15 +13,28 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// How much of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Clients that need no more than an interpreter: part of every test.
+    Usual,
+    /// Also those with toolchains of their own.
+    All,
+}
+
 /// Every client there is, or those of one protocol. They need the release build.
-pub(crate) fn steps(protocol: Option<&str>) -> Vec<Step> {
+pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     let wanted = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let mut steps = Vec::new();
     if wanted("sqs") {
-        steps.extend(sqs::steps());
+        steps.extend(sqs::steps(depth));
     }
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
+        if depth == Depth::All {
+            steps.push(Step::new("servicebus go", servicebus::go::programs));
+            steps.push(Step::new("servicebus java", servicebus::java::programs));
+        }
     }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));

@@ -1,4 +1,7 @@
-//! Service Bus by its Python client: the programs of `testing/conformance/servicebus`.
+//! Service Bus by its official clients: the programs of `testing/conformance/servicebus`.
+
+pub(crate) mod go;
+pub(super) mod java;
 
 use super::target;
 use crate::cargo;
@@ -45,10 +48,7 @@ pub(super) fn python() -> Result<Outcome> {
         let status = Command::new(&python)
             .arg("-B")
             .arg(folder.join("python").join(program))
-            .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
-            .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
-            .env("MALOTE_CA", server.data.join("tls-self-signed.pem"))
-            .envs(server.keys.clone())
+            .envs(server.variables())
             .status()
             .with_context(|| format!("cannot start {}", python.display()))?;
         drop(server);
@@ -100,6 +100,15 @@ impl Server {
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!("the server does not listen");
+    }
+
+    /// How programs learn where it is.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut all = self.keys.clone();
+        all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
+        all.push(("MALOTE_HTTP_AT", format!("127.0.0.1:{}", self.http)));
+        all.push(("MALOTE_CA", self.data.join("tls-self-signed.pem").display().to_string()));
+        all
     }
 }
 

@@ -89,7 +89,8 @@ impl Conn {
             }
             Found::Receiver { consumer, queue, ttl_ms, take, session } => {
                 self.consumers.insert(consumer, link);
-                let receiver = Receiver::new(consumer, queue, ttl_ms, take, session);
+                let name = wanted.name.clone();
+                let receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
                 Link::Receiver(Box::new(receiver))
             }
             Found::Coordinator => Link::Coordinator { under_way: 0 },

@@ -11,6 +11,7 @@ use malote_engine::{ConsumerId, Delivery, Held};
 use malote_model::{LeaseToken, QueueName};
 use malote_wire_amqp::connection::{Disposed, LinkFlow, LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
+use malote_wire_amqp::types::Str;
 
 use super::link::Link;
 use super::{Conn, Done};
@@ -22,6 +23,8 @@ use crate::wire::tag_of;
 
 /// A link on which a client receives.
 pub(super) struct Receiver {
+    /// The client's name for it, which requests may say.
+    pub name: Str,
     pub consumer: ConsumerId,
     pub queue: QueueName,
     /// How long the queue keeps messages, as of the attach.
@@ -139,6 +142,7 @@ impl Credit {
 
 impl Receiver {
     pub fn new(
+        name: Str,
         consumer: ConsumerId,
         queue: QueueName,
         ttl_ms: Option<u64>,
@@ -146,6 +150,7 @@ impl Receiver {
         session: Option<Held>,
     ) -> Receiver {
         Receiver {
+            name,
             consumer,
             queue,
             ttl_ms,

@@ -128,12 +128,7 @@ pub(crate) async fn attach(
     }
     let found = match find(&front.engine, path).await {
         Ok(found) => found,
-        Err(EngineError::Refused(Refusal::QueueNotFound { .. } | Refusal::BadName { .. })) => {
-            let text = format!(
-                "The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404"
-            );
-            return Some(Err(AmqpError::new(condition::NOT_FOUND, text)));
-        }
+        Err(error) if is_not_found(&error) => return Some(Err(not_found(host, path))),
         Err(error) => return Some(Err(error_of(error, Lock::Message))),
     };
     match (&wish.node, wish.role, found) {
@@ -248,6 +243,19 @@ impl Place {
             Place::Topic(name) => Entity::Topic(name),
         }
     }
+}
+
+/// Whether what was looked for is not there.
+pub(crate) fn is_not_found(error: &EngineError) -> bool {
+    let EngineError::Refused(refusal) = error else { return false };
+    matches!(refusal, Refusal::QueueNotFound { .. } | Refusal::BadName { .. })
+}
+
+/// In words that clients look for.
+pub(crate) fn not_found(host: &str, path: &Path) -> AmqpError {
+    let text =
+        format!("The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404");
+    AmqpError::new(condition::NOT_FOUND, text)
 }
 
 /// An address means the queue of that name, else the topic; exactly, else in another case if there is only one.

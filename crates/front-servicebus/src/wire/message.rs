@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::Stored;
-use malote_model::{Message, SessionId, Timestamp, When};
+use malote_model::{LeaseToken, Message, SessionId, Timestamp, When};
 use malote_wire_amqp::message::{Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
 use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_map, put_value};
@@ -109,6 +109,8 @@ pub struct Telling {
     pub due: Option<Timestamp>,
     /// It lies in another queue than the dead letters of its own.
     pub source: Option<String>,
+    /// Of a message that does not come with a delivery tag, which would tell it.
+    pub lock: Option<LeaseToken>,
     /// How long its queue keeps messages: what it said itself counts only if that is less.
     pub ttl_ms_max: Option<u64>,
 }
@@ -122,7 +124,11 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
     let annotations = annotations(stored, telling, kept);
-    Draft { message_annotations: annotations, ..Draft::default() }.encode(&mut out);
+    let lock = telling.lock.map(|lock| Value::Uuid(lock.to_bytes()));
+    let delivery_annotations =
+        lock.map_or(Map::default(), |lock| Map::default().with("x-opt-lock-token", lock));
+    Draft { delivery_annotations, message_annotations: annotations, ..Draft::default() }
+        .encode(&mut out);
 
     // The head of a message that another protocol wrote is empty, and everything in it was laid over.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();

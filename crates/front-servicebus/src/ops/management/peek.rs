@@ -19,6 +19,8 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
     let count = count.min(limits::PEEK_MAX);
     let session = context.text("session-id").map(SessionId::new).transpose();
     let session = session.map_err(|refusal| bad(refusal.to_string()))?;
+    // A session receiver sees its session only.
+    let session = session.or_else(|| context.held.as_ref().map(|(session, _)| session.clone()));
     let facts = context.front.engine.describe(queue.clone()).await;
     let facts = facts.map_err(|error| error_of(error, Lock::Message))?;
     let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());
@@ -65,6 +67,7 @@ fn encode(seen: &Seen, among_dead: bool, ttl_ms_max: Option<u64>) -> Option<Byte
         state: Some(state),
         due: seen.due.filter(|_| state == 2),
         source: dead.map(|dead| dead.from.to_string()),
+        lock: None,
         ttl_ms_max,
     };
     Some(write(stored, &telling))
