@@ -27,7 +27,7 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
-  compare SYSTEM  beside a system that we speak like, one client for both: elasticmq
+  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
