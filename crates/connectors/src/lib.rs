@@ -13,6 +13,8 @@ pub mod capabilities;
 pub mod embedded;
 pub mod memory;
 pub mod native;
+#[cfg(feature = "servicebus")]
+pub mod servicebus;
 
 use std::sync::Arc;
 

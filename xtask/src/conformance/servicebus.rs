@@ -1,10 +1,12 @@
-//! Service Bus by its Python client: the programs of `testing/conformance/servicebus`.
+//! Service Bus by its official clients: the programs of `testing/conformance/servicebus`.
+
+pub(crate) mod go;
+pub(super) mod java;
 
 use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
 use anyhow::{Context, Result, bail};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -46,10 +48,7 @@ pub(super) fn python() -> Result<Outcome> {
         let status = Command::new(&python)
             .arg("-B")
             .arg(folder.join("python").join(program))
-            .env("MALOTE_AMQP_AT", format!("localhost:{}", server.amqp))
-            .env("MALOTE_HTTP_AT", format!("127.0.0.1:{}", server.http))
-            .env("MALOTE_CA", server.data.join("tls-self-signed.pem"))
-            .envs(server.keys.clone())
+            .envs(server.variables())
             .status()
             .with_context(|| format!("cannot start {}", python.display()))?;
         drop(server);
@@ -75,7 +74,7 @@ impl Server {
     fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
         let data = target.join("conformance/data");
         let _ = std::fs::remove_dir_all(&data);
-        let (amqp, http) = (free_port()?, free_port()?);
+        let (amqp, http) = (cargo::free_port()?, cargo::free_port()?);
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -86,6 +85,7 @@ impl Server {
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
+        command.args(["--servicebus-admin", "off"]);
         command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
         if kind == Kind::Guarded {
             command.arg("--tls-self-signed");
@@ -100,6 +100,15 @@ impl Server {
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!("the server does not listen");
+    }
+
+    /// How programs learn where it is.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut all = self.keys.clone();
+        all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
+        all.push(("MALOTE_HTTP_AT", format!("127.0.0.1:{}", self.http)));
+        all.push(("MALOTE_CA", self.data.join("tls-self-signed.pem").display().to_string()));
+        all
     }
 }
 
@@ -124,9 +133,4 @@ fn key(
     let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
     let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
     Ok((variable, secret.to_owned()))
-}
-
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no port")?;
-    Ok(listener.local_addr()?.port())
 }

@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("malote-sim", &["malote-*"]),
     ("malote-conformance", &["malote-*"]),
+    ("malote-conformance-sqs", &[]),
     ("malote-bench", &["malote-*"]),
     ("xtask", &[]),
 ];

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use malote_model::{Action, Principal, Timestamp};
 use malote_wire_amqp::message::{Draft, Message, Properties};
-use malote_wire_amqp::performative::{AmqpError, SaslInit};
+use malote_wire_amqp::performative::{AmqpError, SaslInit, condition};
 use malote_wire_amqp::types::{Map, Value};
 use subtle::ConstantTimeEq;
 
+use super::attach::{find, is_not_found, not_found};
 use crate::Front;
 use crate::limits;
 use crate::refusal::of_denied;
-use crate::wire::address::{Path, path_of};
+use crate::wire::address::{Node, Path, path_of};
 use crate::wire::sas::Token;
 use crate::wire::value::string;
 
@@ -102,18 +103,54 @@ impl Claims {
     }
 }
 
-/// `put-token`. The answer is a status.
-pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Bytes {
+/// A token that was put, and what is to be answered.
+pub(crate) struct Put {
+    correlation_id: Option<Value>,
+    believed: Result<(), (i32, &'static str)>,
+    /// The entity that it was put for, if the client wants to be told here that there is none.
+    asked: Option<Path>,
+}
+
+/// `put-token`.
+pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Put {
     let correlation_id = request.properties().ok().and_then(|properties| properties.message_id);
-    let (status, text) = match believe(front, claims, request) {
-        Ok(()) => (202_i32, "Accepted"),
-        Err((status, text)) => (status, text),
+    Put { correlation_id, believed: believe(front, claims, request), asked: asked(request) }
+}
+
+/// Whom a token is for. A client that calls every token a JWT takes any failure here for one of its credentials: it is
+/// told of an unknown entity when it attaches.
+fn asked(request: &Message) -> Option<Path> {
+    let properties = request.application_properties().ok()?;
+    let text = |name: &str| properties.get(name).and_then(Value::as_str);
+    if text("operation") != Some("put-token") || text("type") == Some("jwt") {
+        return None;
+    }
+    match Node::parse(text("name")?) {
+        Node::Entity(path) | Node::Management(path) if !path.name.is_empty() => Some(path),
+        _ => None,
+    }
+}
+
+/// The answer to a token is a status.
+pub(crate) async fn answer(front: &Front, claims: &Claims, host: &str, put: Put) -> Bytes {
+    let Put { correlation_id, believed, asked } = put;
+    let (status, text) = match (believed, asked) {
+        (Err((status, text)), _) => (status, text.to_owned()),
+        (Ok(()), Some(path)) if is_missing(front, claims, &path).await => {
+            (404, not_found(host, &path).description.unwrap_or_default().to_string())
+        }
+        (Ok(()), _) => (202_i32, "Accepted".to_owned()),
     };
     let mut properties = Map::default()
         .with_string("status-code", status)
-        .with_string("status-description", string(text));
-    if status >= 400 {
-        properties = properties.with_string("error-condition", "amqp:unauthorized-access");
+        .with_string("status-description", string(&text));
+    let failure = match status {
+        404 => Some(condition::NOT_FOUND),
+        400.. => Some(condition::UNAUTHORIZED_ACCESS),
+        _ => None,
+    };
+    if let Some(condition) = failure {
+        properties = properties.with_string("error-condition", condition);
     }
     Draft {
         properties: Some(Properties { correlation_id, ..Properties::default() }),
@@ -121,6 +158,13 @@ pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -
         ..Draft::value(Value::Null)
     }
     .to_bytes()
+}
+
+/// Whether there is no such entity; those who may do nothing there are not told.
+async fn is_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
+    let may = |action| claims.check(front, Some(action), path).is_ok();
+    [Action::Send, Action::Receive, Action::Manage].into_iter().any(may)
+        && find(&front.engine, path).await.is_err_and(|error| is_not_found(&error))
 }
 
 fn believe(
@@ -154,7 +198,10 @@ fn believe(
                 return Err((401, "ExpiredToken: The token is expired."));
             }
             let path = token.path().ok_or((401, "the token names no resource"))?;
-            Claim { path: path.to_ascii_lowercase(), who: key.principal, expires }
+            let path = path.to_ascii_lowercase();
+            // Clients sign for an entity's desk by itself, and ask there about the entity.
+            let path = path.strip_suffix("/$management").map_or(path.clone(), str::to_owned);
+            Claim { path, who: key.principal, expires }
         }
         // One of our own bearer tokens, for clients that take any credential.
         None => {
