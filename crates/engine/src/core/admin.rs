@@ -5,7 +5,7 @@ use malote_model::{
 };
 
 use super::queue::{Place, Queue};
-use super::sessions::{NONE, Session, Sessions};
+use super::sessions::{Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
@@ -159,7 +159,7 @@ impl Turn<'_> {
             return Ok(Some((Reply::Done, Needs::Settled)));
         }
         let held: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| {
-            s.iter().filter(|(_, s)| !s.consumers.is_empty()).map(|(slot, _)| slot).collect()
+            s.iter().filter(|(_, s)| !s.rare().consumers.is_empty()).map(|(slot, _)| slot).collect()
         });
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);
@@ -215,7 +215,7 @@ impl Turn<'_> {
     }
 
     fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {
-        let hold = (s.hold != NONE).then(|| self.core.leases.at(s.hold)).flatten();
+        let hold = self.core.leases.at(s.rare().hold);
         let head = s.line.first();
         let waits = head.and_then(|seq| q.touched.get(&seq)).filter(|t| t.place == Place::Delayed);
         SessionFacts {
@@ -223,7 +223,7 @@ impl Turn<'_> {
             messages: s.line.len() as u64,
             locked: u64::from(s.out),
             held_until: hold.map(|hold| Timestamp(hold.until)),
-            state_bytes: s.state.map_or(0, |(_, bytes)| u64::from(bytes)),
+            state_bytes: s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)),
             first: head.map(Seq),
             delayed_until: waits.map(|t| Timestamp(t.due)),
         }
@@ -273,7 +273,7 @@ impl Turn<'_> {
     }
 }
 
-fn spec_room(spec: &QueueSpec) -> usize {
+pub(super) fn spec_room(spec: &QueueSpec) -> usize {
     let labels: usize = spec.labels.iter().map(|(name, text)| name.len() + text.len() + 8).sum();
     labels
         + match &spec.sessions {

@@ -14,6 +14,7 @@ mod hold;
 mod index;
 mod leases;
 mod lifecycle;
+mod line;
 mod queue;
 mod relocate;
 mod remove;
@@ -297,8 +298,10 @@ impl<'a> Turn<'a> {
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
             Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
             Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::LabelTopic { name, labels } => self.label_topic(&name, labels),
             Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
             Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
+            Command::Rebind { topic, queue, rule } => self.rebind_rule(&topic, &queue, rule),
             Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
             Command::Route { topic, items } => self.route(topic, items),
             Command::DescribeTopic { name } => self.describe_topic(&name),

@@ -1,11 +1,12 @@
 //! Topics: what they are, and what is asked of them. How messages find their way is in `route`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use malote_model::{
     Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName, TopicSpec, limits,
 };
 
+use super::admin::spec_room;
 use super::dedup::Seen;
 use super::queue::Queue;
 use super::{Core, Decided, FRAME_ROOM, Needs, Turn};
@@ -148,6 +149,20 @@ impl Turn<'_> {
         Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
     }
 
+    /// A topic's labels are those of its inbox, which is a queue and has some.
+    pub(super) fn label_topic(
+        &mut self,
+        name: &TopicName,
+        labels: BTreeMap<String, String>,
+    ) -> Decided {
+        let (id, _) = self.core.topic(name)?;
+        let spec = Box::new(QueueSpec { labels, ..QueueSpec::default() });
+        spec.check()?;
+        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.commit(Event::Updated { queue: id, spec }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
     /// A topic goes with its subscriptions; queues that were only bound stay.
     pub(super) fn delete_topic(&mut self, name: &TopicName) -> Decided {
         let (id, _) = self.core.topic(name)?;
@@ -242,6 +257,28 @@ impl Turn<'_> {
         Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
     }
 
+    /// Puts a rule in the place of another, with no moment between them.
+    pub(super) fn rebind_rule(
+        &mut self,
+        topic_name: &TopicName,
+        queue_name: &QueueName,
+        rule: Box<Rule>,
+    ) -> Decided {
+        let (topic, t) = self.core.topic(topic_name)?;
+        let (queue, _) = self.core.queue(queue_name)?;
+        t.spec.check_rule(&rule)?;
+        if t.router.rule(queue, &rule.name).is_none() {
+            return Err(Refusal::RuleNotFound {
+                topic: topic_name.clone(),
+                queue: queue_name.clone(),
+                rule: rule.name,
+            });
+        }
+        self.begin(encode_rule(&rule)?.len() + FRAME_ROOM)?;
+        self.commit(Event::Bound { topic, queue, rule }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
     pub(super) fn unbind_rule(
         &mut self,
         topic_name: &TopicName,
@@ -282,6 +319,7 @@ impl Turn<'_> {
             rules: topic.router.len() as u64,
             scheduled: inbox.map_or(0, |inbox| inbox.scheduled),
             waiting: inbox.map_or(0, |inbox| inbox.ready()),
+            labels: inbox.map(|inbox| inbox.spec.labels.clone()).unwrap_or_default(),
             totals: topic.totals,
         }
     }

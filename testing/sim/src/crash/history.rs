@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use malote_model::LeaseToken;
+
 /// The server's clock follows the machine's, a little apart.
 const CLOCKS_APART_MS: u64 = 20;
 
@@ -54,6 +56,8 @@ pub struct History {
     waiting: BTreeMap<String, BTreeMap<u64, String>>,
     /// Who holds what now, as far as the holders know.
     held: BTreeMap<String, Lease>,
+    /// The newest start of the server that somebody has a lease of.
+    epoch: u32,
     /// How often the server was killed.
     pub kills: u64,
     killed_at: u64,
@@ -114,6 +118,9 @@ impl History {
         let batch: BTreeSet<&str> = got.iter().map(|got| got.id.as_str()).collect();
         for got in got {
             self.deliveries += 1;
+            if bound && self.is_stale(got) {
+                continue; // said by a server that is no more: nobody has it
+            }
             let Some(sent) = self.messages.get(&got.id) else {
                 self.wrong("invented", format!("{} was never sent", got.id));
                 continue;
@@ -163,6 +170,17 @@ impl History {
                 );
             }
         }
+    }
+
+    /// Leases tell by which start of the server they were granted; with a new start the old ones are over, if they
+    /// were bound to a connection.
+    fn is_stale(&mut self, got: &Got) -> bool {
+        let epoch = got.lease.parse::<LeaseToken>().map_or(0, |lease| lease.epoch);
+        if epoch > self.epoch {
+            self.epoch = epoch;
+            self.held.retain(|_, lease| !lease.bound);
+        }
+        epoch < self.epoch
     }
 
     fn check_holders(&mut self, holder: u64, now: u64, got: &Got) {
@@ -233,6 +251,18 @@ impl History {
     /// A holder lets go of all it has.
     pub fn release(&mut self, holder: u64) {
         self.held.retain(|_, lease| lease.holder != holder);
+    }
+
+    /// Whoever has a message is about to let go of it.
+    pub fn let_go(&mut self, id: &str) {
+        self.held.remove(id);
+    }
+
+    /// Whoever has a message may keep it for longer.
+    pub fn extended(&mut self, id: &str, until: u64) {
+        if let Some(lease) = self.held.get_mut(id) {
+            lease.until = lease.until.max(until);
+        }
     }
 
     /// A connection ended: so did what was bound to it.

@@ -30,9 +30,20 @@ impl Http {
 
     /// Status and JSON body (null if there is none).
     pub fn ask(&mut self, method: &str, path: &str, body: &Value) -> io::Result<(u16, Value)> {
+        self.ask_headed(method, path, "", body)
+    }
+
+    /// The same with lines of header, each with its end.
+    pub fn ask_headed(
+        &mut self,
+        method: &str,
+        path: &str,
+        header: &str,
+        body: &Value,
+    ) -> io::Result<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{header}content-length: {}\r\n\r\n",
             body.len()
         );
         self.stream.get_mut().write_all((head + &body).as_bytes())?;
