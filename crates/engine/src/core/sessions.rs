@@ -27,8 +27,8 @@ pub(super) struct Session {
     pub hold: u32,
     /// Consumers that the holder attached, first come, first served.
     pub consumers: Vec<crate::command::ConsumerId>,
-    /// Where the state is stored, and its size.
-    pub state: Option<(Pos, u32)>,
+    /// Most have none.
+    pub state: Option<Box<State>>,
     /// Messages set aside or parked: they keep the session known.
     pub aside: u32,
     /// A decision about this session rests on the journal up to here.
@@ -36,6 +36,16 @@ pub(super) struct Session {
     prev: u32,
     next: u32,
     in_ring: bool,
+}
+
+/// The state of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    /// Where it is stored.
+    pub pos: Pos,
+    pub bytes: u32,
+    /// When it was set; 0 if its record did not say.
+    pub at: u64,
 }
 
 /// Sequences in ascending order: four bytes each while they are near to one another.

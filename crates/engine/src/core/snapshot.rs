@@ -9,6 +9,7 @@ use super::dedup::Seen;
 use super::index::Index;
 use super::leases::{Lease, Leased as Kind, Leases, NONE};
 use super::queue::{Kept, Place, Queue, Touched};
+use super::sessions::State;
 use super::topic::Topic;
 use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
@@ -19,7 +20,9 @@ use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
 
-const VERSION: u8 = 2;
+/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states.
+const VERSION: u8 = 3;
+const VERSION_LEAST: u8 = 2;
 
 impl Replay for Core {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
@@ -92,9 +95,11 @@ impl Replay for Core {
 
 impl Core {
     fn read(r: &mut Reader<'_>, hash_seed: u64) -> Result<Self, Truncated> {
-        if r.u8()? != VERSION {
+        let version = r.u8()?;
+        if !(VERSION_LEAST..=VERSION).contains(&version) {
             return Err(Truncated);
         }
+        let more = version == VERSION;
         let mut core = Self::new(hash_seed);
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
@@ -103,7 +108,7 @@ impl Core {
         for _ in 0..r.count()? {
             let id = r.queue()?;
             let name = r.name()?;
-            let (q, here) = read_queue(r, name, hash_seed)?;
+            let (q, here) = read_queue(r, name, hash_seed, more)?;
             core.names.insert(q.name.clone(), id);
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
@@ -111,8 +116,8 @@ impl Core {
         }
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let mut topic = read_topic(r, hash_seed)?;
-            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            let mut topic = read_topic(r, hash_seed, more)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, more)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, get_rule(r)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
@@ -217,8 +222,11 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
         out.put_var(u64::from(s.out));
         out.put_var(u64::from(s.hold));
         out.put_var(u64::from(s.aside));
-        out.put_pos(s.state.map_or(Pos::ZERO, |(pos, _)| pos));
-        out.put_var(s.state.map_or(0, |(_, bytes)| u64::from(bytes)));
+        let state = s.state.as_deref().copied();
+        let State { pos, bytes, at } = state.unwrap_or(State { pos: Pos::ZERO, bytes: 0, at: 0 });
+        out.put_pos(pos);
+        out.put_var(u64::from(bytes));
+        out.put_var(at);
         out.put_var(s.line.len() as u64);
         let mut last = 0;
         for seq in s.line.iter() {
@@ -249,13 +257,13 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
-    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r)?, r.time()?);
+fn read_topic(r: &mut Reader<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
+    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r, more)?, r.time()?);
     let mut topic = Topic::new(name, spec, created_at, hash_seed);
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
     if topic.seen.is_some() {
-        topic.seen = Some(Box::new(Seen::restore(r)?));
+        topic.seen = Some(Box::new(Seen::restore(r, more)?));
     }
     Ok(topic)
 }
@@ -264,8 +272,9 @@ fn read_queue(
     r: &mut Reader<'_>,
     name: QueueName,
     hash_seed: u64,
+    more: bool,
 ) -> Result<(Queue, Ranks), Truncated> {
-    let spec = get_spec(r)?;
+    let spec = get_spec(r, more)?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
@@ -291,10 +300,10 @@ fn read_queue(
         q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
     }
     if q.seen.is_some() {
-        q.seen = Some(Box::new(Seen::restore(r)?));
+        q.seen = Some(Box::new(Seen::restore(r, more)?));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, read_touched(r)?);
+        let (seq, touched) = (r.var()?, read_touched(r, more)?);
         if q.index.contains(seq) {
             q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
@@ -310,11 +319,12 @@ fn read_queue(
         ranks.0.push(slot);
         let id: SessionId = r.session()?.ok_or(Truncated)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
-        let (state_at, state_bytes) = (r.pos()?, r.var32()?);
+        let (pos, bytes) = (r.pos()?, r.var32()?);
+        let at = if more { r.var()? } else { 0 };
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
         let s = sessions.add_last(&id).ok_or(Truncated)?;
         (s.cursor, s.out, s.hold, s.aside) = (cursor, out, hold, aside);
-        s.state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
+        s.state = (pos != Pos::ZERO).then(|| Box::new(State { pos, bytes, at }));
         let mut last = 0_u64;
         for _ in 0..r.count()? {
             last = last.checked_add(r.var()?).ok_or(Truncated)?;
@@ -340,9 +350,10 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
         out.put_var(u64::from(n));
     }
     out.put_var(t.due);
+    out.put_var(t.first);
 }
 
-fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
+fn read_touched(r: &mut Reader<'_>, more: bool) -> Result<Touched, Truncated> {
     let (place, slot) = (r.u8()?, r.var32()?);
     let place = match place {
         0 => Place::Ready,
@@ -355,7 +366,8 @@ fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
     };
     let (receives, failed, released, lost) = (r.var32()?, r.var32()?, r.var32()?, r.var32()?);
     let (session, due) = (r.var32()?, r.var()?);
-    Ok(Touched { place, receives, failed, released, lost, due, session, timer: None })
+    let first = if more { r.var()? } else { 0 };
+    Ok(Touched { place, receives, failed, released, lost, first, due, session, timer: None })
 }
 
 fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {

@@ -4,8 +4,10 @@
 mod found;
 mod limits;
 mod plain;
+mod removal;
 mod room;
 mod sessions;
+mod status;
 mod time;
 mod together;
 mod topics;

@@ -50,6 +50,11 @@ pub enum Ask {
     },
     Purge {
         queue: QueueName,
+        leased: bool,
+    },
+    CompleteLate {
+        queue: QueueName,
+        seqs: Vec<Seq>,
     },
     Pause {
         queue: QueueName,
@@ -362,12 +367,15 @@ impl Model {
                 self.delete(name);
                 Need { durable: self.end, ..Need::default() }
             }
-            (Ask::Purge { queue }, Reply::Count(count)) => {
-                let out = |msg: &&Msg| !matches!(msg.place, Place::Out(_));
-                let gone = self.state.queue(queue).msgs.values().filter(out).count() as u64;
+            (Ask::Purge { queue, leased }, Reply::Count(count)) => {
+                let goes = |msg: &&Msg| *leased || !matches!(msg.place, Place::Out(_));
+                let gone = self.state.queue(queue).msgs.values().filter(goes).count() as u64;
                 assert_eq!(*count, gone, "purged");
-                self.note(Ev::Purge { queue: queue.clone() });
+                self.note(Ev::Purge { queue: queue.clone(), leased: *leased });
                 self.done(queue)
+            }
+            (Ask::CompleteLate { queue, seqs }, Reply::Count(count)) => {
+                self.complete_late(queue, seqs, *count)
             }
             (Ask::Pause { queue, paused }, Reply::Done) => {
                 if self.state.queue(queue).paused == *paused {
@@ -716,6 +724,8 @@ impl Model {
             "counters of {seq} in {}",
             by.queue
         );
+        let first = grant.first_at.map(|at| at.0);
+        assert_eq!(first, msg.first.or(Some(self.now)), "the first grant of {seq}");
         let mut durable = msg.rests;
         if let Some(s) = msg.session.as_ref().and_then(|session| q.sessions.get(session)) {
             durable = durable.max(s.rests);
@@ -748,7 +758,8 @@ impl Model {
         };
         assert_eq!(grant.until.0, lease.until, "the lock of a lease");
         self.issue(token, by.queue);
-        self.note(Ev::Grant { queue: by.queue.clone(), seq, token, lease: Box::new(lease) });
+        let (queue, lease, at) = (by.queue.clone(), Box::new(lease), self.now);
+        self.note(Ev::Grant { queue, seq, token, lease, at });
         Need { durable: need.durable.max(durable), written: hi }
     }
 }

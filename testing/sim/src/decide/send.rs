@@ -75,6 +75,7 @@ impl Model {
             receives: 0,
             failed: 0,
             released: 0,
+            first: None,
             at: self.now,
             ttl_ms: message.ttl_ms,
             own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
