@@ -27,7 +27,7 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
-  compare SYSTEM  beside a system that we speak like, one client for both: elasticmq
+  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -112,7 +112,7 @@ fn test() -> Vec<Step> {
 }
 
 fn release_build() -> Step {
-    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
+    Step::command("build", &["build", "--release", "-p", "malote-cli", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {
@@ -124,7 +124,7 @@ fn tidy_step() -> Step {
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
     if command == "crash" || command == "full" {
         // They run the real binary; an old one would prove nothing.
-        cargo::run(&["build", "--release", "-p", "malote"])?;
+        cargo::run(&["build", "--release", "-p", "malote-cli"])?;
     }
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     let program;

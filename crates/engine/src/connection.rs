@@ -1,5 +1,7 @@
 //! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
@@ -7,13 +9,13 @@ use crate::command::{
     Attach, Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, Wants,
 };
 use crate::deliver::ReadGrants;
-use crate::handle::{Delivery, Engine, EngineError};
+use crate::handle::{Delivery, Engine, EngineError, Receive};
 
 /// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
 pub struct Connection {
     engine: Engine,
     id: ConnectionId,
-    closed: bool,
+    closed: AtomicBool,
 }
 
 /// The listening half. What it has not handed over when it is dropped was seen by nobody: it comes back uncounted,
@@ -62,7 +64,7 @@ impl Connection {
         let (sender, from_core) = mpsc::unbounded_channel();
         let id = engine.shared.mailbox.new_connection(sender);
         let outbox = Outbox { engine: engine.clone(), from_core, reading: None, damaged: None };
-        (Self { engine, id, closed: false }, outbox)
+        (Self { engine, id, closed: AtomicBool::new(false) }, outbox)
     }
 
     /// The engine behind it.
@@ -132,6 +134,11 @@ impl Connection {
         self.engine.accept_for(Some(self.id), queue, session, wait_ms, lock_ms).await
     }
 
+    /// Waits for messages, leased to this connection. Dropping the future takes no message with it.
+    pub async fn receive(&self, receive: Receive) -> Result<Vec<Delivery>, EngineError> {
+        self.engine.receive_for(Some(self.id), receive).await
+    }
+
     /// Deferred messages by their sequences, leased to this connection.
     pub async fn receive_deferred(
         &self,
@@ -156,8 +163,13 @@ impl Connection {
     }
 
     /// An orderly end: what is out comes back uncounted.
-    pub async fn close(mut self) {
-        self.closed = true;
+    pub async fn close(self) {
+        self.end().await;
+    }
+
+    /// As [`Connection::close`], for a connection that several hold. What is asked of it later is refused or lost.
+    pub async fn end(&self) {
+        self.closed.store(true, Ordering::SeqCst);
         let _ = self.engine.ask(Command::Disconnect { connection: self.id, clean: true }).await;
         self.engine.shared.mailbox.forget_connection(self.id);
     }
@@ -165,7 +177,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.closed {
+        if !self.closed.load(Ordering::SeqCst) {
             self.engine.shared.mailbox.lost(self.id);
         }
     }

@@ -193,6 +193,11 @@ impl Engine {
         self.shared.clock.now()
     }
 
+    /// Looks what is due, now. For whoever moves a clock by hand.
+    pub fn wake(&self) {
+        self.shared.mailbox.wake();
+    }
+
     /// How far the journal has got, and how long its syncs take.
     pub fn journal(&self) -> &Marks {
         &self.shared.marks
@@ -321,12 +326,20 @@ impl Engine {
 
     /// Waits for messages. Dropping the future takes no message with it.
     pub async fn receive(&self, receive: Receive) -> Answer<Vec<Delivery>> {
+        self.receive_for(None, receive).await
+    }
+
+    pub(crate) async fn receive_for(
+        &self,
+        connection: Option<ConnectionId>,
+        receive: Receive,
+    ) -> Answer<Vec<Delivery>> {
         let Receive { queue, max, wait_ms, lock_ms, take, hold, per_session } = receive;
         let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
         let attach = Attach {
             consumer: self.shared.mailbox.new_consumer(),
-            connection: None,
-            free_standing: true,
+            connection,
+            free_standing: connection.is_none(),
             queue: queue.clone(),
             wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
             credit: max,

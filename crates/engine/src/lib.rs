@@ -22,7 +22,7 @@ mod housekeeping;
 pub mod journal;
 mod mailbox;
 mod open;
-mod reads;
+pub mod reads;
 mod remove;
 mod shard;
 pub mod topic;

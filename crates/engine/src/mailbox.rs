@@ -142,6 +142,14 @@ impl Mailbox {
         state.open || !into.is_empty()
     }
 
+    /// Makes the core look at its clock.
+    pub(crate) fn wake(&self) {
+        let asleep = std::mem::take(&mut self.state.lock().asleep);
+        if asleep {
+            self.arrived.notify_one();
+        }
+    }
+
     /// Nothing more comes in. What is here already is still answered, unless the disk failed.
     pub(crate) fn close(&self, poisoned: bool) {
         if poisoned {

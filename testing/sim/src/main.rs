@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use malote_sim::crash::Protocol;
 use malote_sim::full::Outcome;
+use malote_sim::met::Met;
 use malote_sim::sim;
-use malote_sim::world::Met;
 
 const USAGE: &str = "\
 usage: malote-sim <command>
@@ -114,7 +114,7 @@ fn simulate(args: &[String]) -> Result<bool> {
     let mut failure = None;
     let all = args.iter().any(|arg| arg == "--all");
     for seed in from.. {
-        if crashes.map_or(done >= seeds, |crashes| met.crashes >= crashes) {
+        if crashes.map_or(done >= seeds, |crashes| met.of("crashes") >= crashes) {
             break;
         }
         match sim::run(seed, steps, verbose) {
@@ -143,11 +143,13 @@ fn simulate(args: &[String]) -> Result<bool> {
     }
     std::panic::set_hook(hook);
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{done} seeds, {met:#?}");
-    println!("{:.1} s, {:.0} crash states/s", seconds, met.crashes as f64 / seconds);
+    println!("{done} seeds\n{met}");
+    println!("{:.1} s, {:.0} crash states/s", seconds, met.of("crashes") as f64 / seconds);
     if let Some(story) = failure {
         println!("{story}");
         return Ok(false);
     }
-    Ok(true)
+    let missing = met.missing();
+    missing.iter().for_each(|what| println!("met too rarely: {what}"));
+    Ok(missing.is_empty())
 }

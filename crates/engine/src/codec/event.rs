@@ -19,7 +19,7 @@ const LEASED_SESSIONS: u8 = 2;
 /// A grant that says when it was made.
 const LEASED_AT: u8 = 3;
 /// Records that say more than those of version 1: a specification with a status, a purge that takes what is out, a
-/// move that gives a new id, a state that says when it was set, a copy that knows its first place.
+/// move or a send that keeps an id, a state that says when it was set, a copy that knows its first place.
 pub(super) const VERSION_MORE: u8 = 2;
 const KIND_DECLARED: u8 = 2;
 const KIND_UPDATED: u8 = 3;
@@ -72,6 +72,7 @@ fn version_of(event: &Event) -> u8 {
         | Event::State { .. }
         | Event::TopicDeclared { .. }
         | Event::TopicUpdated { .. } => VERSION_MORE,
+        Event::Sent(sent) if sent.known_as.is_some() => VERSION_MORE,
         Event::Moved(moved) if moved.message_id.is_some() => VERSION_MORE,
         Event::Kept(kept) if kept.first_seq.is_some() => VERSION_MORE,
         _ => VERSION,
@@ -82,8 +83,8 @@ fn version_of(event: &Event) -> u8 {
 pub(super) fn is_known(kind: u8, version: u8) -> bool {
     let newest = match kind {
         KIND_LEASED => LEASED_AT,
-        KIND_DECLARED | KIND_UPDATED | KIND_PURGED | KIND_STATE | KIND_MOVED | KIND_KEPT
-        | KIND_TOPIC_DECLARED | KIND_TOPIC_UPDATED => VERSION_MORE,
+        KIND_DECLARED | KIND_UPDATED | KIND_PURGED | KIND_SENT | KIND_STATE | KIND_MOVED
+        | KIND_KEPT | KIND_TOPIC_DECLARED | KIND_TOPIC_UPDATED => VERSION_MORE,
         _ => VERSION,
     };
     (VERSION..=newest).contains(&version)
@@ -514,7 +515,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
         4 => Event::Deleted { queue: r.queue()? },
         5 => Event::Paused { queue: r.queue()?, paused: r.bool()? },
         KIND_PURGED => Event::Purged { queue: r.queue()?, below: r.var()?, leased: more },
-        KIND_SENT => Event::Sent(get_sent(r)?),
+        KIND_SENT => Event::Sent(get_sent(r, version)?),
         8 => {
             let queue = r.queue()?;
             let why = match r.u8()? {
@@ -591,7 +592,7 @@ const DEDUP: u8 = 8;
 const SESSION: u8 = 16;
 const TOPIC: u8 = 32;
 const BODY_AT: u8 = 64;
-const KNOWN_AS: u8 = 128;
+const WAY: u8 = 128;
 
 fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
     out.put_var(places.len() as u64);
@@ -620,7 +621,7 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
         (SESSION, sent.session.is_some()),
         (TOPIC, sent.topic.is_some()),
         (BODY_AT, sent.body_at.is_some()),
-        (KNOWN_AS, sent.known_as.is_some()),
+        (WAY, sent.way != Way::default()),
     ];
     out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
     if sent.priority > 0 {
@@ -641,6 +642,9 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
     if let Some(topic) = sent.topic {
         out.put_queue(topic);
     }
+    if sent.way != Way::default() {
+        put_way(out, &sent.way);
+    }
     match sent.body_at {
         // Its size counts as if the body were here.
         Some(body_at) => {
@@ -656,15 +660,17 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
 }
 
 /// Leaves the reader at the message's headers.
-pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
+pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<Sent, Truncated> {
     let places = get_places(r)?;
     let (at, flags) = (r.time()?, r.u8()?);
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
     let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
     let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
-    let known_as = if flags & KNOWN_AS != 0 { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
+    let known_as =
+        if version == VERSION_MORE { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
+    let way = if flags & WAY != 0 { get_way(r)? } else { Way::default() };
     let (body_at, size) = match flags & BODY_AT {
         0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
         _ => (Some(r.pos()?), r.var32()?),
@@ -672,6 +678,7 @@ pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
     Ok(Sent {
         topic,
         body_at,
+        way,
         places,
         at,
         scheduled: flags & SCHEDULED != 0,
@@ -731,6 +738,7 @@ mod tests {
         let two = [&[2, 5, 7, 1, 2, 3][..], b"one", &[1, 3], b"two", &[1], ITEMS].concat();
         assert_eq!(decode_event(KIND_LEASED, &two).unwrap(), leased(0, &[("one", 1), ("two", 1)]));
         assert!(decode_event(KIND_SENT, &[VERSION_MORE]).is_err());
+        assert!(decode_event(KIND_RETURNED, &[VERSION_MORE]).is_err());
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Link {
         }
         match kind {
             KIND_SENT => {
-                let sent = get_sent(&mut r)?;
+                let sent = get_sent(&mut r, version)?;
                 let message = Box::new(get_message(bytes, r.rest())?);
                 Ok(Self::Sent(sent.at, message, sent.body_at))
             }

@@ -92,7 +92,7 @@ impl Core {
                 }
             }
             let sessions = q.sessions.iter().flat_map(|s| s.iter());
-            let states = sessions.filter_map(|(_, s)| s.state.as_ref());
+            let states = sessions.filter_map(|(_, s)| s.rare().state);
             states.for_each(|state| mark(state.pos, RECORD_BYTES + u64::from(state.bytes)));
         }
     }
@@ -113,7 +113,7 @@ impl Core {
                 }
             }
             for (_, session) in q.sessions.iter().flat_map(|s| s.iter()) {
-                if let Some(at) = session.state.as_ref().map(|state| state.pos)
+                if let Some(at) = session.rare().state.map(|state| state.pos)
                     && is_in(at)
                     && found.len() < max
                 {
@@ -189,7 +189,7 @@ impl Turn<'_> {
                 Copied::State(queue, session, state) => {
                     let has = self.core.queues.get(&queue).and_then(|q| {
                         let sessions = q.sessions.as_ref()?;
-                        sessions.at(sessions.find(&session)?)?.state.as_deref().copied()
+                        sessions.at(sessions.find(&session)?)?.rare().state
                     });
                     if let Some(has) = has.filter(|has| has.pos == from) {
                         let (state, at) = (Some(state), Timestamp(has.at));

@@ -1,102 +1,119 @@
-//! Messages that go without having been received, or after their leases are over.
+//! How queues and topics go, and what goes with them: subscriptions with their topic, and a topic that wants it so
+//! with its last rule. All of it is one journal group: after a crash nothing is left of it, or all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use malote_model::{QueueName, Refusal, Seq, SessionId, Timestamp, limits};
+use malote_model::{QueueName, Refusal};
 
-use super::queue::Place;
-use super::{Decided, FRAME_ROOM, Needs, SMALL_ROOM, Turn};
-use crate::command::Reply;
-use crate::event::{Event, Removal};
+use super::topic::Topic;
+use super::{Core, FRAME_ROOM, SMALL_ROOM, Turn};
+use crate::event::{Event, QueueId};
 
-/// What a record needs for one more sequence.
-const SEQ_ROOM: usize = 10;
+/// What goes together.
+#[derive(Debug, Default)]
+struct Going {
+    queues: Vec<QueueId>,
+    topics: Vec<QueueId>,
+}
 
-impl Turn<'_> {
-    /// Drops all that nobody has; with `leased`, all.
-    pub(super) fn purge(&mut self, name: &QueueName, leased: bool) -> Decided {
-        let (queue, q) = self.core.queue(name)?;
-        let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Purged { queue, below, leased }, !durable);
-        let after = self.core.queues.get(&queue).map_or(0, |q| q.index.len());
-        Ok(Some((Reply::Count(before.saturating_sub(after)), Needs::of(durable))))
-    }
-
-    /// Drops those of these messages that are ready. Whoever asks has read them and tells their sessions: looking for
-    /// them here might mean looking at all sessions of the queue.
-    pub(super) fn purge_these(
-        &mut self,
-        name: &QueueName,
-        items: Vec<(Seq, Option<SessionId>)>,
-    ) -> Decided {
-        check_count(items.len())?;
-        let (queue, q) = self.core.queue(name)?;
-        let durable = q.durable();
-        let mut of_sessions: BTreeMap<Option<SessionId>, Vec<u64>> = BTreeMap::new();
-        for (Seq(seq), session) in items {
-            if q.index.contains(seq) && q.place(seq) == Place::Ready {
-                let session = session.filter(|_| q.sessions.is_some());
-                of_sessions.entry(session).or_default().push(seq);
+impl Core {
+    /// What goes with these, and with that, and so on.
+    fn with_all(&self, going: Going) -> Going {
+        let Going { mut queues, mut topics } = going;
+        let mut known: BTreeSet<QueueId> = queues.iter().chain(&topics).copied().collect();
+        let (mut queues_seen, mut topics_seen) = (0, 0);
+        loop {
+            if let Some(topic) = topics.get(topics_seen).and_then(|topic| self.topics.get(topic)) {
+                topics_seen += 1;
+                let own = self.subscriptions(topic);
+                queues.extend(own.into_iter().filter(|&queue| known.insert(queue)));
+            } else if let Some(queue) = queues.get(queues_seen).and_then(|id| self.queues.get(id)) {
+                queues_seen += 1;
+                let left = |id: &QueueId| {
+                    self.topics.get(id).is_some_and(|topic| {
+                        topic.goes_with_last() && topic.router.targets().all(|q| known.contains(&q))
+                    })
+                };
+                let left: Vec<_> = queue.bound_to.iter().copied().filter(left).collect();
+                topics.extend(left.into_iter().filter(|&topic| known.insert(topic)));
+            } else {
+                return Going { queues, topics };
             }
         }
-        if of_sessions.is_empty() {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
-        }
-        let of_one = |(session, seqs): (&Option<SessionId>, &Vec<u64>)| {
-            let id = session.as_ref().map_or(0, |session| session.as_str().len());
-            SMALL_ROOM + id + SEQ_ROOM * seqs.len()
-        };
-        self.begin(FRAME_ROOM + of_sessions.iter().map(of_one).sum::<usize>())?;
-        let mut count = 0;
-        for (session, mut seqs) in of_sessions {
-            seqs.sort_unstable();
-            seqs.dedup();
-            count += seqs.len() as u64;
-            let removed = Event::Removed { queue, why: Removal::Purged, session, seqs };
-            self.commit(removed, !durable);
-        }
-        Ok(Some((Reply::Count(count), Needs::of(durable))))
     }
 
-    /// Completes messages whose work was done too late: their leases are over, and nobody else has them yet.
-    pub(super) fn complete_late(
-        &mut self,
-        name: &QueueName,
-        items: &[(Seq, Timestamp)],
-    ) -> Decided {
-        check_count(items.len())?;
-        let (queue, q) = self.core.queue(name)?;
-        if q.sessions.is_some() {
-            let why = "a message there is completed by its lease only";
-            return Err(Refusal::HasSessions { queue: name.clone(), why });
-        }
-        let is_late = |&&(Seq(seq), since): &&(Seq, Timestamp)| {
-            let nobodys = |place: Place| matches!(place, Place::Ready | Place::Delayed);
-            // A queue of that name that is gone had sequences of its own.
-            since >= q.created_at
-                && q.touched.get(&seq).is_some_and(|t| t.receives > 0 && nobodys(t.place))
-        };
-        let mut seqs: Vec<u64> = items.iter().filter(is_late).map(|(seq, _)| seq.0).collect();
-        seqs.sort_unstable();
-        seqs.dedup();
-        if seqs.is_empty() {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
-        }
-        let (count, durable) = (seqs.len() as u64, q.durable());
-        self.begin(FRAME_ROOM + SEQ_ROOM * seqs.len())?;
-        let removed = Event::Removed { queue, why: Removal::Completed, session: None, seqs };
-        self.commit(removed, !durable);
-        Ok(Some((Reply::Count(count), Needs::of(durable))))
+    /// Found by name: one may have no rule.
+    fn subscriptions(&self, topic: &Topic) -> Vec<QueueId> {
+        let prefix = format!("{}/", topic.name);
+        let named = self.names.range(QueueName::inbox(&topic.name)..);
+        let named = named.take_while(|(name, _)| name.as_str().starts_with(&prefix));
+        let own = |name: &QueueName| name.subscription_of().is_some_and(|(of, _)| of == topic.name);
+        named.filter(|(name, _)| own(name)).map(|(_, &id)| id).collect()
     }
 }
 
-fn check_count(count: usize) -> Result<(), Refusal> {
-    match count > limits::SETTLE_BATCH_MAX {
-        true => Err(Refusal::BatchTooLarge {
-            what: "sequences in one command",
-            limit: limits::SETTLE_BATCH_MAX as u64,
-        }),
-        false => Ok(()),
+impl Turn<'_> {
+    /// Removes a queue, whoever wants it so.
+    pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
+        if !self.core.queues.contains_key(&queue) {
+            return Ok(());
+        }
+        self.remove(Going { queues: vec![queue], ..Going::default() }, None)
+    }
+
+    pub(super) fn remove_topic(&mut self, topic: QueueId) -> Result<(), Refusal> {
+        self.remove(Going { topics: vec![topic], ..Going::default() }, None)
+    }
+
+    /// Takes a rule away, and the topic with it if it was the last.
+    pub(super) fn remove_rule(
+        &mut self,
+        topic: QueueId,
+        queue: QueueId,
+        rule: &str,
+    ) -> Result<(), Refusal> {
+        let left = |t: &Topic| t.goes_with_last() && t.router.len() == 1;
+        let left = self.core.topics.get(&topic).is_some_and(|t| left(t));
+        let topics = if left { vec![topic] } else { Vec::new() };
+        let rule = Event::Unbound { topic, queue, rule: rule.to_owned() };
+        self.remove(Going { topics, ..Going::default() }, Some(rule))
+    }
+
+    /// Topics whose last rule went just before a crash of a version that said so in two records.
+    pub(super) fn remove_left_topics(&mut self) -> Result<(), Refusal> {
+        let left = |t: &Topic| t.goes_with_last() && t.router.is_empty();
+        let left = self.core.topics.iter().filter(|(_, topic)| left(topic));
+        let mut topics: Vec<_> = left.map(|(&id, _)| id).collect();
+        topics.sort_unstable();
+        topics.into_iter().try_for_each(|topic| self.remove_topic(topic))
+    }
+
+    /// Removes these and what goes with them; consumers are told.
+    fn remove(&mut self, going: Going, first: Option<Event>) -> Result<(), Refusal> {
+        let Going { queues, topics } = self.core.with_all(going);
+        self.begin(FRAME_ROOM + SMALL_ROOM * (queues.len() + topics.len()))?;
+        let mut names: BTreeMap<QueueId, QueueName> = BTreeMap::new();
+        for id in &queues {
+            let Some(q) = self.core.queues.get(id) else { continue };
+            names.extend([(*id, q.name.clone()), (q.dead, q.name.clone())]);
+        }
+        let consumers = self.core.live().consumers.iter();
+        let orphans = consumers.filter_map(|(&id, c)| Some((id, names.get(&c.queue)?.clone())));
+        let mut orphans: Vec<_> = orphans.collect();
+        orphans.sort_unstable();
+        if let Some(first) = first {
+            self.commit(first, false);
+        }
+        for queue in queues {
+            self.commit(Event::Deleted { queue }, false);
+        }
+        for topic in topics {
+            self.commit(Event::TopicDeleted { topic }, false);
+        }
+        self.end();
+        for (orphan, queue) in orphans {
+            self.end_consumer(orphan, Refusal::QueueNotFound { queue });
+        }
+        Ok(())
     }
 }

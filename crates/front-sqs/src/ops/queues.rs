@@ -98,7 +98,7 @@ pub async fn create(sqs: &Sqs, call: &Call, asked: CreateQueueIn) -> Result<Queu
         Err(error) if error.code == Code::QueueDoesNotExist => {
             let mut fresh = spec::fresh(named_fifo);
             lay_over(sqs, call, &mut fresh, &shown, &attributes).await?;
-            spec::add_tags(&mut fresh, &tags)?;
+            spec::add_tags(&mut fresh, &shown, &tags)?;
             sqs.0.engine.declare(queue.clone(), fresh).await?;
             tracing::info!(%queue, front = "sqs", "queue created");
             Ok(url)

@@ -365,7 +365,7 @@ pub fn tags(spec: &QueueSpec) -> Texts {
 }
 
 /// Lays tags over a queue's.
-pub fn add_tags(spec: &mut QueueSpec, tags: &Texts) -> Result<(), SqsError> {
+pub fn add_tags(spec: &mut QueueSpec, queue: &str, tags: &Texts) -> Result<(), SqsError> {
     let invalid = |text: &str| Err(SqsError::new(Code::InvalidParameterValue, text));
     for (key, value) in tags {
         if key.is_empty()
@@ -380,7 +380,7 @@ pub fn add_tags(spec: &mut QueueSpec, tags: &Texts) -> Result<(), SqsError> {
         spec.labels.insert(format!("{TAG}{key}"), value.clone());
     }
     if self::tags(spec).len() > 50 {
-        return invalid("Too many tags added for queue. Maximum allowed: 50.");
+        return invalid(&format!("Too many tags added for queue {queue}."));
     }
     Ok(())
 }

@@ -239,7 +239,7 @@ fn consume(load: &Load, n: u64, seed: u64) {
 fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
     let ask = json!({
         "QueueUrl": queue_url(), "MaxNumberOfMessages": 1 + rng.below(10), "WaitTimeSeconds": 1,
-        "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId"],
+        "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId", "SequenceNumber"],
     });
     let asked = now();
     let answer = match call(http, "ReceiveMessage", &ask)? {
@@ -291,6 +291,7 @@ fn got(message: &Value, until: u64) -> Option<Got> {
     let body: Value = serde_json::from_str(message["Body"].as_str()?).ok()?;
     Some(Got {
         id: body["id"].as_str()?.to_owned(),
+        seq: message["Attributes"]["SequenceNumber"].as_str()?.parse().ok()?,
         session: message["Attributes"]["MessageGroupId"].as_str().map(str::to_owned),
         number: body["number"].as_u64()?,
         lease: message["ReceiptHandle"].as_str()?.to_owned(),
