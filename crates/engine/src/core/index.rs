@@ -91,6 +91,10 @@ impl Block {
         self.live[i / 64] & (1 << (i % 64)) != 0
     }
 
+    fn when(&self, i: usize) -> u64 {
+        self.at.get(i).map_or(self.last_at, |&after| self.first_at + u64::from(after))
+    }
+
     fn pos(&self, i: usize) -> Pos {
         let elsewhere = self.moved.as_ref().filter(|m| m.which[i / 64] & (1 << (i % 64)) != 0);
         let base = elsewhere.map_or(self.base, |moved| moved.base);
@@ -254,11 +258,14 @@ impl Index {
     /// message's time that counts: later, never earlier.
     pub(super) fn expires_at(&self, seq: u64, ttl_ms: Option<u64>) -> Option<u64> {
         let (b, i) = self.find(seq)?;
-        let block = &self.blocks[b];
-        let own = block.expires.get(i).copied().filter(|&at| at > 0);
-        let at = block.at.get(i).map_or(block.last_at, |&after| block.first_at + u64::from(after));
-        let queues = ttl_ms.map(|ttl_ms| at.saturating_add(ttl_ms));
+        let own = self.blocks[b].expires.get(i).copied().filter(|&at| at > 0);
+        let queues = ttl_ms.map(|ttl_ms| self.blocks[b].when(i).saturating_add(ttl_ms));
         own.into_iter().chain(queues).min()
+    }
+
+    /// When a message was enqueued, or its block's last one.
+    pub(super) fn when(&self, seq: u64) -> Option<u64> {
+        self.find(seq).map(|(b, i)| self.blocks[b].when(i))
     }
 
     pub(super) fn priority(&self, seq: u64) -> u8 {

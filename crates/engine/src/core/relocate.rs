@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use malote_model::{LeaseToken, SessionId, limits};
+use malote_model::{LeaseToken, SessionId, Timestamp, limits};
 
 use super::leases::Leased as Kind;
 use super::{Core, Decided, Needs, Output, To, Turn};
@@ -91,9 +91,9 @@ impl Core {
                     mark(pos, RECORD_BYTES + if whole { size } else { 0 });
                 }
             }
-            let states =
-                q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.rare().state);
-            states.for_each(|(pos, size)| mark(pos, RECORD_BYTES + u64::from(size)));
+            let sessions = q.sessions.iter().flat_map(|s| s.iter());
+            let states = sessions.filter_map(|(_, s)| s.rare().state);
+            states.for_each(|state| mark(state.pos, RECORD_BYTES + u64::from(state.bytes)));
         }
     }
 
@@ -113,7 +113,8 @@ impl Core {
                 }
             }
             for (_, session) in q.sessions.iter().flat_map(|s| s.iter()) {
-                if let Some((at, _)) = session.rare().state.filter(|&(at, _)| is_in(at))
+                if let Some(at) = session.rare().state.map(|state| state.pos)
+                    && is_in(at)
                     && found.len() < max
                 {
                     found.push(Resident { at, of: Whose::State(*id, session.id.clone()) });
@@ -190,8 +191,9 @@ impl Turn<'_> {
                         let sessions = q.sessions.as_ref()?;
                         sessions.at(sessions.find(&session)?)?.rare().state
                     });
-                    if has.is_some_and(|(at, _)| at == from) {
-                        events.push(Event::State { queue, session, state: Some(state) });
+                    if let Some(has) = has.filter(|has| has.pos == from) {
+                        let (state, at) = (Some(state), Timestamp(has.at));
+                        events.push(Event::State { queue, session, state, at });
                     }
                 }
             }

@@ -9,6 +9,7 @@ use super::dedup::Seen;
 use super::index::Index;
 use super::leases::{Lease, Leased as Kind, Leases, NONE};
 use super::queue::{Kept, Place, Queue, Touched};
+use super::sessions::State;
 use super::topic::Topic;
 use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
@@ -19,7 +20,9 @@ use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
 
-const VERSION: u8 = 2;
+/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states.
+const VERSION: u8 = 3;
+const VERSION_LEAST: u8 = 2;
 
 /// Bytes that a session takes at least: nine numbers and an id.
 const SESSION_BYTES_MIN: usize = 10;
@@ -95,9 +98,11 @@ impl Replay for Core {
 
 impl Core {
     fn read(r: &mut Reader<'_>, hash_seed: u64) -> Result<Self, Truncated> {
-        if r.u8()? != VERSION {
+        let version = r.u8()?;
+        if !(VERSION_LEAST..=VERSION).contains(&version) {
             return Err(Truncated);
         }
+        let more = version == VERSION;
         let mut core = Self::new(hash_seed);
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
@@ -106,7 +111,7 @@ impl Core {
         for _ in 0..r.count()? {
             let id = r.queue()?;
             let name = r.name()?;
-            let (q, here) = read_queue(r, name, hash_seed)?;
+            let (q, here) = read_queue(r, name, hash_seed, more)?;
             core.names.insert(q.name.clone(), id);
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
@@ -114,8 +119,8 @@ impl Core {
         }
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let mut topic = read_topic(r, hash_seed)?;
-            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            let mut topic = read_topic(r, hash_seed, more)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, more)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, get_rule(r)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
@@ -220,8 +225,11 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
         out.put_var(u64::from(s.out));
         out.put_var(u64::from(s.rare().hold));
         out.put_var(u64::from(s.rare().aside));
-        out.put_pos(s.rare().state.map_or(Pos::ZERO, |(pos, _)| pos));
-        out.put_var(s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)));
+        let none = State { pos: Pos::ZERO, bytes: 0, at: 0 };
+        let State { pos, bytes, at } = s.rare().state.unwrap_or(none);
+        out.put_pos(pos);
+        out.put_var(u64::from(bytes));
+        out.put_var(at);
         out.put_var(s.line.len() as u64);
         let mut last = 0;
         for seq in s.line.iter() {
@@ -252,13 +260,13 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
-    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r)?, r.time()?);
+fn read_topic(r: &mut Reader<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
+    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r, more)?, r.time()?);
     let mut topic = Topic::new(name, spec, created_at, hash_seed);
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
     if topic.seen.is_some() {
-        topic.seen = Some(Box::new(Seen::restore(r)?));
+        topic.seen = Some(Box::new(Seen::restore(r, more)?));
     }
     Ok(topic)
 }
@@ -267,8 +275,9 @@ fn read_queue(
     r: &mut Reader<'_>,
     name: QueueName,
     hash_seed: u64,
+    more: bool,
 ) -> Result<(Queue, Ranks), Truncated> {
-    let spec = get_spec(r)?;
+    let spec = get_spec(r, more)?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
@@ -294,14 +303,14 @@ fn read_queue(
         q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
     }
     if q.seen.is_some() {
-        let seen = Seen::restore(r)?;
+        let seen = Seen::restore(r, more)?;
         q.seen = Some(Box::new(match cfg!(feature = "mutate-forget-keys") {
             true => Seen::default(),
             false => seen,
         }));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, read_touched(r)?);
+        let (seq, touched) = (r.var()?, read_touched(r, more)?);
         if q.index.contains(seq) {
             q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
@@ -324,11 +333,12 @@ fn read_queue(
         ranks.0.push(slot);
         let id: SessionId = r.session()?.ok_or(Truncated)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
-        let (state_at, state_bytes) = (r.pos()?, r.var32()?);
+        let (pos, bytes) = (r.pos()?, r.var32()?);
+        let at = if more { r.var()? } else { 0 };
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
         let s = sessions.add_last(&id).ok_or(Truncated)?;
         (s.cursor, s.out) = (cursor, out);
-        let state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
+        let state = (pos != Pos::ZERO).then_some(State { pos, bytes, at });
         if hold != NONE || aside > 0 || state.is_some() {
             let rare = s.rare_mut();
             (rare.hold, rare.aside, rare.state) = (hold, aside, state);
@@ -359,9 +369,10 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
         out.put_var(u64::from(n));
     }
     out.put_var(t.due);
+    out.put_var(t.first);
 }
 
-fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
+fn read_touched(r: &mut Reader<'_>, more: bool) -> Result<Touched, Truncated> {
     let (place, slot) = (r.u8()?, r.var32()?);
     let place = match place {
         0 => Place::Ready,
@@ -374,7 +385,8 @@ fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
     };
     let (receives, failed, released, lost) = (r.var32()?, r.var32()?, r.var32()?, r.var32()?);
     let (session, due) = (r.var32()?, r.var()?);
-    Ok(Touched { place, receives, failed, released, lost, due, session, timer: None })
+    let first = if more { r.var()? } else { 0 };
+    Ok(Touched { place, receives, failed, released, lost, first, due, session, timer: None })
 }
 
 fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {

@@ -91,6 +91,17 @@ impl Claims {
         who.unwrap_or(Principal::anonymous())
     }
 
+    /// When the first of the tokens runs out.
+    pub fn first_end(&self) -> Option<Timestamp> {
+        let ends = self.tokens.iter().map(|claim| claim.expires);
+        ends.min().filter(|end| *end < Timestamp(u64::MAX))
+    }
+
+    /// Forgets tokens that have run out.
+    pub fn forget_ended(&mut self, now: Timestamp) {
+        Arc::make_mut(&mut self.tokens).retain(|claim| claim.expires > now);
+    }
+
     /// Whether the caller may do this; without an action it only must be known.
     pub fn check(
         &self,
