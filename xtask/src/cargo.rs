@@ -14,6 +14,18 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is inside").to_owned()
 }
 
+/// Where cargo builds to.
+pub(crate) fn target() -> PathBuf {
+    let root = root();
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
+/// A port of this machine that nobody listens on.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no port")?;
+    Ok(listener.local_addr()?.port())
+}
+
 /// Cargo itself, the one that runs us if it does.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -79,7 +91,7 @@ fn counts(line: &str) -> Option<(u32, u32)> {
 /// The default build of the binary holds no library that must be compiled from C for minutes or
 /// come from the system.
 pub(crate) fn no_foreign_libraries() -> Result<Outcome> {
-    let args = ["tree", "--edges", "normal", "--package", "malote", "--prefix", "none"];
+    let args = ["tree", "--edges", "normal", "--package", "malote-cli", "--prefix", "none"];
     let output = cargo().args(args).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("`cargo {}` failed: {}", args.join(" "), output.status);

@@ -5,12 +5,14 @@
 //! is not installed is reported as skipped and counted as neither.
 
 mod cargo;
+mod compare;
 mod conformance;
 mod mutate;
 mod steps;
 mod tidy;
 
 use anyhow::{Result, bail};
+use conformance::Depth;
 use std::process::ExitCode;
 use steps::Step;
 
@@ -21,10 +23,11 @@ usage: cargo xtask <command>
   test            what CI runs: check, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
-  crash [args]    kill -9 loop on the built binary: --protocol http|native --cycles N
+  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
-  conformance [p] the clients that users have, against the built binary: sqs, servicebus or both
+  conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all
+  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -34,6 +37,7 @@ const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
+    ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk on which it makes sense.
@@ -63,9 +67,10 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
+        ("compare", [system]) => return compare::run(system),
         ("mutate", _) => mutate::steps(rest),
         ("conformance", [] | [_]) => {
-            let clients = conformance::steps(rest.first().map(String::as_str));
+            let clients = conformance::steps(rest.first().map(String::as_str), Depth::All);
             if clients.is_empty() {
                 bail!("there are no clients of `{}`\n\n{USAGE}", rest.concat());
             }
@@ -98,7 +103,7 @@ fn check() -> Vec<Step> {
 fn test() -> Vec<Step> {
     let mut steps = check();
     steps.push(release_build());
-    steps.extend(conformance::steps(None));
+    steps.extend(conformance::steps(None, Depth::Usual));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));
     steps.push(Step::sim("fuzz", "fuzz", FUZZ_SHORT));
     steps.extend(CRASH_SHORT.iter().map(|(name, args)| Step::sim(name, "crash", args)));
@@ -107,7 +112,7 @@ fn test() -> Vec<Step> {
 }
 
 fn release_build() -> Step {
-    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
+    Step::command("build", &["build", "--release", "-p", "malote-cli", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {
@@ -119,9 +124,14 @@ fn tidy_step() -> Step {
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
     if command == "crash" || command == "full" {
         // They run the real binary; an old one would prove nothing.
-        cargo::run(&["build", "--release", "-p", "malote"])?;
+        cargo::run(&["build", "--release", "-p", "malote-cli"])?;
     }
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let program;
+    if command == "crash" && args.contains(&"servicebus") {
+        program = conformance::servicebus::go::crash_program()?.display().to_string();
+        args.extend(["--program", &program]);
+    }
     Ok(cargo::sim_status(command, &args, &[])?.success())
 }
 

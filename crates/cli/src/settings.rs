@@ -32,7 +32,7 @@ fn arg(key: &Key) -> Option<Arg> {
         arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("YES|NO")
     } else {
         arg.value_name(match key.name.rsplit(['.', '_']).next() {
-            Some("http" | "sqs" | "amqp" | "amqps" | "kafka") => "ADDRESS",
+            Some("http" | "sqs" | "amqp" | "amqps" | "servicebus-admin" | "kafka") => "ADDRESS",
             Some("data") => "DIR",
             Some("cert" | "key" | "config") => "FILE",
             Some("timeout") => "TIME",

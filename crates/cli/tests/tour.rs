@@ -148,6 +148,7 @@ fn the_tour_of_the_readme_runs() {
         .env("MALOTE_HTTP", &address)
         .env("MALOTE_AMQP", "127.0.0.1:0")
         .env("MALOTE_SQS", "off")
+        .env("MALOTE_SERVICEBUS_ADMIN", "off")
         .env("MALOTE_URL", format!("http://{address}"))
         .env("MALOTE_LOG", "warn")
         .current_dir(home.path())

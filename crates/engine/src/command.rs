@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)] // the fields of a command are named for what they are
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use malote_model::{
     Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Rule, Seq, SessionId, Settlement,
@@ -78,10 +80,14 @@ pub enum Command {
     DeclareTopic { name: TopicName, spec: Box<TopicSpec> },
     /// Remove a topic and its subscriptions. Queues that were only bound stay.
     DeleteTopic { name: TopicName },
+    /// Replace the labels of a topic.
+    LabelTopic { name: TopicName, labels: BTreeMap<String, String> },
     /// Make a subscription: the queue of that name and its rules. Without any it takes what its topic's kind suggests.
     Subscribe { name: QueueName, spec: Box<QueueSpec>, rules: Option<Vec<Rule>> },
     /// Let a queue have copies by a rule.
     Bind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
+    /// Put a rule in the place of the one of that name.
+    Rebind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
     /// Take a rule away.
     Unbind { topic: TopicName, queue: QueueName, rule: String },
     /// Messages of a topic's inbox that were read: the answer to `To::Route`.
@@ -176,6 +182,8 @@ pub struct TopicFacts {
     pub scheduled: u64,
     /// Messages that are about to be routed.
     pub waiting: u64,
+    /// Names and texts that front ends keep with the topic and the engine gives no meaning.
+    pub labels: BTreeMap<String, String>,
     /// Since it was declared.
     pub totals: TopicTotals,
 }

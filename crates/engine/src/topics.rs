@@ -1,5 +1,7 @@
 //! What a front end asks of topics.
 
+use std::collections::BTreeMap;
+
 use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec};
 
 use crate::command::{Binding, Command, Reply, TopicFacts};
@@ -18,6 +20,15 @@ impl Engine {
     /// Removes a topic and its subscriptions. Queues that were only bound stay.
     pub async fn delete_topic(&self, name: TopicName) -> Result<(), EngineError> {
         self.ask(Command::DeleteTopic { name }).await.map(drop)
+    }
+
+    /// Replaces the labels of a topic.
+    pub async fn label_topic(
+        &self,
+        name: TopicName,
+        labels: BTreeMap<String, String>,
+    ) -> Result<(), EngineError> {
+        self.ask(Command::LabelTopic { name, labels }).await.map(drop)
     }
 
     /// Makes a subscription and its rules, or finds it just as asked: then its rules stay what they are. Without rules
@@ -39,6 +50,16 @@ impl Engine {
         rule: Rule,
     ) -> Result<bool, EngineError> {
         self.declared(Command::Bind { topic, queue, rule: Box::new(rule) }).await
+    }
+
+    /// Puts a rule in the place of the one of that name, with no moment between them.
+    pub async fn rebind(
+        &self,
+        topic: TopicName,
+        queue: QueueName,
+        rule: Rule,
+    ) -> Result<(), EngineError> {
+        self.ask(Command::Rebind { topic, queue, rule: Box::new(rule) }).await.map(drop)
     }
 
     /// Takes a rule away.

@@ -175,9 +175,8 @@ async fn a_request_without_an_answer_ends_and_leaves_nothing() {
     // One more than may wait is told so. Which of the two comes first is open:
     // the patient one asks again until the place is its own.
     let waiting = format!("{Q}/request?timeout-ms=20000");
-    let patient = async {
-        while broker.raw("POST", &waiting, &[], "x").await.status.as_u16() == 429 {}
-    };
+    let patient =
+        async { while broker.raw("POST", &waiting, &[], "x").await.status.as_u16() == 429 {} };
     let refused = async {
         loop {
             let full = broker.raw("POST", &path, &[], "x").await;

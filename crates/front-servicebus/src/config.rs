@@ -13,6 +13,7 @@ use malote_model::{
 };
 use serde::Deserialize;
 
+use crate::entity;
 use crate::wire::duration::parse_ms;
 
 /// Why the entities of a file are not there.
@@ -268,12 +269,11 @@ fn span(
 }
 
 fn dedup_of(entity: &Entity) -> Result<Option<Dedup>, ConfigError> {
-    const WINDOW_MS: u64 = 10 * 60_000;
     let properties = &entity.properties;
     let field = "DuplicateDetectionHistoryTimeWindow";
     let window = span(&entity.name, field, &properties.duplicate_detection_history_time_window)?;
     Ok(properties.requires_duplicate_detection.then(|| Dedup {
-        window_ms: window.unwrap_or(WINDOW_MS),
+        window_ms: window.unwrap_or(entity::DEDUP_WINDOW_MS),
         per_session: false,
         content: false,
     }))
@@ -285,8 +285,6 @@ fn spec_of(
     topic: Option<&Entity>,
     topics: &[&str],
 ) -> Result<QueueSpec, ConfigError> {
-    const LOCK_MS: u64 = 60_000;
-    const FAILED_MAX: u32 = 10;
     let p = &entity.properties;
     for other in p.other.keys() {
         tracing::warn!(entity = name.as_str(), property = other, "has no meaning here");
@@ -311,8 +309,8 @@ fn spec_of(
     };
     Ok(QueueSpec {
         sessions: if p.requires_session { Sessions::Dynamic } else { Sessions::None },
-        lock_ms: span(&entity.name, "LockDuration", &p.lock_duration)?.unwrap_or(LOCK_MS),
-        failed_max: Some(p.max_delivery_count.unwrap_or(FAILED_MAX)),
+        lock_ms: span(&entity.name, "LockDuration", &p.lock_duration)?.unwrap_or(entity::LOCK_MS),
+        failed_max: Some(p.max_delivery_count.unwrap_or(entity::FAILED_MAX)),
         ttl_ms: [ttl(entity)?, of_topic].into_iter().flatten().min(),
         on_expiry: match p.dead_lettering_on_message_expiration {
             true => OnExpiry::DeadLetter,
@@ -321,7 +319,7 @@ fn spec_of(
         dedup: if topic.is_some() { None } else { dedup_of(entity)? },
         forward_to: named(&p.forward_to).as_ref().map(address).transpose()?,
         dead_letter,
-        ..QueueSpec::default()
+        ..entity::queue_spec()
     })
 }
 

@@ -13,14 +13,15 @@
 //! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
 //! | refusals → conditions | `refusal.rs` |
 //! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
-//!
-//! Not here: the administration API.
+//! | the administration API: Atom XML over HTTP | `admin/`, `wire/xml.rs` |
 //!
 //! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
 //! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
 
+mod admin;
 mod config;
 mod conn;
+mod entity;
 mod limits;
 mod listen;
 mod ops;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use malote_engine::Engine;
 use malote_model::{Access, Principal};
 
+pub use admin::Admin;
 pub use config::{Config, ConfigError};
 pub use listen::serve_connection;
 pub use websocket::websocket;

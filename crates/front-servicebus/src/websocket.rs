@@ -18,8 +18,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Front, limits, serve_connection};
 
-/// What clients ask for.
-const PROTOCOL: &str = "AMQPWSB10";
+/// What clients ask for: the service's own name, or the registered one.
+const PROTOCOLS: [&str; 2] = ["AMQPWSB10", "amqp"];
 
 /// Connections by WebSocket. The tracker knows of each until it has ended.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ async fn upgrade(
     // A message carries one frame or a part of the stream; nothing needs more than a few frames.
     let bytes_max = limits::FRAME_BYTES_MAX as usize * 16;
     let upgrade =
-        upgrade.protocols([PROTOCOL]).max_message_size(bytes_max).max_frame_size(bytes_max);
+        upgrade.protocols(PROTOCOLS).max_message_size(bytes_max).max_frame_size(bytes_max);
     upgrade.on_upgrade(move |socket| async move {
         let (ours, theirs) = tokio::io::duplex(limits::FRAME_BYTES_MAX as usize);
         let served = serve_connection(theirs, sockets.front, sockets.shutdown);

@@ -105,6 +105,7 @@ pub async fn serve(
         ("sqs", &listeners.sqs),
         ("amqp", &listeners.amqp),
         ("amqps", &listeners.amqps),
+        ("servicebus_admin", &listeners.servicebus_admin),
     ];
     guard(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
@@ -150,7 +151,13 @@ pub async fn serve(
         access,
         Arc::new(AccessKeys(store.clone())),
         Arc::new(Remembered(api.history.clone())),
-        malote_front_sqs::Settings { hosts: sqs_hosts, ..Default::default() },
+        malote_front_sqs::Settings {
+            account: settings.sqs.account.clone(),
+            public_url: settings.sqs.public_url.clone(),
+            purge_pause: settings.sqs.purge_pause,
+            hosts: sqs_hosts,
+            ..Default::default()
+        },
         shutdown.token().draining_token(),
     );
     let admission = Admission {
@@ -163,10 +170,18 @@ pub async fn serve(
     let queues =
         Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
     let sockets = tokio_util::task::TaskTracker::new();
-    let bus = amqp(&api, &bus, shutdown.token().draining_token(), &sockets);
-    let amqp = Port::open("amqp", &listeners.amqp, bus.clone(), admission.clone()).await?;
-    let amqps = Port::open("amqps", &listeners.amqps, bus, admission).await?;
-    let ports = [http, queues, amqp, amqps];
+    let administration = servicebus::Admin::new(bus.clone());
+    let admin = admin_alone(&api, &administration, hosts_of(&listeners.servicebus_admin));
+    let bus = |listen| {
+        let draining = shutdown.token().draining_token();
+        amqp(&api, &bus, &administration, hosts_of(listen), draining, &sockets)
+    };
+    let (on_amqp, on_amqps) = (bus(&listeners.amqp), bus(&listeners.amqps));
+    let amqp = Port::open("amqp", &listeners.amqp, on_amqp, admission.clone()).await?;
+    let amqps = Port::open("amqps", &listeners.amqps, on_amqps, admission.clone()).await?;
+    let listen = &listeners.servicebus_admin;
+    let admin = Port::open("servicebus-admin", listen, admin, admission).await?;
+    let ports = [http, queues, amqp, amqps, admin];
     if ports.iter().all(Option::is_none) {
         return Err(ServeError::NothingToServe);
     }
@@ -281,15 +296,24 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
     })
 }
 
-/// The AMQP port: Service Bus clients speak AMQP 1.0 on it, also inside of WebSocket.
+/// Administration of Service Bus and nothing else.
+fn admin_alone(api: &Api, admin: &servicebus::Admin, hosts: Vec<String>) -> Router {
+    let routers = [false, true].map(|tls| admin.router(hosts.clone(), tls));
+    Router { http: Some(serve_http(api, routers, "servicebus-admin")), ..Router::default() }
+}
+
+/// The AMQP port: Service Bus clients speak AMQP 1.0 on it, also inside of WebSocket, and administer over HTTP.
 fn amqp(
     api: &Api,
     bus: &Arc<servicebus::Front>,
+    admin: &servicebus::Admin,
+    hosts: Vec<String>,
     draining: tokio_util::sync::CancellationToken,
     sockets: &tokio_util::task::TaskTracker,
 ) -> Router {
     let web = servicebus::websocket(bus.clone(), draining, sockets.clone());
-    let web = serve_http(api, [web.clone(), web], "amqp");
+    let web = [false, true].map(|tls| web.clone().merge(admin.router(hosts.clone(), tls)));
+    let web = serve_http(api, web, "amqp");
     let (bus, metrics) = (bus.clone(), api.metrics.clone());
     let serve = handler(
         move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
@@ -309,7 +333,7 @@ fn amqp(
 /// What a person sees first: where it listens, where its data is, and how to send a first message.
 fn greeting(
     settings: &Settings,
-    [http, sqs, amqp, _]: [Option<&Port>; 4],
+    [http, sqs, amqp, _, admin]: [Option<&Port>; 5],
     tls: Option<&Tls>,
     store: &Store,
 ) -> String {
@@ -323,6 +347,9 @@ fn greeting(
     lines.extend(sqs.map(|port| format!("  SQS        {}", url(port))));
     if let Some(port) = amqp {
         lines.push(format!("  AMQP       {}   (Azure Service Bus clients)", port.local_addr()));
+    }
+    if let Some(url) = admin.map(url) {
+        lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
     }
     lines.push(format!("  data       {}", settings.data.display()));
     if let Some(tls) = tls {

@@ -35,6 +35,7 @@ async fn a_failed_sync_is_told_to_those_who_wait_and_ends_the_process() {
         http: Some("127.0.0.1:0".into()),
         amqp: Some("127.0.0.1:0".into()),
         sqs: Some("off".into()),
+        servicebus_admin: Some("off".into()),
         data: Some(data.path().display().to_string()),
         ..RawSettings::default()
     };

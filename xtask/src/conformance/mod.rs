@@ -3,32 +3,44 @@
 //! Each version of a client lives in an environment of its own under the target folder, made once. Without the
 //! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
 
-mod servicebus;
+pub(crate) mod servicebus;
 mod sqs;
+mod world;
 
-use crate::cargo;
+use crate::cargo::{self, target};
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// How much of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Clients that need no more than an interpreter: part of every test.
+    Usual,
+    /// Also those with toolchains of their own.
+    All,
+}
+
 /// Every client there is, or those of one protocol. They need the release build.
-pub(crate) fn steps(protocol: Option<&str>) -> Vec<Step> {
+pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     let wanted = |name: &str| protocol.is_none_or(|protocol| protocol == name);
     let mut steps = Vec::new();
     if wanted("sqs") {
-        steps.extend(sqs::steps());
+        steps.extend(sqs::steps(depth));
     }
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
+        steps.push(Step::new("servicebus javascript", servicebus::javascript));
+        if depth == Depth::All {
+            steps.push(Step::new("servicebus go", servicebus::go::programs));
+            steps.push(Step::new("servicebus java", servicebus::java::programs));
+        }
+    }
+    if wanted("world") {
+        steps.push(Step::new("one world", world::python));
     }
     steps
-}
-
-/// Where cargo builds to.
-fn target() -> PathBuf {
-    let root = cargo::root();
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
 }
 
 /// What is not on this machine: a skip, except where somebody relies on it.
@@ -52,6 +64,15 @@ fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
     Ok(python)
 }
 
+/// The packages that a program's `package.json` names, in a folder of their own.
+fn npm(source: &Path, home: &Path) -> Result<()> {
+    std::fs::create_dir_all(home).context("cannot make the folder for its packages")?;
+    std::fs::copy(source.join("package.json"), home.join("package.json"))
+        .context("cannot copy package.json")?;
+    let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
+    run(Command::new("npm").args(quiet).current_dir(home))
+}
+
 fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;
@@ -59,4 +80,41 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
+}
+
+/// Runs checks that say how many passed and failed in their last line.
+fn counted(command: &mut Command) -> Result<Outcome> {
+    let output = command
+        .current_dir(cargo::root())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cannot start the checks")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counted = said.lines().rev().find_map(counts);
+    let outcome = counted.with_context(|| format!("the checks did not end: {}", output.status))?;
+    if !output.status.success() && outcome.failed == 0 {
+        bail!("the checks failed: {}", output.status);
+    }
+    Ok(outcome)
+}
+
+/// Reads `12 passed, 0 failed`.
+fn counts(line: &str) -> Option<Outcome> {
+    let (passed, failed) = line.trim().split_once(" passed, ")?;
+    let failed = failed.strip_suffix(" failed")?;
+    Some(Outcome { passed: passed.parse().ok()?, failed: failed.parse().ok()?, skipped: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        assert_eq!(
+            counts("12 passed, 3 failed"),
+            Some(Outcome { passed: 12, failed: 3, skipped: None })
+        );
+        assert_eq!(counts("12 passed"), None);
+    }
 }

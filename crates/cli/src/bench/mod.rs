@@ -6,7 +6,10 @@ mod engine;
 mod measure;
 mod report;
 mod routes;
+mod server;
+mod servicebus;
 mod space;
+mod sqs;
 
 use clap::Subcommand;
 
@@ -20,6 +23,8 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum Verb {
     Engine(engine::Args),
+    Sqs(sqs::Args),
+    Servicebus(servicebus::Args),
     #[command(hide = true)]
     Backlog(backlog::Args),
 }
@@ -28,6 +33,8 @@ impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.verb {
             Verb::Engine(args) => engine::run(args),
+            Verb::Sqs(args) => sqs::run(args),
+            Verb::Servicebus(args) => servicebus::run(args),
             Verb::Backlog(args) => backlog::run(args),
         }
     }

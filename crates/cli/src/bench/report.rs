@@ -48,12 +48,34 @@ fn thousands(n: f64) -> String {
     format!("{:.0}k", n / 1000.0)
 }
 
+/// What a server did for its clients.
+pub(crate) struct Served {
+    pub what: String,
+    pub messages: u64,
+    pub elapsed: Duration,
+    /// Of each round of calls.
+    pub latency: Latency,
+    /// The server's.
+    pub cpu: Option<Duration>,
+    /// Messages a second.
+    pub goal: Option<f64>,
+}
+
 impl Report {
     pub(crate) fn new(dir: &Path) -> Self {
+        Self::with_load(dir, "in the same process")
+    }
+
+    /// Of a server and its client.
+    pub(crate) fn served(dir: &Path) -> Self {
+        Self::with_load(dir, "in a process of its own on the same cores")
+    }
+
+    fn with_load(dir: &Path, generator: &str) -> Self {
         let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
         let load = super::load_average();
         let conditions = vec![
-            ("cores".into(), format!("{cores}, load generator in the same process")),
+            ("cores".into(), format!("{cores}, load generator {generator}")),
             ("load before".into(), load),
             ("directory".into(), dir.parent().unwrap_or(dir).display().to_string()),
             ("durability".into(), "fsync before every answer".into()),
@@ -113,6 +135,26 @@ impl Report {
             met: (0.8..=1.2).contains(&ratio),
             json: json!({ "what": "sessions", "sessions": sessions, "cpu_ns": cost.cpu_ns, "behind_ns": cost.behind_ns, "ratio": ratio, "send_ns": cost.send_ns, "take_ns": cost.take_ns }),
         });
+    }
+
+    /// With how long the HTTP API took to answer meanwhile, if it was asked.
+    pub(crate) fn push_served(&mut self, served: Served, answers: Option<Latency>) {
+        let Served { what, messages, elapsed, latency, cpu, goal } = served;
+        let rate = messages as f64 / elapsed.as_secs_f64();
+        let (p50_ms, p99_ms) = (latency.micros(0.5) / 1000.0, latency.micros(0.99) / 1000.0);
+        let cpu_us = cpu.map(|cpu| cpu.as_micros() as f64 / messages.max(1) as f64);
+        let mut figure = format!("{rate:.0}/s, p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms");
+        if let Some(cpu_us) = cpu_us {
+            figure.push_str(&format!(", {cpu_us:.1} µs CPU each"));
+        }
+        let api_p99_ms = answers.map(|answers| answers.micros(0.99) / 1000.0);
+        let beside = api_p99_ms.map_or(String::new(), |ms| format!("HTTP API p99 {ms:.1} ms"));
+        let mut goals: Vec<String> =
+            goal.iter().map(|goal| format!("≥ {}/s", thousands(*goal))).collect();
+        goals.extend(api_p99_ms.map(|_| "HTTP API p99 ≤ 50 ms".into()));
+        let met = goal.is_none_or(|goal| rate >= goal) && api_p99_ms.is_none_or(|ms| ms <= 50.0);
+        let json = json!({ "what": what, "per_s": rate, "p50_ms": p50_ms, "p99_ms": p99_ms, "cpu_us": cpu_us, "api_p99_ms": api_p99_ms });
+        self.push(Row { what, figure, beside, goal: goals.join(", "), met, json });
     }
 
     pub(crate) fn backlog(&mut self, sessions: bool, backlog: &Backlog) {

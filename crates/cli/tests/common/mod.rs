@@ -64,7 +64,17 @@ impl Server {
     pub fn start_with(home: TempDir, args: &[&str]) -> Self {
         let mut command = malote(home.path());
         command
-            .args(["serve", "--http", "127.0.0.1:0", "--sqs", "off", "--amqp", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--sqs",
+                "off",
+                "--amqp",
+                "127.0.0.1:0",
+                "--servicebus-admin",
+                "127.0.0.1:0",
+            ])
             .arg("--data")
             .arg(home.path().join("data"));
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::null());

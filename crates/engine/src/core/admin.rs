@@ -144,27 +144,6 @@ impl Turn<'_> {
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
-    /// Removes a queue, whoever wants it so; its consumers are told.
-    pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
-        let Some(q) = self.core.queues.get(&queue) else { return Ok(()) };
-        let (name, dead, topics) = (q.name.clone(), q.dead, q.bound_to.clone());
-        let live = self.core.live();
-        let mut orphans: Vec<_> = live
-            .consumers
-            .iter()
-            .filter(|(_, c)| c.queue == queue || c.queue == dead)
-            .map(|(&id, _)| id)
-            .collect();
-        orphans.sort_unstable();
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Deleted { queue }, false);
-        self.end();
-        for orphan in orphans {
-            self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
-        }
-        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
-    }
-
     pub(super) fn purge(&mut self, name: &QueueName) -> Decided {
         let (queue, q) = self.core.queue(name)?;
         let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
@@ -294,7 +273,7 @@ impl Turn<'_> {
     }
 }
 
-fn spec_room(spec: &QueueSpec) -> usize {
+pub(super) fn spec_room(spec: &QueueSpec) -> usize {
     let labels: usize = spec.labels.iter().map(|(name, text)| name.len() + text.len() + 8).sum();
     labels
         + match &spec.sessions {

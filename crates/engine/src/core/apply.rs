@@ -39,12 +39,15 @@ impl Core {
                 q.respecify(spec);
                 self.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
                 let dead = q.dead;
-                if let Some(letters) = self.queues.get_mut(&dead) {
+                // A topic's inbox has no dead letters: it names itself.
+                if let Some(letters) = self.queues.get_mut(&dead).filter(|_| dead != *queue) {
                     letters.spec = letters_spec(spec);
                 }
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
+                // It may send its messages on from now on, or deliver them.
+                self.touch(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -176,7 +179,7 @@ impl Core {
                 session: session.as_ref(),
                 priority: *priority,
                 ttl_ms: *ttl_ms,
-                way: None,
+                way: Some(&sent.way).filter(|way| **way != Way::default()),
             };
             self.arrive(pos, place.queue, &arrival);
             if sent.body_at.is_some()

@@ -343,8 +343,11 @@ impl Turn<'_> {
                     q.dirty = false;
                     self.serve_queue(queue);
                 }
-            } else {
+            } else if live.overfull.is_empty() {
                 return;
+            } else {
+                // What was forwarded may be too much where it came to; what makes room may go on as a dead letter.
+                self.make_room();
             }
         }
     }

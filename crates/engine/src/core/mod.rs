@@ -1,6 +1,6 @@
 //! The deterministic core: all queue semantics, no I/O, no clock, no chance of its own.
 //!
-//! A [`Turn`] *decides* (`admin`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
+//! A [`Turn`] *decides* (`admin`, `remove`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
 //! journaled and then *applied* (`apply`). Only `apply` changes durable state, and it cannot fail; a replay is `apply`
 //! alone. What must be said to callers is an [`Output`] with the journal position it rests on.
 
@@ -17,6 +17,7 @@ mod lifecycle;
 mod line;
 mod queue;
 mod relocate;
+mod remove;
 mod route;
 mod send;
 mod sessions;
@@ -297,8 +298,10 @@ impl<'a> Turn<'a> {
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
             Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
             Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::LabelTopic { name, labels } => self.label_topic(&name, labels),
             Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),
             Command::Bind { topic, queue, rule } => self.bind_rule(&topic, &queue, rule),
+            Command::Rebind { topic, queue, rule } => self.rebind_rule(&topic, &queue, rule),
             Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
             Command::Route { topic, items } => self.route(topic, items),
             Command::DescribeTopic { name } => self.describe_topic(&name),

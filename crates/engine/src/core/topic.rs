@@ -1,11 +1,12 @@
 //! Topics: what they are, and what is asked of them. How messages find their way is in `route`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use malote_model::{
     Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName, TopicSpec, limits,
 };
 
+use super::admin::spec_room;
 use super::dedup::Seen;
 use super::queue::Queue;
 use super::{Core, Decided, FRAME_ROOM, Needs, Turn};
@@ -121,6 +122,11 @@ impl Topic {
             unreadable: BTreeSet::new(),
         }
     }
+
+    /// Whether it goes when its last rule does.
+    pub(super) fn goes_with_last(&self) -> bool {
+        self.spec.auto_delete && self.had_rule
+    }
 }
 
 impl Turn<'_> {
@@ -143,31 +149,25 @@ impl Turn<'_> {
         Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
     }
 
+    /// A topic's labels are those of its inbox, which is a queue and has some.
+    pub(super) fn label_topic(
+        &mut self,
+        name: &TopicName,
+        labels: BTreeMap<String, String>,
+    ) -> Decided {
+        let (id, _) = self.core.topic(name)?;
+        let spec = Box::new(QueueSpec { labels, ..QueueSpec::default() });
+        spec.check()?;
+        self.begin(FRAME_ROOM + spec_room(&spec))?;
+        self.commit(Event::Updated { queue: id, spec }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
     /// A topic goes with its subscriptions; queues that were only bound stay.
     pub(super) fn delete_topic(&mut self, name: &TopicName) -> Decided {
         let (id, _) = self.core.topic(name)?;
         self.remove_topic(id)?;
         Ok(Some((Reply::Done, Needs::Durable)))
-    }
-
-    fn remove_topic(&mut self, id: QueueId) -> Result<(), Refusal> {
-        let Some(topic) = self.core.topics.get(&id) else { return Ok(()) };
-        let is_own = |queue: &&QueueId| {
-            let name = self.core.queues.get(*queue).map(|q| &q.name);
-            name.and_then(|name| name.subscription_of()).is_some_and(|(of, _)| of == topic.name)
-        };
-        // Also those without any rule: they are found by name.
-        let prefix = format!("{}/", topic.name);
-        let named = self.core.names.range(QueueName::inbox(&topic.name)..);
-        let named = named.take_while(|(name, _)| name.as_str().starts_with(&prefix));
-        let subscriptions: Vec<_> = named.map(|(_, id)| id).filter(is_own).copied().collect();
-        for queue in subscriptions {
-            self.remove_queue(queue)?;
-        }
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::TopicDeleted { topic: id }, false);
-        self.end();
-        Ok(())
     }
 
     /// Makes a subscription: a queue, and rules that lead to it, at once. One that exists keeps its rules.
@@ -257,6 +257,28 @@ impl Turn<'_> {
         Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
     }
 
+    /// Puts a rule in the place of another, with no moment between them.
+    pub(super) fn rebind_rule(
+        &mut self,
+        topic_name: &TopicName,
+        queue_name: &QueueName,
+        rule: Box<Rule>,
+    ) -> Decided {
+        let (topic, t) = self.core.topic(topic_name)?;
+        let (queue, _) = self.core.queue(queue_name)?;
+        t.spec.check_rule(&rule)?;
+        if t.router.rule(queue, &rule.name).is_none() {
+            return Err(Refusal::RuleNotFound {
+                topic: topic_name.clone(),
+                queue: queue_name.clone(),
+                rule: rule.name,
+            });
+        }
+        self.begin(encode_rule(&rule)?.len() + FRAME_ROOM)?;
+        self.commit(Event::Bound { topic, queue, rule }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
     pub(super) fn unbind_rule(
         &mut self,
         topic_name: &TopicName,
@@ -272,20 +294,8 @@ impl Turn<'_> {
                 rule: rule.to_owned(),
             });
         }
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Unbound { topic, queue, rule: rule.to_owned() }, false);
-        self.end();
-        self.rule_left(topic)?;
+        self.remove_rule(topic, queue, rule)?;
         Ok(Some((Reply::Done, Needs::Durable)))
-    }
-
-    /// A topic may go with its last rule.
-    pub(super) fn rule_left(&mut self, topic: QueueId) -> Result<(), Refusal> {
-        let last = |t: &Topic| t.spec.auto_delete && t.had_rule && t.router.is_empty();
-        if self.core.topics.get(&topic).is_some_and(|t| last(t)) {
-            self.remove_topic(topic)?;
-        }
-        Ok(())
     }
 
     pub(super) fn describe_topic(&self, name: &TopicName) -> Decided {
@@ -309,6 +319,7 @@ impl Turn<'_> {
             rules: topic.router.len() as u64,
             scheduled: inbox.map_or(0, |inbox| inbox.scheduled),
             waiting: inbox.map_or(0, |inbox| inbox.ready()),
+            labels: inbox.map(|inbox| inbox.spec.labels.clone()).unwrap_or_default(),
             totals: topic.totals,
         }
     }

@@ -90,8 +90,9 @@ struct TopicTotalsOut {
 
 impl From<TopicFacts> for TopicOut {
     fn from(facts: TopicFacts) -> Self {
-        let TopicFacts { name, spec, created_at, queues, rules, scheduled, waiting, totals } =
-            facts;
+        let TopicFacts {
+            name, spec, created_at, queues, rules, scheduled, waiting, totals, ..
+        } = facts;
         Self {
             name: name.as_str().to_owned(),
             created_at: created_at.0,

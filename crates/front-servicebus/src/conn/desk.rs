@@ -11,7 +11,7 @@ use super::link::{Desk, Link};
 use super::{Conn, Done};
 use crate::limits;
 use crate::ops::claims;
-use crate::ops::management::{self, Request};
+use crate::ops::management::{self, About, Request};
 
 impl Conn {
     pub(super) fn request(&mut self, incoming: Incoming) -> Result<(), UseError> {
@@ -37,8 +37,13 @@ impl Conn {
         let to = self.answers_for(link, &desk, &properties);
         match desk {
             Desk::Claims => {
-                let answer = claims::put_token(&self.front, &mut self.claims, &message);
-                self.answered(link, delivery, settled, to, answer);
+                let host = self.host.clone();
+                let put = claims::put_token(&self.front, &mut self.claims, &host, &message);
+                let (front, claims) = (self.front.clone(), self.claims.clone());
+                self.start(async move {
+                    let answer = claims::answer(&front, &claims, &host, put).await;
+                    Done::Answer { link, delivery, settled, to, answer }
+                });
             }
             Desk::Management(entity) => {
                 let request = match Request::read(&message, properties, entity) {
@@ -49,11 +54,11 @@ impl Conn {
                         return Ok(());
                     }
                 };
-                let hold = request.session().and_then(|(queue, id)| self.hold_of(queue, &id));
+                let held = request.about().and_then(|(queue, about)| self.held(queue, &about));
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 let claims = self.claims.clone();
                 self.start(async move {
-                    let answer = management::answer(&front, &engine, &claims, hold, request).await;
+                    let answer = management::answer(&front, &engine, &claims, held, request).await;
                     Done::Answer { link, delivery, settled, to, answer }
                 });
             }
@@ -61,11 +66,15 @@ impl Conn {
         Ok(())
     }
 
-    /// The session's hold, if a link of this connection has it.
-    fn hold_of(&self, queue: &QueueName, id: &SessionId) -> Option<LeaseToken> {
+    /// The session and its hold, if a link of this connection has it.
+    fn held(&self, queue: &QueueName, about: &About<'_>) -> Option<(SessionId, LeaseToken)> {
         self.links.values().find_map(|link| match link {
             Link::Receiver(receiver) if receiver.queue == *queue => {
-                receiver.session.as_ref().filter(|held| held.session == *id).map(|held| held.hold)
+                let held = receiver.session.as_ref().filter(|held| match about {
+                    About::Session(id) => held.session == *id,
+                    About::Link(name) => receiver.name.as_str() == *name,
+                });
+                held.map(|held| (held.session.clone(), held.hold))
             }
             _ => None,
         })

@@ -87,9 +87,11 @@ impl Conn {
             Found::Sender { to, message_bytes_max } => {
                 Link::Sender(Sender { to, message_bytes_max, under_way: 0 })
             }
-            Found::Receiver { consumer, queue, take, session } => {
+            Found::Receiver { consumer, queue, ttl_ms, take, session } => {
                 self.consumers.insert(consumer, link);
-                Link::Receiver(Box::new(Receiver::new(consumer, queue, take, session)))
+                let name = wanted.name.clone();
+                let receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
+                Link::Receiver(Box::new(receiver))
             }
             Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),

@@ -11,6 +11,7 @@ use malote_engine::{ConsumerId, Delivery, Held};
 use malote_model::{LeaseToken, QueueName};
 use malote_wire_amqp::connection::{Disposed, LinkFlow, LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
+use malote_wire_amqp::types::Str;
 
 use super::link::Link;
 use super::{Conn, Done};
@@ -22,8 +23,12 @@ use crate::wire::tag_of;
 
 /// A link on which a client receives.
 pub(super) struct Receiver {
+    /// The client's name for it, which requests may say.
+    pub name: Str,
     pub consumer: ConsumerId,
     pub queue: QueueName,
+    /// How long the queue keeps messages, as of the attach.
+    ttl_ms: Option<u64>,
     /// Messages are gone when they are sent.
     pub take: bool,
     /// The session that it holds.
@@ -137,14 +142,18 @@ impl Credit {
 
 impl Receiver {
     pub fn new(
+        name: Str,
         consumer: ConsumerId,
         queue: QueueName,
+        ttl_ms: Option<u64>,
         take: bool,
         session: Option<Held>,
     ) -> Receiver {
         Receiver {
+            name,
             consumer,
             queue,
+            ttl_ms,
             take,
             session,
             waiting: VecDeque::new(),
@@ -166,6 +175,7 @@ impl Receiver {
             failed: delivery.failed,
             until: delivery.lease.map(|_| delivery.until),
             source: dead.map(|dead| dead.from.to_string()),
+            ttl_ms_max: self.ttl_ms,
             ..Telling::default()
         };
         write(&delivery.stored, &telling)

@@ -40,8 +40,17 @@ pub(crate) enum Entity {
 
 /// What was found for a link.
 pub(crate) enum Found {
-    Sender { to: Address, message_bytes_max: u64 },
-    Receiver { consumer: ConsumerId, queue: QueueName, take: bool, session: Option<Held> },
+    Sender {
+        to: Address,
+        message_bytes_max: u64,
+    },
+    Receiver {
+        consumer: ConsumerId,
+        queue: QueueName,
+        ttl_ms: Option<u64>,
+        take: bool,
+        session: Option<Held>,
+    },
     Coordinator,
     ClaimsRequests,
     ClaimsAnswers,
@@ -119,12 +128,7 @@ pub(crate) async fn attach(
     }
     let found = match find(&front.engine, path).await {
         Ok(found) => found,
-        Err(EngineError::Refused(Refusal::QueueNotFound { .. } | Refusal::BadName { .. })) => {
-            let text = format!(
-                "The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404"
-            );
-            return Some(Err(AmqpError::new(condition::NOT_FOUND, text)));
-        }
+        Err(error) if is_not_found(&error) => return Some(Err(not_found(host, path))),
         Err(error) => return Some(Err(error_of(error, Lock::Message))),
     };
     match (&wish.node, wish.role, found) {
@@ -219,8 +223,10 @@ async fn receiver(
     };
     let lock = if session.is_some() { Lock::Session } else { Lock::Message };
     let attached = engine.attach(consume).await;
-    let found =
-        attached.map(|consumer| Found::Receiver { consumer, queue, take: wish.take, session });
+    // Dead letters do not expire.
+    let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());
+    let take = wish.take;
+    let found = attached.map(|consumer| Found::Receiver { consumer, queue, ttl_ms, take, session });
     Some(found.map_err(|error| error_of(error, lock)))
 }
 
@@ -237,6 +243,19 @@ impl Place {
             Place::Topic(name) => Entity::Topic(name),
         }
     }
+}
+
+/// Whether what was looked for is not there.
+pub(crate) fn is_not_found(error: &EngineError) -> bool {
+    let EngineError::Refused(refusal) = error else { return false };
+    matches!(refusal, Refusal::QueueNotFound { .. } | Refusal::BadName { .. })
+}
+
+/// In words that clients look for.
+pub(crate) fn not_found(host: &str, path: &Path) -> AmqpError {
+    let text =
+        format!("The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404");
+    AmqpError::new(condition::NOT_FOUND, text)
 }
 
 /// An address means the queue of that name, else the topic; exactly, else in another case if there is only one.

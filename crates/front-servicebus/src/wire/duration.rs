@@ -37,9 +37,47 @@ pub fn parse_ms(text: &str) -> Option<Option<u64>> {
     any.then(|| (total < NEVER_MS).then_some(total))
 }
 
+/// The span as clients expect it; none is the longest that .NET has.
+pub fn format_ms(ms: Option<u64>) -> String {
+    let Some(ms) = ms.filter(|ms| *ms < NEVER_MS) else {
+        return "P10675199DT2H48M5.4775807S".to_owned();
+    };
+    let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
+    let (hours, rest) = (rest / 3_600_000, rest % 3_600_000);
+    let (minutes, rest) = (rest / 60_000, rest % 60_000);
+    let (seconds, part) = (rest / 1000, rest % 1000);
+    let unit = |n: u64, unit: char| if n > 0 { format!("{n}{unit}") } else { String::new() };
+    let seconds = match part {
+        0 => unit(seconds, 'S'),
+        part => format!("{seconds}.{part:03}S"),
+    };
+    let time = format!("{}{}{seconds}", unit(hours, 'H'), unit(minutes, 'M'));
+    match (unit(days, 'D'), time.is_empty()) {
+        (days, true) if days.is_empty() => "PT0S".to_owned(),
+        (days, true) => format!("P{days}"),
+        (days, false) => format!("P{days}T{time}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_are_written_as_they_are_read() {
+        for text in [
+            "PT1M",
+            "PT30S",
+            "PT0.500S",
+            "P1DT1H",
+            "P14D",
+            "P10675199DT2H48M5.4775807S",
+            "PT0S",
+            "P1DT2H3M4.005S",
+        ] {
+            assert_eq!(format_ms(parse_ms(text).unwrap()), text);
+        }
+    }
 
     #[test]
     fn spans_are_read_and_the_longest_is_never() {

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::Stored;
-use malote_model::{Message, SessionId, Timestamp, When};
+use malote_model::{LeaseToken, Message, SessionId, Timestamp, When};
 use malote_wire_amqp::message::{Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
 use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_map, put_value};
@@ -109,6 +109,10 @@ pub struct Telling {
     pub due: Option<Timestamp>,
     /// It lies in another queue than the dead letters of its own.
     pub source: Option<String>,
+    /// Of a message that does not come with a delivery tag, which would tell it.
+    pub lock: Option<LeaseToken>,
+    /// How long its queue keeps messages: what it said itself counts only if that is less.
+    pub ttl_ms_max: Option<u64>,
 }
 
 /// A stored message as a client gets it.
@@ -116,11 +120,15 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let message = &stored.message;
     let parts = message.native.as_ref().and_then(parts_of);
     let mut out = BytesMut::with_capacity(256 + message.body.bytes.len());
-    put_header(&mut out, message, telling.failed);
+    put_header(&mut out, message, telling);
     let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
     let annotations = annotations(stored, telling, kept);
-    Draft { message_annotations: annotations, ..Draft::default() }.encode(&mut out);
+    let lock = telling.lock.map(|lock| Value::Uuid(lock.to_bytes()));
+    let delivery_annotations =
+        lock.map_or(Map::default(), |lock| Map::default().with("x-opt-lock-token", lock));
+    Draft { delivery_annotations, message_annotations: annotations, ..Draft::default() }
+        .encode(&mut out);
 
     // The head of a message that another protocol wrote is empty, and everything in it was laid over.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
@@ -133,15 +141,16 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
 }
 
 /// With all its fields: clients take a delivery count that is left out for none at all.
-fn put_header(out: &mut BytesMut, message: &Message, failed: u32) {
-    let ttl = message.ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
+fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
+    let ttl_ms = [message.ttl_ms, telling.ttl_ms_max].into_iter().flatten().min();
+    let ttl = ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
     let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
     let fields = vec![
         Value::Bool(true),
         Value::Ubyte(priority),
         ttl.map_or(Value::Null, Value::Uint),
         Value::Bool(false),
-        Value::Uint(failed),
+        Value::Uint(telling.failed),
     ];
     put_descriptor(out, Header::CODE);
     put_value(out, &Value::List(fields));

@@ -8,15 +8,19 @@
 //! | `native.rs` | what of the bare message must come back byte for byte |
 //! | `value.rs` | typed values |
 //! | `rule.rs` | rules of subscriptions, as maps and as described lists |
+//! | `rule_xml.rs` | the same as XML |
 //! | `sas.rs` | shared access signatures |
+//! | `xml.rs` | XML as a small tree |
 
 pub mod address;
 pub mod duration;
 pub mod message;
 pub mod native;
 pub mod rule;
+pub mod rule_xml;
 pub mod sas;
 pub mod value;
+pub mod xml;
 
 use malote_model::LeaseToken;
 

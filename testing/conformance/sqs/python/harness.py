@@ -1,12 +1,14 @@
 """A broker of its own for every run, and what the checks share."""
 
 import atexit
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import traceback
+import urllib.request
 import uuid
 
 import boto3
@@ -19,15 +21,17 @@ REGION = "eu-west-1"
 class Broker:
     """The built binary on ports that the system chose, with its data in a temporary directory."""
 
-    def __init__(self, binary, *, environment=None, data=None):
+    def __init__(self, binary, *, environment=None, data=None, amqp=False):
         self.binary = binary
+        self.wanted = {"SQS", "HTTP API"} | ({"AMQP"} if amqp else set())
         self.data = data or tempfile.TemporaryDirectory()
         self.environment = environment or {}
         self.start()
         atexit.register(self.stop)
 
     def start(self):
-        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off"]
+        amqp = "127.0.0.1:0" if "AMQP" in self.wanted else "off"
+        ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", amqp, "--servicebus-admin", "off"]
         command = [self.binary, "serve", "--data", self.data.name, *ports]
         log = open(os.path.join(self.data.name, "log"), "a")
         self.process = subprocess.Popen(
@@ -35,10 +39,10 @@ class Broker:
         )
         self.urls = {}
         for line in self.process.stdout:
-            found = re.match(r"\s+(SQS|HTTP API)\s+(http://[0-9.:]+)", line)
+            found = re.match(r"\s+(SQS|HTTP API|AMQP)\s+((?:http://)?[0-9.:]+)", line)
             if found:
                 self.urls[found[1]] = found[2]
-            if len(self.urls) == 2:
+            if self.wanted <= self.urls.keys():
                 return
         raise AssertionError(f"the broker did not start: see {self.data.name}/log")
 
@@ -58,6 +62,19 @@ class Broker:
     @property
     def http_url(self):
         return self.urls["HTTP API"]
+
+    @property
+    def amqp(self):
+        return self.urls["AMQP"]
+
+    def api(self, method, path, body=None):
+        """The broker's own HTTP API, for what SDKs cannot say."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.http_url}/api/v1{path}", data=data, method=method)
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
 
     def client(self, service="sqs", url=None, key="made", secret="up", **more):
         return boto3.client(

@@ -1,15 +1,20 @@
 //! The real binary, killed with -9 again and again under load, and a checker of the whole history.
 //!
-//! Senders and receivers speak HTTP or the native connection and note every acknowledgement. Each session has one
-//! sender, so its order is known. At the end the queues are drained: what was acknowledged must have come.
+//! Senders and receivers speak HTTP or the native connection, or are a program with an official client, and note every
+//! acknowledgement. Each session has one sender, so its order is known; other messages go through topics, transactions
+//! and dead letters, or are sent again when no answer came (`flows`). `sqs` is another load: a FIFO queue under SQS
+//! clients. At the end the queues are drained: what was acknowledged must have come.
 #![allow(
     clippy::disallowed_methods,
     reason = "a real process on a real disk, by the machine's clock"
 )]
 
 pub(crate) mod clients;
+mod flows;
 pub(crate) mod history;
+mod program;
 pub(crate) mod server;
+pub mod sqs;
 pub(crate) mod wire;
 
 use std::path::Path;
@@ -18,10 +23,11 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rng::Rng;
 use clients::{Shared, consume, now, receive, send};
+use program::Program;
 use server::Server;
 use wire::Http;
 
@@ -51,39 +57,88 @@ pub fn run(protocol: Protocol, cycles: u64, binary: &Path, seed: u64) -> Result<
     for n in 0..6_u64 {
         threads.push(receiver(&shared, protocol, n));
     }
+    threads.extend(flows::clients(&shared, protocol, seed));
+    let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(120))?;
+    shared.quiet(true);
+    // Leases of the dead run out; then everything has been received.
+    shared.drained();
+    println!("{protocol:?}: {cycled}");
+    let fine = shared.finish(threads)?;
+    let untaken = flows::untaken(&shared);
+    if !untaken.is_empty() {
+        println!("nothing came out of {untaken:?}: this proves nothing");
+    }
+    Ok(fine && untaken.is_empty())
+}
+
+/// The same with Service Bus: the clients are a program.
+pub fn run_servicebus(program: &Path, cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
+    let dir = tempfile::tempdir().context("no room for the data")?;
+    let mut server = Server::new(binary, dir.path())?;
+    let amqp = server.listen_amqp()?;
+    server.start()?;
+    let mut http = Http::connect(server.at).context("the server does not answer")?;
+    // The client sends again what it does not know the fate of.
+    let dedup = json!({ "window_ms": 600_000 });
+    let plain = json!({ "failed_max": null, "lock_ms": LOCK_MS, "dedup": dedup });
+    let ordered =
+        json!({ "failed_max": null, "lock_ms": LOCK_MS, "dedup": dedup, "sessions": "dynamic" });
+    put(&mut http, "queues/plain", &plain)?;
+    put(&mut http, "queues/ordered", &ordered)?;
+    let shared = Shared::new(server.at, PADDING_MAX);
+    let mut clients = Program::start(program, amqp, &shared)?;
+    // The client takes its time to notice, and to connect again.
+    let cycled = cycle(&mut server, &shared, cycles, seed, Duration::from_millis(1500))?;
+    clients.quiet()?;
+    shared.drained();
+    println!("ServiceBus: {cycled}");
+    clients.finish()?;
+    shared.finish(Vec::new())
+}
+
+/// Short: what nobody completes comes back soon.
+const LOCK_MS: u64 = 3_000;
+
+/// Kills and restarts; says how long it took.
+fn cycle(
+    server: &mut Server,
+    shared: &Shared,
+    cycles: u64,
+    seed: u64,
+    up_min: Duration,
+) -> Result<String> {
     let begun = Instant::now();
     let mut rng = Rng::new(seed);
     let mut slowest = Duration::ZERO;
     for _ in 0..cycles {
-        sleep(Duration::from_millis(120 + rng.below(500)));
+        sleep(up_min + Duration::from_millis(rng.below(500)));
         server.kill()?;
         shared.history().killed(now());
         let down = Instant::now();
         server.start()?;
         slowest = slowest.max(down.elapsed());
     }
-    shared.quiet(true);
-    // Leases of the dead run out; then everything has been received.
-    shared.drained();
-    println!(
-        "{protocol:?}: {cycles} cycles in {:.1} s, slowest restart {} ms",
-        begun.elapsed().as_secs_f32(),
-        slowest.as_millis()
-    );
-    shared.finish(threads)
+    let (seconds, ms) = (begun.elapsed().as_secs_f32(), slowest.as_millis());
+    Ok(format!("{cycles} cycles in {seconds:.1} s, slowest restart {ms} ms"))
 }
 
-/// The two queues that clients use.
+/// The queues and topics that clients use.
 pub(crate) fn declare(server: &Server) -> Result<()> {
     let mut http = Http::connect(server.at).context("the server does not answer")?;
-    for (queue, spec) in [
-        ("plain", json!({"failed_max": null})),
-        ("ordered", json!({"sessions": "dynamic", "failed_max": null})),
-    ] {
-        let (status, answer) = http.ask("PUT", &format!("/api/v1/queues/{queue}"), &spec)?;
-        if status != 201 && status != 200 {
-            bail!("declaring {queue}: {status} {answer}");
-        }
+    let own = [
+        ("queues/plain", json!({"failed_max": null})),
+        ("queues/ordered", json!({"sessions": "dynamic", "failed_max": null})),
+    ];
+    for (what, spec) in own.into_iter().chain(flows::specs()) {
+        put(&mut http, what, &spec)?;
+    }
+    Ok(())
+}
+
+fn put(http: &mut Http, what: &str, spec: &Value) -> Result<()> {
+    let (status, answer) = http.ask("PUT", &format!("/api/v1/{what}"), spec)?;
+    if status != 201 && status != 200 {
+        bail!("declaring {what}: {status} {answer}");
     }
     Ok(())
 }

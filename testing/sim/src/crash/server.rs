@@ -20,18 +20,25 @@ pub(crate) struct Server {
     binary: PathBuf,
     data: PathBuf,
     pub(crate) at: SocketAddr,
+    /// Where it speaks AMQP, if it does.
+    amqp: Option<SocketAddr>,
     child: Option<Child>,
 }
 
 impl Server {
     /// A port of its own, and no process yet.
     pub(crate) fn new(binary: &Path, data: &Path) -> Result<Server> {
-        let at =
-            TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no port")?;
-        Ok(Server { binary: binary.to_owned(), data: data.to_owned(), at, child: None })
+        let (binary, data) = (binary.to_owned(), data.to_owned());
+        Ok(Server { binary, data, at: free()?, amqp: None, child: None })
+    }
+
+    /// From its next start on it speaks AMQP as well, always on the same port.
+    pub(crate) fn listen_amqp(&mut self) -> Result<SocketAddr> {
+        Ok(*self.amqp.insert(free()?))
     }
 
     pub(crate) fn start(&mut self) -> Result<()> {
+        let amqp = self.amqp.map_or("off".to_owned(), |at| at.to_string());
         let child = Command::new(&self.binary)
             .arg("serve")
             .args(["--data".as_ref(), self.data.as_os_str()])
@@ -41,6 +48,8 @@ impl Server {
                 "--sqs",
                 "off",
                 "--amqp",
+                &amqp,
+                "--servicebus-admin",
                 "off",
                 "--kafka",
                 "off",
@@ -83,6 +92,10 @@ impl Server {
         }
         Ok(())
     }
+}
+
+fn free() -> Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("no port")
 }
 
 impl Drop for Server {

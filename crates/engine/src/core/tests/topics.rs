@@ -26,6 +26,36 @@ fn every_queue_with_a_matching_rule_has_a_copy() {
 }
 
 #[test]
+fn labels_of_a_topic_outlive_a_restart_and_do_not_touch_what_waits() {
+    check(
+        "topic t \n queue t/Subscriptions/s \n send @t x at=50 \n label t colour red \n topics \n restart \n topics
+        label t size big \n topics \n label no a b \n wait 60 \n receive t/Subscriptions/s",
+        expect![[r#"
+            t: 1 queues, 1 rules, 1 scheduled, 0 waiting, 0 copies, colour: red
+            t: 1 queues, 1 rules, 1 scheduled, 0 waiting, 0 copies, colour: red
+            t: 1 queues, 1 rules, 1 scheduled, 0 waiting, 0 copies, size: big
+            refused: topic `no` does not exist
+            x as a"#]],
+    );
+}
+
+#[test]
+fn a_rule_is_replaced_without_a_moment_between() {
+    check(
+        "topic t \n queue t/Subscriptions/s where=subject:red name=r \n rebind t t/Subscriptions/s where=subject:blue name=r
+        rules t \n topics \n send @t x subject=red \n send @t y subject=blue \n restart \n rules t \n send @t z subject=blue
+        rebind t t/Subscriptions/s where=all name=other \n receive t/Subscriptions/s max=9",
+        expect![[r#"
+            t/Subscriptions/s r
+            t: 1 queues, 1 rules, 0 scheduled, 0 waiting, 0 copies
+            0 copies
+            t/Subscriptions/s r
+            refused: queue `t/Subscriptions/s` has no rule `other` on topic `t`
+            y as a, z as b"#]],
+    );
+}
+
+#[test]
 fn nobody_wants_it_and_that_is_said() {
     check(
         "topic t kind=direct \n queue a \n bind t a where=key:k \n send @t x key=other \n send @t y key=k \n facts a \n send @no z",

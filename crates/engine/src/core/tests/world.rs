@@ -270,6 +270,15 @@ impl World {
                 queue: queue(1),
                 rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
             },
+            "rebind" => Command::Rebind {
+                topic: TopicName::new(plain[0]).unwrap(),
+                queue: queue(1),
+                rule: Box::new(rule(option("where").unwrap_or("all"), &option)),
+            },
+            "label" => Command::LabelTopic {
+                name: TopicName::new(plain[0]).unwrap(),
+                labels: [(plain[1].to_owned(), plain[2].to_owned())].into(),
+            },
             "unbind" => Command::Unbind {
                 topic: TopicName::new(plain[0]).unwrap(),
                 queue: queue(1),
@@ -635,9 +644,16 @@ impl World {
             }
             Reply::Topics(facts) => {
                 let each = facts.iter().map(|f| {
+                    let labels = f.labels.iter().map(|(name, text)| format!(", {name}: {text}"));
                     format!(
-                        "{}: {} queues, {} rules, {} scheduled, {} waiting, {} copies",
-                        f.name, f.queues, f.rules, f.scheduled, f.waiting, f.totals.copies
+                        "{}: {} queues, {} rules, {} scheduled, {} waiting, {} copies{}",
+                        f.name,
+                        f.queues,
+                        f.rules,
+                        f.scheduled,
+                        f.waiting,
+                        f.totals.copies,
+                        labels.collect::<String>()
                     )
                 });
                 each.collect::<Vec<_>>().join("; ")
@@ -666,7 +682,7 @@ fn address(text: &str) -> Address {
     }
 }
 
-/// A rule named by its filter: `all`, `key:k`, `pattern:p`, `subject:s`, `sql:text_with_underscores`.
+/// A rule named by its filter, unless it has a `name`: `all`, `key:k`, `pattern:p`, `subject:s`, `sql:text_with_underscores`.
 fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
     let filter = match text.split_once(':') {
         None => Filter::All,
@@ -680,7 +696,7 @@ fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
     };
     let action = option("do")
         .map(|text| SqlAction::new(&text.replace('_', " ").replace(':', "="), vec![]).unwrap());
-    Rule { name: text.into(), filter, action }
+    Rule { name: option("name").unwrap_or(text).into(), filter, action }
 }
 
 /// What the nth lease or hold is called: a to z, then a1 to z1 and so on.

@@ -1,6 +1,5 @@
 //! `receive-by-sequence-number`: deferred messages.
 
-use malote_model::SessionId;
 use malote_wire_amqp::types::{Map, Value};
 
 use super::{Answered, Context};
@@ -14,9 +13,9 @@ pub(super) async fn receive(context: &Context<'_>) -> Answered {
     let queue = context.queue()?.clone();
     let seqs = context.sequence_numbers()?;
     let take = context.number("receiver-settle-mode") == Some(TAKE);
-    let hold = match context.text("session-id").map(SessionId::new) {
+    let hold = match context.text("session-id") {
         Some(_) => Some(context.held()?.1),
-        None => None,
+        None => context.held.as_ref().map(|(_, hold)| *hold),
     };
     let (engine, lock) = match hold {
         Some(_) => {
@@ -38,6 +37,7 @@ pub(super) async fn receive(context: &Context<'_>) -> Answered {
                 failed: delivery.failed,
                 until: delivery.lease.map(|_| delivery.until),
                 state: Some(1),
+                lock: delivery.lease,
                 ..Telling::default()
             };
             let mut entry = Map::default();

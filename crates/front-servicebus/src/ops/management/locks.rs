@@ -44,7 +44,8 @@ pub(super) async fn update_disposition(context: &Context<'_>) -> Answered {
             ));
         }
     };
-    let lock = if context.text("session-id").is_some() { Lock::Session } else { Lock::Message };
+    let session = context.held.is_some() || context.text("session-id").is_some();
+    let lock = if session { Lock::Session } else { Lock::Message };
     let settled = context.front.engine.settle(Some(queue), tokens, settlement, None).await;
     let settled = settled.map_err(|error| error_of(error, lock))?;
     let failed = settled.into_iter().find_map(Result::err);

@@ -36,6 +36,8 @@ pub(crate) struct Request {
     entity: Entity,
     operation: String,
     message_id: Option<Value>,
+    /// The name of the link that it is about, if the client says it.
+    link_name: Option<String>,
     body: Map,
 }
 
@@ -48,8 +50,8 @@ struct Context<'a> {
     engine: &'a Connection,
     entity: &'a Entity,
     body: &'a Map,
-    /// Of the session that the request names, if this connection has it.
-    hold: Option<LeaseToken>,
+    /// The session that the request is about, if this connection has it.
+    held: Option<(SessionId, LeaseToken)>,
 }
 
 impl Request {
@@ -65,15 +67,27 @@ impl Request {
             _ => Map::default(),
         };
         let operation = operation.to_owned();
-        Ok(Request { entity, operation, message_id: properties.message_id, body })
+        let link_name = names.get("associated-link-name").and_then(Value::as_str);
+        let link_name = link_name.map(str::to_owned);
+        Ok(Request { entity, operation, message_id: properties.message_id, link_name, body })
     }
 
-    /// The session that it is about.
-    pub fn session(&self) -> Option<(&QueueName, SessionId)> {
+    /// Whose session it is about: one that it names, else that of the link that it names, because some clients say
+    /// no more than that.
+    pub fn about(&self) -> Option<(&QueueName, About<'_>)> {
         let Entity::Queue(queue) = &self.entity else { return None };
-        let id = self.body.get("session-id").and_then(Value::as_str)?;
-        Some((queue, SessionId::new(id).ok()?))
+        let about = match self.body.get("session-id").and_then(Value::as_str) {
+            Some(id) => About::Session(SessionId::new(id).ok()?),
+            None => About::Link(self.link_name.as_deref()?),
+        };
+        Some((queue, about))
     }
+}
+
+/// How a request says which session it is about.
+pub(crate) enum About<'a> {
+    Session(SessionId),
+    Link(&'a str),
 }
 
 /// Does what is asked, and tells how it went.
@@ -81,11 +95,11 @@ pub(crate) async fn answer(
     front: &Front,
     engine: &Connection,
     claims: &Claims,
-    hold: Option<LeaseToken>,
+    held: Option<(SessionId, LeaseToken)>,
     request: Request,
 ) -> Bytes {
-    let Request { entity, operation, message_id, body } = request;
-    let context = Context { front, engine, entity: &entity, body: &body, hold };
+    let Request { entity, operation, message_id, body, .. } = request;
+    let context = Context { front, engine, entity: &entity, body: &body, held };
     let answered = match operation.strip_prefix("com.microsoft:") {
         Some(operation) => run(&context, claims, operation).await,
         None => Err(unknown(&operation)),
@@ -199,16 +213,15 @@ impl Context<'_> {
 
     /// The session that the request is about, and proof that this connection has it.
     fn held(&self) -> Result<(SessionId, LeaseToken), AmqpError> {
+        if let Some(held) = &self.held {
+            return Ok(held.clone());
+        }
         let id =
             self.text("session-id").ok_or_else(|| bad("`session-id` is missing".to_owned()))?;
         let session = SessionId::new(id).map_err(|refusal| bad(refusal.to_string()))?;
-        let lost = || {
-            let text =
-                format!("The session lock on session `{session}` has expired or is not held here.");
-            AmqpError::new(servicebus::SESSION_LOCK_LOST, text)
-        };
-        let hold = self.hold.ok_or_else(lost)?;
-        Ok((session, hold))
+        let text =
+            format!("The session lock on session `{session}` has expired or is not held here.");
+        Err(AmqpError::new(servicebus::SESSION_LOCK_LOST, text))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Session locks, session state, and which sessions there are.
 
 use bytes::Bytes;
-use malote_engine::StateChange;
+use malote_engine::{SessionFacts, StateChange};
 use malote_wire_amqp::performative::AmqpError;
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
@@ -35,7 +35,8 @@ pub(super) async fn set_state(context: &Context<'_>) -> Answered {
     let (_, hold) = context.held()?;
     let state = match context.body.get("session-state") {
         None | Some(Value::Null) => None,
-        Some(Value::Binary(state)) => Some(state.clone()),
+        // Nothing is none: some clients clear it so.
+        Some(Value::Binary(state)) => Some(state.clone()).filter(|state| !state.is_empty()),
         // A client that sets a text means its bytes.
         Some(Value::String(state)) => Some(Bytes::copy_from_slice(state.as_bytes())),
         Some(_) => return Err(bad("`session-state` is binary or null".to_owned())),
@@ -45,21 +46,28 @@ pub(super) async fn set_state(context: &Context<'_>) -> Answered {
     Ok(Some(Map::default()))
 }
 
-/// Sessions with messages or state. The engine does not know when a state was changed: a time to begin with is
-/// passed over.
+/// This time, or a later one, asks for all sessions that there are.
+const ANY_TIME_MS: i64 = 253_402_300_799_000;
+
+/// Sessions with messages or state; or those with a state that was changed since. The engine does not know when that
+/// was: all of them are told, unless it asks for what has yet to happen.
 pub(super) async fn list(context: &Context<'_>) -> Answered {
     let queue = context.queue()?.clone();
     let page = |name: &str| context.number(name).and_then(|n| usize::try_from(n).ok());
     let skip = page("skip").unwrap_or(0);
     let top = page("top").unwrap_or(limits::PAGE_MAX).min(limits::PAGE_MAX);
-    let (mut ids, mut passed, mut from) = (Vec::new(), 0, Some(0));
+    let since = context.number("last-updated-time").unwrap_or(ANY_TIME_MS);
+    let any = since >= ANY_TIME_MS;
+    let yet = !any && since > timestamp(context.front.engine.now());
+    let (mut ids, mut passed, mut from) = (Vec::new(), 0, (!yet).then_some(0));
     while let Some(at) = from
         && ids.len() < top
     {
         let looked = context.front.engine.sessions(queue.clone(), at, limits::PAGE_MAX).await;
         let (sessions, next) = looked.map_err(|error| error_of(error, Lock::Session))?;
         from = next;
-        for facts in sessions.iter().filter(|facts| facts.messages > 0 || facts.state_bytes > 0) {
+        let counts = |facts: &&SessionFacts| (any && facts.messages > 0) || facts.state_bytes > 0;
+        for facts in sessions.iter().filter(counts) {
             if passed >= skip && ids.len() < top {
                 ids.push(Str::from(facts.session.as_str()));
             }

@@ -1,0 +1,124 @@
+//! Entries and feeds: the envelope that descriptions travel in.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use malote_model::Timestamp;
+
+use super::path::{Page, escape};
+use crate::wire::xml::escaped;
+
+const ATOM: &str = "http://www.w3.org/2005/Atom";
+const CONNECT: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
+const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
+
+/// Where the caller has reached us, which all links begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// Scheme and host.
+    pub base: String,
+    /// Host and port.
+    pub host: String,
+    /// The version that the caller speaks, as it wrote it.
+    pub version: String,
+}
+
+impl Place {
+    fn link(&self, path: &str, page: Option<Page>) -> String {
+        let page = page.map(|page| format!("&$skip={}&$top={}", page.skip, page.top));
+        let version = escape(&self.version);
+        let (base, page) = (&self.base, page.unwrap_or_default());
+        escaped(&format!("{base}/{}?api-version={version}{page}", escape(path)))
+    }
+}
+
+/// An entity with its description.
+pub(super) struct Entry {
+    /// From the root of the namespace.
+    pub path: String,
+    /// Its own name.
+    pub title: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// Name of the element that describes it.
+    pub kind: &'static str,
+    /// What is in that element.
+    pub description: String,
+}
+
+impl Entry {
+    fn put(&self, out: &mut String, place: &Place, namespace: &str) {
+        let Entry { path, title, kind, description, .. } = self;
+        let link = place.link(path, None);
+        let (title, host) = (escaped(title), escaped(&place.host));
+        let (created, updated) = (time(self.created_at), time(self.updated_at));
+        out.push_str(&format!(
+            "<entry{namespace}><id>{link}</id><title type=\"text\">{title}</title>\
+             <published>{created}</published><updated>{updated}</updated>\
+             <author><name>{host}</name></author><link rel=\"self\" href=\"{link}\"/>\
+             <content type=\"application/xml\">\
+             <{kind} xmlns=\"{CONNECT}\" xmlns:i=\"{INSTANCE}\">{description}</{kind}>\
+             </content></entry>"
+        ));
+    }
+
+    pub fn answer(&self, place: &Place, status: StatusCode) -> Response {
+        let mut out = String::new();
+        self.put(&mut out, place, &format!(" xmlns=\"{ATOM}\""));
+        answer(status, "entry", out)
+    }
+}
+
+/// A page of entries; a link leads to the next if there is one.
+pub(super) fn feed(
+    place: &Place,
+    path: &str,
+    title: &str,
+    now: Timestamp,
+    page: Page,
+    (entries, more): (Vec<Entry>, bool),
+) -> Response {
+    let link = place.link(path, Some(page));
+    let next = Page { skip: page.skip.saturating_add(entries.len()), ..page };
+    let next = more.then(|| {
+        // Clients take the second link for the next page.
+        format!("<link rel=\"next\" href=\"{}\"/>", place.link(path, Some(next)))
+    });
+    let (updated, next) = (time(now), next.unwrap_or_default());
+    let title = escaped(title);
+    let mut out = format!(
+        "<feed xmlns=\"{ATOM}\"><title type=\"text\">{title}</title><id>{link}</id>\
+         <updated>{updated}</updated><link rel=\"self\" href=\"{link}\"/>{next}"
+    );
+    entries.iter().for_each(|entry| entry.put(&mut out, place, ""));
+    out.push_str("</feed>");
+    answer(StatusCode::OK, "feed", out)
+}
+
+/// What the service says instead of an entity that does not exist. Clients know it by its title.
+pub(super) fn nothing(place: &Place, now: Timestamp) -> Response {
+    let updated = time(now);
+    let link = place.link("", None);
+    let out = format!(
+        "<feed xmlns=\"{ATOM}\"><title type=\"text\">Publicly Listed Services</title>\
+         <subtitle type=\"text\">This is the list of publicly-listed services currently available.</subtitle>\
+         <id>{link}</id><updated>{updated}</updated><generator>Service Bus</generator>\
+         <link rel=\"self\" href=\"{link}\"/></feed>"
+    );
+    answer(StatusCode::OK, "feed", out)
+}
+
+fn answer(status: StatusCode, kind: &str, text: String) -> Response {
+    let mut response = (status, text).into_response();
+    let kind = format!("application/atom+xml;type={kind};charset=utf-8");
+    if let Ok(kind) = HeaderValue::from_str(&kind) {
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    response
+}
+
+/// A time as every client reads it: UTC, with milliseconds.
+pub(super) fn time(at: Timestamp) -> String {
+    let ms = i64::try_from(at.0).unwrap_or(i64::MAX);
+    let at = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);
+    format!("{at:.3}")
+}

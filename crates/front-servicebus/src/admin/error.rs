@@ -1,0 +1,122 @@
+//! What a client is told when it does not get what it asked for: a status, a sub-code and a sentence, as XML.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use malote_engine::EngineError;
+use malote_model::Denied;
+
+use crate::refusal::{Lock, error_of, status_of};
+use crate::wire::xml::escaped;
+
+/// A refusal of the administration API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AdminError {
+    status: StatusCode,
+    /// The service's finer number, which some clients look for.
+    sub_code: u32,
+    detail: String,
+}
+
+pub(super) type Answer<T> = Result<T, AdminError>;
+
+impl AdminError {
+    fn new(status: StatusCode, sub_code: u32, detail: impl Into<String>) -> AdminError {
+        AdminError { status, sub_code, detail: detail.into() }
+    }
+
+    pub fn bad(detail: impl Into<String>) -> AdminError {
+        AdminError::new(StatusCode::BAD_REQUEST, 40_000, detail)
+    }
+
+    /// A property that is not what it must be.
+    pub fn property(name: &str, value: &str, must: &str) -> AdminError {
+        let value: String = value.chars().take(64).collect();
+        AdminError::bad(format!("The value `{value}` of the property {name} must be {must}."))
+    }
+
+    /// A property that stays what it was when the entity of this kind was made, in the service's own words.
+    pub fn fixed(kind: &str, name: &str) -> AdminError {
+        let what = match name {
+            "EnablePartitioning" => format!("Partitioning cannot be changed for {kind}."),
+            _ => format!(
+                "The value for the {name} property of an existing {kind} cannot be changed."
+            ),
+        };
+        AdminError::bad(format!("{what} Delete the entity and make it anew."))
+    }
+
+    pub fn unauthorised(detail: impl Into<String>) -> AdminError {
+        AdminError::new(StatusCode::UNAUTHORIZED, 40_100, detail)
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> AdminError {
+        AdminError::new(StatusCode::FORBIDDEN, 40_301, detail)
+    }
+
+    pub fn not_found(what: impl std::fmt::Display) -> AdminError {
+        let detail = format!("The messaging entity '{what}' could not be found.");
+        AdminError::new(StatusCode::NOT_FOUND, 40_400, detail)
+    }
+
+    pub fn exists(what: impl std::fmt::Display) -> AdminError {
+        let detail = format!("Conflict: the entity '{what}' exists already.");
+        AdminError::new(StatusCode::CONFLICT, 40_900, detail)
+    }
+
+    pub fn too_large(bytes_max: usize) -> AdminError {
+        let detail = format!("The request may have at most {bytes_max} bytes.");
+        AdminError::new(StatusCode::PAYLOAD_TOO_LARGE, 41_300, detail)
+    }
+
+    pub fn method(method: &str) -> AdminError {
+        let detail = format!("{method} has no meaning here.");
+        AdminError::new(StatusCode::METHOD_NOT_ALLOWED, 40_500, detail)
+    }
+}
+
+impl From<EngineError> for AdminError {
+    /// By way of the condition that a link would be told: both protocols agree on what it means.
+    fn from(error: EngineError) -> AdminError {
+        let error = error_of(error, Lock::Message);
+        let status =
+            u16::try_from(status_of(&error)).ok().and_then(|n| StatusCode::from_u16(n).ok());
+        let status = status.filter(|status| status.as_u16() >= 400);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let detail = error.description.as_deref().unwrap_or(error.condition.as_str()).to_owned();
+        AdminError::new(status, u32::from(status.as_u16()) * 100, detail)
+    }
+}
+
+impl From<malote_model::Refusal> for AdminError {
+    fn from(refusal: malote_model::Refusal) -> AdminError {
+        EngineError::Refused(refusal).into()
+    }
+}
+
+impl From<Denied> for AdminError {
+    fn from(denied: Denied) -> AdminError {
+        AdminError::unauthorised(format!("Manage claims are required for this: {denied}."))
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        let AdminError { status, sub_code, detail } = self;
+        let code = status.as_u16();
+        let detail = escaped(&format!("SubCode={sub_code}. {detail}"));
+        let text = format!("<Error><Code>{code}</Code><Detail>{detail}</Detail></Error>");
+        let mut response = (status, text).into_response();
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/xml; charset=utf-8"),
+        );
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("SharedAccessSignature"),
+            );
+        }
+        response
+    }
+}

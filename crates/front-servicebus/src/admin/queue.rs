@@ -1,0 +1,165 @@
+//! Queues.
+
+use axum::response::Response;
+use malote_engine::QueueFacts;
+use malote_model::{Action, OnExpiry, QueueName, QueueSpec, Timestamp, limits};
+
+use super::atom::{self, Entry, time};
+use super::description::{Given, Telling, label, shown_failed_max, touch, updated_at};
+use super::error::{AdminError, Answer};
+use super::{Call, Found, forward};
+use crate::entity;
+use crate::wire::duration::format_ms;
+use crate::wire::xml::Element;
+
+/// Properties that mean something here.
+const KNOWN: &[&str] = &[
+    "LockDuration",
+    "RequiresDuplicateDetection",
+    "RequiresSession",
+    "DefaultMessageTimeToLive",
+    "DeadLetteringOnMessageExpiration",
+    "DuplicateDetectionHistoryTimeWindow",
+    "MaxDeliveryCount",
+    "AutoDeleteOnIdle",
+    "ForwardTo",
+    "ForwardDeadLetteredMessagesTo",
+    "MaxMessageSizeInKilobytes",
+];
+
+const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
+
+pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
+    call.check(Action::Manage, name)?;
+    let engine = &call.admin.front.engine;
+    let name = match call.find(name).await? {
+        None if call.update => return Err(AdminError::not_found(name)),
+        Some(Found::Topic(_)) if call.update => return Err(AdminError::not_found(name)),
+        Some(Found::Queue(facts)) if call.update => {
+            let QueueFacts { name, mut spec, .. } = *facts;
+            change(call, &Given::new(element, false), &mut spec).await?;
+            touch(&mut spec.labels, call.now());
+            engine.update(name.clone(), spec).await?;
+            name
+        }
+        Some(_) => return Err(AdminError::exists(name)),
+        None => {
+            call.check_free(name).await?;
+            let queue = QueueName::new(name)?;
+            let mut spec = entity::queue_spec();
+            change(call, &Given::new(element, true), &mut spec).await?;
+            if !engine.declare(queue.clone(), spec).await? {
+                return Err(AdminError::exists(name));
+            }
+            queue
+        }
+    };
+    Ok(entry(call, &engine.describe(name).await?))
+}
+
+async fn change(call: &Call<'_>, given: &Given<'_>, spec: &mut QueueSpec) -> Answer<()> {
+    const SIZE: &str = "MaxMessageSizeInKilobytes";
+    given.change_spec(spec)?;
+    spec.ttl_ms = given.ttl(spec.ttl_ms)?;
+    spec.dedup = given.dedup(spec.dedup)?;
+    match (&spec.dedup, given.span(WINDOW)?) {
+        // Nothing is detected; whoever set it finds it again.
+        (None, Some(ms)) => {
+            spec.labels.insert(label(WINDOW), format_ms(ms));
+        }
+        (None, None) => {}
+        (Some(_), _) => {
+            spec.labels.remove(&label(WINDOW));
+        }
+    }
+    if let Some(kilobytes) = given.number(SIZE)?.filter(|kb| *kb != kilobytes(spec)) {
+        let most = limits::MESSAGE_BYTES_MAX >> 10;
+        if !(1..=most).contains(&kilobytes) {
+            let must = format!("from 1 to {most}");
+            return Err(AdminError::property(SIZE, &kilobytes.to_string(), &must));
+        }
+        spec.message_bytes_max = kilobytes << 10;
+    }
+    forward::change(call, given, spec).await?;
+    given.keep(KNOWN, &mut spec.labels)
+}
+
+fn kilobytes(spec: &QueueSpec) -> u64 {
+    spec.message_bytes_max.div_ceil(1024)
+}
+
+pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
+    let all = call.admin.front.engine.list().await?;
+    let mine = all.iter().filter(|facts| {
+        facts.name.subscription_of().is_none()
+            && call.check(Action::Manage, facts.name.as_str()).is_ok()
+    });
+    let (page, more) = call.page.cut(mine);
+    let entries = page.into_iter().map(|facts| entry(call, facts)).collect();
+    let now = call.now();
+    Ok(atom::feed(&call.place, "$Resources/Queues", "Queues", now, call.page, (entries, more)))
+}
+
+pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
+    let spec = &facts.spec;
+    let mut t = Telling::new(&spec.labels);
+    t.span("LockDuration", Some(spec.lock_ms));
+    t.kept("MaxSizeInMegabytes", "1024");
+    t.value("RequiresDuplicateDetection", spec.dedup.is_some());
+    t.value("RequiresSession", spec.sessions.required());
+    t.span("DefaultMessageTimeToLive", spec.ttl_ms);
+    t.value("DeadLetteringOnMessageExpiration", spec.on_expiry == OnExpiry::DeadLetter);
+    match spec.dedup {
+        Some(dedup) => t.span(WINDOW, Some(dedup.window_ms)),
+        None => t.kept(WINDOW, &format_ms(Some(entity::DEDUP_WINDOW_MS))),
+    }
+    t.value("MaxDeliveryCount", shown_failed_max(spec));
+    t.kept("EnableBatchedOperations", "true");
+    t.value("SizeInBytes", facts.bytes);
+    t.value("MessageCount", messages(facts));
+    t.value("IsAnonymousAccessible", false);
+    t.kept("AuthorizationRules", "");
+    t.kept("Status", "Active");
+    tell_times(call, facts, &mut t);
+    t.kept("SupportOrdering", "true");
+    tell_counts(facts, &mut t);
+    t.span("AutoDeleteOnIdle", spec.idle_ms_max);
+    t.kept("EnablePartitioning", "false");
+    t.text("EntityAvailabilityStatus", "Available");
+    t.kept("EnableExpress", "false");
+    forward::tell(&call.place, spec, &mut t);
+    t.value("MaxMessageSizeInKilobytes", kilobytes(spec));
+    let name = facts.name.as_str().to_owned();
+    Entry {
+        path: name.clone(),
+        title: name,
+        created_at: facts.created_at,
+        updated_at: updated_at(&spec.labels).unwrap_or(facts.created_at),
+        kind: "QueueDescription",
+        description: t.done(),
+    }
+}
+
+/// Messages that are locked or deferred count as active, as they do in the service.
+fn active(facts: &QueueFacts) -> u64 {
+    facts.ready + facts.locked + facts.deferred
+}
+
+pub(super) fn messages(facts: &QueueFacts) -> u64 {
+    active(facts) + facts.delayed + facts.scheduled + facts.dead_lettered
+}
+
+pub(super) fn tell_counts(facts: &QueueFacts, t: &mut Telling<'_>) {
+    t.counts(active(facts), facts.dead_lettered, facts.delayed + facts.scheduled);
+}
+
+/// When it was last used is not written down: a queue that was ever used is in use.
+pub(super) fn tell_times(call: &Call<'_>, facts: &QueueFacts, t: &mut Telling<'_>) {
+    let updated = updated_at(&facts.spec.labels).unwrap_or(facts.created_at);
+    let totals = &facts.totals;
+    let used = totals.sent + totals.delivered > 0 || facts.consumers > 0;
+    let accessed: Timestamp = if used { call.now() } else { facts.created_at };
+    t.text("CreatedAt", &time(facts.created_at));
+    t.text("UpdatedAt", &time(updated));
+    t.text("AccessedAt", &time(accessed));
+}

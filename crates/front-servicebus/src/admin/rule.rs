@@ -1,0 +1,149 @@
+//! Rules of subscriptions.
+
+use axum::response::Response;
+use malote_engine::QueueFacts;
+use malote_model::{QueueName, Rule, TopicName, limits};
+
+use super::atom::{self, Entry, time};
+use super::error::{AdminError, Answer};
+use super::{Call, none_if_missing, subscription};
+use crate::wire::rule_xml;
+use crate::wire::xml::{Element, escaped};
+
+/// A rule in a `RuleDescription`, or in the description of a new subscription.
+pub(super) fn read(element: &Element) -> Answer<Rule> {
+    let name = element.text_of("Name").map(str::trim).filter(|name| !name.is_empty());
+    named(name.unwrap_or("$Default"), element)
+}
+
+fn named(name: &str, element: &Element) -> Answer<Rule> {
+    rule_xml::read(name, element)
+        .map_err(|why| AdminError::bad(format!("The rule is none: {why}.")))
+}
+
+/// The subscription that rules belong to.
+async fn owner(call: &Call<'_>, topic: &str, name: &str) -> Answer<(TopicName, Box<QueueFacts>)> {
+    let found = subscription::find(call, topic, name).await?;
+    let found = found.and_then(|facts| Some((facts.name.subscription_of()?.0, facts)));
+    found.ok_or_else(|| subscription::missing(topic, name))
+}
+
+/// Rules in order of their names, from the first, page by page until `each` has had enough.
+async fn walk(
+    call: &Call<'_>,
+    topic: &TopicName,
+    queue: &QueueName,
+    mut each: impl FnMut(Rule) -> bool,
+) -> Answer<()> {
+    let (page, mut after) = (limits::RECEIVE_BATCH_MAX, None);
+    loop {
+        let engine = &call.admin.front.engine;
+        let some = engine.rules(topic.clone(), Some(queue.clone()), after.take(), page).await?;
+        let more = some.len() >= page;
+        after = some.last().map(|last| (last.queue.clone(), last.rule.name.clone()));
+        if !some.into_iter().all(|binding| each(binding.rule)) || !more {
+            return Ok(());
+        }
+    }
+}
+
+/// A rule by its name; in another case if there is no other.
+async fn find(
+    call: &Call<'_>,
+    topic: &TopicName,
+    queue: &QueueName,
+    name: &str,
+) -> Answer<Option<Rule>> {
+    let (mut exact, mut alike) = (None, Vec::new());
+    walk(call, topic, queue, |rule| {
+        if rule.name == name {
+            exact = Some(rule);
+        } else if rule.name.eq_ignore_ascii_case(name) && alike.len() < 2 {
+            alike.push(rule);
+        }
+        exact.is_none()
+    })
+    .await?;
+    Ok(exact.or_else(|| alike.pop().filter(|_| alike.is_empty())))
+}
+
+pub(super) async fn get(call: &Call<'_>, topic: &str, of: &str, name: &str) -> Answer<Entry> {
+    let (topic, facts) = owner(call, topic, of).await?;
+    let rule = find(call, &topic, &facts.name, name).await?;
+    let rule = rule.ok_or_else(|| AdminError::not_found(name))?;
+    Ok(entry(&facts, &rule))
+}
+
+pub(super) async fn list(call: &Call<'_>, topic: &str, of: &str) -> Answer<Response> {
+    let (topic, facts) = owner(call, topic, of).await?;
+    let (mut passed, mut entries, mut more) = (0, Vec::new(), false);
+    walk(call, &topic, &facts.name, |rule| {
+        if passed < call.page.skip {
+            passed += 1;
+        } else if entries.len() < call.page.top {
+            entries.push(entry(&facts, &rule));
+        } else {
+            more = true;
+        }
+        !more
+    })
+    .await?;
+    let path = format!("{}/Rules", facts.name);
+    Ok(atom::feed(&call.place, &path, "Rules", call.now(), call.page, (entries, more)))
+}
+
+pub(super) async fn put(
+    call: &Call<'_>,
+    topic: &str,
+    of: &str,
+    name: &str,
+    element: &Element,
+) -> Answer<Entry> {
+    let (topic, facts) = owner(call, topic, of).await?;
+    let (engine, queue) = (&call.admin.front.engine, &facts.name);
+    let rule = match find(call, &topic, queue, name).await? {
+        None if call.update => return Err(AdminError::not_found(name)),
+        Some(old) if call.update => {
+            let rule = named(&old.name, element)?;
+            engine.rebind(topic, queue.clone(), rule.clone()).await?;
+            rule
+        }
+        Some(_) => return Err(AdminError::exists(name)),
+        None => {
+            let rule = named(name, element)?;
+            if !engine.bind(topic, queue.clone(), rule.clone()).await? {
+                return Err(AdminError::exists(name));
+            }
+            rule
+        }
+    };
+    Ok(entry(&facts, &rule))
+}
+
+pub(super) async fn delete(call: &Call<'_>, topic: &str, of: &str, name: String) -> Answer<()> {
+    let (topic, facts) = owner(call, topic, of).await?;
+    let rule = find(call, &topic, &facts.name, &name).await?;
+    let rule = rule.ok_or_else(|| AdminError::not_found(&name))?;
+    match call.admin.front.engine.unbind(topic, facts.name, rule.name).await {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            none_if_missing::<()>(error)?;
+            Err(AdminError::not_found(name))
+        }
+    }
+}
+
+/// When a rule was made is not written down: it is as old as its subscription.
+fn entry(of: &QueueFacts, rule: &Rule) -> Entry {
+    let mut description = String::new();
+    rule_xml::write(&mut description, rule);
+    description.push_str(&format!("<CreatedAt>{}</CreatedAt>", escaped(&time(of.created_at))));
+    Entry {
+        path: format!("{}/Rules/{}", of.name, rule.name),
+        title: rule.name.clone(),
+        created_at: of.created_at,
+        updated_at: of.created_at,
+        kind: "RuleDescription",
+        description,
+    }
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"sync"
+	"time"
+
+	bus "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+)
+
+// Pool works sessions side by side: each worker holds one session at a time, handles its messages one after the other,
+// and lets go of it once nothing has come for a while.
+//
+// It receives one message at a time: between two calls the client gives back what has come, and with several under way
+// a later one may overtake it.
+type Pool struct {
+	Client  *bus.Client
+	Queue   string
+	Workers int
+	// AcceptWait is how long a worker waits for a session before it asks again.
+	AcceptWait time.Duration
+	// ReceiveWait is how long one receive may bring nothing.
+	ReceiveWait time.Duration
+	// IdleMax empty receives end a session.
+	IdleMax int
+	// Renew is how often the lock of a session is renewed.
+	Renew time.Duration
+	// Handle is called for every message of a session in turn.
+	Handle func(worker int, message *bus.ReceivedMessage) error
+	// Taken and Released tell who holds what. A session is told to be released before it is.
+	Taken, Released func(worker int, session string)
+}
+
+// settling is how long a message that was handled may take to be completed, also while the pool stops.
+const settling = 30 * time.Second
+
+// Run works until the context ends; then workers finish the message that they have in hand, and let go.
+func (p *Pool) Run(ctx context.Context) {
+	var workers sync.WaitGroup
+	for worker := range p.Workers {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				p.one(ctx, worker)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// one takes the next session, if there is one, and works it.
+func (p *Pool) one(ctx context.Context, worker int) {
+	accepting, done := context.WithTimeout(ctx, p.AcceptWait)
+	receiver, err := p.Client.AcceptNextSessionForQueue(accepting, p.Queue, nil)
+	done()
+	if err != nil {
+		p.told("accepting", err)
+		return
+	}
+	session := receiver.SessionID()
+	p.Taken(worker, session)
+	renewing, stop := context.WithCancel(ctx)
+	var renewer sync.WaitGroup
+	renewer.Go(func() { p.renew(renewing, receiver) })
+	p.work(ctx, worker, receiver)
+	stop()
+	renewer.Wait()
+	p.Released(worker, session)
+	closing, done := context.WithTimeout(context.Background(), settling)
+	defer done()
+	if err := receiver.Close(closing); err != nil {
+		log.Printf("closing %s: %v", session, err)
+	}
+}
+
+func (p *Pool) work(ctx context.Context, worker int, receiver *bus.SessionReceiver) {
+	for idle := 0; idle < p.IdleMax; {
+		receiving, done := context.WithTimeout(ctx, p.ReceiveWait)
+		messages, err := receiver.ReceiveMessages(receiving, 1, nil)
+		done()
+		if ctx.Err() != nil {
+			return // what came and was not begun goes back with the session
+		}
+		if len(messages) == 0 {
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				p.told("receiving", err)
+				return
+			}
+			idle++
+			continue
+		}
+		idle = 0
+		for _, message := range messages {
+			if ctx.Err() != nil {
+				return
+			}
+			if err := p.settle(worker, receiver, message); err != nil {
+				p.told("settling", err)
+				return
+			}
+		}
+	}
+}
+
+func (p *Pool) settle(worker int, receiver *bus.SessionReceiver, message *bus.ReceivedMessage) error {
+	ctx, done := context.WithTimeout(context.Background(), settling)
+	defer done()
+	if err := p.Handle(worker, message); err != nil {
+		return errors.Join(err, receiver.AbandonMessage(ctx, message, nil))
+	}
+	return receiver.CompleteMessage(ctx, message, nil)
+}
+
+func (p *Pool) renew(ctx context.Context, receiver *bus.SessionReceiver) {
+	ticks := time.NewTicker(p.Renew)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			if err := receiver.RenewSessionLock(ctx, nil); err != nil && ctx.Err() == nil {
+				log.Printf("renewing %s: %v", receiver.SessionID(), err)
+			}
+		}
+	}
+}
+
+// told passes over what only says that there was nothing.
+func (p *Pool) told(what string, err error) {
+	var known *bus.Error
+	none := errors.As(err, &known) && known.Code == bus.CodeTimeout
+	if !none && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		log.Printf("%s: %v", what, err)
+	}
+}

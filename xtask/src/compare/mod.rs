@@ -1,0 +1,149 @@
+//! Malote beside the systems that it speaks like: one client drives both, in turns, in one run.
+//!
+//! The other system comes from its published artifacts and runs on a port of its own. Figures of one run compare;
+//! those of two runs do not.
+
+mod artemis;
+mod elasticmq;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::cargo;
+
+/// How often each is measured.
+const ROUNDS: usize = 3;
+
+/// Compares with that system; says whether the goal was met.
+pub(crate) fn run(system: &str) -> Result<bool> {
+    cargo::run(&["build", "--release", "-p", "malote-cli"])?;
+    match system {
+        "artemis" => artemis::run(),
+        "elasticmq" => elasticmq::run(),
+        unknown => bail!("there is nothing to compare with called `{unknown}`: artemis, elasticmq"),
+    }
+}
+
+fn binary() -> PathBuf {
+    cargo::target().join("release/malote")
+}
+
+/// A server in Java, from the artifacts of a folder's `pom.xml` and its `Main.java`.
+struct JavaServer {
+    child: Child,
+    port: u16,
+    /// It ends when this is closed.
+    _input: Option<ChildStdin>,
+}
+
+impl JavaServer {
+    fn start(folder: &Path) -> Result<JavaServer> {
+        let home = cargo::target().join("compare");
+        std::fs::create_dir_all(&home).context("no folder for what is downloaded")?;
+        let classpath = home.join("classpath");
+        let mut maven = Command::new("mvn");
+        maven.args(["--quiet", "--file"]).arg(folder.join("pom.xml"));
+        maven.arg("dependency:build-classpath");
+        maven.arg(format!("-Dmdep.outputFile={}", classpath.display()));
+        let status = maven.status().context("Maven is needed (mvn)")?;
+        if !status.success() {
+            bail!("{maven:?} failed: {status}");
+        }
+        let classpath = std::fs::read_to_string(&classpath).context("Maven wrote no class path")?;
+        let port = cargo::free_port()?;
+        let mut java = Command::new("java");
+        java.arg("-cp").arg(classpath.trim()).arg(folder.join("Main.java")).arg(port.to_string());
+        java.current_dir(&home).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = java.spawn().context("Java 17 is needed (java)")?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let server = JavaServer { child, port, _input: input };
+        let output = output.context("it has no output")?;
+        let ready = BufReader::new(output).lines().any(|line| line.is_ok_and(|l| l == "ready"));
+        if !ready {
+            bail!("{} did not start", folder.display());
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for JavaServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What was measured, as `malote bench … --json` tells it.
+fn bench(args: &[&str]) -> Result<Vec<Value>> {
+    let output = Command::new(binary())
+        .args(["bench"])
+        .args(args)
+        .arg("--json")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start the benchmark")?;
+    if !output.status.success() {
+        bail!("`malote bench {}` failed: {}", args.join(" "), output.status);
+    }
+    let mut told: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
+    match told["results"].take() {
+        Value::Array(rows) => Ok(rows),
+        _ => bail!("`malote bench {}` measured nothing", args.join(" ")),
+    }
+}
+
+/// The middle of the rounds.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// One line for each thing measured: rates, server's processor time, and both ratios. A ratio in either is enough:
+/// where the client is the bottleneck, rates say little. Says whether the goal was met by every line.
+fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>], name: &str, goal: f64) -> bool {
+    let figures = |rounds: &[Vec<Value>], row: usize, key: &str| {
+        median(rounds.iter().filter_map(|round| round.get(row)?[key].as_f64()).collect())
+    };
+    let mut met = true;
+    println!("{:54} {:>9} {name:>9} {:>7} {:>9} {name:>9} {:>7}", "", "Malote", "", "Malote", "");
+    println!(
+        "{:54} {:>19} {:>7} {:>19} {:>7}",
+        "", "messages/s", "ratio", "server µs each", "ratio"
+    );
+    for (row, one) in ours.first().map(Vec::as_slice).unwrap_or_default().iter().enumerate() {
+        let what = one["what"].as_str().unwrap_or_default();
+        let [rate, other] = [ours, theirs].map(|rounds| figures(rounds, row, "per_s"));
+        let [cpu, other_cpu] = [ours, theirs].map(|rounds| figures(rounds, row, "cpu_us"));
+        let (rates, cpus) = (rate / other, other_cpu / cpu);
+        met &= rates >= goal || cpus >= goal;
+        println!(
+            "{what:54} {rate:9.0} {other:9.0} {rates:6.1}x {cpu:9.1} {other_cpu:9.1} {cpus:6.1}x"
+        );
+    }
+    println!("goal: {goal} x in either: {}", if met { "met" } else { "not met" });
+    met
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_goal_is_met_in_rate_or_in_processor_time() {
+        let rows = |per_s: f64, cpu_us: f64| {
+            vec![vec![json!({ "what": "x", "per_s": per_s, "cpu_us": cpu_us })]]
+        };
+        assert!(table(&rows(50.0, 1.0), &rows(10.0, 1.0), "other", 5.0));
+        assert!(table(&rows(10.0, 1.0), &rows(10.0, 5.0), "other", 5.0));
+        assert!(!table(&rows(40.0, 1.0), &rows(10.0, 4.0), "other", 5.0));
+        assert!(
+            !table(&rows(40.0, 1.0), &[], "other", 5.0),
+            "nothing to compare with is no goal met"
+        );
+    }
+}
