@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashTable;
 
-use crate::codec::{Put, Reader, Truncated};
+use crate::codec::{Put, Truncated, Window};
 
 /// A window is this many buckets wide: so much is forgotten at once, and so much later than it might be.
 const BUCKETS: u64 = 8;
@@ -125,16 +125,18 @@ impl Seen {
     }
 
     /// Without `more` it was saved before ids were kept.
-    pub(super) fn restore(r: &mut Reader<'_>, more: bool) -> Result<Self, Truncated> {
+    pub(super) fn restore(r: &mut Window<'_>, more: bool) -> Result<Self, Truncated> {
         let mut seen = Self::default();
         for _ in 0..r.count()? {
             let from = r.var()?;
             let (mut keys, mut last) = (HashTable::new(), 0);
             for _ in 0..r.count()? {
-                let key = u128::from_le_bytes(r.fixed()?);
-                let (seq, after) = (r.var()?, r.var32()?);
-                let id = if more && r.bool()? { u128::from_le_bytes(r.fixed()?) } else { 0 };
-                let known = Known { key, id, seq, after };
+                let known = r.item(|r| {
+                    let key = u128::from_le_bytes(r.fixed()?);
+                    let (seq, after) = (r.var()?, r.var32()?);
+                    let id = if more && r.bool()? { u128::from_le_bytes(r.fixed()?) } else { 0 };
+                    Ok(Known { key, id, seq, after })
+                })?;
                 last = last.max(known.after);
                 keys.insert_unique(known.hash(), known, Known::hash);
             }
@@ -165,10 +167,14 @@ mod tests {
         }
         let mut saved = Vec::new();
         seen.save(&mut saved);
-        let back = Seen::restore(&mut Reader::new(&saved), true).unwrap();
+        let restored = |mut saved: &[u8]| {
+            let bytes = saved.len() as u64;
+            Seen::restore(&mut Window::new(&mut saved, bytes), true)
+        };
+        let back = restored(&saved).unwrap();
         assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(first(50)), 100));
         for cut in 0..saved.len() {
-            assert!(Seen::restore(&mut Reader::new(&saved[..cut]), true).is_err());
+            assert!(restored(&saved[..cut]).is_err());
         }
         assert_eq!(seen.forget(5000 + window_ms, window_ms), 0, "no sooner than its bucket");
         assert!(seen.forget(5500 + window_ms, window_ms) > 30);

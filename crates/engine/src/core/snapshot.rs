@@ -2,6 +2,8 @@
 //!
 //! A snapshot is not trusted with memory: what it restores to is at most a small multiple of its own size.
 
+use std::io::Read;
+
 use hashbrown::HashMap;
 use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
 
@@ -13,8 +15,8 @@ use super::sessions::State;
 use super::topic::Topic;
 use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
-    Put, Reader, Truncated, decode_event, get_rule, get_spec, get_topic_spec, get_way, put_rule,
-    put_spec, put_topic_spec, put_way,
+    Put, Reader, Truncated, Window, decode_event, get_rule, get_spec, get_topic_spec, get_way,
+    put_rule, put_spec, put_topic_spec, put_way,
 };
 use crate::command::Totals;
 use crate::event::QueueId;
@@ -25,12 +27,17 @@ const VERSION: u8 = 3;
 const VERSION_LEAST: u8 = 2;
 
 /// Bytes that a session takes at least: nine numbers and an id.
-const SESSION_BYTES_MIN: usize = 10;
+const SESSION_BYTES_MIN: u64 = 10;
 
 impl Replay for Core {
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        let restored =
-            Self::read(&mut Reader::new(snapshot), self.hash_seed).map_err(|e| e.to_string())?;
+    fn restore(&mut self, mut snapshot: &[u8]) -> Result<(), String> {
+        let bytes = snapshot.len() as u64;
+        self.restore_from(&mut snapshot, bytes)
+    }
+
+    fn restore_from(&mut self, snapshot: &mut dyn Read, bytes: u64) -> Result<(), String> {
+        let mut window = Window::new(snapshot, bytes);
+        let restored = Self::read(&mut window, self.hash_seed).map_err(|e| e.to_string())?;
         *self = restored;
         Ok(())
     }
@@ -97,7 +104,7 @@ impl Replay for Core {
 }
 
 impl Core {
-    fn read(r: &mut Reader<'_>, hash_seed: u64) -> Result<Self, Truncated> {
+    fn read(r: &mut Window<'_>, hash_seed: u64) -> Result<Self, Truncated> {
         let version = r.u8()?;
         if !(VERSION_LEAST..=VERSION).contains(&version) {
             return Err(Truncated);
@@ -109,8 +116,7 @@ impl Core {
         core.next_queue = r.var32()?;
         let mut ranks = fixed();
         for _ in 0..r.count()? {
-            let id = r.queue()?;
-            let name = r.name()?;
+            let (id, name) = (r.queue()?, r.item(|r| r.name())?);
             let (q, here) = read_queue(r, name, hash_seed, more)?;
             core.names.insert(q.name.clone(), id);
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
@@ -122,7 +128,7 @@ impl Core {
             let mut topic = read_topic(r, hash_seed, more)?;
             let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, more)?;
             for _ in 0..r.count()? {
-                let (queue, rule) = (r.queue()?, get_rule(r)?);
+                let (queue, rule) = (r.queue()?, r.item(get_rule)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
                 q.bound_to.insert(id);
                 topic.router.insert(queue, rule);
@@ -133,7 +139,10 @@ impl Core {
         let mut leases = Leases::default();
         for slot in 0..r.count()? {
             let grant = r.var32()?;
-            let lease = if r.bool()? { Some(read_lease(r, slot as u32, grant)?) } else { None };
+            let lease = match r.bool()? {
+                true => Some(r.item(|r| read_lease(r, slot as u32, grant))?),
+                false => None,
+            };
             leases.push(grant, lease.map(|lease| with_rank(lease, &ranks)));
         }
         let free = (0..r.count()?).map(|_| r.var32()).collect::<Result<Vec<_>, _>>()?;
@@ -147,12 +156,14 @@ impl Core {
             core.under.insert(over, Under { from, users });
         }
         core.queues.values_mut().for_each(|q| {
-            let mut slots: Vec<_> = q
-                .sessions
-                .iter()
-                .flat_map(|s| s.iter())
-                .map(|(slot, s)| (s.line.first(), slot))
-                .collect();
+            let Some(sessions) = &q.sessions else { return };
+            let first = |slot: u32| sessions.at(slot).and_then(|s| s.line.first());
+            let slots = 0..sessions.slots();
+            // Mostly they stand in order: then millions of them need not be sorted, nor be listed.
+            if slots.clone().is_sorted_by_key(first) {
+                return slots.for_each(|slot| q.refresh_session(slot));
+            }
+            let mut slots: Vec<_> = slots.map(|slot| (first(slot), slot)).collect();
             slots.sort_unstable();
             slots.into_iter().for_each(|(_, slot)| q.refresh_session(slot));
         });
@@ -260,8 +271,9 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Reader<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
-    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r, more)?, r.time()?);
+fn read_topic(r: &mut Window<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
+    let (name, spec) = (r.item(|r| r.topic())?, r.item(|r| get_topic_spec(r, more))?);
+    let created_at = r.item(|r| r.time())?;
     let mut topic = Topic::new(name, spec, created_at, hash_seed);
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
@@ -272,13 +284,13 @@ fn read_topic(r: &mut Reader<'_>, hash_seed: u64, more: bool) -> Result<Topic, T
 }
 
 fn read_queue(
-    r: &mut Reader<'_>,
+    r: &mut Window<'_>,
     name: QueueName,
     hash_seed: u64,
     more: bool,
 ) -> Result<(Queue, Ranks), Truncated> {
-    let spec = get_spec(r, more)?;
-    let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
+    let spec = r.item(|r| get_spec(r, more))?;
+    let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.item(|r| r.time())?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
     q.paused = r.bool()?;
@@ -300,7 +312,7 @@ fn read_queue(
     for _ in 0..r.count()? {
         let (seq, session) = (r.var()?, r.session()?);
         let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
-        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
+        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: r.item(get_way)? });
     }
     if q.seen.is_some() {
         let seen = Seen::restore(r, more)?;
@@ -310,7 +322,7 @@ fn read_queue(
         }));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, read_touched(r, more)?);
+        let (seq, touched) = (r.var()?, r.item(|r| read_touched(r, more))?);
         if q.index.contains(seq) {
             q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
@@ -318,7 +330,7 @@ fn read_queue(
     }
     q.restore_order();
     let count = r.count()?;
-    if count > r.rest().len() / SESSION_BYTES_MIN {
+    if count as u64 > r.rest() / SESSION_BYTES_MIN {
         return Err(Truncated);
     }
     if let Some(sessions) = &mut q.sessions {

@@ -457,6 +457,13 @@ impl World {
         writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
+    /// Live records, their bytes, and what is counted once for each queue that has them.
+    pub(super) fn live(&self) -> (usize, u64, u64) {
+        let (mut records, mut bytes) = (0, 0);
+        self.core.live(&mut |_, more| (records, bytes) = (records + 1, bytes + more));
+        (records, bytes, self.core.counted_bytes())
+    }
+
     /// How many records a message stands under, itself included.
     pub(super) fn depth(&mut self, queue: &str, seq: u64) -> u32 {
         let (_, q) = self.core.queue(&QueueName::new(queue).unwrap()).unwrap();
