@@ -358,7 +358,9 @@ impl Engine {
             waiting.over();
             let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
             let granted = !grants.is_empty();
+            let unread = Unread::new(&self.shared.mailbox, &grants);
             let deliveries = self.deliveries(&queue, grants, None).await;
+            unread.are_read();
             // All of them were damaged and are gone from the queue: the next ones, then.
             if !granted || !deliveries.is_empty() {
                 return Ok(deliveries);
@@ -718,6 +720,28 @@ fn within(queue: Option<&QueueName>, command: Command) -> Command {
     match queue {
         Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
         None => command,
+    }
+}
+
+/// Gives messages back when the caller goes away while they are read.
+struct Unread<'a> {
+    mailbox: &'a Mailbox,
+    leases: Vec<LeaseToken>,
+}
+
+impl<'a> Unread<'a> {
+    fn new(mailbox: &'a Mailbox, grants: &[Grant]) -> Self {
+        Self { mailbox, leases: grants.iter().filter_map(|grant| grant.lease).collect() }
+    }
+
+    fn are_read(mut self) {
+        self.leases.clear();
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.mailbox.release_leases(std::mem::take(&mut self.leases));
     }
 }
 

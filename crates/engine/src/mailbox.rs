@@ -100,7 +100,8 @@ impl Mailbox {
         if !self.put(Request { command, reply: Some(reply) }) {
             return Err(self.closed());
         }
-        answer.await.unwrap_or_else(|_| Err(self.closed()))
+        let mut asking = Asking { mailbox: self, answer };
+        (&mut asking.answer).await.unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Asks and waits for the answer, on a thread that may wait.
@@ -284,13 +285,32 @@ impl Mailbox {
     }
 
     fn release(&self, grants: Vec<Grant>) {
-        let leases: Vec<LeaseToken> = grants.into_iter().filter_map(|grant| grant.lease).collect();
+        self.release_leases(grants.into_iter().filter_map(|grant| grant.lease).collect());
+    }
+
+    /// Messages that were granted and not handed on: they were not tried.
+    pub(crate) fn release_leases(&self, leases: Vec<LeaseToken>) {
         if !leases.is_empty() {
             self.tell(Command::Settle {
                 leases,
                 settlement: Settlement::Release { delay_ms: 0 },
                 state: None,
             });
+        }
+    }
+}
+
+/// Waits for an answer. One that was said and not heard takes nothing with it, either.
+struct Asking<'a> {
+    mailbox: &'a Mailbox,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(unheard) = self.answer.try_recv() {
+            self.mailbox.take_back(unheard);
         }
     }
 }

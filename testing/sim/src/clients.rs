@@ -193,6 +193,9 @@ impl Clients {
             let again = Ask::Send { items: vec![((*name).clone().into(), known.letter.clone())] };
             return Some((at.max(now), vec![(0, again)]));
         }
+        if rng.chance(50) {
+            return Some((now, this.last_rules(rng, &model.state)?));
+        }
         // The last consumers of a queue leave, and perhaps another comes before the turn ends.
         let auto: Vec<_> = queues.iter().filter(|(_, q)| q.spec.auto_delete).collect();
         let queue = (*pick(rng, &auto)?.0).clone();

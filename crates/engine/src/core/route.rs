@@ -428,7 +428,9 @@ impl Turn<'_> {
         for (queue, message) in copies.changed {
             let places = smallvec![now_in(self.core, queue)];
             // What was changed on its way is still on its way: else a circle through an action would have no end.
-            let (body_at, way) = (Some(from), kept.way.clone());
+            let forgets = cfg!(feature = "mutate-forget-way");
+            let way = if forgets { Way::default() } else { kept.way.clone() };
+            let body_at = Some(from);
             let copy = Copy { dedup: None, topic: Some(topic), body_at, way };
             self.commit_sent(places, message, copy);
         }

@@ -47,6 +47,12 @@ impl<'a> Given<'a> {
         Given { element, new }
     }
 
+    /// The refusal to change what an entity of this kind will always be.
+    pub fn fixed(&self, name: &str) -> AdminError {
+        let kind = self.element.name.strip_suffix("Description");
+        AdminError::fixed(kind.unwrap_or("entity"), name)
+    }
+
     /// What is said; an empty element says nothing.
     pub fn text(&self, name: &str) -> Option<&'a str> {
         self.element.text_of(name).map(str::trim).filter(|text| !text.is_empty())
@@ -109,7 +115,7 @@ impl<'a> Given<'a> {
             && sessions != spec.sessions.required()
         {
             if !self.new {
-                return Err(AdminError::fixed("RequiresSession"));
+                return Err(self.fixed("RequiresSession"));
             }
             spec.sessions = Sessions::Dynamic;
         }
@@ -152,7 +158,7 @@ impl<'a> Given<'a> {
         };
         let wanted = self.flag("RequiresDuplicateDetection")?.unwrap_or(is.is_some());
         if wanted != is.is_some() && !self.new {
-            return Err(AdminError::fixed("RequiresDuplicateDetection"));
+            return Err(self.fixed("RequiresDuplicateDetection"));
         }
         let plain = Dedup { window_ms, per_session: false, content: false };
         Ok(wanted.then(|| Dedup { window_ms, ..is.unwrap_or(plain) }))
@@ -174,7 +180,7 @@ impl<'a> Given<'a> {
                 "EnablePartitioning" if !self.new => {
                     let is = labels.get(&label(name)).map_or("false", String::as_str);
                     if !child.text.trim().eq_ignore_ascii_case(is) {
-                        return Err(AdminError::fixed(name));
+                        return Err(self.fixed(name));
                     }
                 }
                 "UserMetadata" if child.text.chars().count() > METADATA_CHARS_MAX => {

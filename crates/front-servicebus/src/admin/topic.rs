@@ -31,7 +31,7 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
             let given = Given::new(element, false);
             let changed = change(&given, &spec, &mut labels)?;
             if changed != spec {
-                return Err(AdminError::fixed("DuplicateDetectionHistoryTimeWindow"));
+                return Err(given.fixed("DuplicateDetectionHistoryTimeWindow"));
             }
             touch(&mut labels, call.now());
             let ttl_ms = ttl_ms(&labels);

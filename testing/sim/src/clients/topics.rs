@@ -10,8 +10,8 @@ use malote_model::{
 
 use super::specs::spec;
 use super::{Clients, PASSING, RELAYS, SESSIONS, name, pick, session};
-use crate::decide::TopicAsk;
 use crate::decide::matching::{ACTIONS, CONDITIONS};
+use crate::decide::{Ask, TopicAsk};
 use crate::model::{Letter, Place, State};
 use crate::rng::Rng;
 
@@ -189,6 +189,25 @@ impl Clients {
         let known = state.topics.get(topic).is_some_and(|t| t.spec.dedup.is_some());
         let wants = rng.chance(70);
         self.letter(rng, wants, known, now)
+    }
+
+    /// The rules of a topic that goes with the last of them are taken away, that one too or the queue that it is for.
+    pub(super) fn last_rules(&self, rng: &mut Rng, state: &State) -> Option<Vec<(usize, Ask)>> {
+        let auto = state.topics.iter().filter(|(_, t)| t.spec.auto_delete && !t.rules.is_empty());
+        let auto: Vec<_> = auto.collect();
+        let (name, t) = *pick(rng, &auto)?;
+        let all = t.rules.iter().flat_map(|(queue, rules)| rules.keys().map(move |r| (queue, r)));
+        let unbind = |(queue, rule): (&QueueName, &String)| {
+            let (topic, queue, rule) = (name.clone(), queue.clone(), rule.clone());
+            (0, Ask::Topic(TopicAsk::Unbind { topic, queue, rule }))
+        };
+        let mut asks: Vec<_> = all.map(unbind).collect();
+        let last = t.rules.keys().next_back().filter(|queue| queue.subscription_of().is_some());
+        if let Some(queue) = last.filter(|_| rng.chance(50)) {
+            asks.pop();
+            asks.push((0, Ask::Delete { name: queue.clone() }));
+        }
+        Some(asks)
     }
 
     /// Something about topics.

@@ -35,7 +35,8 @@ pub(super) async fn set_state(context: &Context<'_>) -> Answered {
     let (_, hold) = context.held()?;
     let state = match context.body.get("session-state") {
         None | Some(Value::Null) => None,
-        Some(Value::Binary(state)) => Some(state.clone()),
+        // Nothing is none: some clients clear it so.
+        Some(Value::Binary(state)) => Some(state.clone()).filter(|state| !state.is_empty()),
         // A client that sets a text means its bytes.
         Some(Value::String(state)) => Some(Bytes::copy_from_slice(state.as_bytes())),
         Some(_) => return Err(bad("`session-state` is binary or null".to_owned())),

@@ -44,7 +44,9 @@ func receive(from receiver, count int) []*bus.ReceivedMessage {
 	defer done()
 	var got []*bus.ReceivedMessage
 	for len(got) < count {
-		more, err := from.ReceiveMessages(ctx, count-len(got), nil)
+		// All in one call: between two, the client gives back what comes, and a later one could overtake it.
+		options := &bus.ReceiveMessagesOptions{TimeAfterFirstMessage: harness.Patience}
+		more, err := from.ReceiveMessages(ctx, count-len(got), options)
 		harness.That(err == nil, "%d of %d messages came: %v", len(got), count, err)
 		got = append(got, more...)
 	}
