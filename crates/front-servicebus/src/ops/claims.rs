@@ -178,12 +178,7 @@ fn doubt(status: i32, text: &'static str) -> Doubt {
     (status, Cow::Borrowed(text))
 }
 
-fn believe(
-    front: &Front,
-    claims: &mut Claims,
-    host: &str,
-    request: &Message,
-) -> Result<(), Doubt> {
+fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Result<(), Doubt> {
     let malformed = || doubt(400, "the request is malformed");
     let properties = request.application_properties().map_err(|_| malformed())?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
