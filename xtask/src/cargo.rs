@@ -91,7 +91,7 @@ fn counts(line: &str) -> Option<(u32, u32)> {
 /// The default build of the binary holds no library that must be compiled from C for minutes or
 /// come from the system.
 pub(crate) fn no_foreign_libraries() -> Result<Outcome> {
-    let args = ["tree", "--edges", "normal", "--package", "malote", "--prefix", "none"];
+    let args = ["tree", "--edges", "normal", "--package", "malote-cli", "--prefix", "none"];
     let output = cargo().args(args).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         bail!("`cargo {}` failed: {}", args.join(" "), output.status);

@@ -23,12 +23,12 @@ usage: cargo xtask <command>
   test            what CI runs: check, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
-  crash [args]    kill -9 loop on the built binary: --protocol http|native|servicebus --cycles N
+  crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
                   servicebus-upstream are the live tests that come with its Go client
-  compare SYSTEM  beside a system that we speak like, one client for both: elasticmq
+  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -38,6 +38,7 @@ const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
     ("crash native", &["--protocol", "native", "--cycles", "20"]),
+    ("crash sqs", &["--protocol", "sqs", "--cycles", "20"]),
 ];
 
 /// One round on the smallest disk on which it makes sense.
@@ -112,7 +113,7 @@ fn test() -> Vec<Step> {
 }
 
 fn release_build() -> Step {
-    Step::command("build", &["build", "--release", "-p", "malote", "-p", "malote-sim"])
+    Step::command("build", &["build", "--release", "-p", "malote-cli", "-p", "malote-sim"])
 }
 
 fn tidy_step() -> Step {
@@ -124,7 +125,7 @@ fn tidy_step() -> Step {
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
     if command == "crash" || command == "full" {
         // They run the real binary; an old one would prove nothing.
-        cargo::run(&["build", "--release", "-p", "malote"])?;
+        cargo::run(&["build", "--release", "-p", "malote-cli"])?;
     }
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     let program;

@@ -202,11 +202,11 @@ mod tests {
         }
     }
 
-    /// The reference page is the help text. `UPDATE_EXPECT=1 cargo test -p malote` writes it anew.
+    /// The reference page is the help text. `UPDATE_EXPECT=1 cargo test -p malote-cli` writes it anew.
     #[test]
     fn the_reference_page_is_current() {
         let mut page = String::from(
-            "# The command line\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote`; the help texts are the source.\n\n\
+            "# The command line\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote-cli`; the help texts are the source.\n\n\
              Data goes to standard output, everything else to standard error. `-o json` is for programs. Durations are\n\
              written `500ms`, `30s`, `1m30s` or `PT30S`, sizes `64KiB` or `1MB`.\n\n\
              | exit code | means |\n|---|---|\n| 0 | done |\n| 1 | it failed |\n| 2 | it was asked wrongly |\n\

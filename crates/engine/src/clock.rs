@@ -29,6 +29,27 @@ pub struct SystemClock {
     compared: parking_lot::Mutex<(u64, i64)>,
 }
 
+/// A clock that stands still until it is moved: for tests of what takes hours.
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// Stands at this time.
+    pub fn starting_at(start: Timestamp) -> Self {
+        Self(AtomicU64::new(start.0))
+    }
+
+    /// Moves on. Whoever has an engine on this clock wakes it then: [`crate::Engine::wake`].
+    pub fn advance_ms(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
 /// A wall clock that is ahead by more than this was set; less is drift.
 const STEP_MS: i64 = 5_000;
 

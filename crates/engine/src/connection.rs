@@ -1,16 +1,18 @@
 //! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
-use crate::handle::{Delivery, Engine, EngineError};
+use crate::handle::{Delivery, Engine, EngineError, Receive};
 
 /// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
 pub struct Connection {
     engine: Engine,
     id: ConnectionId,
-    closed: bool,
+    closed: AtomicBool,
 }
 
 /// The listening half.
@@ -50,7 +52,10 @@ impl Connection {
         // Bounded by credit: the core sends no more than consumers asked for, and one notice of their end each.
         let (sender, from_core) = mpsc::unbounded_channel();
         let id = engine.shared.mailbox.new_connection(sender);
-        (Self { engine: engine.clone(), id, closed: false }, Outbox { engine, from_core })
+        (
+            Self { engine: engine.clone(), id, closed: AtomicBool::new(false) },
+            Outbox { engine, from_core },
+        )
     }
 
     /// The engine behind it.
@@ -120,6 +125,11 @@ impl Connection {
         self.engine.accept_for(Some(self.id), queue, session, wait_ms, lock_ms).await
     }
 
+    /// Waits for messages, leased to this connection. Dropping the future takes no message with it.
+    pub async fn receive(&self, receive: Receive) -> Result<Vec<Delivery>, EngineError> {
+        self.engine.receive_for(Some(self.id), receive).await
+    }
+
     /// Deferred messages by their sequences, leased to this connection.
     pub async fn receive_deferred(
         &self,
@@ -144,8 +154,13 @@ impl Connection {
     }
 
     /// An orderly end: what is out comes back uncounted.
-    pub async fn close(mut self) {
-        self.closed = true;
+    pub async fn close(self) {
+        self.end().await;
+    }
+
+    /// As [`Connection::close`], for a connection that several hold. What is asked of it later is refused or lost.
+    pub async fn end(&self) {
+        self.closed.store(true, Ordering::SeqCst);
         let _ = self.engine.ask(Command::Disconnect { connection: self.id, clean: true }).await;
         self.engine.shared.mailbox.forget_connection(self.id);
     }
@@ -153,7 +168,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.closed {
+        if !self.closed.load(Ordering::SeqCst) {
             self.engine.shared.mailbox.lost(self.id);
         }
     }

@@ -4,6 +4,8 @@
 //! Nothing here retries, caches or interprets: an error is handed up as it is,
 //! because only the journal knows what a failed write or sync means.
 
+mod memory;
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,6 +14,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation};
+
+pub use memory::MemoryDisk;
 
 /// A name in the directory and the length of the file behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -108,6 +108,8 @@ pub struct Sent {
     pub topic: Option<QueueId>,
     /// Its body is that of the message in this record: only the headers differ.
     pub body_at: Option<Pos>,
+    /// What it remembers of its way, if a topic changed it on that.
+    pub way: Way,
     /// Everything else, as `codec` wrote it: headers, then the body.
     pub head: Bytes,
     /// The payload. Empty in a replay, which needs only its size.

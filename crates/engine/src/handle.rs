@@ -188,6 +188,11 @@ impl Engine {
         self.shared.clock.now()
     }
 
+    /// Looks what is due, now. For whoever moves a clock by hand.
+    pub fn wake(&self) {
+        self.shared.mailbox.wake();
+    }
+
     /// How far the journal has got, and how long its syncs take.
     pub fn journal(&self) -> &Marks {
         &self.shared.marks
@@ -321,12 +326,20 @@ impl Engine {
 
     /// Waits for messages. Dropping the future takes no message with it.
     pub async fn receive(&self, receive: Receive) -> Answer<Vec<Delivery>> {
+        self.receive_for(None, receive).await
+    }
+
+    pub(crate) async fn receive_for(
+        &self,
+        connection: Option<ConnectionId>,
+        receive: Receive,
+    ) -> Answer<Vec<Delivery>> {
         let Receive { queue, max, wait_ms, lock_ms, take, hold, per_session } = receive;
         let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
         let attach = Attach {
             consumer: self.shared.mailbox.new_consumer(),
-            connection: None,
-            free_standing: true,
+            connection,
+            free_standing: connection.is_none(),
             queue: queue.clone(),
             wants: hold.map_or(Wants::Any { per_session }, Wants::Held),
             credit: max,
@@ -345,7 +358,9 @@ impl Engine {
             waiting.over();
             let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
             let granted = !grants.is_empty();
+            let unread = Unread::new(&self.shared.mailbox, &grants);
             let deliveries = self.deliveries(&queue, grants, None).await;
+            unread.are_read();
             // All of them were damaged and are gone from the queue: the next ones, then.
             if !granted || !deliveries.is_empty() {
                 return Ok(deliveries);
@@ -705,6 +720,28 @@ fn within(queue: Option<&QueueName>, command: Command) -> Command {
     match queue {
         Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
         None => command,
+    }
+}
+
+/// Gives messages back when the caller goes away while they are read.
+struct Unread<'a> {
+    mailbox: &'a Mailbox,
+    leases: Vec<LeaseToken>,
+}
+
+impl<'a> Unread<'a> {
+    fn new(mailbox: &'a Mailbox, grants: &[Grant]) -> Self {
+        Self { mailbox, leases: grants.iter().filter_map(|grant| grant.lease).collect() }
+    }
+
+    fn are_read(mut self) {
+        self.leases.clear();
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.mailbox.release_leases(std::mem::take(&mut self.leases));
     }
 }
 

@@ -21,7 +21,7 @@ mod housekeeping;
 pub mod journal;
 mod mailbox;
 mod open;
-mod reads;
+pub mod reads;
 mod shard;
 pub mod topic;
 mod topics;

@@ -1,5 +1,6 @@
 //! The way into the core's thread, and the way its words find back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,7 +50,20 @@ struct State {
 
 struct Outlets {
     connections: HashMap<ConnectionId, Outlet, FixedState>,
-    consumers: HashMap<ConsumerId, (ConnectionId, QueueName), FixedState>,
+    consumers: HashMap<ConsumerId, Listener, FixedState>,
+}
+
+/// A consumer that is told. Its notices wait for different marks of the journal, and are said by different threads; but
+/// it hears them in the order in which they were decided, or the order of a session would be lost on the way.
+struct Listener {
+    connection: ConnectionId,
+    queue: QueueName,
+    /// The number of the next notice that is decided.
+    next: u64,
+    /// The number of the next that is said.
+    due: u64,
+    /// What came too early; never more than what waits for the journal.
+    early: BTreeMap<u64, Notice>,
 }
 
 impl Mailbox {
@@ -86,7 +100,8 @@ impl Mailbox {
         if !self.put(Request { command, reply: Some(reply) }) {
             return Err(self.closed());
         }
-        answer.await.unwrap_or_else(|_| Err(self.closed()))
+        let mut asking = Asking { mailbox: self, answer };
+        (&mut asking.answer).await.unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Asks and waits for the answer, on a thread that may wait.
@@ -126,6 +141,14 @@ impl Mailbox {
         }
         std::mem::swap(&mut state.requests, into);
         state.open || !into.is_empty()
+    }
+
+    /// Makes the core look at its clock.
+    pub(crate) fn wake(&self) {
+        let asleep = std::mem::take(&mut self.state.lock().asleep);
+        if asleep {
+            self.arrived.notify_one();
+        }
     }
 
     /// Nothing more comes in. What is here already is still answered, unless the disk failed.
@@ -171,7 +194,9 @@ impl Mailbox {
         queue: &QueueName,
     ) -> ConsumerId {
         let id = self.new_consumer();
-        self.outlets.lock().consumers.insert(id, (connection, queue.clone()));
+        let queue = queue.clone();
+        let listener = Listener { connection, queue, next: 0, due: 0, early: BTreeMap::new() };
+        self.outlets.lock().consumers.insert(id, listener);
         id
     }
 
@@ -183,7 +208,7 @@ impl Mailbox {
     pub(crate) fn forget_connection(&self, connection: ConnectionId) {
         let mut outlets = self.outlets.lock();
         outlets.connections.remove(&connection);
-        outlets.consumers.retain(|_, (of, _)| *of != connection);
+        outlets.consumers.retain(|_, listener| listener.connection != connection);
     }
 
     pub(crate) fn lost(&self, connection: ConnectionId) {
@@ -204,7 +229,7 @@ impl Mailbox {
                     self.take_back(unheard);
                 }
             }
-            Word::Notice(consumer, notice) => self.notify(consumer, notice),
+            Word::Notice(consumer, number, notice) => self.notify(consumer, number, notice),
             Word::Read(what) => {
                 if let Some(reads) = &*self.reads.lock() {
                     // Nobody reads any more: the engine is stopping, and the next start asks again.
@@ -220,15 +245,31 @@ impl Mailbox {
         *self.reads.lock() = Some(reads);
     }
 
-    fn notify(&self, consumer: ConsumerId, notice: Notice) {
-        let mut outlets = self.outlets.lock();
-        let Some((connection, queue)) = outlets.consumers.get(&consumer).cloned() else { return };
-        if matches!(notice, Notice::Ended(_)) {
-            outlets.consumers.remove(&consumer);
+    /// A notice was decided: it gets its place among those of its consumer.
+    pub(crate) fn number(&self, word: &mut Word) {
+        let Word::Notice(consumer, number, _) = word else { return };
+        if let Some(listener) = self.outlets.lock().consumers.get_mut(consumer) {
+            *number = listener.next;
+            listener.next += 1;
         }
-        if let Some(outlet) = outlets.connections.get(&connection) {
-            // Nobody there: the connection is being dropped, and what is bound to it comes back.
-            let _ = outlet.send((consumer, queue, notice));
+    }
+
+    fn notify(&self, consumer: ConsumerId, number: u64, notice: Notice) {
+        let mut outlets = self.outlets.lock();
+        let Outlets { connections, consumers } = &mut *outlets;
+        let Some(listener) = consumers.get_mut(&consumer) else { return };
+        listener.early.insert(number, notice);
+        let mut ended = false;
+        while let Some(notice) = listener.early.remove(&listener.due) {
+            listener.due += 1;
+            ended |= matches!(notice, Notice::Ended(_));
+            if let Some(outlet) = connections.get(&listener.connection) {
+                // Nobody there: the connection is being dropped, and what is bound to it comes back.
+                let _ = outlet.send((consumer, listener.queue.clone(), notice));
+            }
+        }
+        if ended {
+            consumers.remove(&consumer);
         }
     }
 
@@ -244,7 +285,11 @@ impl Mailbox {
     }
 
     fn release(&self, grants: Vec<Grant>) {
-        let leases: Vec<LeaseToken> = grants.into_iter().filter_map(|grant| grant.lease).collect();
+        self.release_leases(grants.into_iter().filter_map(|grant| grant.lease).collect());
+    }
+
+    /// Messages that were granted and not handed on: they were not tried.
+    pub(crate) fn release_leases(&self, leases: Vec<LeaseToken>) {
         if !leases.is_empty() {
             self.tell(Command::Settle {
                 leases,
@@ -255,10 +300,26 @@ impl Mailbox {
     }
 }
 
+/// Waits for an answer. One that was said and not heard takes nothing with it, either.
+struct Asking<'a> {
+    mailbox: &'a Mailbox,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(unheard) = self.answer.try_recv() {
+            self.mailbox.take_back(unheard);
+        }
+    }
+}
+
 /// Something to say, with the way to say it.
 pub(crate) enum Word {
     Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>),
-    Notice(ConsumerId, Notice),
+    /// With its number among those of its consumer.
+    Notice(ConsumerId, u64, Notice),
     Read(ToRead),
 }
 
@@ -293,7 +354,7 @@ impl Pending {
     /// The way to say an output; none if nobody waits for it.
     pub(crate) fn word(&mut self, to: To) -> Option<Word> {
         match to {
-            To::Consumer(consumer, notice) => Some(Word::Notice(consumer, notice)),
+            To::Consumer(consumer, notice) => Some(Word::Notice(consumer, 0, notice)),
             To::Route(topic, items) => Some(Word::Read(ToRead::Route(topic, items))),
             To::Rewrite(items) => Some(Word::Read(ToRead::Rewrite(items))),
             To::Request(request, answer) => {
@@ -302,5 +363,41 @@ impl Pending {
                 Some(Word::Answer(reply, answer))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_hears_its_notices_as_they_were_decided() {
+        let mailbox = Mailbox::new(Arc::new(Marks::default()));
+        let (outlet, mut heard) = mpsc::unbounded_channel();
+        let connection = mailbox.new_connection(outlet);
+        let queue = QueueName::new("q").unwrap();
+        let consumer = mailbox.new_consumer_of(connection, &queue);
+        let other = mailbox.new_consumer_of(connection, &queue);
+        let decide = |consumer| {
+            let mut word = Word::Notice(consumer, 0, Notice::Deliver(Vec::new()));
+            mailbox.number(&mut word);
+            word
+        };
+        let (first, second) = (decide(consumer), decide(consumer));
+        let mut last = Word::Notice(consumer, 0, Notice::Ended(Refusal::Busy));
+        mailbox.number(&mut last);
+        // The first waits for the disk; those after it, and another consumer's, for less.
+        mailbox.say(last);
+        mailbox.say(second);
+        assert!(heard.try_recv().is_err());
+        mailbox.say(decide(other));
+        assert_eq!(heard.try_recv().unwrap().0, other);
+        mailbox.say(first);
+        let told: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert!(matches!(
+            &told[..],
+            [(_, _, Notice::Deliver(_)), (_, _, Notice::Deliver(_)), (_, _, Notice::Ended(_))]
+        ));
+        assert!(told.iter().all(|(to, _, _)| *to == consumer));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use malote_model::Timestamp;
 use parking_lot::{Condvar, Mutex};
 
 use crate::chance::Chance;
@@ -89,6 +90,16 @@ impl Engine {
         options: &Options,
         chance: Chance,
     ) -> Result<(Engine, Running), OpenError> {
+        Self::open_at(disk, options, chance, |floor| Arc::new(SystemClock::starting_at(floor)))
+    }
+
+    /// Opens on any disk, with any chance and any clock, which must not tell an earlier time than it is given.
+    pub fn open_at(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        chance: Chance,
+        clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
+    ) -> Result<(Engine, Running), OpenError> {
         let hash_seed = chance.draw();
         let mut core = Core::new(hash_seed);
         let mut options = options.clone();
@@ -107,7 +118,7 @@ impl Engine {
             marks,
             report,
         } = recovered;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::starting_at(core.last_at()));
+        let clock = clock(core.last_at());
         // The new epoch is on disk before anything is served: no token is ever issued twice.
         core.go_live(&mut appender, clock.now(), chance.draw()).map_err(|_| OpenError::NoRoom)?;
         for chunk in appender.take().unwrap_or_default() {

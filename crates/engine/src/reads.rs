@@ -17,7 +17,7 @@ pub(crate) fn bring(what: ToRead, segments: &Segments, mailbox: &Mailbox) {
 }
 
 /// Topics' messages with what they say.
-pub(crate) fn route(topic: QueueId, mut items: Vec<ToRoute>, segments: &Segments) -> Command {
+pub fn route(topic: QueueId, mut items: Vec<ToRoute>, segments: &Segments) -> Command {
     for item in &mut items {
         match Stored::read_now(segments, item.pos) {
             Ok(stored) => item.message = Some(Box::new(stored.message)),
@@ -31,7 +31,7 @@ pub(crate) fn route(topic: QueueId, mut items: Vec<ToRoute>, segments: &Segments
 }
 
 /// Whole copies. One that cannot be read stays what it is.
-pub(crate) fn rewrite(items: Vec<Resident>, segments: &Segments) -> Command {
+pub fn rewrite(items: Vec<Resident>, segments: &Segments) -> Command {
     let copy = |Resident { at: from, of }: Resident| {
         let Whose::Message(queue, seq) = of else { return None };
         let mut kept = read_whole(&mut segments.reading(false), from).ok()?;

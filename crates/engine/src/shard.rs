@@ -96,6 +96,7 @@ impl Shard {
         for Output { to, durable: needs_durable, written: needs_written } in out.drain(..) {
             let Some(mut word) = self.pending.word(to) else { continue };
             self.pin_taken(&mut word);
+            self.mailbox.number(&mut word);
             if needs_durable > durable {
                 on_durable.push(word);
             } else if needs_written > written {
@@ -117,7 +118,7 @@ impl Shard {
     fn pin_taken(&self, word: &mut Word) {
         let grants = match word {
             Word::Answer(_, Ok(Reply::Delivered(grants)))
-            | Word::Notice(_, Notice::Deliver(grants)) => grants,
+            | Word::Notice(_, _, Notice::Deliver(grants)) => grants,
             _ => return,
         };
         for grant in grants.iter_mut().filter(|grant| grant.lease.is_none()) {

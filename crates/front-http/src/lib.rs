@@ -31,7 +31,6 @@ pub mod history;
 mod limits;
 pub mod metrics;
 pub mod native;
-mod nearest;
 pub mod openapi;
 mod ops;
 pub mod problem;
@@ -44,6 +43,7 @@ use std::sync::Arc;
 
 use malote_engine::Engine;
 use malote_model::Access;
+use malote_wire_native::nearest;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

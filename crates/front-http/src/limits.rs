@@ -93,8 +93,6 @@ impl Default for Limits {
     }
 }
 
-/// Properties of one message: more would make setting each of them slow.
-pub const PROPERTIES_MAX: usize = 1024;
 /// How far the peeks of one page reach.
 pub const PAGE_MAX: usize = limits::RECEIVE_BATCH_MAX;
 /// A page unless the caller asks otherwise.

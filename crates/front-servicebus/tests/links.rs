@@ -6,8 +6,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use common::World;
-use malote_wire_amqp::connection::Event;
+use malote_wire_amqp::connection::{Event, Outgoing};
 use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::DeliveryState;
 use malote_wire_amqp::types::{Described, Str, Value};
@@ -129,6 +130,40 @@ async fn who_waits_for_a_session_holds_up_nobody() {
     let channel = other.amqp.begin().unwrap();
     let link = other.receiver(channel, "r", "orders", Some(Value::String(Str::from("a"))));
     assert!(other.attached(link).await.source.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sends_that_come_at_once_stay_in_order() {
+    let world = World::new().await;
+    let queue = world.queue("q", false).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let link = client.sender(channel, "s", "q");
+    client.attached(link).await;
+    let (mut sent, mut taken) = (0, 0);
+    // More in one go than the runtime lets a task do in one turn, and more as soon as there is credit.
+    while taken < 600 {
+        while sent < 600 && client.amqp.credit(link) > 0 {
+            let payload = Draft::data(sent.to_string()).to_bytes();
+            let tag = Bytes::copy_from_slice(&u32::to_be_bytes(sent));
+            let outgoing = Outgoing { tag, payload, ..Outgoing::default() };
+            client.amqp.send(link, outgoing).unwrap();
+            sent += 1;
+        }
+        if let Event::Disposition(disposed) = client.next().await {
+            assert_eq!(disposed.state, Some(DeliveryState::Accepted));
+            taken += 1;
+        }
+    }
+    let from = malote_model::Seq(0);
+    let peek = malote_engine::Peek { queue, from, max: 1000, session: None, state: None };
+    let (seen, _) = world.engine.peek(peek).await.unwrap();
+    let body = |seen: &malote_engine::Seen| {
+        String::from_utf8(seen.stored.as_ref().unwrap().message.body.bytes.to_vec()).unwrap()
+    };
+    let bodies: Vec<String> = seen.iter().map(body).collect();
+    assert!(bodies.iter().enumerate().all(|(n, body)| *body == n.to_string()), "{bodies:?}");
+    assert_eq!(bodies.len(), 600);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

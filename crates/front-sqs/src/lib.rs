@@ -28,6 +28,7 @@ mod sign;
 pub mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use malote_engine::Engine;
 use malote_engine::chance::Chance;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub region: String,
     /// What queue URLs begin with, if not with the host that the caller used.
     pub public_url: Option<String>,
+    /// For how long a queue cannot be purged again.
+    pub purge_pause: Duration,
     /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name.
     pub hosts: Vec<String>,
     /// Web origins, besides the broker's own, whose pages may call it.
@@ -64,6 +67,7 @@ impl Default for Settings {
             account: "000000000000".into(),
             region: "us-east-1".into(),
             public_url: None,
+            purge_pause: Duration::from_secs(60),
             hosts: Vec::new(),
             origins: Vec::new(),
         }
@@ -119,22 +123,23 @@ impl Sqs {
         shutdown: CancellationToken,
     ) -> Self {
         const SECOND: u64 = 1000;
+        let purge_pause_ms = u64::try_from(settings.purge_pause.as_millis()).unwrap_or(u64::MAX);
         Self(Arc::new(Inner {
             engine,
             chance: Chance::of_system(),
             access,
             verifier: sign::Verifier::new(keys),
             history,
-            settings,
             shutdown,
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),
             changing: tokio::sync::Mutex::default(),
-            purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, 60 * SECOND)),
+            purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, purge_pause_ms)),
             first_receives: Mutex::new(Recent::new(FIRST_RECEIVES_MAX, 12 * 3600 * SECOND)),
             sent_ids: Mutex::new(Recent::new(SENT_IDS_MAX, 300 * SECOND)),
             attempts: Mutex::new(Recent::new(ATTEMPTS_MAX, 300 * SECOND)),
             moves: ops::moves::Moves::default(),
             tasks: TaskTracker::new(),
+            settings,
         }))
     }
 

@@ -20,6 +20,8 @@ use crate::{Sqs, ops};
 
 /// One request's body: a message of 1 MiB may be three times as large in a form.
 const BODY_BYTES_MAX: usize = 4 << 20;
+/// A trace header that is longer is none.
+const TRACE_BYTES_MAX: usize = 512;
 /// A body that brings no byte for so long is given up.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(20);
 /// What the JSON protocol calls the service.
@@ -42,6 +44,8 @@ pub(crate) struct Call {
     /// The queue that the path names: what the Query protocol does without a `QueueUrl`.
     pub path: String,
     pub request_id: String,
+    /// What a tracing SDK or proxy put into the header.
+    pub trace: Option<String>,
     /// The body's share of the memory for bodies, while it is handled.
     _share: Option<OwnedSemaphorePermit>,
 }
@@ -72,13 +76,17 @@ pub fn claims(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     if query.split('&').any(|pair| asks.iter().any(|name| pair.starts_with(name))) {
         return true;
     }
-    let mut segments = uri.path().trim_start_matches('/').split('/');
+    *method == Method::POST && (uri.path() == "/" || is_of_queue(uri.path()))
+}
+
+/// Whether a path is that of a queue's URL.
+fn is_of_queue(path: &str) -> bool {
+    let mut segments = path.trim_start_matches('/').split('/');
     let account = segments.next().unwrap_or("");
-    let queue_path = account.len() == 12
+    account.len() == 12
         && account.bytes().all(|b| b.is_ascii_digit())
         && segments.next().is_some()
-        && segments.next().is_none();
-    *method == Method::POST && (uri.path() == "/" || queue_path)
+        && segments.next().is_none()
 }
 
 /// Answers one request.
@@ -148,15 +156,22 @@ async fn read_call(
         told => (told, action, bytes),
     };
     let Some(action) = action else {
-        let text =
-            "The request must contain the parameter Action: neither it nor X-Amz-Target was given.";
-        return Err(SqsError::new(Code::MissingParameter, text));
+        let text = "Neither a parameter Action nor a header X-Amz-Target says what to do.";
+        return Err(SqsError::new(Code::NoOperation, text));
     };
+    let of_account = ["CreateQueue", "ListQueues"].contains(&action.as_str());
+    if of_account && is_of_queue(uri.path()) && protocol == Protocol::Query {
+        let text = format!("The action {action} is not valid for this endpoint.");
+        return Err(SqsError::new(Code::UnknownOperation, text));
+    }
     let region = scope.map_or_else(|| sqs.0.settings.region.clone(), |scope| scope.region);
     let base = sqs.0.settings.public_url.clone().unwrap_or_else(|| base(headers, tls));
     let place = Place { base, region, account: sqs.0.settings.account.clone() };
     let path = uri.path().to_owned();
-    Ok(Call { caller, place, protocol, action, body, path, request_id, _share: share })
+    let trace = headers.get("x-amzn-trace-id").and_then(|value| value.to_str().ok());
+    let trace = trace.filter(|text| (1..=TRACE_BYTES_MAX).contains(&text.len()));
+    let trace = trace.map(str::to_owned);
+    Ok(Call { caller, place, protocol, action, body, path, request_id, trace, _share: share })
 }
 
 /// What the caller reached us by.

@@ -63,6 +63,8 @@ codes! {
     ResourceNotFound, "ResourceNotFoundException", "ResourceNotFoundException", 404;
     /// Later.
     RequestThrottled, "RequestThrottled", "RequestThrottled", 403;
+    /// A request that names no action at all.
+    NoOperation, "UnknownOperationException", "UnknownOperationException", 404;
     /// No such action.
     UnknownOperation, "UnknownOperationException", "InvalidAction", 400;
     /// The body is no request.
@@ -117,7 +119,8 @@ impl SqsError {
 
     /// A parameter that cannot be so.
     pub fn invalid(value: impl fmt::Display, parameter: &str, reason: &str) -> Self {
-        let shown: String = value.to_string().chars().take(128).collect();
+        // Ids of 128 characters are the longest that are good: what is too long by a little is shown whole.
+        let shown: String = value.to_string().chars().take(512).collect();
         let text = format!("Value {shown} for parameter {parameter} is invalid. Reason: {reason}");
         Self::new(Code::InvalidParameterValue, text)
     }

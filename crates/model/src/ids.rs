@@ -1,6 +1,8 @@
 //! Names and numbers that identify things. Newtypes, so that a sequence is never mistaken for a time.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -230,8 +232,17 @@ impl fmt::Debug for QueueName {
 }
 
 /// A FIFO session: Service Bus session, SQS message group, Kafka key. 1 to 128 characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(Arc<str>);
+#[derive(Clone)]
+pub struct SessionId(Id);
+
+/// Bytes of an id that needs no memory of its own: a queue may have millions of sessions.
+const SHORT_ID_BYTES: usize = 22;
+
+#[derive(Clone)]
+enum Id {
+    Short(u8, [u8; SHORT_ID_BYTES]),
+    Long(Arc<str>),
+}
 
 impl SessionId {
     /// Checks an id that a sender chose.
@@ -240,12 +251,51 @@ impl SessionId {
         if chars == 0 || chars > limits::SESSION_ID_CHARS_MAX {
             return Err(Refusal::BadSessionId { session: clip(id) });
         }
-        Ok(Self(id.into()))
+        if id.len() > SHORT_ID_BYTES {
+            return Ok(Self(Id::Long(id.into())));
+        }
+        let mut bytes = [0; SHORT_ID_BYTES];
+        bytes[..id.len()].copy_from_slice(id.as_bytes());
+        Ok(Self(Id::Short(id.len() as u8, bytes)))
     }
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        std::str::from_utf8(self.as_bytes()).expect("it was made of text")
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Id::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Id::Long(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl PartialEq for SessionId {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for SessionId {}
+
+impl PartialOrd for SessionId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By their bytes, as texts are ordered.
+impl Ord for SessionId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for SessionId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
     }
 }
 
@@ -258,13 +308,13 @@ impl FromStr for SessionId {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", &*self.0)
+        write!(f, "{:?}", self.as_str())
     }
 }
 
@@ -351,6 +401,18 @@ mod tests {
         ] {
             QueueName::new(bad).unwrap_err();
         }
+    }
+
+    #[test]
+    fn short_and_long_session_ids_are_texts_alike() {
+        let ids: Vec<String> = (1..=128).map(|n| "ä".repeat(n)).collect();
+        for (a, b) in ids.iter().flat_map(|a| ids.iter().map(move |b| (a, b))) {
+            let (x, y) = (SessionId::new(a).unwrap(), SessionId::new(b).unwrap());
+            assert_eq!((x.as_str(), x.cmp(&y), x == y), (a.as_str(), a.cmp(b), a == b));
+        }
+        assert_eq!(size_of::<Option<SessionId>>(), 24);
+        SessionId::new(&"x".repeat(129)).unwrap_err();
+        SessionId::new("").unwrap_err();
     }
 
     #[test]

@@ -151,7 +151,13 @@ pub async fn serve(
         access,
         Arc::new(AccessKeys(store.clone())),
         Arc::new(Remembered(api.history.clone())),
-        malote_front_sqs::Settings { hosts: sqs_hosts, ..Default::default() },
+        malote_front_sqs::Settings {
+            account: settings.sqs.account.clone(),
+            public_url: settings.sqs.public_url.clone(),
+            purge_pause: settings.sqs.purge_pause,
+            hosts: sqs_hosts,
+            ..Default::default()
+        },
         shutdown.token().draining_token(),
     );
     let admission = Admission {

@@ -49,8 +49,11 @@ pub struct Clients {
 const SESSIONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 
 /// A queue that comes and goes, and one that belongs to a connection.
-const PASSING: &str = "passing";
+pub(super) const PASSING: &str = "passing";
 const PRIVATE: &str = "private";
+
+/// Queues that send their messages on, to one another too.
+const RELAYS: [&str; 2] = ["relay", "onward"];
 
 /// Few, so that they collide often.
 const KEYS: u64 = 8;
@@ -83,6 +86,8 @@ impl Clients {
             (name("dynamic"), spec(rng, Sessions::Dynamic)),
             (name("fixed"), spec(rng, fixed())),
             (name("other"), spec(rng, other)),
+            (name(RELAYS[0]), specs::relay(rng)),
+            (name(RELAYS[1]), specs::relay(rng)),
         ];
         let client = |n: u64| Client {
             connection: n.is_multiple_of(2).then_some(n + 1),
@@ -188,6 +193,9 @@ impl Clients {
             let again = Ask::Send { items: vec![((*name).clone().into(), known.letter.clone())] };
             return Some((at.max(now), vec![(0, again)]));
         }
+        if rng.chance(50) {
+            return Some((now, this.last_rules(rng, &model.state)?));
+        }
         // The last consumers of a queue leave, and perhaps another comes before the turn ends.
         let auto: Vec<_> = queues.iter().filter(|(_, q)| q.spec.auto_delete).collect();
         let queue = (*pick(rng, &auto)?.0).clone();
@@ -251,6 +259,7 @@ impl Clients {
         for n in 0..rng.below(3) {
             properties.set(format!("p{n}"), Value::U64(number));
         }
+        topics::properties(rng, &mut properties);
         let body = Body { bytes: Bytes::from(bytes), kind: BodyKind::Bytes };
         let message_id = Some(format!("m{number}"));
         let subject = rng.chance(30).then(|| topics::SUBJECT.to_owned());
@@ -457,7 +466,7 @@ impl Clients {
                 }
                 Ask::Cancel { queue, seqs }
             }
-            94..96 => {
+            94..95 => {
                 let (from, q) = self.existing(rng, state)?;
                 let from_dead = q.owner.clone();
                 let to = match from_dead {
@@ -482,7 +491,7 @@ impl Clients {
                 let message = self.message(rng, &to, state, now);
                 Ask::Replace { from, seq, to, message }
             }
-            96..98 if rng.chance(30) => Ask::Topic(self.topic(rng, state)?),
+            95..96 => Ask::Topic(self.topic(rng, state)?),
             97..98 if rng.chance(20) => Ask::Purge { queue: self.queue(rng) },
             97..98 => self.admin(rng, who, state, now)?,
             98..99 => {

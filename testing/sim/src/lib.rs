@@ -7,6 +7,7 @@ pub mod decide;
 pub mod disk;
 pub mod full;
 pub mod fuzz;
+pub mod met;
 pub mod model;
 pub mod rng;
 pub mod sim;

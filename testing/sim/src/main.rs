@@ -7,13 +7,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use malote_sim::crash::Protocol;
 use malote_sim::full::Outcome;
+use malote_sim::met::Met;
 use malote_sim::sim;
-use malote_sim::world::Met;
 
 const USAGE: &str = "\
 usage: malote-sim <command>
 
-  crash  --protocol http|native|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
+  crash  --protocol http|native|sqs|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
   full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
   sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
@@ -53,6 +53,7 @@ fn crash(args: &[String]) -> Result<bool> {
     let cycles = option(args, "--cycles")?.unwrap_or(20);
     let seed = option(args, "--seed")?.unwrap_or(1);
     let protocol = match option::<String>(args, "--protocol")?.as_deref() {
+        Some("sqs") => return malote_sim::crash::sqs::run(cycles, &binary(args)?, seed),
         None | Some("http") => Protocol::Http,
         Some("native") => Protocol::Native,
         Some("servicebus") => {
@@ -61,7 +62,7 @@ fn crash(args: &[String]) -> Result<bool> {
             )?;
             return malote_sim::crash::run_servicebus(&program, cycles, &binary(args)?, seed);
         }
-        Some(other) => bail!("--protocol: `{other}` is none of http, native and servicebus"),
+        Some(other) => bail!("--protocol: `{other}` is none of http, native, sqs and servicebus"),
     };
     malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
 }
@@ -113,7 +114,7 @@ fn simulate(args: &[String]) -> Result<bool> {
     let mut failure = None;
     let all = args.iter().any(|arg| arg == "--all");
     for seed in from.. {
-        if crashes.map_or(done >= seeds, |crashes| met.crashes >= crashes) {
+        if crashes.map_or(done >= seeds, |crashes| met.of("crashes") >= crashes) {
             break;
         }
         match sim::run(seed, steps, verbose) {
@@ -142,11 +143,13 @@ fn simulate(args: &[String]) -> Result<bool> {
     }
     std::panic::set_hook(hook);
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{done} seeds, {met:#?}");
-    println!("{:.1} s, {:.0} crash states/s", seconds, met.crashes as f64 / seconds);
+    println!("{done} seeds\n{met}");
+    println!("{:.1} s, {:.0} crash states/s", seconds, met.of("crashes") as f64 / seconds);
     if let Some(story) = failure {
         println!("{story}");
         return Ok(false);
     }
-    Ok(true)
+    let missing = met.missing();
+    missing.iter().for_each(|what| println!("met too rarely: {what}"));
+    Ok(missing.is_empty())
 }

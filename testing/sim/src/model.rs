@@ -226,6 +226,8 @@ pub enum Why {
     Due,
     Dead(Dead),
     Redriven,
+    /// Its queue forwards: what it remembers of its way since.
+    Forwarded(Way),
 }
 
 /// One change.

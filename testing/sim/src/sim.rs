@@ -2,7 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::world::{Met, World};
+use crate::met::Met;
+use crate::world::World;
 
 /// How long a seed's world lives, unless told otherwise.
 pub const STEPS: u64 = 1500;
@@ -24,7 +25,7 @@ pub fn run(seed: u64, steps: u64, verbose: bool) -> Result<Ran, String> {
         world.flush();
         world.turn(Vec::new());
         world.check_all();
-        Ran { met: world.met, hash: world.hash() }
+        Ran { met: world.met.clone(), hash: world.hash() }
     }));
     done.map_err(|panic| {
         let why = panic.downcast_ref::<String>().cloned();

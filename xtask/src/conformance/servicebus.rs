@@ -16,11 +16,18 @@ use std::time::Duration;
 const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
 
 /// Programs, each against a server of its own kind.
-const PROGRAMS: &[(&str, Kind)] = &[
+const PYTHON: &[(&str, Kind)] = &[
     ("queues.py", Kind::Open),
     ("sessions.py", Kind::Open),
     ("topics.py", Kind::Open),
     ("access.py", Kind::Guarded),
+    ("admin.py", Kind::Guarded),
+];
+const JAVASCRIPT: &[(&str, Kind)] = &[
+    ("queues.mjs", Kind::Open),
+    ("sessions.mjs", Kind::Open),
+    ("topics.mjs", Kind::Open),
+    ("admin.mjs", Kind::Guarded),
 ];
 
 /// How the server is started.
@@ -32,26 +39,48 @@ enum Kind {
     Guarded,
 }
 
-/// Every program, each against a server of its own.
 pub(super) fn python() -> Result<Outcome> {
-    let target = target();
     let packages = [PYTHON_CLIENT, "websocket-client==1.8.0"];
-    let home = target.join("conformance/azure-servicebus");
+    let home = target().join("conformance/azure-servicebus");
     let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
         Ok(python) => python,
         Err(why) => return super::missing(PYTHON_CLIENT, &format!("{why:#}")),
     };
+    each("python", PYTHON, || {
+        let mut command = Command::new(&python);
+        command.arg("-B");
+        command
+    })
+}
+
+/// The version is in the programs' own `package.json`.
+pub(super) fn javascript() -> Result<Outcome> {
+    let source = folder().join("javascript");
+    let home = target().join("conformance/servicebus-javascript");
+    if let Err(why) = super::npm(&source, &home) {
+        return super::missing("npm's packages", &format!("{why:#}"));
+    }
+    each("javascript", JAVASCRIPT, || {
+        let mut command = Command::new("node");
+        command.env("MALOTE_MODULES", &home);
+        command
+    })
+}
+
+fn folder() -> PathBuf {
+    cargo::root().join("testing/conformance/servicebus")
+}
+
+/// Every program, each against a server of its own.
+fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) -> Result<Outcome> {
+    let (target, folder) = (target(), folder());
     let binary = target.join("release/malote");
-    let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
-    for (program, kind) in PROGRAMS {
+    for (program, kind) in programs {
         let server = Server::start(&binary, &target, &folder, *kind)?;
-        let status = Command::new(&python)
-            .arg("-B")
-            .arg(folder.join("python").join(program))
-            .envs(server.variables())
-            .status()
-            .with_context(|| format!("cannot start {}", python.display()))?;
+        let mut command = run();
+        command.arg(folder.join(language).join(program)).envs(server.variables());
+        let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
         drop(server);
         match status.success() {
             true => outcome.passed += 1,
@@ -64,9 +93,11 @@ pub(super) fn python() -> Result<Outcome> {
 /// A running server, killed when it is no longer needed.
 struct Server {
     child: Child,
+    kind: Kind,
     data: PathBuf,
     amqp: u16,
     http: u16,
+    admin: u16,
     /// Variables that hold the secrets of keys.
     keys: Vec<(&'static str, String)>,
 }
@@ -84,27 +115,28 @@ impl Server {
         }
         let more: &[&str] = if kind == Kind::Guarded { &["--tls-self-signed"] } else { &[] };
         let amqp = cargo::free_port()?;
-        Server::launch(binary, data, amqp, keys, &folder.join("entities.json"), more)
+        Server::launch(binary, data, kind, amqp, keys, &folder.join("entities.json"), more)
     }
 
     /// Starts it with these entities; returns when it listens.
     fn launch(
         binary: &Path,
         data: PathBuf,
+        kind: Kind,
         amqp: u16,
         keys: Vec<(&'static str, String)>,
         entities: &Path,
         more: &[&str],
     ) -> Result<Server> {
-        let http = cargo::free_port()?;
+        let (http, admin) = (cargo::free_port()?, cargo::free_port()?);
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
-        command.args(["--servicebus-admin", "off"]).args(more);
+        command.args(["--servicebus-admin", &admin.to_string()]).args(more);
         command.args(["--log", "warn", "--servicebus-config"]).arg(entities);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let server = Server { child, data, amqp, http, keys };
+        let server = Server { child, kind, data, amqp, http, admin, keys };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
@@ -119,7 +151,12 @@ impl Server {
         let mut all = self.keys.clone();
         all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
         all.push(("MALOTE_HTTP_AT", format!("127.0.0.1:{}", self.http)));
-        all.push(("MALOTE_CA", self.data.join("tls-self-signed.pem").display().to_string()));
+        all.push(("MALOTE_ADMIN_AT", format!("localhost:{}", self.admin)));
+        let certificate = self.data.join("tls-self-signed.pem").display().to_string();
+        all.push(("MALOTE_CA", certificate.clone()));
+        if self.kind == Kind::Guarded {
+            all.push(("NODE_EXTRA_CA_CERTS", certificate));
+        }
         all
     }
 }

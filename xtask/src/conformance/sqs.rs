@@ -1,17 +1,33 @@
-//! SQS by boto3: the checks of `testing/conformance/sqs`.
+//! SQS by its SDKs, and by programs that are built on them: the checks of `testing/conformance/sqs`.
 
-use super::target;
+mod sdks;
+
+use super::{Depth, target};
 use crate::cargo;
 use crate::steps::{Outcome, Step};
-use anyhow::{Context, Result};
+use anyhow::Result;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The newest speaks JSON, the other is from before the protocol changed and speaks Query.
 const BOTO3: &[(&str, &str)] = &[("sqs boto3 json", "1.44.0"), ("sqs boto3 query", "1.26.165")];
 
-pub(super) fn steps() -> Vec<Step> {
+/// Celery with the transport for SQS.
+const CELERY: &str = "5.7.0";
+const KOMBU: &str = "5.7.0";
+
+pub(super) fn steps(depth: Depth) -> Vec<Step> {
     let boto3 = BOTO3.iter().map(|&(name, version)| Step::new(name, move || boto3(version)));
-    boto3.chain([Step::new("sqs javascript", javascript)]).collect()
+    let mut steps: Vec<Step> = boto3.collect();
+    steps.push(Step::new("sqs javascript", || javascript("main.mjs")));
+    if depth == Depth::All {
+        steps.push(Step::new("sqs rust", sdks::rust));
+        steps.push(Step::new("sqs go", sdks::go));
+        steps.push(Step::new("sqs java", sdks::java));
+        steps.push(Step::new("sqs celery", celery));
+        steps.push(Step::new("sqs sqs-consumer", || javascript("consumer.mjs")));
+    }
+    steps
 }
 
 fn boto3(version: &str) -> Result<Outcome> {
@@ -21,26 +37,35 @@ fn boto3(version: &str) -> Result<Outcome> {
         Ok(python) => python,
         Err(why) => return super::missing("boto3", &format!("{why:#}")),
     };
+    checks_in(python, "main.py")
+}
+
+fn celery() -> Result<Outcome> {
+    let home = target().join("conformance").join(format!("celery-{CELERY}"));
+    let test = format!("import celery, boto3, pycurl; assert celery.__version__ == '{CELERY}'");
+    let packages = [format!("celery=={CELERY}"), format!("kombu[sqs]=={KOMBU}")];
+    let python = match super::python(&home, &packages.each_ref().map(String::as_str), &test) {
+        Ok(python) => python,
+        Err(why) => return super::missing("celery", &format!("{why:#}")),
+    };
+    checks_in(python, "celery_tasks.py")
+}
+
+fn checks_in(python: PathBuf, program: &str) -> Result<Outcome> {
     let mut command = Command::new(python);
-    command.arg("testing/conformance/sqs/python/main.py").arg(target().join("release/malote"));
+    command.arg(cargo::root().join("testing/conformance/sqs/python").join(program));
+    command.arg(target().join("release/malote"));
     super::counted(command.env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// The versions are in the program's own `package.json`.
-fn javascript() -> Result<Outcome> {
+/// The versions are in the programs' own `package.json`.
+fn javascript(program: &str) -> Result<Outcome> {
     let source = cargo::root().join("testing/conformance/sqs/javascript");
     let home = target().join("conformance/sqs-javascript");
-    let install = || -> Result<()> {
-        std::fs::create_dir_all(&home).context("cannot make the folder for its packages")?;
-        std::fs::copy(source.join("package.json"), home.join("package.json"))
-            .context("cannot copy package.json")?;
-        let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
-        super::run(Command::new("npm").args(quiet).current_dir(&home))
-    };
-    if let Err(why) = install() {
+    if let Err(why) = super::npm(&source, &home) {
         return super::missing("npm's packages", &format!("{why:#}"));
     }
     let mut command = Command::new("node");
-    command.arg(source.join("main.mjs")).arg(target().join("release/malote")).arg(&home);
+    command.arg(source.join(program)).arg(target().join("release/malote")).arg(&home);
     super::counted(&mut command)
 }

@@ -12,13 +12,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("malote-front-*", &["malote-model", "malote-engine", "malote-wire-*"]),
     ("malote-server", &["malote-model", "malote-engine", "malote-wire-*", "malote-front-*"]),
     ("malote-connectors", &["malote-model", "malote-engine", "malote-wire-*"]),
-    ("malote-worker", &["malote-model", "malote-connectors"]),
+    // The library of users: crates/worker.
+    ("malote", &["malote-model", "malote-connectors", "malote-wire-*"]),
+    // The command of the same name: crates/cli.
     (
-        "malote",
-        &["malote-model", "malote-engine", "malote-server", "malote-connectors", "malote-worker"],
+        "malote-cli",
+        &["malote-model", "malote-engine", "malote-server", "malote-connectors", "malote"],
     ),
     ("malote-sim", &["malote-*"]),
     ("malote-conformance", &["malote-*"]),
+    ("malote-conformance-sqs", &[]),
     ("malote-bench", &["malote-*"]),
     ("xtask", &[]),
 ];
@@ -51,7 +54,7 @@ const NO_ANYHOW: &[&str] = &[
     "malote-wire-*",
     "malote-front-*",
     "malote-connectors",
-    "malote-worker",
+    "malote",
 ];
 
 pub(super) fn check(tree: &Tree, found: &mut Vec<String>) -> Result<()> {

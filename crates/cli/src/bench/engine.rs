@@ -16,7 +16,7 @@ use malote_model::{
 
 use super::backlog::Backlog;
 use super::bare::{Bare, Probe};
-use super::measure::{Cpu, Latency, Watch};
+use super::measure::{Behind, Cpu, Latency, Watch};
 use super::report::{Report, Row};
 use super::{routes, space};
 
@@ -309,7 +309,9 @@ pub(crate) struct SessionCost {
     pub messages: u64,
     pub send_ns: f64,
     pub take_ns: f64,
+    /// Of the operations themselves, and of what snapshots and spare segments took meanwhile.
     pub cpu_ns: f64,
+    pub behind_ns: f64,
 }
 
 /// The same number of messages over more and more sessions: accept by the ring, receive, complete.
@@ -345,7 +347,7 @@ fn session_cost(
     runtime.block_on(send(0, backlog))?;
     // Snapshots and spare segments are made behind the backlog; what is measured is the operations.
     std::thread::sleep(Duration::from_secs(4));
-    let (cpu, watch) = (Cpu::start(), Watch::start());
+    let (cpu, behind, watch) = (Cpu::start(), Behind::start(), Watch::start());
     runtime.block_on(send(backlog, backlog + MEASURED))?;
     let send_time = watch.elapsed();
     let watch = Watch::start();
@@ -361,12 +363,15 @@ fn session_cost(
         anyhow::Ok(taken)
     })?;
     let take_time = watch.elapsed();
-    let cpu_ns = cpu.elapsed().as_nanos() as f64 / (MEASURED + taken) as f64;
+    let each = |spent: Duration| spent.as_nanos() as f64 / (MEASURED + taken) as f64;
+    let (cpu, behind) = (cpu.elapsed(), behind.elapsed());
+    let (cpu_ns, behind_ns) = (each(cpu.saturating_sub(behind)), each(behind));
     runtime.block_on(running.stop());
     Ok(SessionCost {
         messages: MEASURED,
         send_ns: send_time.as_nanos() as f64 / MEASURED as f64,
         take_ns: take_time.as_nanos() as f64 / taken.max(1) as f64,
         cpu_ns,
+        behind_ns,
     })
 }

@@ -37,6 +37,34 @@ impl Cpu {
     }
 }
 
+/// Processor time of the threads that work behind the operations: snapshots, compaction, spare segments.
+pub(crate) struct Behind(Duration);
+
+impl Behind {
+    pub(crate) fn start() -> Self {
+        Self(Self::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Self::now().saturating_sub(self.0)
+    }
+
+    #[allow(clippy::disallowed_methods)] // the process looks at itself
+    fn now() -> Duration {
+        let mut spent_ns = 0;
+        for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            let read = |name: &str| std::fs::read_to_string(thread.path().join(name));
+            let name = read("comm").unwrap_or_default();
+            if matches!(name.trim_end(), "housekeeping" | "spares") {
+                let spent = read("schedstat").unwrap_or_default();
+                let ns = spent.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+                spent_ns += ns.unwrap_or(0);
+            }
+        }
+        Duration::from_nanos(spent_ns)
+    }
+}
+
 /// Latencies in nanoseconds.
 pub(crate) struct Latency {
     histogram: Histogram<u64>,

@@ -7,6 +7,7 @@ mod measure;
 mod report;
 mod routes;
 mod server;
+mod servicebus;
 mod space;
 mod sqs;
 
@@ -23,6 +24,7 @@ pub(crate) struct Bench {
 enum Verb {
     Engine(engine::Args),
     Sqs(sqs::Args),
+    Servicebus(servicebus::Args),
     #[command(hide = true)]
     Backlog(backlog::Args),
 }
@@ -32,6 +34,7 @@ impl Bench {
         match self.verb {
             Verb::Engine(args) => engine::run(args),
             Verb::Sqs(args) => sqs::run(args),
+            Verb::Servicebus(args) => servicebus::run(args),
             Verb::Backlog(args) => backlog::run(args),
         }
     }

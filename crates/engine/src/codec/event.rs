@@ -538,6 +538,7 @@ const DEDUP: u8 = 8;
 const SESSION: u8 = 16;
 const TOPIC: u8 = 32;
 const BODY_AT: u8 = 64;
+const WAY: u8 = 128;
 
 fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
     out.put_var(places.len() as u64);
@@ -566,6 +567,7 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
         (SESSION, sent.session.is_some()),
         (TOPIC, sent.topic.is_some()),
         (BODY_AT, sent.body_at.is_some()),
+        (WAY, sent.way != Way::default()),
     ];
     out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
     if sent.priority > 0 {
@@ -582,6 +584,9 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
     }
     if let Some(topic) = sent.topic {
         out.put_queue(topic);
+    }
+    if sent.way != Way::default() {
+        put_way(out, &sent.way);
     }
     match sent.body_at {
         // Its size counts as if the body were here.
@@ -601,14 +606,12 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
 pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
     let places = get_places(r)?;
     let (at, flags) = (r.time()?, r.u8()?);
-    if flags >= BODY_AT << 1 {
-        return Err(Truncated);
-    }
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
     let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
     let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
+    let way = if flags & WAY != 0 { get_way(r)? } else { Way::default() };
     let (body_at, size) = match flags & BODY_AT {
         0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
         _ => (Some(r.pos()?), r.var32()?),
@@ -616,6 +619,7 @@ pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
     Ok(Sent {
         topic,
         body_at,
+        way,
         places,
         at,
         scheduled: flags & SCHEDULED != 0,

@@ -5,7 +5,7 @@ use malote_model::{
 };
 
 use super::queue::{Place, Queue};
-use super::sessions::{NONE, Session, Sessions};
+use super::sessions::{Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
@@ -144,27 +144,6 @@ impl Turn<'_> {
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
-    /// Removes a queue, whoever wants it so; its consumers are told.
-    pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
-        let Some(q) = self.core.queues.get(&queue) else { return Ok(()) };
-        let (name, dead, topics) = (q.name.clone(), q.dead, q.bound_to.clone());
-        let live = self.core.live();
-        let mut orphans: Vec<_> = live
-            .consumers
-            .iter()
-            .filter(|(_, c)| c.queue == queue || c.queue == dead)
-            .map(|(&id, _)| id)
-            .collect();
-        orphans.sort_unstable();
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Deleted { queue }, false);
-        self.end();
-        for orphan in orphans {
-            self.end_consumer(orphan, Refusal::QueueNotFound { queue: name.clone() });
-        }
-        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
-    }
-
     pub(super) fn purge(&mut self, name: &QueueName) -> Decided {
         let (queue, q) = self.core.queue(name)?;
         let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
@@ -180,7 +159,7 @@ impl Turn<'_> {
             return Ok(Some((Reply::Done, Needs::Settled)));
         }
         let held: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| {
-            s.iter().filter(|(_, s)| !s.consumers.is_empty()).map(|(slot, _)| slot).collect()
+            s.iter().filter(|(_, s)| !s.rare().consumers.is_empty()).map(|(slot, _)| slot).collect()
         });
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);
@@ -236,7 +215,7 @@ impl Turn<'_> {
     }
 
     fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {
-        let hold = (s.hold != NONE).then(|| self.core.leases.at(s.hold)).flatten();
+        let hold = self.core.leases.at(s.rare().hold);
         let head = s.line.first();
         let waits = head.and_then(|seq| q.touched.get(&seq)).filter(|t| t.place == Place::Delayed);
         SessionFacts {
@@ -244,7 +223,7 @@ impl Turn<'_> {
             messages: s.line.len() as u64,
             locked: u64::from(s.out),
             held_until: hold.map(|hold| Timestamp(hold.until)),
-            state_bytes: s.state.map_or(0, |(_, bytes)| u64::from(bytes)),
+            state_bytes: s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)),
             first: head.map(Seq),
             delayed_until: waits.map(|t| Timestamp(t.due)),
         }

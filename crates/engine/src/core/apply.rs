@@ -46,6 +46,8 @@ impl Core {
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
+                // It may send its messages on from now on, or deliver them.
+                self.touch(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
@@ -79,7 +81,7 @@ impl Core {
                 let Some(sessions) = q.sessions.as_mut() else { return };
                 let slot = sessions.find_or_add(session);
                 let Some(s) = sessions.at_mut(slot) else { return };
-                (s.hold, s.cursor) = (token.slot, 0);
+                (s.rare_mut().hold, s.cursor) = (token.slot, 0);
                 q.sessions_held += 1;
                 q.refresh_session(slot);
                 let what = Kind::Session { session: slot };
@@ -89,8 +91,9 @@ impl Core {
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let Some(slot) = q.sessions.as_ref().and_then(|s| s.find(session)) else { return };
                 let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) else { return };
-                let hold = std::mem::replace(&mut s.hold, NONE);
-                s.consumers.clear();
+                let rare = s.rare_mut();
+                let hold = std::mem::replace(&mut rare.hold, NONE);
+                rare.consumers.clear();
                 s.cursor = 0;
                 q.sessions_held = q.sessions_held.saturating_sub(1);
                 q.totals.sessions_lost += u64::from(*lost);
@@ -111,7 +114,7 @@ impl Core {
                 };
                 let slot = sessions.find_or_add(session);
                 if let Some(s) = sessions.at_mut(slot) {
-                    s.state = state.as_ref().map(|state| (pos, state.len() as u32));
+                    s.rare_mut().state = state.as_ref().map(|state| (pos, state.len() as u32));
                     s.rests_on = pos;
                 }
                 sessions.forget_if_idle(slot);
@@ -139,7 +142,7 @@ impl Core {
             .queues
             .get(&id)
             .and_then(|q| q.sessions.as_ref()?.at(slot))
-            .is_some_and(|s| !s.consumers.is_empty());
+            .is_some_and(|s| !s.rare().consumers.is_empty());
         if let Some(live) = self.live.as_mut()
             && held
         {
@@ -176,7 +179,7 @@ impl Core {
                 session: session.as_ref(),
                 priority: *priority,
                 ttl_ms: *ttl_ms,
-                way: None,
+                way: Some(&sent.way).filter(|way| **way != Way::default()),
             };
             self.arrive(pos, place.queue, &arrival);
             if sent.body_at.is_some()
@@ -324,7 +327,7 @@ impl Core {
     fn unpark(&mut self, id: QueueId, slot: u32) {
         let Some(q) = self.queues.get_mut(&id) else { return };
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-            s.aside = s.aside.saturating_sub(1);
+            s.less_aside();
         }
         q.refresh_session(slot);
     }
@@ -462,8 +465,9 @@ impl Core {
         for slot in slots {
             if q.touched.is_empty()
                 && let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot))
+                && s.rare().aside > 0
             {
-                s.aside = 0;
+                s.rare_mut().aside = 0;
             }
             q.refresh_session(slot);
         }

@@ -98,7 +98,7 @@ impl Turn<'_> {
                 let session = self.held_session(id, token)?;
                 let q = self.core.queues.get_mut(&id);
                 if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
-                    s.consumers.push(consumer);
+                    s.rare_mut().consumers.push(consumer);
                 }
                 self.core.live().dirty_sessions.push((id, session));
                 Want::Held(token)
@@ -214,7 +214,7 @@ impl Turn<'_> {
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
             if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-                s.consumers.retain(|&other| other != id);
+                s.rare_mut().consumers.retain(|&other| other != id);
             }
         }
         self.tidy_line(consumer.queue);
@@ -343,8 +343,11 @@ impl Turn<'_> {
                     q.dirty = false;
                     self.serve_queue(queue);
                 }
-            } else {
+            } else if live.overfull.is_empty() {
                 return;
+            } else {
+                // What was forwarded may be too much where it came to; what makes room may go on as a dead letter.
+                self.make_room();
             }
         }
     }
@@ -481,12 +484,14 @@ impl Turn<'_> {
         loop {
             let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused) else { return };
             let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
-            let hold = s.hold;
+            let hold = s.rare().hold;
             // Whoever attached first and has credit.
             let Some(live) = self.core.live.as_ref() else { return };
             let credit =
                 |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
-            let Some(&consumer_id) = s.consumers.iter().find(|id| credit(id) > 0) else { return };
+            let Some(&consumer_id) = s.rare().consumers.iter().find(|id| credit(id) > 0) else {
+                return;
+            };
             let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
             // What ends with the hold stands in one group, so there is a bound to it.
             let most = most.min((limits::CREDIT_MAX.saturating_sub(s.out)) as usize);

@@ -67,7 +67,7 @@ impl Core {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                         s.out += 1;
                         if leased.deferred || from == Place::Parked {
-                            s.aside = s.aside.saturating_sub(1);
+                            s.less_aside();
                         }
                         if from == Place::Parked {
                             // In a replay: that its delay was over is no event, but it must have been.
@@ -133,7 +133,7 @@ impl Core {
             Some(slot) => {
                 if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                     match to {
-                        Place::Deferred | Place::Parked => s.aside += 1,
+                        Place::Deferred | Place::Parked => s.rare_mut().aside += 1,
                         _ => s.cursor = s.cursor.min(*seq),
                     }
                 }
@@ -160,7 +160,7 @@ impl Core {
         q.recount(seq, Some(Place::Locked(slot)), Some(Place::Deferred));
         q.totals.deferred += 1;
         if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-            s.aside += 1;
+            s.rare_mut().aside += 1;
         }
         self.unlock(pos, id, slot);
     }
@@ -193,7 +193,7 @@ impl Core {
         q.oldest = q.oldest.min(seq);
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
             if from == Place::Parked {
-                s.aside = s.aside.saturating_sub(1);
+                s.less_aside();
             }
             s.line.insert(seq);
             s.cursor = s.cursor.min(seq);

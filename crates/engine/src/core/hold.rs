@@ -50,7 +50,7 @@ impl Turn<'_> {
     /// Until when somebody has the session: its explicit hold, or the last of its leases.
     fn busy_until(&self, id: QueueId, slot: u32) -> Option<Timestamp> {
         let s = self.core.queues.get(&id)?.sessions.as_ref()?.at(slot)?;
-        if let Some(hold) = self.core.leases.at(s.hold) {
+        if let Some(hold) = self.core.leases.at(s.rare().hold) {
             return Some(Timestamp(hold.until));
         }
         let out = self.out_of_session(id, slot);
@@ -111,7 +111,7 @@ impl Turn<'_> {
     pub(super) fn out_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
         let Some(q) = self.core.queues.get(&id) else { return Vec::new() };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Vec::new() };
-        if let Some(hold) = self.core.leases.at(s.hold) {
+        if let Some(hold) = self.core.leases.at(s.rare().hold) {
             let mut all = Vec::with_capacity(s.out as usize);
             let mut next = hold.first;
             while let Some(lease) = self.core.leases.at(next) {
@@ -171,7 +171,8 @@ impl Turn<'_> {
             return;
         };
         let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot));
-        let Some((session, consumers)) = session.map(|s| (s.id.clone(), s.consumers.clone()))
+        let Some((session, consumers)) =
+            session.map(|s| (s.id.clone(), s.rare().consumers.clone()))
         else {
             return;
         };
@@ -195,7 +196,7 @@ impl Turn<'_> {
         };
         let done = Ok(Some((Reply::Done, Needs::Durable)));
         let Some(slot) = sessions.find(session) else { return done };
-        let hold = sessions.at(slot).map_or(NONE, |s| s.hold);
+        let hold = sessions.at(slot).map_or(NONE, |s| s.rare().hold);
         if hold != NONE {
             self.end_hold(hold, Cause::Released)?;
             return done;
@@ -257,7 +258,7 @@ impl Turn<'_> {
         {
             return Err(Refusal::LeaseLost { lease: token });
         }
-        let state = slot.and_then(|slot| sessions.at(slot)?.state).map(|(pos, _)| pos);
+        let state = slot.and_then(|slot| sessions.at(slot)?.rare().state).map(|(pos, _)| pos);
         Ok(Some((Reply::State(state), Needs::Settled)))
     }
 }

@@ -68,10 +68,7 @@ impl Turn<'_> {
         let mut ids: Vec<_> = exclusive.map(|(&id, _)| id).collect();
         ids.sort_unstable();
         ids.into_iter().try_for_each(|id| self.remove_queue(id))?;
-        // A topic whose last rule went just before a crash.
-        let mut topics: Vec<_> = self.core.topics.keys().copied().collect();
-        topics.sort_unstable();
-        topics.into_iter().try_for_each(|topic| self.rule_left(topic))
+        self.remove_left_topics()
     }
 
     /// Whether a connection may use a queue.

@@ -1,6 +1,6 @@
 //! The deterministic core: all queue semantics, no I/O, no clock, no chance of its own.
 //!
-//! A [`Turn`] *decides* (`admin`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
+//! A [`Turn`] *decides* (`admin`, `remove`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
 //! journaled and then *applied* (`apply`). Only `apply` changes durable state, and it cannot fail; a replay is `apply`
 //! alone. What must be said to callers is an [`Output`] with the journal position it rests on.
 
@@ -14,8 +14,10 @@ mod hold;
 mod index;
 mod leases;
 mod lifecycle;
+mod line;
 mod queue;
 mod relocate;
+mod remove;
 mod route;
 mod send;
 mod sessions;

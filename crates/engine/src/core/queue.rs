@@ -555,9 +555,10 @@ impl Queue {
                 session.line.pop();
                 continue;
             }
-            ready = place == Place::Ready && session.out == 0 && session.hold == NONE;
+            ready = place == Place::Ready && session.is_free();
             break;
         }
+        session.tidy();
         sessions.set_ready(slot, ready);
         sessions.forget_if_idle(slot);
     }

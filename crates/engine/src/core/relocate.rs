@@ -91,7 +91,8 @@ impl Core {
                     mark(pos, RECORD_BYTES + if whole { size } else { 0 });
                 }
             }
-            let states = q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.state);
+            let states =
+                q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.rare().state);
             states.for_each(|(pos, size)| mark(pos, RECORD_BYTES + u64::from(size)));
         }
     }
@@ -112,7 +113,7 @@ impl Core {
                 }
             }
             for (_, session) in q.sessions.iter().flat_map(|s| s.iter()) {
-                if let Some((at, _)) = session.state.filter(|&(at, _)| is_in(at))
+                if let Some((at, _)) = session.rare().state.filter(|&(at, _)| is_in(at))
                     && found.len() < max
                 {
                     found.push(Resident { at, of: Whose::State(*id, session.id.clone()) });
@@ -187,7 +188,7 @@ impl Turn<'_> {
                 Copied::State(queue, session, state) => {
                     let has = self.core.queues.get(&queue).and_then(|q| {
                         let sessions = q.sessions.as_ref()?;
-                        sessions.at(sessions.find(&session)?)?.state
+                        sessions.at(sessions.find(&session)?)?.rare().state
                     });
                     if has.is_some_and(|(at, _)| at == from) {
                         events.push(Event::State { queue, session, state: Some(state) });

@@ -51,6 +51,19 @@ impl Copies {
     }
 }
 
+/// What a copy has beside its message.
+#[derive(Debug, Default)]
+struct Copy {
+    /// What it is known by.
+    dedup: Option<u128>,
+    /// The topic that makes it.
+    topic: Option<QueueId>,
+    /// Its body stands in this record.
+    body_at: Option<Pos>,
+    /// Its way here, if it was stored before.
+    way: Way,
+}
+
 /// A message on its way into a topic.
 #[derive(Debug)]
 pub(super) struct Publication {
@@ -179,7 +192,8 @@ impl Turn<'_> {
         }
         if self.is_later(&message) {
             let places = smallvec![self.place(topic, &message)];
-            self.commit_sent(places, message, key, Some(topic), None);
+            let copy = Copy { dedup: key, topic: Some(topic), ..Copy::default() };
+            self.commit_sent(places, message, copy);
             return Receipt { seq: Seq(self.last_seq(topic)), duplicate: false, copies: 1 };
         }
         let session = message.session.clone();
@@ -197,15 +211,17 @@ impl Turn<'_> {
         let size = message.size() as u32;
         let mut body_at = None;
         if !places.is_empty() {
-            let pos = self.commit_sent(places, message, key, Some(topic), None);
+            let copy = Copy { dedup: key, topic: Some(topic), ..Copy::default() };
+            let pos = self.commit_sent(places, message, copy);
             body_at = Some(pos);
             for (place, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
                 self.bury_misfit(place, pos, queue, reason, session.clone(), size);
             }
         }
-        for (queue, copy) in copies.changed {
-            let places = smallvec![self.place(queue, &copy)];
-            let pos = self.commit_sent(places, copy, key, Some(topic), body_at);
+        for (queue, message) in copies.changed {
+            let places = smallvec![self.place(queue, &message)];
+            let copy = Copy { dedup: key, topic: Some(topic), body_at, ..Copy::default() };
+            let pos = self.commit_sent(places, message, copy);
             body_at.get_or_insert(pos);
         }
         Receipt { seq: Seq(0), duplicate: false, copies: count }
@@ -242,14 +258,8 @@ impl Turn<'_> {
     }
 
     /// Puts a message into its places. The group must be open.
-    fn commit_sent(
-        &mut self,
-        places: SmallVec<[Placed; 1]>,
-        message: Outgoing,
-        dedup: Option<u128>,
-        topic: Option<QueueId>,
-        body_at: Option<Pos>,
-    ) -> Pos {
+    fn commit_sent(&mut self, places: SmallVec<[Placed; 1]>, message: Outgoing, copy: Copy) -> Pos {
+        let Copy { dedup, topic, body_at, way } = copy;
         let scheduled = self.is_later(&message);
         let size = message.size() as u32;
         let Outgoing { session, head, body, priority, ttl_ms, .. } = message;
@@ -277,6 +287,7 @@ impl Turn<'_> {
             dedup,
             topic,
             body_at,
+            way,
             head,
             body,
             size,
@@ -287,7 +298,7 @@ impl Turn<'_> {
     /// Puts one message into one queue. The group must be open.
     pub(super) fn enter(&mut self, id: QueueId, message: Outgoing, dedup: Option<u128>) -> Seq {
         let place = self.place(id, &message);
-        self.commit_sent(smallvec![place], message, dedup, None, None);
+        self.commit_sent(smallvec![place], message, Copy { dedup, ..Copy::default() });
         Seq(place.seq)
     }
 
@@ -414,9 +425,14 @@ impl Turn<'_> {
             let q = core.queues.get(&queue);
             Placed { queue, seq: q.map_or(0, |q| q.next_seq), due: Timestamp(0) }
         };
-        for (queue, copy) in copies.changed {
+        for (queue, message) in copies.changed {
             let places = smallvec![now_in(self.core, queue)];
-            self.commit_sent(places, copy, None, Some(topic), Some(from));
+            // What was changed on its way is still on its way: else a circle through an action would have no end.
+            let forgets = cfg!(feature = "mutate-forget-way");
+            let way = if forgets { Way::default() } else { kept.way.clone() };
+            let body_at = Some(from);
+            let copy = Copy { dedup: None, topic: Some(topic), body_at, way };
+            self.commit_sent(places, message, copy);
         }
         let now = |queue: QueueId| now_in(self.core, queue);
         let mut places: SmallVec<[Placed; 1]> = copies.plain.iter().map(|&q| now(q)).collect();
@@ -459,7 +475,8 @@ impl Turn<'_> {
                 Address::Queue(name) => self.core.names.get(name),
                 Address::Topic(name) => self.core.topic_names.get(name),
             };
-            let seqs = q.ready_batch(FORWARD_MAX, limits::DELIVERY_BYTES_MAX, self.now.0);
+            let most = self.away_max().min(FORWARD_MAX);
+            let seqs = q.ready_batch(most, limits::DELIVERY_BYTES_MAX, self.now.0);
             if seqs.is_empty() {
                 return;
             }

@@ -1,14 +1,15 @@
 //! The sessions of a queue: who holds them, what waits in them, which are ready.
 //!
 //! Only sessions with messages, a hold or a state are here; any other costs nothing. The ready ring is an intrusive
-//! list: accept-next and becoming ready are O(1) with millions of sessions.
-
-use std::collections::VecDeque;
+//! list: accept-next and becoming ready are O(1) with millions of sessions. What is looked at for every message
+//! stands together and needs no memory elsewhere while the line is short; the rest is boxed.
 
 use hashbrown::HashTable;
 use malote_model::SessionId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::line::Line;
+use crate::command::ConsumerId;
 use crate::journal::Pos;
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -21,103 +22,74 @@ pub(super) struct Session {
     pub line: Line,
     /// Where the holder's delivery goes on.
     pub cursor: u64,
+    /// A decision about this session rests on the journal up to here.
+    pub rests_on: Pos,
     /// Messages out.
     pub out: u32,
+    prev: u32,
+    next: u32,
+    in_ring: bool,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few sessions have.
+#[derive(Debug)]
+pub(super) struct Rare {
     /// Slot of the explicit hold.
     pub hold: u32,
     /// Consumers that the holder attached, first come, first served.
-    pub consumers: Vec<crate::command::ConsumerId>,
+    pub consumers: Vec<ConsumerId>,
     /// Where the state is stored, and its size.
     pub state: Option<(Pos, u32)>,
     /// Messages set aside or parked: they keep the session known.
     pub aside: u32,
-    /// A decision about this session rests on the journal up to here.
-    pub rests_on: Pos,
-    prev: u32,
-    next: u32,
-    in_ring: bool,
 }
 
-/// Sequences in ascending order: four bytes each while they are near to one another.
-#[derive(Debug)]
-pub(super) enum Line {
-    Near { base: u64, seqs: VecDeque<u32> },
-    Far(VecDeque<u64>),
-}
+static NOTHING_RARE: Rare = Rare { hold: NONE, consumers: Vec::new(), state: None, aside: 0 };
 
-impl Default for Line {
-    fn default() -> Self {
-        Self::Near { base: 0, seqs: VecDeque::new() }
+impl Rare {
+    fn is_nothing(&self) -> bool {
+        let Self { hold, consumers, state, aside } = self;
+        *hold == NONE && consumers.is_empty() && state.is_none() && *aside == 0
     }
 }
 
-impl Line {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Near { seqs, .. } => seqs.len(),
-            Self::Far(seqs) => seqs.len(),
+impl Session {
+    pub(super) fn rare(&self) -> &Rare {
+        self.rare.as_deref().unwrap_or(&NOTHING_RARE)
+    }
+
+    /// To be changed. A session that has nothing rare in the end gives the box back when it is refreshed.
+    pub(super) fn rare_mut(&mut self) -> &mut Rare {
+        let (consumers, state) = (Vec::new(), None);
+        self.rare.get_or_insert_with(|| Box::new(Rare { hold: NONE, consumers, state, aside: 0 }))
+    }
+
+    /// One message less that is set aside or parked.
+    pub(super) fn less_aside(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.aside = rare.aside.saturating_sub(1);
         }
     }
 
-    pub(super) fn get(&self, i: usize) -> Option<u64> {
-        match self {
-            Self::Near { base, seqs } => seqs.get(i).map(|&d| base + u64::from(d)),
-            Self::Far(seqs) => seqs.get(i).copied(),
-        }
+    /// Nobody but the line keeps it busy: no hold, and nothing out.
+    pub(super) fn is_free(&self) -> bool {
+        self.out == 0 && self.rare().hold == NONE
     }
 
-    pub(super) fn first(&self) -> Option<u64> {
-        self.get(0)
+    pub(super) fn tidy(&mut self) {
+        self.rare.take_if(|rare| rare.is_nothing());
     }
+}
 
-    pub(super) fn pop(&mut self) {
-        match self {
-            Self::Near { seqs, .. } => drop(seqs.pop_front()),
-            Self::Far(seqs) => drop(seqs.pop_front()),
-        }
-        if self.len() == 0 {
-            *self = Self::default();
-        }
-    }
+/// Sessions that stand together in memory: as many as make the allocation a good one.
+const CHUNK: usize = (32 << 10) / size_of::<Option<Session>>();
 
-    /// The place of the first at or after `seq`.
-    pub(super) fn place(&self, seq: u64) -> usize {
-        match self {
-            Self::Near { base, seqs } => seqs.partition_point(|&d| base + u64::from(d) < seq),
-            Self::Far(seqs) => seqs.partition_point(|&s| s < seq),
-        }
-    }
-
-    /// Puts a sequence in its place; mostly that is the end. One that is there already stays.
-    pub(super) fn insert(&mut self, seq: u64) {
-        if let Self::Near { base, seqs } = self {
-            if seqs.is_empty() {
-                *base = seq;
-            }
-            let near = seq.checked_sub(*base).and_then(|d| u32::try_from(d).ok());
-            match near {
-                Some(d) if seqs.back().is_none_or(|&last| last < d) => seqs.push_back(d),
-                Some(d) => {
-                    if let Err(at) = seqs.binary_search(&d) {
-                        seqs.insert(at, d);
-                    }
-                }
-                None => {
-                    let far = seqs.iter().map(|&d| *base + u64::from(d)).collect();
-                    *self = Self::Far(far);
-                    self.insert(seq);
-                }
-            }
-        } else if let Self::Far(seqs) = self
-            && let Err(at) = seqs.binary_search(&seq)
-        {
-            seqs.insert(at, seq);
-        }
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        (0..self.len()).filter_map(|i| self.get(i))
-    }
+/// Slots of sessions. A chunk in which nobody is left takes no memory.
+#[derive(Debug, Default)]
+struct Chunk {
+    sessions: Vec<Option<Session>>,
+    count: u32,
 }
 
 /// The sessions of one queue.
@@ -125,7 +97,9 @@ impl Line {
 pub(super) struct Sessions {
     /// Slots with 32 bits of their ids' hashes, so that neither growing nor a near miss touches a session.
     table: HashTable<(u32, u32)>,
-    slots: Vec<Option<Box<Session>>>,
+    chunks: Vec<Chunk>,
+    /// How many slots there are, with a session or without.
+    slots: u32,
     free: Vec<u32>,
     hash_seed: u64,
     head: u32,
@@ -135,8 +109,8 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(hash_seed: u64) -> Self {
-        let (table, slots, free) = (HashTable::new(), Vec::new(), Vec::new());
-        Self { table, slots, free, hash_seed, head: NONE, tail: NONE, ready: 0 }
+        let (table, chunks, free) = (HashTable::new(), Vec::new(), Vec::new());
+        Self { table, chunks, slots: 0, free, hash_seed, head: NONE, tail: NONE, ready: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -145,7 +119,7 @@ impl Sessions {
 
     /// How many slots there are, with a session or without.
     pub(super) fn slots(&self) -> u32 {
-        self.slots.len() as u32
+        self.slots
     }
 
     /// Sessions with work that nobody holds.
@@ -158,68 +132,93 @@ impl Sessions {
     }
 
     pub(super) fn find(&self, id: &SessionId) -> Option<u32> {
-        let hash = self.hash(id.as_str());
+        self.find_hashed(id, self.hash(id.as_str()))
+    }
+
+    fn find_hashed(&self, id: &SessionId, hash: u32) -> Option<u32> {
         let is_it =
             |&(have, slot): &(u32, u32)| have == hash && self.at(slot).is_some_and(|s| s.id == *id);
         self.table.find(spread(hash), is_it).map(|&(_, slot)| slot)
     }
 
     pub(super) fn find_or_add(&mut self, id: &SessionId) -> u32 {
-        if let Some(slot) = self.find(id) {
+        let hash = self.hash(id.as_str());
+        if let Some(slot) = self.find_hashed(id, hash) {
             return slot;
         }
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.slots.push(None);
-                self.slots.len() as u32 - 1
-            }
-        };
-        self.put(slot, id);
+        let slot = self.free.pop().unwrap_or(self.slots);
+        self.put(slot, id, hash);
         slot
+    }
+
+    /// Room for sessions of a snapshot.
+    pub(super) fn expect(&mut self, sessions: usize) {
+        self.table.reserve(sessions, |&(hash, _)| spread(hash));
     }
 
     /// Puts a session of a snapshot into the slot after the last; none if it is there already.
     pub(super) fn add_last(&mut self, id: &SessionId) -> Option<&mut Session> {
-        if self.find(id).is_some() {
+        let hash = self.hash(id.as_str());
+        if self.find_hashed(id, hash).is_some() {
             return None;
         }
-        let slot = self.slots.len() as u32;
-        self.slots.push(None);
-        self.put(slot, id);
+        let slot = self.slots;
+        self.put(slot, id, hash);
         self.at_mut(slot)
     }
 
-    fn put(&mut self, slot: u32, id: &SessionId) {
+    fn put(&mut self, slot: u32, id: &SessionId, hash: u32) {
         let session = Session {
             id: id.clone(),
             line: Line::default(),
             cursor: 0,
-            out: 0,
-            hold: NONE,
-            consumers: Vec::new(),
-            state: None,
-            aside: 0,
             rests_on: Pos::ZERO,
+            out: 0,
             prev: NONE,
             next: NONE,
             in_ring: false,
+            rare: None,
         };
-        self.slots[slot as usize] = Some(Box::new(session));
-        let hash = self.hash(id.as_str());
+        self.slots = self.slots.max(slot + 1);
+        let at = slot as usize;
+        if self.chunks.len() <= at / CHUNK {
+            self.chunks.resize_with(at / CHUNK + 1, Chunk::default);
+        }
+        let chunk = &mut self.chunks[at / CHUNK];
+        if chunk.sessions.is_empty() {
+            chunk.sessions.resize_with(CHUNK, || None);
+        }
+        chunk.sessions[at % CHUNK] = Some(session);
+        chunk.count += 1;
         self.table.insert_unique(spread(hash), (hash, slot), |&(hash, _)| spread(hash));
     }
 
+    fn take(&mut self, slot: u32) -> Option<Session> {
+        let at = slot as usize;
+        let chunk = self.chunks.get_mut(at / CHUNK)?;
+        let taken = chunk.sessions.get_mut(at % CHUNK)?.take()?;
+        chunk.count -= 1;
+        if chunk.count == 0 {
+            *chunk = Chunk::default();
+        }
+        Some(taken)
+    }
+
     pub(super) fn at(&self, slot: u32) -> Option<&Session> {
-        self.slots.get(slot as usize)?.as_deref()
+        let at = slot as usize;
+        self.chunks.get(at / CHUNK)?.sessions.get(at % CHUNK)?.as_ref()
     }
 
     pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Session> {
-        self.slots.get_mut(slot as usize)?.as_deref_mut()
+        let at = slot as usize;
+        self.chunks.get_mut(at / CHUNK)?.sessions.get_mut(at % CHUNK)?.as_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Session)> {
-        self.slots.iter().enumerate().filter_map(|(slot, s)| Some((slot as u32, s.as_deref()?)))
+        self.chunks.iter().enumerate().flat_map(|(nth, chunk)| {
+            let each = chunk.sessions.iter().enumerate();
+            each.filter_map(move |(at, s)| Some(((nth * CHUNK + at) as u32, s.as_ref()?)))
+        })
     }
 
     /// Forgets a session that has no messages, no hold and no state.
@@ -227,14 +226,12 @@ impl Sessions {
         let Some(session) = self.at(slot) else { return };
         if session.line.len() > 0
             || session.out > 0
-            || session.hold != NONE
-            || session.state.is_some()
-            || session.aside > 0
+            || session.rare.as_ref().is_some_and(|rare| !rare.is_nothing())
         {
             return;
         }
         self.set_ready(slot, false);
-        let Some(session) = self.slots[slot as usize].take() else { return };
+        let Some(session) = self.take(slot) else { return };
         let hash = self.hash(session.id.as_str());
         if let Ok(entry) = self.table.find_entry(spread(hash), |&(_, have)| have == slot) {
             entry.remove();
@@ -322,12 +319,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_holds_far_sequences_too() {
-        let mut line = Line::default();
-        for seq in [10, 5, 12, 10, 1 << 40, 11] {
-            line.insert(seq);
+    fn a_session_is_small_and_an_empty_chunk_takes_nothing() {
+        assert!(size_of::<Option<Session>>() <= 112, "{}", size_of::<Option<Session>>());
+        let mut sessions = Sessions::new(1);
+        let slots: Vec<u32> = (0..3 * CHUNK as u32).map(|n| sessions.find_or_add(&id(n))).collect();
+        for &slot in &slots[CHUNK..] {
+            sessions.forget_if_idle(slot);
         }
-        assert_eq!(line.iter().collect::<Vec<_>>(), [5, 10, 11, 12, 1 << 40]);
-        assert_eq!(line.place(11), 2);
+        assert_eq!(sessions.chunks[1].sessions.capacity(), 0);
+        assert_eq!((sessions.len(), sessions.iter().count()), (CHUNK, CHUNK));
+        // The last slot that became free is the first to be used again.
+        assert_eq!(sessions.find_or_add(&id(7_000_000)), slots[3 * CHUNK - 1]);
     }
 }

@@ -21,6 +21,9 @@ use crate::journal::{Pos, Replay};
 
 const VERSION: u8 = 2;
 
+/// Bytes that a session takes at least: nine numbers and an id.
+const SESSION_BYTES_MIN: usize = 10;
+
 impl Replay for Core {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
         let restored =
@@ -215,10 +218,10 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
         out.put_str(s.id.as_str());
         out.put_var(s.cursor);
         out.put_var(u64::from(s.out));
-        out.put_var(u64::from(s.hold));
-        out.put_var(u64::from(s.aside));
-        out.put_pos(s.state.map_or(Pos::ZERO, |(pos, _)| pos));
-        out.put_var(s.state.map_or(0, |(_, bytes)| u64::from(bytes)));
+        out.put_var(u64::from(s.rare().hold));
+        out.put_var(u64::from(s.rare().aside));
+        out.put_pos(s.rare().state.map_or(Pos::ZERO, |(pos, _)| pos));
+        out.put_var(s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)));
         out.put_var(s.line.len() as u64);
         let mut last = 0;
         for seq in s.line.iter() {
@@ -291,7 +294,11 @@ fn read_queue(
         q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
     }
     if q.seen.is_some() {
-        q.seen = Some(Box::new(Seen::restore(r)?));
+        let seen = Seen::restore(r)?;
+        q.seen = Some(Box::new(match cfg!(feature = "mutate-forget-keys") {
+            true => Seen::default(),
+            false => seen,
+        }));
     }
     for _ in 0..r.count()? {
         let (seq, touched) = (r.var()?, read_touched(r)?);
@@ -301,8 +308,15 @@ fn read_queue(
         }
     }
     q.restore_order();
-    let mut ranks = Ranks(Vec::new());
-    for _ in 0..r.count()? {
+    let count = r.count()?;
+    if count > r.rest().len() / SESSION_BYTES_MIN {
+        return Err(Truncated);
+    }
+    if let Some(sessions) = &mut q.sessions {
+        sessions.expect(count);
+    }
+    let mut ranks = Ranks(Vec::with_capacity(count));
+    for _ in 0..count {
         let slot = r.var32()?;
         if ranks.0.last().is_some_and(|&last| slot <= last) {
             return Err(Truncated);
@@ -313,10 +327,15 @@ fn read_queue(
         let (state_at, state_bytes) = (r.pos()?, r.var32()?);
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
         let s = sessions.add_last(&id).ok_or(Truncated)?;
-        (s.cursor, s.out, s.hold, s.aside) = (cursor, out, hold, aside);
-        s.state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
-        let mut last = 0_u64;
-        for _ in 0..r.count()? {
+        (s.cursor, s.out) = (cursor, out);
+        let state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
+        if hold != NONE || aside > 0 || state.is_some() {
+            let rare = s.rare_mut();
+            (rare.hold, rare.aside, rare.state) = (hold, aside, state);
+        }
+        let (mut last, length) = (0_u64, r.count()?);
+        s.line.expect(length);
+        for _ in 0..length {
             last = last.checked_add(r.var()?).ok_or(Truncated)?;
             s.line.insert(last);
         }

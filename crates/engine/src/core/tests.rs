@@ -3,6 +3,7 @@
 
 mod found;
 mod limits;
+mod onward;
 mod plain;
 mod room;
 mod sessions;

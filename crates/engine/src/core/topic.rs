@@ -122,6 +122,11 @@ impl Topic {
             unreadable: BTreeSet::new(),
         }
     }
+
+    /// Whether it goes when its last rule does.
+    pub(super) fn goes_with_last(&self) -> bool {
+        self.spec.auto_delete && self.had_rule
+    }
 }
 
 impl Turn<'_> {
@@ -163,26 +168,6 @@ impl Turn<'_> {
         let (id, _) = self.core.topic(name)?;
         self.remove_topic(id)?;
         Ok(Some((Reply::Done, Needs::Durable)))
-    }
-
-    fn remove_topic(&mut self, id: QueueId) -> Result<(), Refusal> {
-        let Some(topic) = self.core.topics.get(&id) else { return Ok(()) };
-        let is_own = |queue: &&QueueId| {
-            let name = self.core.queues.get(*queue).map(|q| &q.name);
-            name.and_then(|name| name.subscription_of()).is_some_and(|(of, _)| of == topic.name)
-        };
-        // Also those without any rule: they are found by name.
-        let prefix = format!("{}/", topic.name);
-        let named = self.core.names.range(QueueName::inbox(&topic.name)..);
-        let named = named.take_while(|(name, _)| name.as_str().starts_with(&prefix));
-        let subscriptions: Vec<_> = named.map(|(_, id)| id).filter(is_own).copied().collect();
-        for queue in subscriptions {
-            self.remove_queue(queue)?;
-        }
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::TopicDeleted { topic: id }, false);
-        self.end();
-        Ok(())
     }
 
     /// Makes a subscription: a queue, and rules that lead to it, at once. One that exists keeps its rules.
@@ -309,20 +294,8 @@ impl Turn<'_> {
                 rule: rule.to_owned(),
             });
         }
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Unbound { topic, queue, rule: rule.to_owned() }, false);
-        self.end();
-        self.rule_left(topic)?;
+        self.remove_rule(topic, queue, rule)?;
         Ok(Some((Reply::Done, Needs::Durable)))
-    }
-
-    /// A topic may go with its last rule.
-    pub(super) fn rule_left(&mut self, topic: QueueId) -> Result<(), Refusal> {
-        let last = |t: &Topic| t.spec.auto_delete && t.had_rule && t.router.is_empty();
-        if self.core.topics.get(&topic).is_some_and(|t| last(t)) {
-            self.remove_topic(topic)?;
-        }
-        Ok(())
     }
 
     pub(super) fn describe_topic(&self, name: &TopicName) -> Decided {

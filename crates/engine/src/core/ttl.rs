@@ -90,7 +90,7 @@ impl Turn<'_> {
     }
 
     /// So many may go in one group.
-    fn away_max(&self) -> usize {
+    pub(super) fn away_max(&self) -> usize {
         (self.log.group_bytes_max() / FRAME_ROOM).saturating_sub(2).clamp(1, EXPIRE_MAX)
     }
 

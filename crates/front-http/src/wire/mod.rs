@@ -15,7 +15,8 @@ pub mod spec;
 pub mod text;
 pub mod topic;
 pub mod transaction;
-pub mod value;
+
+pub use malote_wire_native::value;
 
 /// How a native connection writes its frames; HTTP is always JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

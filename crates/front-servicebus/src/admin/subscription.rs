@@ -43,8 +43,15 @@ pub(super) async fn find(
     }
 }
 
-pub(super) async fn get(call: &Call<'_>, topic: &str, name: &str) -> Answer<Option<Entry>> {
-    Ok(find(call, topic, name).await?.map(|facts| entry(call, &facts)))
+pub(super) async fn get(call: &Call<'_>, topic: &str, name: &str) -> Answer<Entry> {
+    let found = find(call, topic, name).await?;
+    let found = found.ok_or_else(|| missing(topic, name))?;
+    Ok(entry(call, &found))
+}
+
+/// What is said of a subscription that is not there.
+pub(super) fn missing(topic: &str, name: &str) -> AdminError {
+    AdminError::not_found(format_args!("{topic}/Subscriptions/{name}"))
 }
 
 /// The topic of a request that needs one.

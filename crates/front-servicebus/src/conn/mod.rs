@@ -124,9 +124,10 @@ impl Conn {
     }
 
     /// Begins something. It is handed to the engine before anything else is looked at, so that what comes in order
-    /// happens in order; the answer may take its time.
+    /// happens in order; the answer may take its time. The runtime's budget must not come between: it would let what
+    /// is over budget be passed by what comes after it.
     fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
-        let mut work: Work = Box::pin(work);
+        let mut work: Work = Box::pin(tokio::task::unconstrained(work));
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => self.ready.push_back(done),
             Poll::Pending => self.work.push(work),

@@ -6,7 +6,7 @@ use super::queues::{LOOK, lay_over};
 use super::spec;
 use crate::Sqs;
 use crate::listen::Call;
-use crate::refusal::{Code, SqsError};
+use crate::refusal::SqsError;
 use crate::wire::name;
 use crate::wire::shapes::{AttributesOut, GetAttributesIn, Nothing, SetAttributesIn};
 
@@ -33,10 +33,6 @@ pub async fn set(sqs: &Sqs, call: &Call, asked: SetAttributesIn) -> Result<Nothi
     let attributes = asked.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
     let _alone = sqs.0.changing.lock().await;
     let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
-    if attributes.contains_key("FifoQueue") && !found.fifo() {
-        let text = "Unknown Attribute FifoQueue.";
-        return Err(SqsError::new(Code::InvalidAttributeName, text));
-    }
     let mut changed = found.facts.spec;
     lay_over(sqs, call, &mut changed, &found.shown, &attributes).await?;
     spec::touch(&mut changed, sqs.0.engine.now());

@@ -17,6 +17,24 @@ const POLICY: &str = "sqs:Policy";
 /// Statements of one policy.
 const STATEMENTS_MAX: usize = 20;
 
+/// Actions of one statement.
+const ACTIONS_MAX: usize = 7;
+/// Actions that no permission gives to others.
+const OF_THE_OWNER: [&str; 12] = [
+    "AddPermission",
+    "CancelMessageMoveTask",
+    "CreateQueue",
+    "DeleteQueue",
+    "ListMessageMoveTasks",
+    "ListQueues",
+    "ListQueueTags",
+    "RemovePermission",
+    "SetQueueAttributes",
+    "StartMessageMoveTask",
+    "TagQueue",
+    "UntagQueue",
+];
+
 /// Changes the specification of a queue, alone.
 async fn change(
     sqs: &Sqs,
@@ -34,13 +52,21 @@ async fn change(
 
 /// `TagQueue`.
 pub async fn tag(sqs: &Sqs, call: &Call, asked: TagIn) -> Result<Nothing, SqsError> {
-    let tags = asked.tags.ok_or_else(|| SqsError::missing("Tags"))?;
-    change(sqs, call, asked.queue_url.as_deref(), |spec, _| spec::add_tags(spec, &tags)).await
+    let tags =
+        asked.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| SqsError::missing("Tags"))?;
+    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| {
+        spec::add_tags(spec, shown, &tags)
+    })
+    .await
 }
 
 /// `UntagQueue`.
 pub async fn untag(sqs: &Sqs, call: &Call, asked: UntagIn) -> Result<Nothing, SqsError> {
     let keys = asked.tag_keys.ok_or_else(|| SqsError::missing("TagKeys"))?;
+    if keys.is_empty() {
+        let text = "Tag keys must be between 1 and 128 characters in length.";
+        return Err(SqsError::new(Code::InvalidParameterValue, text));
+    }
     change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
         spec::remove_tags(spec, &keys);
         Ok(())
@@ -71,10 +97,21 @@ pub async fn add_permission(
     asked: AddPermissionIn,
 ) -> Result<Nothing, SqsError> {
     let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
-    let accounts = asked.accounts.filter(|all| !all.is_empty());
-    let accounts = accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
+    let accounts = asked.accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
     let actions =
         asked.actions.filter(|all| !all.is_empty()).ok_or_else(|| SqsError::missing("Actions"))?;
+    if accounts.is_empty() {
+        return Err(SqsError::invalid("[]", "PrincipalId", "Unable to verify."));
+    }
+    if actions.len() > ACTIONS_MAX {
+        let n = actions.len();
+        let text = format!("{n} Actions were found, maximum allowed is {ACTIONS_MAX}.");
+        return Err(SqsError::new(Code::OverLimit, text));
+    }
+    if let Some(own) = actions.iter().find(|action| OF_THE_OWNER.contains(&action.as_str())) {
+        let reason = "Only the queue owner is allowed to invoke this action.";
+        return Err(SqsError::invalid(format!("SQS:{own}"), "ActionName", reason));
+    }
     change(sqs, call, asked.queue_url.as_deref(), |spec, shown| {
         let arn = call.place.arn(shown);
         let fresh = || json!({ "Version": "2008-10-17", "Id": format!("{arn}/SQSDefaultPolicy"), "Statement": [] });

@@ -26,6 +26,7 @@ pub async fn lay_over(
 ) -> Result<(), SqsError> {
     for (name, text) in attributes {
         let target = match name.as_str() {
+            "RedrivePolicy" if spec::keep_own_redrive(base, source, text)? => continue,
             "RedrivePolicy" => dead_letter_target(sqs, call, base, source, text).await?,
             _ => None,
         };
@@ -97,7 +98,7 @@ pub async fn create(sqs: &Sqs, call: &Call, asked: CreateQueueIn) -> Result<Queu
         Err(error) if error.code == Code::QueueDoesNotExist => {
             let mut fresh = spec::fresh(named_fifo);
             lay_over(sqs, call, &mut fresh, &shown, &attributes).await?;
-            spec::add_tags(&mut fresh, &tags)?;
+            spec::add_tags(&mut fresh, &shown, &tags)?;
             sqs.0.engine.declare(queue.clone(), fresh).await?;
             tracing::info!(%queue, front = "sqs", "queue created");
             Ok(url)
@@ -160,7 +161,7 @@ pub async fn delete(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, S
     Ok(Nothing {})
 }
 
-/// `PurgeQueue`, once a minute.
+/// `PurgeQueue`, once a minute unless the operator chose another pause.
 pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, SqsError> {
     let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
     let now = sqs.0.engine.now();
@@ -168,8 +169,10 @@ pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, Sq
         let mut purges = sqs.0.purges.lock();
         if purges.get(found.name(), now).is_some() {
             let shown = &found.shown;
-            let text =
-                format!("Only one PurgeQueue operation on {shown} is allowed every 60 seconds.");
+            let pause_s = sqs.0.settings.purge_pause.as_secs_f64().ceil();
+            let text = format!(
+                "Only one PurgeQueue operation on {shown} is allowed every {pause_s} seconds."
+            );
             return Err(SqsError::new(Code::PurgeQueueInProgress, text));
         }
         purges.put(found.name().clone(), (), now);

@@ -9,10 +9,9 @@ use crate::Sqs;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
 use crate::wire::attribute::{self, Attribute, Attributes, BODY_ENCODING, TRACE_HEADER};
+use crate::wire::body::{self, Shown};
 use crate::wire::handle::Handle;
 use crate::wire::shapes::{MessageOut, MessagesOut, ReceiveIn, Texts};
-
-use base64::Engine as _;
 
 /// Messages of one queue that may be out at once.
 const IN_FLIGHT_MAX: u64 = 120_000;
@@ -63,14 +62,9 @@ impl Wanted {
 
     fn own(&self, name: &str) -> bool {
         self.own.iter().any(|wanted| {
-            wanted == "All"
+            matches!(wanted.as_str(), "All" | "*")
                 || wanted == name
-                || wanted.strip_suffix(".*").is_some_and(|prefix| {
-                    prefix.is_empty()
-                        || name
-                            .strip_prefix(prefix)
-                            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-                })
+                || wanted.strip_suffix(".*").is_some_and(|prefix| name.starts_with(prefix))
         })
     }
 }
@@ -199,18 +193,15 @@ fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wante
     let message = &given.stored.message;
     let first = first_receive(sqs, queue, given);
     let mut own: Attributes = attribute::of_message(message);
-    let body = match std::str::from_utf8(&message.body.bytes) {
-        Ok(text) if text.chars().all(attribute::is_allowed) => text.to_owned(),
-        _ => {
-            let encoding = Attribute {
-                data_type: "String".into(),
-                string_value: Some("base64".into()),
-                binary_value: None,
-            };
-            own.insert(BODY_ENCODING.into(), encoding);
-            base64::engine::general_purpose::STANDARD.encode(&message.body.bytes)
-        }
-    };
+    let Shown { text: body, base64 } = body::shown(&message.body);
+    if base64 {
+        let encoding = Attribute {
+            data_type: "String".into(),
+            string_value: Some("base64".into()),
+            binary_value: None,
+        };
+        own.insert(BODY_ENCODING.into(), encoding);
+    }
     own.retain(|name, _| wanted.own(name));
     let mut attributes = Texts::new();
     let mut tell = |name: &str, text: Option<String>| {
@@ -227,7 +218,9 @@ fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wante
     let sender = message.user_id.clone().unwrap_or_else(|| call.place.account.clone());
     tell("SenderId", Some(sender));
     tell("SentTimestamp", Some(sent_at.to_string()));
-    tell("ApproximateReceiveCount", Some(given.receives.to_string()));
+    // A dead letter was received before it became one.
+    let receives = given.receives.saturating_add(dead.map_or(0, |dead| dead.receives));
+    tell("ApproximateReceiveCount", Some(receives.to_string()));
     tell("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
     tell("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
     // Whoever said no id was told apart by the message's own.

@@ -14,8 +14,8 @@ use crate::sign::hex;
 use crate::wire::attribute::{self, TRACE_HEADER};
 use crate::wire::shapes::{BatchOut, SendBatchIn, SendIn, SentOut};
 
-/// What every sequence number is larger by: they have twenty digits.
-const SEQUENCE_BASE: u64 = 10_000_000_000_000_000_000;
+/// What every sequence number is larger by: they have twenty digits, and none of them looks like an account.
+const SEQUENCE_BASE: u64 = 11_849_496_460_467_696_128;
 
 /// A sequence number as FIFO queues show it.
 pub fn sequence_number(seq: u64) -> String {
@@ -128,6 +128,9 @@ fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result
             }
         }
     }
+    if let Some(trace) = call.trace.as_deref().filter(|_| system.is_empty()) {
+        message.properties.set(TRACE_HEADER, Value::String(trace.to_owned()));
+    }
     attribute::into_message(&attributes, &mut message);
     if queue.fifo() {
         let by_content = || hex(&Sha256::digest(body.as_bytes()));
@@ -210,7 +213,12 @@ pub async fn send_batch(
         return Err(SqsError::new(Code::BatchRequestTooLong, text));
     }
     if queue.fifo() {
-        entries.iter().try_for_each(|entry| check_kind(entry, &queue))?;
+        // What is missing in one entry is a wrong value of the batch.
+        let of_batch = |error: SqsError| match error.code {
+            Code::MissingParameter => SqsError { code: Code::InvalidParameterValue, ..error },
+            _ => error,
+        };
+        entries.iter().try_for_each(|entry| check_kind(entry, &queue)).map_err(of_batch)?;
     }
     let (mut good, mut good_ids, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for (id, entry) in ids.into_iter().zip(entries) {

@@ -13,6 +13,8 @@ use crate::wire::shapes::Texts;
 
 const LABEL: &str = "sqs:";
 const TAG: &str = "sqs:tag:";
+/// How often a queue that names itself for its dead letters said that messages may be received.
+const OWN_REDRIVE: &str = "sqs:own-redrive";
 const LAST_MODIFIED: &str = "sqs:LastModifiedTimestamp";
 /// The largest message of the service.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -77,6 +79,10 @@ fn wrong(name: &str) -> SqsError {
     SqsError::new(Code::InvalidAttributeValue, format!("Invalid value for the parameter {name}."))
 }
 
+fn unknown(name: &str) -> SqsError {
+    SqsError::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
+}
+
 fn number(name: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, SqsError> {
     text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| wrong(name))
 }
@@ -127,6 +133,18 @@ impl Redrive {
     }
 }
 
+/// A queue may name itself for its dead letters. They stay where they are, so nothing is done but to keep the policy;
+/// says whether this was one.
+pub fn keep_own_redrive(spec: &mut QueueSpec, own: &str, text: &str) -> Result<bool, SqsError> {
+    spec.labels.remove(OWN_REDRIVE);
+    let Some(redrive) = Redrive::parse(text)?.filter(|redrive| redrive.target == own) else {
+        return Ok(false);
+    };
+    (spec.receives_max, spec.dead_letter) = (None, DeadLetterTarget::Own);
+    spec.labels.insert(OWN_REDRIVE.into(), redrive.receives_max.to_string());
+    Ok(true)
+}
+
 /// Lays one attribute over a queue. A redrive policy's target must have been found: its name in the engine is
 /// `dead_letter`.
 pub fn apply(
@@ -155,8 +173,11 @@ pub fn apply(
             label(spec);
         }
         "KmsDataKeyReusePeriodSeconds" => {
-            number(name, text, 60..=86_400)?;
-            label(spec);
+            // Its default is what it is when nothing is said.
+            match number(name, text, 60..=86_400)? {
+                300 => drop(spec.labels.remove(&format!("{LABEL}{name}"))),
+                _ => label(spec),
+            }
         }
         "SqsManagedSseEnabled" => {
             truth(name, text)?;
@@ -184,18 +205,17 @@ pub fn apply(
             }
             (None, _) => (spec.receives_max, spec.dead_letter) = (None, DeadLetterTarget::Own),
         },
-        "FifoQueue" => {
-            if truth(name, text)? != fifo {
-                return Err(wrong(name));
-            }
+        "DeduplicationScope" | "FifoThroughputLimit" if !fifo => {
+            let text = format!("You can specify the {name} only when FifoQueue is set to true.");
+            return Err(SqsError::new(Code::InvalidAttributeName, text));
         }
-        "ContentBasedDeduplication" | "DeduplicationScope" | "FifoThroughputLimit" if !fifo => {
-            let text = "You can specify the attribute only when FifoQueue is set to true.";
-            return Err(SqsError::new(
-                Code::InvalidAttributeName,
-                format!("Unknown Attribute {name}. {text}"),
-            ));
+        "FifoQueue" | "ContentBasedDeduplication" if !fifo => return Err(unknown(name)),
+        // It was made so: nothing changes that.
+        "FifoQueue" if !truth(name, text)? => {
+            let text = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.";
+            return Err(SqsError::new(Code::InvalidAttributeValue, text));
         }
+        "FifoQueue" => {}
         "ContentBasedDeduplication" => dedup(spec).content = truth(name, text)?,
         "DeduplicationScope" => {
             dedup(spec).per_session = match text {
@@ -210,12 +230,7 @@ pub fn apply(
             }
             label(spec);
         }
-        _ => {
-            return Err(SqsError::new(
-                Code::InvalidAttributeName,
-                format!("Unknown Attribute {name}."),
-            ));
-        }
+        _ => return Err(unknown(name)),
     }
     Ok(())
 }
@@ -318,6 +333,10 @@ pub fn shown(facts: &QueueFacts, shown_as: &str, place: &Place) -> Texts {
             json!({ "deadLetterTargetArn": place.arn(target.as_str()), "maxReceiveCount": max });
         all.push(("RedrivePolicy", policy.to_string()));
     }
+    if let Some(max) = spec.labels.get(OWN_REDRIVE).and_then(|max| max.parse::<u32>().ok()) {
+        let policy = json!({ "deadLetterTargetArn": place.arn(shown_as), "maxReceiveCount": max });
+        all.push(("RedrivePolicy", policy.to_string()));
+    }
     if spec.sessions.required() {
         let dedup = spec.dedup;
         let per_group = dedup.is_some_and(|dedup| dedup.per_session);
@@ -344,7 +363,7 @@ pub fn tags(spec: &QueueSpec) -> Texts {
 }
 
 /// Lays tags over a queue's.
-pub fn add_tags(spec: &mut QueueSpec, tags: &Texts) -> Result<(), SqsError> {
+pub fn add_tags(spec: &mut QueueSpec, queue: &str, tags: &Texts) -> Result<(), SqsError> {
     let invalid = |text: &str| Err(SqsError::new(Code::InvalidParameterValue, text));
     for (key, value) in tags {
         if key.is_empty()
@@ -359,7 +378,7 @@ pub fn add_tags(spec: &mut QueueSpec, tags: &Texts) -> Result<(), SqsError> {
         spec.labels.insert(format!("{TAG}{key}"), value.clone());
     }
     if self::tags(spec).len() > 50 {
-        return invalid("Too many tags added for queue. Maximum allowed: 50.");
+        return invalid(&format!("Too many tags added for queue {queue}."));
     }
     Ok(())
 }

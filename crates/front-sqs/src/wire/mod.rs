@@ -1,6 +1,7 @@
 //! Bytes to typed requests and back, in both protocols. No engine in here.
 
 pub mod attribute;
+pub mod body;
 pub mod cbor;
 pub mod handle;
 pub mod name;
@@ -83,6 +84,9 @@ impl Protocol {
                     response.headers_mut().insert("x-amzn-query-error", value);
                 }
                 response
+            }
+            Self::Query if *code == Code::NoOperation => {
+                self.response(status, xml::UNKNOWN_OPERATION.into(), request_id)
             }
             Self::Query | Self::MemberQuery => {
                 // The older protocol names its version here; some tools look for the whole sentence.

@@ -4,16 +4,22 @@ use serde_json::Value;
 
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 
+/// What a request without an action is told: the one error without the usual envelope.
+pub const UNKNOWN_OPERATION: &str = "<?xml version=\"1.0\"?><UnknownOperationException/>";
+
 /// A result in its envelope.
 pub fn answer(action: &str, result: &Value, request_id: &str) -> String {
     let mut out = format!("<?xml version=\"1.0\"?><{action}Response xmlns=\"{NAMESPACE}\">");
     // An action without a result has no element for it; a receive that found nothing has an empty one.
     if has_result(action) {
-        out.push_str(&format!("<{action}Result>"));
-        if let Value::Object(members) = result {
-            members.iter().for_each(|(name, value)| member(&mut out, action, name, value));
+        match result {
+            Value::Object(members) if !members.is_empty() => {
+                out.push_str(&format!("<{action}Result>"));
+                members.iter().for_each(|(name, value)| member(&mut out, action, name, value));
+                out.push_str(&format!("</{action}Result>"));
+            }
+            _ => out.push_str(&format!("<{action}Result/>")),
         }
-        out.push_str(&format!("</{action}Result>"));
     }
     out.push_str("<ResponseMetadata><RequestId>");
     escape(&mut out, request_id);

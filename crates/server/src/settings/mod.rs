@@ -39,6 +39,8 @@ pub struct Settings {
     pub limits: Limits,
     /// A Config.json of Microsoft's Service Bus emulator, whose entities are made at start.
     pub servicebus_config: Option<PathBuf>,
+    /// How queues look to callers of SQS.
+    pub sqs: SqsSettings,
     /// How long connections may finish their work after SIGTERM.
     pub drain_timeout: Duration,
     /// Listening beyond this machine without credentials was asked for.
@@ -110,6 +112,17 @@ pub enum Certificate {
     },
     /// Made once and kept in the data directory.
     SelfSigned,
+}
+
+/// How queues look to callers of SQS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqsSettings {
+    /// What queue URLs begin with, without a slash at the end; none: the host that the caller used.
+    pub public_url: Option<String>,
+    /// The account in URLs and ARNs.
+    pub account: String,
+    /// For how long a queue cannot be purged again.
+    pub purge_pause: Duration,
 }
 
 /// Bounds on what peers may use.
@@ -227,7 +240,9 @@ impl Settings {
                 None => text.push_str(&format!("# {name} is not set\n")),
                 Some(_) if key.secret => text.push_str(&format!("# {name} is set by {origin}\n")),
                 Some(value) => {
-                    let bare = value == "true" || value == "false" || value.parse::<u32>().is_ok();
+                    // A number with zeros before it is not one to TOML: an account is text.
+                    let number = value.parse::<u32>().is_ok_and(|n| n.to_string() == *value);
+                    let bare = value == "true" || value == "false" || number;
                     let value = match bare {
                         true => value.clone(),
                         false => toml::Value::String(value.clone()).to_string(),

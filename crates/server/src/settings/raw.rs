@@ -62,6 +62,12 @@ settings! {
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
         "Entities to make at start: a Config.json of Microsoft's Service Bus emulator";
+    public_url = "public_url", "MALOTE_PUBLIC_URL", None, false,
+        "What queue URLs of SQS begin with, such as https://queues.example.com, if not with the host a caller used";
+    sqs_account = "sqs_account", "MALOTE_SQS_ACCOUNT", None, false,
+        "Account in the queue URLs and ARNs of SQS: twelve digits";
+    sqs_purge_pause = "sqs_purge_pause", "MALOTE_SQS_PURGE_PAUSE", None, false,
+        "How long PurgeQueue of SQS is refused after the last one of a queue, or off";
     allow_open = "allow_open", "MALOTE_ALLOW_OPEN", Some("--allow-open"), false,
         "Listen beyond this machine without any credential";
     drain_timeout = "drain_timeout", "MALOTE_DRAIN_TIMEOUT", Some("--drain-timeout"), false,

@@ -3,7 +3,7 @@
 use super::value::{parse_bool, parse_duration, parse_size};
 use super::{
     Certificate, Entry, Environment, KEYS, Key, Limits, Listen, Listeners, LogFormat, LogSettings,
-    Origin, Problem, RawSettings, Secret, Settings, TlsSettings, paths,
+    Origin, Problem, RawSettings, Secret, Settings, SqsSettings, TlsSettings, paths,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,6 +39,7 @@ impl Reader {
         let kafka = self.listen("kafka", "127.0.0.1:9092");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
+        let sqs_settings = self.sqs();
         let allow_open = self.yes_or_no("allow_open");
         // Below the 30 s that Kubernetes and most service managers wait before they kill.
         let drain_timeout = self.duration("drain_timeout", "25s");
@@ -74,6 +75,7 @@ impl Reader {
             },
             data: data?,
             servicebus_config,
+            sqs: sqs_settings?,
             log: LogSettings { filter: filter?, format: format? },
             tls: tls?,
             limits: limits?,
@@ -83,6 +85,30 @@ impl Reader {
             admin_password,
             entries: Vec::new(),
         })
+    }
+
+    fn sqs(&mut self) -> Option<SqsSettings> {
+        let public_url = self.optional("public_url");
+        if let Some(url) = public_url.as_deref().filter(|url| !is_base_url(url)) {
+            let entry = self.entries.pop().expect("a value that was read has its entry");
+            self.problems.push(Problem::Invalid {
+                key: "public_url",
+                value: url.to_owned(),
+                origin: entry.origin,
+                expected: "http:// or https://, a host, and perhaps a port and a path".to_owned(),
+            });
+            return None;
+        }
+        let account = self.parsed("sqs_account", "000000000000", |text| {
+            let digits = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
+            if digits { Ok(text.to_owned()) } else { Err("twelve digits in quotes") }
+        });
+        let purge_pause = self.parsed("sqs_purge_pause", "60s", |text| match text {
+            "off" => Ok(Duration::ZERO),
+            text => parse_duration(text).map_err(|_| "a duration such as 60s, or off"),
+        });
+        let public_url = public_url.map(|url| url.trim_end_matches('/').to_owned());
+        Some(SqsSettings { public_url, account: account?, purge_pause: purge_pause? })
     }
 
     fn tls(&mut self) -> Option<TlsSettings> {
@@ -235,6 +261,16 @@ impl Reader {
         }
         (None, Origin::Default)
     }
+}
+
+/// A URL that a path can be put behind.
+fn is_base_url(url: &str) -> bool {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    rest.is_some_and(|rest| {
+        let host = rest.split('/').next().unwrap_or("");
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#\"<>\\@".contains(&byte);
+        !host.is_empty() && rest.bytes().all(plain)
+    })
 }
 
 fn key(name: &'static str) -> Key {

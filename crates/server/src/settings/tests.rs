@@ -2,6 +2,7 @@
 
 use super::*;
 use expect_test::{Expect, expect};
+use std::time::Duration;
 
 const HOME: &[(&str, &str)] = &[("HOME", "/nowhere")];
 
@@ -54,6 +55,9 @@ fn flag_beats_environment_beats_file_beats_default() {
             kafka = "127.0.0.1:9092" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
+            # public_url is not set
+            sqs_account = "000000000000" # default
+            sqs_purge_pause = "60s" # default
             allow_open = false # default
             drain_timeout = "25s" # default
             # admin_password is set by admin_password
@@ -87,6 +91,25 @@ fn what_is_printed_is_a_settings_file() {
     assert_eq!(again.listeners.http, Listen::Off);
     assert_eq!(again.limits.message_bytes_max, 4096);
     assert!(again.entries().iter().all(|e| e.value.is_none() || e.origin != Origin::Default));
+}
+
+#[test]
+fn how_queues_look_to_sqs_is_checked() {
+    let text = "public_url = 'https://queues.example.com/sqs/'\nsqs_account = '012345678901'\nsqs_purge_pause = 'off'";
+    let sqs = load(text, &[], RawSettings::default()).unwrap().sqs;
+    assert_eq!(sqs.public_url.as_deref(), Some("https://queues.example.com/sqs"));
+    assert_eq!((sqs.account.as_str(), sqs.purge_pause), ("012345678901", Duration::ZERO));
+    for wrong in [
+        "public_url = 'queues.example.com'",
+        "public_url = 'https://'",
+        "public_url = 'ftp://queues.example.com'",
+        "public_url = 'https://queues.example.com/?a=b'",
+        "sqs_account = '1234'",
+        "sqs_account = '12345678901x'",
+        "sqs_purge_pause = 'never'",
+    ] {
+        assert!(load(wrong, &[], RawSettings::default()).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -4,31 +4,14 @@
 // of bodies by themselves: a wrong one would throw.
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+
+import { start } from "./broker.mjs";
 
 const [binary, modules] = process.argv.slice(2);
 const require = createRequire(join(resolve(modules), "node_modules", "x.js"));
-const data = mkdtempSync(join(tmpdir(), "malote-js-"));
 process.env.AWS_SDK_JS_SUPPRESS_MAINTENANCE_MODE_MESSAGE = "1";
-
-function start() {
-  const ports = ["--http", "127.0.0.1:0", "--sqs", "127.0.0.1:0", "--amqp", "off", "--servicebus-admin", "off"];
-  const args = ["serve", "--data", data, ...ports];
-  const child = spawn(binary, args, { stdio: ["ignore", "pipe", "ignore"] });
-  return new Promise((done, failed) => {
-    let said = "";
-    child.on("exit", (code) => failed(new Error(`the broker ended with ${code}: ${said}`)));
-    child.stdout.on("data", (bytes) => {
-      said += bytes;
-      const found = said.match(/SQS\s+(http:\/\/[0-9.:]+)\s/);
-      if (found) done({ child, endpoint: found[1] });
-    });
-  });
-}
 
 let names = 0;
 const name = () => `js-${process.pid}-${names++}`;
@@ -127,7 +110,7 @@ async function theMonitorReadsItsCounts(_, which, endpoint) {
   assert.deepEqual([answer.Label, answer.Datapoints], ["ApproximateNumberOfMessages", []]);
 }
 
-const { child, endpoint } = await start();
+const { endpoint, stop } = await start(binary);
 let [passed, failed] = [0, 0];
 for (const [which, call] of Object.entries(clients(endpoint))) {
   const checks = [messagesGoRound, groupsAreInOrder, errorsHaveTheirNames];
@@ -143,9 +126,6 @@ for (const [which, call] of Object.entries(clients(endpoint))) {
     }
   }
 }
-child.removeAllListeners("exit");
-child.kill();
-await new Promise((done) => child.on("exit", done));
-rmSync(data, { recursive: true, force: true });
+await stop();
 console.log(`${passed} passed, ${failed} failed`);
 process.exit(failed === 0 ? 0 : 1);

@@ -33,6 +33,7 @@ def a_message_moves_after_its_last_receive(broker):
     assert (got["MessageId"], got["Body"]) == (sent["MessageId"], "x")
     assert got["MessageAttributes"]["a"] == {"DataType": "Number.own", "StringValue": "01"}
     assert got["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, url)
+    assert got["Attributes"]["ApproximateReceiveCount"] == "3", "the receives before count"
     assert got["Attributes"]["SentTimestamp"] == first["Attributes"]["SentTimestamp"], "retention counts from there"
 
 
@@ -71,6 +72,11 @@ def policies_are_checked(broker):
     refused("InvalidParameterValue", put(policy(to=arn(sqs, fifo))), says="same type")
     put(policy(count="7"))()
     assert json.loads(attribute(sqs, url, "RedrivePolicy"))["maxReceiveCount"] == 7
+    put("")()
+    assert attribute(sqs, url, "RedrivePolicy") is None
+    # A queue may name itself: nothing moves then.
+    put(policy(to=arn(sqs, url)))()
+    assert json.loads(attribute(sqs, url, "RedrivePolicy"))["deadLetterTargetArn"] == arn(sqs, url)
     put("")()
     assert attribute(sqs, url, "RedrivePolicy") is None
     # The dead-letter queue has a say in whose it is.

@@ -98,7 +98,7 @@ def fifo_requests_are_checked(broker):
         says="Value 2 for parameter DelaySeconds is invalid.",
     )
     entries = [{"Id": "a", "MessageBody": "x", "MessageGroupId": "g"}, {"Id": "b", "MessageBody": "y"}]
-    refused("MissingParameter", sqs.send_message_batch, QueueUrl=url, Entries=entries)
+    refused("InvalidParameterValue", sqs.send_message_batch, QueueUrl=url, Entries=entries, says="MessageGroupId")
     assert attribute(sqs, url, "ApproximateNumberOfMessages") == "0", "the batch failed whole"
 
 

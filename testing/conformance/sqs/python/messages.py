@@ -72,9 +72,32 @@ def attributes_are_chosen_by_name(broker):
     some = {key: ATTRIBUTES[key] for key in ("own.kind", "text")}
     assert got["MessageAttributes"] == some and got["MD5OfMessageAttributes"] == md5_of_attributes(some)
     assert set(got["Attributes"]) == {"SentTimestamp"}
-    for every in ("All", ".*"):
+    # A prefix ends where it ends, with a period or without.
+    [got] = receive(sqs, url, MessageAttributeNames=["t.*", "AWS.", "..x"])
+    assert set(got["MessageAttributes"]) == {"text"}
+    for every in ("All", "*", ".*"):
         assert receive(sqs, url, MessageAttributeNames=[every])[0]["MessageAttributes"] == ATTRIBUTES
     refused("InvalidAttributeName", sqs.receive_message, QueueUrl=url, AttributeNames=["Nothing"])
+
+
+def names_may_have_letters_of_any_alphabet(broker):
+    sqs = broker.client()
+    url = queue(sqs)
+    attributes = {"preço.ä": {"DataType": "String", "StringValue": "x"}}
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=attributes)
+    assert receive(sqs, url, MessageAttributeNames=["All"])[0]["MessageAttributes"] == attributes
+    wrong = {"§": attributes["preço.ä"]}
+    refused("InvalidParameterValue", sqs.send_message, QueueUrl=url, MessageBody="x", MessageAttributes=wrong)
+
+
+def a_trace_in_the_header_is_the_message_s(broker):
+    sqs = broker.client()
+    trace = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Sampled=1"
+    add = lambda request, **_: request.headers.__setitem__("X-Amzn-Trace-Id", trace)
+    sqs.meta.events.register("before-send.sqs.SendMessage", add)
+    url = queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    assert receive(sqs, url, AttributeNames=["AWSTraceHeader"])[0]["Attributes"] == {"AWSTraceHeader": trace}
 
 
 def a_batch_has_an_outcome_for_each(broker):
@@ -271,6 +294,8 @@ def what_the_native_api_sends_is_received(broker):
 CHECKS = [
     a_message_goes_round,
     attributes_are_chosen_by_name,
+    names_may_have_letters_of_any_alphabet,
+    a_trace_in_the_header_is_the_message_s,
     a_batch_has_an_outcome_for_each,
     batches_that_are_none_are_refused,
     wrong_messages_are_refused,

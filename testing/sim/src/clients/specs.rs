@@ -4,7 +4,7 @@ use malote_model::{
     DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
 };
 
-use super::name;
+use super::{name, topics};
 use crate::model::Queue;
 use crate::rng::Rng;
 
@@ -21,7 +21,7 @@ pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let dead_letter = match rng.below(6) {
         0 => DeadLetterTarget::Drop,
         1 => DeadLetterTarget::Queue(name("graves")),
-        2 | 3 => super::topics::dead_letter(rng),
+        2 | 3 => topics::dead_letter(rng),
         _ => DeadLetterTarget::Own,
     };
     let durability = if rng.chance(20) { Durability::Relaxed } else { Durability::Fsync };
@@ -81,6 +81,12 @@ pub(super) fn passing(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     }
 }
 
+/// A queue that mostly sends its messages on; to itself, which is refused, now and then.
+pub(super) fn relay(rng: &mut Rng) -> QueueSpec {
+    let forward_to = rng.chance(85).then(|| topics::forward(rng));
+    QueueSpec { forward_to, ..spec(rng, Sessions::None) }
+}
+
 /// A queue of one connection.
 pub(super) fn private(rng: &mut Rng) -> QueueSpec {
     let sessions = if rng.chance(30) { Sessions::Dynamic } else { Sessions::None };
@@ -93,6 +99,9 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     let fresh =
         if rng.chance(50) { bounded(rng, old.clone()) } else { passing(rng, old.sessions.clone()) };
     let mut spec = QueueSpec { priority_max: old.priority_max, exclusive: old.exclusive, ..fresh };
+    let forwards = if old.forward_to.is_some() { 70 } else { 10 };
+    let forward_to = rng.chance(forwards).then(|| topics::forward(rng));
+    spec.forward_to = forward_to.filter(|_| !spec.sessions.required());
     if rng.chance(3) {
         spec.priority_max ^= 1;
     }

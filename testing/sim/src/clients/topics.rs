@@ -4,22 +4,36 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use malote_model::{
-    Address, Correlation, DeadLetterTarget, Dedup, Filter, QueueName, Rule, Seq, Sessions,
-    SqlAction, SqlFilter, TopicKind, TopicName, TopicSpec,
+    Address, Correlation, DeadLetterTarget, Dedup, Filter, Headers, HeadersMatch, Properties,
+    QueueName, Rule, Seq, Sessions, SqlAction, SqlFilter, TopicKind, TopicName, TopicSpec, Value,
 };
 
 use super::specs::spec;
-use super::{Clients, SESSIONS, name, pick, session};
-use crate::decide::TopicAsk;
+use super::{Clients, PASSING, RELAYS, SESSIONS, name, pick, session};
+use crate::decide::matching::{ACTIONS, CONDITIONS};
+use crate::decide::{Ask, TopicAsk};
 use crate::model::{Letter, Place, State};
 use crate::rng::Rng;
 
 pub(super) const SUBJECT: &str = "red";
 
-const TOPICS: [(&str, TopicKind); 3] =
-    [("fan", TopicKind::Fanout), ("direct", TopicKind::Direct), ("filter", TopicKind::Filter)];
+const TOPICS: [(&str, TopicKind); 6] = [
+    ("fan", TopicKind::Fanout),
+    ("direct", TopicKind::Direct),
+    ("filter", TopicKind::Filter),
+    ("words", TopicKind::Topic),
+    ("heads", TopicKind::Headers),
+    // Twice: it has the most kinds of rules.
+    ("filter", TopicKind::Filter),
+];
 
-const KEYS: [&str; 3] = ["k1", "k2", "k3"];
+const KEYS: [&str; 4] = ["k1", "k2", "k2.a", "k2.a.b"];
+const PATTERNS: [&str; 6] = ["#", "*", "k2.*", "k2.#", "#.a.*", "*.a"];
+const COLOURS: [&str; 2] = ["red", "blue"];
+
+fn any<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.below(from.len() as u64) as usize]
+}
 
 fn topic(name: &str) -> TopicName {
     TopicName::new(name).unwrap_or_else(|refusal| panic!("{refusal}"))
@@ -27,42 +41,87 @@ fn topic(name: &str) -> TopicName {
 
 /// A routing key, of few.
 pub(super) fn key(rng: &mut Rng) -> Option<String> {
-    rng.chance(60).then(|| KEYS[rng.below(3) as usize].to_owned())
+    rng.chance(60).then(|| any(rng, &KEYS).to_owned())
+}
+
+/// What rules look for, in some messages.
+pub(super) fn properties(rng: &mut Rng, properties: &mut Properties) {
+    if rng.chance(50) {
+        properties.set("colour", Value::String(any(rng, &COLOURS).into()));
+    }
+    if rng.chance(20) {
+        properties.set("x-way", Value::String("up".into()));
+    }
+}
+
+/// Where a queue's messages go on to: another queue or a topic, which may be there or not, or lead back.
+pub(super) fn forward(rng: &mut Rng) -> Address {
+    let queues = [RELAYS[0], RELAYS[1], RELAYS[0], RELAYS[1], "plain", "dynamic", "other", PASSING];
+    match rng.chance(60) {
+        true => name(any(rng, &queues)).into(),
+        false => topic(any(rng, &TOPICS).0).into(),
+    }
 }
 
 /// Dead letters go through one of them, under their own key or another.
 pub(super) fn dead_letter(rng: &mut Rng) -> DeadLetterTarget {
-    let topic = topic(TOPICS[rng.below(3) as usize].0);
+    let topic = topic(any(rng, &TOPICS).0);
     DeadLetterTarget::Topic { topic, key: key(rng).filter(|_| rng.chance(50)) }
 }
 
 fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
     let window_ms = [100, 2000, 20_000][rng.below(3) as usize];
     let dedup = Dedup { window_ms, per_session: false, content: rng.chance(50) };
-    TopicSpec { kind, dedup: rng.chance(30).then_some(dedup), ..TopicSpec::default() }
+    TopicSpec {
+        kind,
+        dedup: rng.chance(30).then_some(dedup),
+        auto_delete: rng.chance(30),
+        internal: rng.chance(8),
+    }
 }
 
 /// A rule that a topic of this kind takes.
 fn rule(rng: &mut Rng, kind: TopicKind) -> Rule {
-    let sql = |text: &str| {
-        Filter::Sql(SqlFilter::new(text, Vec::new()).unwrap_or_else(|refusal| panic!("{refusal}")))
-    };
-    let filter = match (kind, rng.below(4)) {
+    let filter = match (kind, rng.below(12)) {
         (TopicKind::Fanout, _) | (TopicKind::Filter, 0) => Filter::All,
-        (TopicKind::Direct, _) => Filter::Key(KEYS[rng.below(3) as usize].into()),
-        (_, 1) => sql("p0 > 10 OR sys.Label = 'red'"),
-        (_, 2) => sql("p1 IS NULL"),
+        (TopicKind::Direct, _) | (TopicKind::Filter, 1) => Filter::Key(any(rng, &KEYS).into()),
+        (TopicKind::Topic, _) | (TopicKind::Filter, 2) => {
+            Filter::Pattern(any(rng, &PATTERNS).into())
+        }
+        (TopicKind::Headers, _) | (TopicKind::Filter, 3) => Filter::Headers(headers(rng)),
+        (_, 4) => Filter::None,
+        (_, 5..9) => {
+            let (text, _) = any(rng, &CONDITIONS);
+            let sql = SqlFilter::new(text, Vec::new());
+            Filter::Sql(sql.unwrap_or_else(|refusal| panic!("{refusal}")))
+        }
         _ => {
-            let subject = Some(SUBJECT.to_owned());
-            Filter::Correlation(Arc::new(Correlation { subject, ..Correlation::default() }))
+            let subject = rng.chance(60).then(|| SUBJECT.to_owned());
+            let key = rng.chance(30).then(|| any(rng, &KEYS).to_owned());
+            let colour = Value::String(any(rng, &COLOURS).into());
+            let properties = if rng.chance(30) { vec![("colour".into(), colour)] } else { vec![] };
+            let wanted = Correlation { subject, key, properties, ..Correlation::default() };
+            Filter::Correlation(Arc::new(wanted))
         }
     };
-    let text = ["SET p0 = 1; SET by = 'a rule'", "REMOVE p1; SET sys.Label = 'blue'"];
     let action = (kind == TopicKind::Filter && rng.chance(40)).then(|| {
-        let action = SqlAction::new(text[rng.below(2) as usize], Vec::new());
+        let action = SqlAction::new(any(rng, &ACTIONS).0, Vec::new());
         action.unwrap_or_else(|refusal| panic!("{refusal}"))
     });
     Rule { name: format!("r{}", rng.below(4)), filter, action }
+}
+
+fn headers(rng: &mut Rng) -> Headers {
+    let modes =
+        [HeadersMatch::All, HeadersMatch::Any, HeadersMatch::AllWithX, HeadersMatch::AnyWithX];
+    let colour = rng.chance(70).then(|| Value::String(any(rng, &COLOURS).into()));
+    let mut values = vec![
+        (String::from("colour"), colour),
+        (String::from("x-way"), Some(Value::String("up".into()))),
+        (String::from("p0"), None),
+    ];
+    values.retain(|_| rng.chance(60));
+    Headers { mode: any(rng, &modes), values }
 }
 
 fn subscription(topic: &str, of: &str) -> QueueName {
@@ -75,19 +134,24 @@ fn subscribe(rng: &mut Rng, topic: &str, of: &str, kind: TopicKind) -> TopicAsk 
         2 => Sessions::Dynamic,
         _ => Sessions::Fixed(SESSIONS[..2].iter().map(|id| session(id)).collect()),
     };
+    let takes_all = matches!(kind, TopicKind::Filter | TopicKind::Fanout);
     let mut rules = None;
-    if kind == TopicKind::Direct || rng.chance(40) {
+    if !takes_all || rng.chance(40) {
         let mut some: Vec<_> = (0..1 + rng.below(2)).map(|_| rule(rng, kind)).collect();
         some.dedup_by(|a, b| a.name == b.name);
         rules = Some(some);
     }
-    TopicAsk::Subscribe { name: subscription(topic, of), spec: spec(rng, sessions), rules }
+    let mut spec = spec(rng, sessions);
+    if !spec.sessions.required() && rng.chance(20) {
+        spec.forward_to = Some(forward(rng));
+    }
+    TopicAsk::Subscribe { name: subscription(topic, of), spec, rules }
 }
 
 /// The topics that a world begins with: two or three, with subscriptions and queues that are bound.
 pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
     let mut asks = Vec::new();
-    for (of, kind) in TOPICS {
+    for (of, kind) in TOPICS.into_iter().take(5) {
         if rng.chance(15) {
             continue;
         }
@@ -108,8 +172,8 @@ pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
 impl Clients {
     /// Where a message goes.
     pub(super) fn address(&self, rng: &mut Rng) -> Address {
-        match rng.chance(30) {
-            true => topic(TOPICS[rng.below(3) as usize].0).into(),
+        match rng.chance(35) {
+            true => topic(any(rng, &TOPICS).0).into(),
             false => self.queue(rng).into(),
         }
     }
@@ -127,33 +191,52 @@ impl Clients {
         self.letter(rng, wants, known, now)
     }
 
+    /// The rules of a topic that goes with the last of them are taken away, that one too or the queue that it is for.
+    pub(super) fn last_rules(&self, rng: &mut Rng, state: &State) -> Option<Vec<(usize, Ask)>> {
+        let auto = state.topics.iter().filter(|(_, t)| t.spec.auto_delete && !t.rules.is_empty());
+        let auto: Vec<_> = auto.collect();
+        let (name, t) = *pick(rng, &auto)?;
+        let all = t.rules.iter().flat_map(|(queue, rules)| rules.keys().map(move |r| (queue, r)));
+        let unbind = |(queue, rule): (&QueueName, &String)| {
+            let (topic, queue, rule) = (name.clone(), queue.clone(), rule.clone());
+            (0, Ask::Topic(TopicAsk::Unbind { topic, queue, rule }))
+        };
+        let mut asks: Vec<_> = all.map(unbind).collect();
+        let last = t.rules.keys().next_back().filter(|queue| queue.subscription_of().is_some());
+        if let Some(queue) = last.filter(|_| rng.chance(50)) {
+            asks.pop();
+            asks.push((0, Ask::Delete { name: queue.clone() }));
+        }
+        Some(asks)
+    }
+
     /// Something about topics.
     pub(super) fn topic(&mut self, rng: &mut Rng, state: &State) -> Option<TopicAsk> {
-        let (of, kind) = TOPICS[rng.below(3) as usize];
+        let (of, kind) = any(rng, &TOPICS);
         let name = topic(of);
         let Some(t) = state.topics.get(&name) else {
             return Some(TopicAsk::Declare { name, spec: topic_spec(rng, kind) });
         };
         Some(match rng.below(10) {
-            0 => {
+            0 if rng.chance(30) => {
                 let spec = if rng.chance(70) { t.spec.clone() } else { topic_spec(rng, kind) };
                 TopicAsk::Declare { name, spec }
             }
-            1 | 2 => {
+            0..3 => {
                 let subscription = ["a", "b", "c"][rng.below(3) as usize];
                 subscribe(rng, of, subscription, kind)
             }
-            3..6 => {
+            3..5 => {
                 let kind = if rng.chance(5) { TopicKind::Filter } else { kind };
                 TopicAsk::Bind { topic: name, queue: self.queue(rng), rule: rule(rng, kind) }
             }
-            6 | 7 => {
+            5..8 => {
                 let all = t.rules.iter().flat_map(|(q, rules)| rules.keys().map(move |r| (q, r)));
                 let all: Vec<_> = all.collect();
                 let (queue, rule) = *pick(rng, &all)?;
                 TopicAsk::Unbind { topic: name, queue: queue.clone(), rule: rule.clone() }
             }
-            8 if rng.chance(30) => TopicAsk::Delete { name },
+            8 if rng.chance(40) => TopicAsk::Delete { name },
             _ => {
                 let inbox = state.queue(&QueueName::inbox(&name));
                 let later =

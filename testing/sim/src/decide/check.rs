@@ -185,23 +185,27 @@ impl Model {
                     let new = self.state.queue(name).known(letter, self.now).is_none();
                     if new { vec![(name.clone(), letter.clone())] } else { Vec::new() }
                 }
-                Address::Topic(name) if self.state.topics.contains_key(name) => {
-                    self.takers(name, letter)
-                }
-                Address::Topic(name) => {
-                    return Err(Refusal::TopicNotFound { topic: name.clone() });
-                }
+                Address::Topic(name) => match self.state.topics.get(name) {
+                    None => return Err(Refusal::TopicNotFound { topic: name.clone() }),
+                    Some(topic) if topic.spec.internal => {
+                        return Err(Refusal::TopicInternal { topic: name.clone() });
+                    }
+                    Some(_) => self.takers(name, letter),
+                },
             };
-            going.iter().try_for_each(|(name, copy)| self.check_room(name, copy, &mut filled))?;
+            let fits = |(name, copy): &(QueueName, Rc<Letter>)| {
+                self.check_room(name, copy.size(), &mut filled)
+            };
+            going.iter().try_for_each(fits)?;
         }
         Ok(())
     }
 
     /// One more message finds room, after those that went before it.
-    fn check_room(
+    pub(super) fn check_room(
         &self,
         name: &QueueName,
-        letter: &Letter,
+        size: u64,
         filled: &mut BTreeMap<QueueName, (u64, u64)>,
     ) -> Result<(), Refusal> {
         let q = self.state.queue(name);
@@ -209,7 +213,7 @@ impl Model {
             return Ok(());
         }
         let (count, bytes) = filled.entry(name.clone()).or_insert_with(|| q.filled(self.now));
-        (*count, *bytes) = (*count + 1, *bytes + letter.size());
+        (*count, *bytes) = (*count + 1, *bytes + size);
         for (field, have, limit) in
             [("length_max", *count, q.spec.length_max), ("bytes_max", *bytes, q.spec.bytes_max)]
         {
@@ -235,6 +239,9 @@ impl Model {
     }
 
     pub(super) fn check_target(&self, name: &QueueName, spec: &QueueSpec) -> Result<(), Refusal> {
+        if spec.forward_to == Some(Address::Queue(name.clone())) {
+            return Err(Refusal::BadSpec { field: "", why: String::new() });
+        }
         match &spec.dead_letter {
             DeadLetterTarget::Queue(target)
                 if target == name || !self.state.queues.contains_key(target) =>

@@ -181,7 +181,7 @@ impl Model {
                 if fits { target.clone() } else { own }
             }
         };
-        self.happened.dead_topics += u64::from(to.is_inbox());
+        self.met.count("dead topics", u64::from(to.is_inbox()));
         let from = q.owner.clone().unwrap_or(queue.clone());
         // The delivery that was once too often counts.
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
@@ -250,7 +250,8 @@ impl Model {
         for (id, c) in &self.consumers {
             let Some(q) = self.state.queues.get(&c.queue) else { continue };
             // What is over and still there goes in the next moment; until then a session may seem to wait for it.
-            if q.paused || q.overdue(self.now) || (c.wants.is_some() && c.credit == 0) {
+            let goes_on = q.spec.forward_to.is_some();
+            if q.paused || goes_on || q.overdue(self.now) || (c.wants.is_some() && c.credit == 0) {
                 continue;
             }
             let could = match &c.wants {

@@ -29,6 +29,26 @@ impl Group {
         }
     }
 
+    /// A queue that forwards sent messages on, or to the dead letters because they may go no further.
+    pub fn is_forward(&self) -> bool {
+        match self.events.first() {
+            Some(Event::Removed { why, .. }) => *why == Removal::Dropped(event::Cause::Released),
+            Some(Event::Moved(moved)) => match &moved.why {
+                event::Why::Forwarded => true,
+                event::Why::Dead { reason, .. } => {
+                    matches!(reason, DeadReason::NoSession | DeadReason::TooManyHops)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Nobody asked for it: it follows from what was asked.
+    pub fn follows(&self) -> bool {
+        self.is_overflow() || self.is_forward()
+    }
+
     pub fn is_deletion(&self) -> bool {
         matches!(self.events.first(), Some(Event::Deleted { .. }))
     }
@@ -61,6 +81,7 @@ impl Model {
     /// Learns the names of queues that came to be.
     pub fn hear(&mut self, groups: &[Group]) {
         for event in groups.iter().flat_map(|group| &group.events) {
+            self.met.event(event);
             if let Event::Declared { queue, dead, name, .. } = event {
                 // After a crash, numbers are given anew.
                 self.topic_names.retain(|id, _| id != queue && id != dead);
@@ -69,7 +90,6 @@ impl Model {
             }
             if let Event::TopicDeclared { topic, name, .. } = event {
                 self.names.insert(*topic, QueueName::inbox(name));
-                self.topic_names.retain(|_, other| other != name);
                 self.topic_names.insert(*topic, name.clone());
             }
         }
@@ -258,6 +278,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
             let why = match why {
                 Why::Due => "due",
                 Why::Redriven => "redriven",
+                Why::Forwarded(_) => "along",
                 Why::Dead(dead) => dead.reason.word(),
             };
             format!("move {from} {seq} to {to} {to_seq} {why}")

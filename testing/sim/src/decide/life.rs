@@ -1,7 +1,7 @@
 //! Queues that go by themselves, and who uses them. Nothing of it survives a restart.
 
 use malote_engine::ConsumerId;
-use malote_model::QueueName;
+use malote_model::{QueueName, TopicName};
 
 use super::journal::Trigger;
 use super::{Consumer, Group, Model};
@@ -67,8 +67,31 @@ impl Model {
         self.consumers.values().any(|c| c.queue == *queue)
     }
 
-    /// A queue is gone; whoever consumed from it must hear of it.
+    /// A queue is gone, and with it what cannot be without it.
     pub(super) fn delete(&mut self, name: &QueueName) {
+        self.delete_one(name);
+        self.fall();
+    }
+
+    /// A topic is gone, and its subscriptions; queues that were only bound stay.
+    pub(super) fn delete_topic(&mut self, name: &TopicName) {
+        for queue in self.state.subscriptions(name) {
+            self.delete_one(&queue);
+        }
+        self.note(Ev::DeleteTopic { name: name.clone() });
+        self.fall();
+    }
+
+    /// Topics that lost their last rule are gone, if they are such.
+    pub(super) fn fall(&mut self) {
+        if let Some(name) = self.state.falling() {
+            self.met.count("topics that fell", 1);
+            self.delete_topic(&name);
+        }
+    }
+
+    /// Whoever consumed from it must hear of it.
+    fn delete_one(&mut self, name: &QueueName) {
         let dead = name.dead_letters();
         let of = |c: &Consumer| c.queue == *name || c.queue == dead;
         let ended: Vec<_> =
@@ -101,9 +124,10 @@ impl Model {
             self.begin(now, group.end);
             let Trigger::Gone(name) = self.trigger(group) else { continue };
             assert!(left.remove(&name), "{name} went, and somebody uses it");
-            self.happened.went += 1;
+            self.met.count("went with its last consumer", 1);
             self.delete(&name);
         }
+        left.retain(|name| self.state.queues.contains_key(name));
         assert!(!room || left.is_empty(), "left by their last consumers: {left:?}");
         self.leaving = left;
     }

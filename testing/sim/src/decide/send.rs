@@ -30,7 +30,7 @@ impl Model {
             Some(Known { seq, rests, perhaps, .. }) if receipt.duplicate || !perhaps => {
                 let said = (receipt.seq.0, receipt.duplicate);
                 assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
-                self.happened.duplicates += 1;
+                self.met.count("duplicates", 1);
                 let durable = if q.durable() { rests } else { Pos::ZERO };
                 Need { durable, written: Pos::ZERO }
             }
@@ -76,7 +76,8 @@ impl Model {
             failed: 0,
             released: 0,
             at: self.now,
-            ttl_ms: message.ttl_ms,
+            // Where it goes on from, it is still needed; elsewhere only when it ends.
+            ttl_ms: message.ttl_ms.filter(|_| !lives || goes_on),
             own_expiry: message.ttl_ms.filter(|_| lives).map(|ttl_ms| self.now + ttl_ms),
             timed: false,
             dead: None,

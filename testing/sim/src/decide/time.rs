@@ -30,7 +30,7 @@ impl Model {
                 Trigger::Overflow(queue, seqs) => self.overflow(&queue, &seqs),
                 Trigger::Gone(name) => {
                     assert!(idle.contains(&name), "{name} went, and somebody used it");
-                    self.happened.went += 1;
+                    self.met.count("went idle", 1);
                     self.delete(&name);
                 }
             }
@@ -102,7 +102,7 @@ impl Model {
     }
 
     pub(super) fn expire_message(&mut self, queue: &QueueName, seq: u64) {
-        self.happened.expired += 1;
+        self.met.count("expired", 1);
         match self.state.queue(queue).spec.on_expiry {
             OnExpiry::Drop => {
                 self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Expired });
@@ -114,7 +114,7 @@ impl Model {
     }
 
     /// A message that nobody settled becomes a dead letter.
-    fn bury(&mut self, queue: &QueueName, seq: u64, reason: DeadReason) {
+    pub(super) fn bury(&mut self, queue: &QueueName, seq: u64, reason: DeadReason) {
         self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
     }
 
@@ -125,7 +125,7 @@ impl Model {
         let excess = q.in_excess(self.now);
         assert_eq!(seqs, &excess[..seqs.len().min(excess.len())], "what makes room in {queue}");
         let overflow = q.spec.overflow;
-        self.happened.overflowed += seqs.len() as u64;
+        self.met.count("overflowed", seqs.len() as u64);
         for &seq in seqs {
             match overflow {
                 Overflow::Reject => panic!("{queue} refuses what is too much"),
@@ -142,9 +142,12 @@ impl Model {
         }
     }
 
-    /// After a command: queues that it filled too far.
-    pub fn make_room(&mut self, now: u64, groups: &[Group]) {
-        for group in groups.iter().filter(|group| group.is_overflow()) {
+    /// What follows by itself from what was asked: messages go on, and queues that are too full make room.
+    pub fn follow(&mut self, now: u64, group: &Group) {
+        if group.is_forward() {
+            self.take_up(now, group);
+            self.forwarded(group);
+        } else if group.is_overflow() {
             self.take_up(now, group);
             if let Trigger::Overflow(queue, seqs) = self.trigger(group) {
                 self.overflow(&queue, &seqs);
@@ -166,7 +169,7 @@ impl Model {
     pub fn disconnected(&mut self, now: u64, connection: u64, clean: bool, groups: &[Group]) {
         self.stand_before();
         let cause = if clean { Cause::Released } else { Cause::Lost };
-        for group in groups.iter().filter(|group| !group.is_overflow()) {
+        for group in groups.iter().filter(|group| !group.follows()) {
             self.take_up(now, group);
             match self.trigger(group) {
                 Trigger::Lease(token) | Trigger::Hold(token) => {
@@ -178,7 +181,7 @@ impl Model {
                 Trigger::Gone(name) => {
                     let own = self.is_exclusive_to(&name, connection);
                     assert!(own, "{name} does not go with {connection}");
-                    self.happened.went += 1;
+                    self.met.count("went with its connection", 1);
                     self.delete(&name);
                 }
                 other => panic!("{other:?} has nothing to do with a connection's end"),

@@ -75,7 +75,7 @@ impl Model {
                 need = need.and(self.done(&queue));
             }
         }
-        self.happened.committed += 1;
+        self.met.count("committed", 1);
         need.and(self.send(sends, receipts))
     }
 }

@@ -141,10 +141,11 @@ impl State {
                         }
                     }
                     Why::Redriven => msg.way = Way::default(),
+                    Why::Forwarded(way) => msg.way = way.clone(),
                     Why::Due => {}
                 }
                 // A scheduled message lives from when it is due; a dead letter has no end any more.
-                msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due));
+                msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due | Why::Forwarded(_)));
                 msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
                 let q = self.queue_mut(to);
                 q.come(&mut msg);
@@ -227,6 +228,12 @@ impl State {
         let exclusive = self.queues.iter().filter(|(_, q)| q.spec.exclusive);
         let exclusive: Vec<_> = exclusive.map(|(name, _)| name.clone()).collect();
         exclusive.into_iter().for_each(|name| self.apply(&Ev::Delete { name }, Pos::ZERO));
+        while let Some(name) = self.falling() {
+            for name in self.subscriptions(&name) {
+                self.apply(&Ev::Delete { name }, Pos::ZERO);
+            }
+            self.apply(&Ev::DeleteTopic { name }, Pos::ZERO);
+        }
     }
 
     pub(super) fn eager(&mut self, queue: &QueueName, pos: Pos) {

@@ -58,6 +58,18 @@ impl State {
         self.topics.get_mut(name).unwrap_or_else(|| panic!("the model has no topic {name}"))
     }
 
+    /// A topic that goes, for its last rule is gone.
+    pub fn falling(&self) -> Option<TopicName> {
+        let falls = |t: &Topic| t.spec.auto_delete && t.had_rule && t.rules.is_empty();
+        self.topics.iter().find(|(_, t)| falls(t)).map(|(name, _)| name.clone())
+    }
+
+    /// The queues that are subscriptions of a topic, with rules or without.
+    pub fn subscriptions(&self, name: &TopicName) -> Vec<QueueName> {
+        let own = |queue: &&QueueName| queue.subscription_of().is_some_and(|(of, _)| of == *name);
+        self.queues.keys().filter(own).cloned().collect()
+    }
+
     /// A queue that is still the one it was.
     pub fn is_there(&self, (name, born): &(QueueName, Pos)) -> bool {
         self.queues.get(name).is_some_and(|q| q.born == *born)

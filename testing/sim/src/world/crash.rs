@@ -7,7 +7,7 @@ use std::sync::Arc;
 use malote_engine::core::Core;
 use malote_engine::journal::recover;
 
-use super::{Met, World};
+use super::World;
 use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
 
@@ -25,11 +25,11 @@ impl World {
             None if power => self.disk.crashed(&mut rng),
             None => self.disk.killed(),
         };
-        self.met.crashes += 1;
+        self.met.count("crashes", 1);
         if power {
-            self.met.power += 1;
+            self.met.count("power", 1);
         } else {
-            self.met.kills += 1;
+            self.met.count("kills", 1);
         }
         disk.state_hash().hash(&mut self.hasher);
         let flipped = if rng.chance(8) { self.flip(&disk, &mut rng) } else { None };
@@ -68,7 +68,7 @@ impl World {
                 Err(error) if flipped.is_some() => {
                     // It says that something is missing; an operator must look. A new world begins.
                     self.say(|| format!("recovery refused after a flipped bit: {error}"));
-                    self.met.damaged += 1;
+                    self.met.count("damaged", 1);
                     return self.begin_anew();
                 }
                 Err(error) => panic!("recovery failed without a fault: {error}"),
@@ -81,15 +81,15 @@ impl World {
         self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
-        self.met.restored += u64::from(report.snapshot.is_some());
-        self.met.torn += u64::from(report.discarded_frames > 0);
+        self.met.count("restored", u64::from(report.snapshot.is_some()));
+        self.met.count("torn", u64::from(report.discarded_frames > 0));
         let said_damage = !report.damaged.is_empty()
             || !report.unreadable_segments.is_empty()
             || !report.invalid_snapshots.is_empty();
         if flipped.is_some()
             && (!report.damaged.is_empty() || !report.unreadable_segments.is_empty())
         {
-            self.met.damaged += 1;
+            self.met.count("damaged", 1);
             return self.begin_anew();
         }
         // What cannot be read at the moment is reported like what is damaged.
@@ -109,7 +109,7 @@ impl World {
                 "lost: the journal ends at {cut}, and {keep} was kept (power {power})"
             );
         } else {
-            self.met.damaged += 1;
+            self.met.count("damaged", 1);
             return self.begin_anew();
         }
         let at = self.boot().unwrap_or_else(|error| panic!("no boot after a crash: {error}"));
@@ -137,8 +137,7 @@ impl World {
     fn begin_anew(&mut self) {
         let seed = self.rng.next_u64();
         let mut world = World::new(seed, self.verbose);
-        world.met = self.met;
-        world.met.add(&Met::default());
+        world.met = std::mem::take(&mut self.met);
         world.hasher = self.hasher.clone();
         world.trace = std::mem::take(&mut self.trace);
         *self = world;
@@ -150,7 +149,7 @@ impl World {
         let file = files.get(rng.below(files.len().max(1) as u64) as usize)?;
         let byte = rng.below(file.len);
         disk.flip_bit(&file.name, byte, rng.below(8) as u8);
-        self.met.flips += 1;
+        self.met.count("flips", 1);
         Some(format!("{} at {byte}", file.name))
     }
 }

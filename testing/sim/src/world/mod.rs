@@ -7,14 +7,12 @@
 mod check;
 mod command;
 mod crash;
-mod met;
-mod routes;
+mod reads;
 mod upkeep;
 
 use check::Expected;
 use command::command_of;
-pub use met::Met;
-use routes::Read;
+use reads::Read;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,8 +29,9 @@ use malote_engine::{ConsumerId, Peek, QueueFacts};
 use malote_model::{QueueName, Refusal, Seq, Timestamp};
 
 use crate::clients::{Clients, topics};
-use crate::decide::{Ask, Group, Model, Need, TopicAsk};
+use crate::decide::{Ask, Group, Model, Need};
 use crate::disk::{Faults, SimDisk};
+use crate::met::Met;
 use crate::rng::Rng;
 
 /// An output on its way.
@@ -174,9 +173,9 @@ impl World {
 
     /// One random step; a crash now and then.
     pub fn step(&mut self) {
-        self.met.steps += 1;
+        self.met.count("steps", 1);
         if self.journal.marks.poisoned() {
-            self.met.faults += 1;
+            self.met.count("faults", 1);
             return self.crash();
         }
         match self.rng.below(1000) {
@@ -195,6 +194,7 @@ impl World {
                 self.now += 1 + self.rng.below(ms);
                 self.say(|| String::from("the clock jumps"));
             }
+            988 if self.rng.chance(30) => self.deepen(),
             988..992 => {
                 if let Some((at, asks)) = Clients::at_the_edge(self) {
                     self.now = at;
@@ -223,7 +223,8 @@ impl World {
                 use malote_engine::disk::Disk;
                 let used: u64 = self.disk.list().map_or(0, |all| all.iter().map(|e| e.len).sum());
                 faults.capacity_bytes = Some(used + self.rng.below(200 << 10));
-                (self.tight, self.met.full) = (true, self.met.full + 1);
+                self.tight = true;
+                self.met.count("full", 1);
             }
             _ => {
                 // Space returns. The rest stays broken until the process ends.
@@ -293,29 +294,28 @@ impl World {
 
     fn turn_at_once(&mut self, asks: Vec<(usize, Ask)>) {
         // Without any room even time stands still: that far it does not come here.
-        let many = |(_, ask): &(usize, Ask)| {
-            matches!(ask, Ask::Disconnect { .. } | Ask::Topic(TopicAsk::Delete { .. }))
-        };
+        let many = |(_, ask): &(usize, Ask)| matches!(ask, Ask::Disconnect { .. });
         if self.tight && (self.journal.pool.spares() == 0 || asks.iter().any(many)) {
             self.make_room();
         }
         let now = self.now;
         let (groups, out) = self.call(|turn| turn.expire());
         self.model.expire(now, &groups, !self.tight);
-        self.take_in(out, None, &groups);
+        self.take_in(out, None, &groups, groups.len());
         for (client, ask) in asks {
             self.command(client, ask);
         }
         let (groups, out) = self.call(|turn| turn.dispatch());
         self.model.leave(now, &groups, !self.tight);
-        self.take_in(out, None, &groups);
+        self.take_in(out, None, &groups, 0);
         if !self.tight {
             self.model.check_served();
         }
         self.model.check_limits(!self.tight);
+        self.model.check_forwarded(!self.tight);
         self.end_turn();
         self.check_inboxes();
-        self.met.note(&mut self.model.happened);
+        self.met.add(&std::mem::take(&mut self.model.met));
         self.release();
     }
 
@@ -331,13 +331,13 @@ impl World {
     fn command(&mut self, client: usize, ask: Ask) {
         let request = self.next_request;
         self.next_request += 1;
-        self.met.commands += 1;
+        self.met.count("commands", 1);
         let now = self.now;
         let command = command_of(&ask);
         let (groups, out) = self.call(|turn| turn.command(request, command));
         self.say(|| format!("{now} #{request} client {client} {ask:?}"));
         self.asked.insert(request, (client, ask.clone()));
-        self.take_in(out, Some((request, ask)), &groups);
+        self.take_in(out, Some((request, ask)), &groups, 0);
     }
 
     fn look(&mut self, command: Command) -> Result<Reply, Refusal> {
@@ -361,8 +361,15 @@ impl World {
         }
     }
 
-    /// The outputs of one step: checked by the model, then kept until the marks allow.
-    fn take_in(&mut self, mut out: Vec<Output>, own: Option<(u64, Ask)>, groups: &[Group]) {
+    /// The outputs of one step: checked by the model, then kept until the marks allow. Of the groups, the model has
+    /// followed the first so many; the others it follows in their order among the outputs.
+    fn take_in(
+        &mut self,
+        mut out: Vec<Output>,
+        own: Option<(u64, Ask)>,
+        groups: &[Group],
+        mut followed: usize,
+    ) {
         let now = self.now;
         let mut own_need = Need::default();
         if let Some((request, ask)) = &own {
@@ -383,7 +390,6 @@ impl World {
                 };
                 let spent = self.tight && self.journal.pool.spares() == 0;
                 assert!(publishes || spent, "{ask:?}: there is room for settling");
-                self.met.refused += 1;
             } else {
                 if let (Some(Ok(Reply::Delivered(grants))), Ask::ReceiveDeferred { queue, .. }) =
                     (answer, ask)
@@ -391,24 +397,23 @@ impl World {
                     expected = self.expected(queue, grants);
                 }
                 let end = self.journal.appender.end_pos();
-                let mut own = groups.iter().filter(|group| !group.is_overflow());
+                let mut own = groups.iter().filter(|group| !group.follows());
                 match own.next() {
                     Some(group) => self.model.take_up(now, group),
                     None => self.model.begin(now, end),
                 }
                 own_need = self.model.ask(*request, ask, answer);
                 let several =
-                    matches!(ask, Ask::Disconnect { .. } | Ask::Topic(TopicAsk::Delete { .. }))
-                        || self.model.waiting(*request).is_some();
+                    matches!(ask, Ask::Disconnect { .. }) || self.model.waiting(*request).is_some();
                 assert!(several || own.next().is_none(), "{ask:?} happens wholly or not at all");
-                self.met.refused += u64::from(matches!(answer, Some(Err(_))));
+            }
+            self.met.count(ask.word(), u64::from(!matches!(answer, Some(Err(_)))));
+            if let Some(Err(refusal)) = answer {
+                self.met.refusal(refusal);
             }
             match ask {
                 Ask::Disconnect { connection, clean } => {
                     self.model.disconnected(now, *connection, *clean, groups);
-                }
-                Ask::Topic(TopicAsk::Delete { name }) if matches!(answer, Some(Ok(_))) => {
-                    own_need = self.model.topic_deleted(now, name, groups);
                 }
                 // Whoever may have to wait is served at once.
                 _ if self.model.waiting(*request).is_some() => {
@@ -416,14 +421,18 @@ impl World {
                 }
                 _ => {}
             }
-            self.model.make_room(now, groups);
             if let (Ask::ReceiveDeferred { .. }, Some(at)) = (ask, at) {
                 let Output { to, durable, written } = out.remove(at);
                 self.pending.push(Pending { to, durable, written, need: own_need, expected });
             }
         }
+        self.model.find_stuck();
         for Output { to, durable, written } in out {
             let at = durable.max(written);
+            while let Some(group) = groups.get(followed).filter(|group| group.end < at) {
+                self.model.follow(now, group);
+                followed += 1;
+            }
             let mut expected = Vec::new();
             let need = match &to {
                 To::Route(..) | To::Rewrite(..) => Need::default(),
@@ -455,6 +464,7 @@ impl World {
             };
             self.pending.push(Pending { to, durable, written, need, expected });
         }
+        groups[followed..].iter().for_each(|group| self.model.follow(now, group));
         assert!(self.model.ended.is_empty(), "not told that they ended: {:?}", self.model.ended);
         self.model.check_journal(groups);
     }
@@ -542,7 +552,7 @@ impl World {
             To::Consumer(id, Notice::Deliver(grants)) => {
                 self.check_bodies(&grants, expected);
                 self.clients.delivered(id, &grants);
-                self.met.granted += grants.len() as u64;
+                self.met.count("granted", grants.len() as u64);
             }
             To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
             To::Route(..) | To::Rewrite(..) => self.read(to),
@@ -553,13 +563,15 @@ impl World {
                 match &answer {
                     Ok(Reply::Delivered(grants)) => {
                         self.check_bodies(grants, expected);
-                        self.met.granted += grants.len() as u64;
+                        self.met.count("granted", grants.len() as u64);
                     }
-                    Ok(Reply::Sent(seqs)) => self.met.sent += seqs.len() as u64,
-                    Ok(Reply::Accepted(Some(_))) => self.met.held += 1,
+                    Ok(Reply::Sent(seqs)) => self.met.count("sent", seqs.len() as u64),
+                    Ok(Reply::Accepted(Some(_))) => self.met.count("held", 1),
                     Ok(Reply::Settled(outcomes)) => {
-                        self.met.settled += outcomes.iter().filter(|o| o.is_ok()).count() as u64;
-                        self.met.stale += outcomes.iter().filter(|o| o.is_err()).count() as u64;
+                        self.met
+                            .count("settled", outcomes.iter().filter(|o| o.is_ok()).count() as u64);
+                        self.met
+                            .count("stale", outcomes.iter().filter(|o| o.is_err()).count() as u64);
                     }
                     _ => {}
                 }

@@ -14,8 +14,8 @@ impl World {
         let mut core = Core::new(1);
         match self.journal.snapshotter.run(&mut core) {
             Ok(Some(done)) => {
-                self.met.snapshots += 1;
-                self.met.recycled += done.recycled as u64;
+                self.met.count("snapshots", 1);
+                self.met.count("recycled", done.recycled as u64);
                 let victims = self.journal.snapshotter.victims();
                 self.say(|| format!("snapshot {done:?}, victims {victims:?}"));
                 // What an earlier snapshot's core found still holds: the serving core checks each.
@@ -23,7 +23,7 @@ impl World {
                     let residents = core.residents(&victims, RESIDENTS_MAX);
                     let compaction = Compaction::new(residents, self.options.segment_bytes);
                     self.compaction = Some((compaction, victims));
-                    self.met.compactions += 1;
+                    self.met.count("compactions", 1);
                 }
                 if self.rng.chance(20) {
                     let trimmed = self.journal.snapshotter.trim(false);
@@ -54,7 +54,7 @@ impl World {
         match answer {
             Ok(Reply::Count(copied)) => {
                 assert!(copied == 0 || durable == hi, "a copy is told of when it is durable");
-                self.met.copied += copied;
+                self.met.count("copied", copied);
             }
             Err(Refusal::DiskFull) if self.tight => self.compaction = None,
             other => panic!("a relocation was answered with {other:?}"),
@@ -69,7 +69,7 @@ impl World {
             let done = self.journal.scrubber.step();
             let done = done.unwrap_or_else(|error| panic!("scrubbing failed: {error}"));
             assert!(self.flipped || done.damage.is_none(), "damage from nowhere: {done:?}");
-            self.met.scrubbed += done.bytes;
+            self.met.count("scrubbed", done.bytes);
             if done.round {
                 return;
             }
@@ -100,7 +100,7 @@ impl World {
         let done = restore(&mut bytes.as_slice(), &disk)
             .unwrap_or_else(|error| panic!("a backup cannot be restored: {error}"));
         self.say(|| format!("restored {done:?}"));
-        self.met.restores += 1;
+        self.met.count("restores", 1);
         Some(disk)
     }
 }

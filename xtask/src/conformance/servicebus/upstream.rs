@@ -6,7 +6,7 @@
 //! endpoint as a part of the name that TLS is to be spoken with.
 #![allow(clippy::disallowed_methods, reason = "files of a scratch folder are not the engine's")]
 
-use super::{Server, go, key, shown};
+use super::{Kind, Server, go, key, shown};
 use crate::cargo;
 use crate::conformance::{missing, run, target};
 use crate::steps::Outcome;
@@ -210,7 +210,7 @@ fn serve() -> Result<(Server, Vec<(&'static str, String)>)> {
     ]);
     let entities = cargo::root().join("testing/conformance/servicebus/upstream.json");
     let more = ["--amqps", "443", "--tls-self-signed"];
-    let server = Server::launch(&binary, data, 5671, Vec::new(), &entities, &more)?;
+    let server = Server::launch(&binary, data, Kind::Guarded, 5671, Vec::new(), &entities, &more)?;
     Ok((server, variables))
 }
 

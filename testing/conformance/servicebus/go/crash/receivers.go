@@ -86,6 +86,9 @@ func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 	now := time.Now()
 	for _, message := range messages {
 		one := note{ID: message.MessageID, Lease: hex.EncodeToString(message.LockToken[:]), Until: message.LockedUntil.UnixMilli()}
+		if message.SequenceNumber != nil {
+			one.Seq = *message.SequenceNumber
+		}
 		if message.SessionID != nil {
 			one.Session = *message.SessionID
 		}

@@ -12,8 +12,10 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::text;
-use crate::limits::PROPERTIES_MAX;
+use crate::text;
+
+/// Properties of one message: more would make setting each of them slow.
+pub const PROPERTIES_MAX: usize = 1024;
 
 const TYPE: &str = "$type";
 const VALUE: &str = "value";
@@ -307,9 +309,7 @@ fn cast(kind: &str, plain: Value) -> Result<Value, String> {
         "f64" => Value::F64(float()?),
         "bytes" => match &plain {
             Value::Bytes(bytes) => Value::Bytes(bytes.clone()),
-            Value::String(text) => Value::Bytes(
-                text::from_base64("a bytes value", text).map_err(|p| p.detail().to_owned())?,
-            ),
+            Value::String(text) => Value::Bytes(text::from_base64("a bytes value", text)?),
             _ => return Err(wrong("base64")),
         },
         "timestamp" => match &plain {

@@ -1,0 +1,55 @@
+//! Brokers that a worker can reach, behind one small trait.
+//!
+//! | URL | module | is |
+//! |---|---|---|
+//! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
+//! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
+//!
+//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do. What a broker cannot do is refused
+//! when a worker starts, never done weaker in silence. `tests/contract` holds every connector to the same rules.
+
+pub mod broker;
+pub mod capabilities;
+pub mod embedded;
+pub mod memory;
+pub mod native;
+#[cfg(feature = "servicebus")]
+pub mod servicebus;
+
+use std::sync::Arc;
+
+pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
+pub use capabilities::{Capabilities, Capability, RetryHold};
+pub use embedded::Embedded;
+pub use memory::Memory;
+pub use native::Native;
+
+/// Reaches the broker that a URL names.
+pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
+    match url.split_once(':') {
+        Some(("embedded", dir)) if !dir.is_empty() => Ok(Arc::new(Embedded::open(dir)?)),
+        Some(("malote", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(Native::connect(url).await?))
+        }
+        _ => {
+            let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+            let text = format!(
+                "there is no connector for `{scheme}:`: use embedded:DIR or malote://HOST:PORT"
+            );
+            Err(BrokerError::Refused { code: "bad_url".into(), text })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_url_that_leads_nowhere_is_refused_with_what_to_use() {
+        for bad in ["", "orders", "embedded:", "kafka://x", "malote:x"] {
+            let Err(error) = connect(bad).await else { panic!("{bad} was accepted") };
+            assert!(error.to_string().contains("use embedded:DIR"), "{error}");
+        }
+    }
+}

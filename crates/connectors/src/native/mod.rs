@@ -1,0 +1,468 @@
+//! `malote://HOST:PORT`: a Malote server, over its native connection (docs/protocols/http.md).
+//!
+//! `target.rs` reads the URL, `frames.rs` has the bytes, `driver.rs` the socket and how it comes back. Here is what a
+//! worker sees of it.
+
+mod driver;
+mod frames;
+mod target;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use malote_model::{Address, LeaseToken, Message, QueueName, QueueSpec, Seq, SessionId};
+use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+
+use self::driver::{ASKS_MAX, About, Ask, Consumer, Said, drive};
+use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
+use self::target::Target;
+use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
+use crate::capabilities::{Capabilities, RetryHold};
+
+/// What it can do: everything.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    broker: "the Malote server",
+    retry_hold: RetryHold::Session,
+    declare: true,
+    sessions: true,
+    fair_sessions: true,
+    session_state: true,
+    state_with_settle: true,
+    renew: true,
+    release: true,
+    delay: true,
+    schedule: true,
+    dead_letter: true,
+    changes: true,
+    dedup: true,
+    atomic_send: true,
+    bound_leases: true,
+};
+
+/// Accepts that wait at the server: it counts each as a request without an answer, and settlements must find room.
+const ACCEPTS_MAX: usize = 256;
+/// Leases of one settle or renew frame.
+const LEASES_MAX: usize = malote_model::limits::SETTLE_BATCH_MAX;
+/// What is there now arrives within this, or counts as not there.
+const NOW: Duration = Duration::from_millis(10);
+
+/// A Malote server.
+pub struct Native {
+    line: Line,
+    accepts: Arc<Semaphore>,
+}
+
+type BoxedFrame = Box<dyn FnOnce(u64) -> Frame + Send>;
+
+/// The way to the driver.
+#[derive(Clone)]
+struct Line {
+    asks: mpsc::Sender<Ask>,
+    next_consumer: Arc<AtomicU64>,
+}
+
+impl Line {
+    async fn call(
+        &self,
+        about: About,
+        frame: impl FnOnce(u64) -> Frame + Send + 'static,
+    ) -> Result<Answer, BrokerError> {
+        let (reply, answer) = oneshot::channel();
+        let accepting = match &about {
+            About::Accept { queue, .. } => Some(queue.clone()),
+            _ => None,
+        };
+        let ask = Ask::Call { frame: Box::new(frame), about, reply: Some(reply) };
+        self.asks.send(ask).await.map_err(|_| BrokerError::Closed)?;
+        let mut calling = Calling { line: self, accepting, answer };
+        (&mut calling.answer).await.unwrap_or(Err(BrokerError::Closed))
+    }
+}
+
+/// Waits for an answer. A session that was given and that nobody hears of is let go.
+struct Calling<'a> {
+    line: &'a Line,
+    accepting: Option<String>,
+    answer: oneshot::Receiver<Result<Answer, BrokerError>>,
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        let (Some(queue), Ok(Ok(answer))) = (self.accepting.take(), self.answer.try_recv()) else {
+            return;
+        };
+        let Some(held) = answer.held else { return };
+        let over = held.token.parse().into_iter().collect();
+        let frame = move |id| Frame::Release { id, queue, token: held.token };
+        let ask = Ask::Call { frame: Box::new(frame), about: About::Settle(over), reply: None };
+        // A full line: its lock ends it, or the end of the connection.
+        let _ = self.line.asks.try_send(ask);
+    }
+}
+
+impl Native {
+    /// Connects; what cannot be reached now is an error, what is lost later is reached again.
+    pub async fn connect(url: &str) -> Result<Self, BrokerError> {
+        let target = Arc::new(Target::of(url)?);
+        let (asks, wanted) = mpsc::channel(ASKS_MAX);
+        let (connected, outcome) = oneshot::channel();
+        let start = |e: std::io::Error| BrokerError::Refused {
+            code: "no_thread".into(),
+            text: format!("the thread of the connection cannot be started: {e}"),
+        };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start)?;
+        std::thread::Builder::new()
+            .name("malote-native".into())
+            .spawn(move || runtime.block_on(drive(target, wanted, connected)))
+            .map_err(start)?;
+        let requests_max = outcome.await.unwrap_or(Err(BrokerError::Closed))?;
+        let line = Line { asks, next_consumer: Arc::new(AtomicU64::new(1)) };
+        Ok(Self {
+            line,
+            accepts: Arc::new(Semaphore::new(ACCEPTS_MAX.min(requests_max / 2).max(1))),
+        })
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn each(results: Option<Vec<OneResult>>, count: usize) -> Vec<Result<(), BrokerError>> {
+    let one = |result: OneResult| match (result.ok, result.problem) {
+        (true, _) => Ok(()),
+        (false, Some(problem)) => Err(problem.into()),
+        (false, None) => Err(BrokerError::LockLost),
+    };
+    let mut all: Vec<_> = results.unwrap_or_default().into_iter().map(one).collect();
+    let unsaid = BrokerError::Unreachable { text: "the server did not say".into() };
+    all.resize(count, Err(unsaid));
+    all
+}
+
+impl Broker for Native {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let spec = Box::new(spec.into());
+            let frame = move |id| Frame::Declare { id, queue, spec };
+            self.line.call(About::Nothing, frame).await.map(drop)
+        })
+    }
+
+    fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
+        Box::pin(async move {
+            let messages =
+                messages.into_iter().map(|(to, message)| NewMessage::new(to, message)).collect();
+            let answer =
+                self.line.call(About::Nothing, move |id| Frame::Send { id, messages }).await?;
+            let sent = answer.messages.unwrap_or_default().into_iter().map(|one| Sent {
+                seq: Seq(one.seq),
+                message_id: one.id,
+                duplicate: one.duplicate,
+            });
+            Ok(sent.collect())
+        })
+    }
+
+    fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let mut source = PushedSource::new(&self.line, queue, lock, None);
+            source.attach().await?;
+            Ok(Box::new(source) as Box<dyn Source>)
+        })
+    }
+
+    fn accept(
+        &self,
+        queue: &QueueName,
+        session: Option<SessionId>,
+        lock: Duration,
+        wait: Duration,
+    ) -> Doing<'_, Option<Box<dyn Source>>> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let _room = self.accepts.acquire().await.map_err(|_| BrokerError::Closed)?;
+            let (of, name) = (queue.clone(), session.map(|id| id.as_str().to_owned()));
+            let (wait_ms, lock_ms) =
+                (ms(wait).min(malote_model::limits::ACCEPT_WAIT_MS_MAX), ms(lock));
+            let next = name.is_none() && wait_ms > 0;
+            let about = About::Accept { queue: queue.clone(), next };
+            let frame = move |id| Frame::Accept { id, queue: of, session: name, wait_ms, lock_ms };
+            let answer = self.line.call(about, frame).await?;
+            let Some(accepted) = answer.held else { return Ok(None) };
+            let wrong = |_| BrokerError::Unreachable { text: "it holds what is no session".into() };
+            let held = Held {
+                session: SessionId::new(&accepted.session).map_err(wrong)?,
+                hold: accepted.token.parse().map_err(wrong)?,
+                epoch: accepted.until.saturating_sub(lock_ms),
+            };
+            let source = PushedSource::new(&self.line, queue, lock, Some(held));
+            Ok(Some(Box::new(source) as Box<dyn Source>))
+        })
+    }
+
+    fn settle(
+        &self,
+        queue: &QueueName,
+        items: Vec<Settle>,
+    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let mut all = Vec::with_capacity(items.len());
+            let mut items = items.into_iter().peekable();
+            while items.peek().is_some() {
+                let some: Vec<Settle> = items.by_ref().take(LEASES_MAX).collect();
+                let count = some.len();
+                let about = About::Settle(some.iter().map(|item| item.lease).collect());
+                let (queue, items) = (queue.clone(), SettleItem::all(some));
+                let frame = move |id| Frame::Settle { id, queue, items };
+                all.append(&mut each(self.line.call(about, frame).await?.results, count));
+            }
+            Ok(all)
+        })
+    }
+
+    fn renew(
+        &self,
+        queue: &QueueName,
+        leases: Vec<LeaseToken>,
+        lock: Duration,
+    ) -> Doing<'_, Vec<Result<(), BrokerError>>> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let mut all = Vec::with_capacity(leases.len());
+            for some in leases.chunks(LEASES_MAX) {
+                let count = some.len();
+                let leases = some.iter().map(LeaseToken::to_string).collect();
+                let (queue, lock_ms) = (queue.clone(), ms(lock));
+                let frame = move |id| Frame::Renew { id, queue, leases, lock_ms };
+                let about = About::Renew(some.to_vec());
+                all.append(&mut each(self.line.call(about, frame).await?.results, count));
+            }
+            Ok(all)
+        })
+    }
+
+    fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
+        let queue = queue.as_str().to_owned();
+        let (session, token) = (held.session.as_str().to_owned(), held.hold.to_string());
+        Box::pin(async move {
+            let frame = move |id| Frame::GetState { id, queue, session, token };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            Ok(answer.state.map(frames::Raw::into_bytes))
+        })
+    }
+
+    fn close(&self) -> Doing<'_, ()> {
+        Box::pin(async move {
+            let (closed, done) = oneshot::channel();
+            if self.line.asks.send(Ask::Close(closed)).await.is_ok() {
+                let _ = done.await; // gone is closed, too
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A consumer of the connection, and what was pushed to it and not fetched.
+struct PushedSource {
+    line: Line,
+    queue: String,
+    lock: Duration,
+    consumer: u64,
+    held: Option<Held>,
+    pushed: Mutex<Pushed>,
+    /// It was let go by `close`, which waits: there is nothing left for `drop`.
+    closed: bool,
+}
+
+struct Pushed {
+    from_driver: mpsc::UnboundedReceiver<Said>,
+    /// Given to `from_driver`'s other end with the attach.
+    to_source: Option<mpsc::UnboundedSender<Said>>,
+    here: std::collections::VecDeque<Delivery>,
+    /// Credit that the server has and has not used.
+    credit: u32,
+}
+
+impl PushedSource {
+    fn new(line: &Line, queue: String, lock: Duration, held: Option<Held>) -> Self {
+        let (to_source, from_driver) = mpsc::unbounded_channel();
+        let consumer = line.next_consumer.fetch_add(1, Ordering::Relaxed);
+        let here = std::collections::VecDeque::new();
+        let pushed = Pushed { from_driver, to_source: Some(to_source), here, credit: 0 };
+        let pushed = Mutex::new(pushed);
+        Self { line: line.clone(), queue, lock, consumer, held, pushed, closed: false }
+    }
+
+    /// The attach, once: who takes deliveries, and the frame.
+    fn attaching(&self, to: mpsc::UnboundedSender<Said>, credit: u32) -> (About, BoxedFrame) {
+        let (consumer, queue, lock_ms) = (self.consumer, self.queue.clone(), ms(self.lock));
+        let session_token = self.held.as_ref().map(|held| held.hold.to_string());
+        let to = Consumer { to, queue: self.held.is_none().then(|| queue.clone()) };
+        let frame = move |id| Frame::Attach { id, consumer, queue, credit, lock_ms, session_token };
+        (About::Attach { consumer, to }, Box::new(frame))
+    }
+
+    /// Attaches without credit and waits for the answer.
+    async fn attach(&mut self) -> Result<(), BrokerError> {
+        let Some(to) = self.pushed.get_mut().to_source.take() else { return Ok(()) };
+        let (about, frame) = self.attaching(to, 0);
+        self.line.call(about, frame).await.map(drop)
+    }
+
+    /// Gives the server credit for so many; the first time it attaches, and does not wait for the answer: what is
+    /// wrong ends the consumer.
+    async fn want(&self, pushed: &mut Pushed, max: u32) -> Result<(), BrokerError> {
+        let more = max.saturating_sub(pushed.credit);
+        if more == 0 && pushed.to_source.is_none() {
+            return Ok(());
+        }
+        // From here on nothing waits: what is noted and what is asked are one step.
+        let room = self.line.asks.reserve().await.map_err(|_| BrokerError::Closed)?;
+        let (about, frame): (About, BoxedFrame) = match pushed.to_source.take() {
+            Some(to) => self.attaching(to, max),
+            None => {
+                let consumer = self.consumer;
+                let frame = move |id| Frame::Credit { id, consumer, credit: more };
+                (About::Nothing, Box::new(frame))
+            }
+        };
+        room.send(Ask::Call { frame, about, reply: None });
+        pushed.credit = pushed.credit.max(max);
+        Ok(())
+    }
+
+    fn letting_go(&mut self) -> LettingGo {
+        self.closed = true;
+        let pushed = self.pushed.get_mut();
+        let mut leases: Vec<LeaseToken> = pushed.here.drain(..).map(|d| d.lease).collect();
+        pushed.from_driver.close();
+        while let Ok(said) = pushed.from_driver.try_recv() {
+            leases.extend(said.unwrap_or_default().into_iter().map(|delivery| delivery.lease));
+        }
+        let attached = pushed.to_source.is_none();
+        let (queue, consumer) = (self.queue.clone(), self.consumer);
+        LettingGo {
+            queue,
+            consumer,
+            attached,
+            hold: self.held.take().map(|held| held.hold),
+            leases,
+        }
+    }
+}
+
+/// What is to be given back.
+struct LettingGo {
+    queue: String,
+    consumer: u64,
+    attached: bool,
+    hold: Option<LeaseToken>,
+    leases: Vec<LeaseToken>,
+}
+
+impl LettingGo {
+    /// What to ask, in this order. A hold takes its messages with it.
+    fn asks(self) -> Vec<(About, BoxedFrame)> {
+        let Self { queue, consumer, attached, hold, leases } = self;
+        let mut asks: Vec<(About, BoxedFrame)> = Vec::new();
+        if attached {
+            let about = About::Detach { consumer };
+            asks.push((about, Box::new(move |id| Frame::Detach { id, consumer })));
+        }
+        if let Some(hold) = hold {
+            let mut over = leases;
+            over.push(hold);
+            let token = hold.to_string();
+            asks.push((
+                About::Settle(over),
+                Box::new(move |id| Frame::Release { id, queue, token }),
+            ));
+        } else if !leases.is_empty() {
+            let items = leases.iter().map(|&lease| Settle::release(lease));
+            let items = SettleItem::all(items.collect());
+            asks.push((
+                About::Settle(leases),
+                Box::new(move |id| Frame::Settle { id, queue, items }),
+            ));
+        }
+        asks
+    }
+}
+
+impl Source for PushedSource {
+    fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+        Box::pin(async move {
+            let mut pushed = self.pushed.lock().await;
+            let pushed = &mut *pushed;
+            while let Ok(said) = pushed.from_driver.try_recv() {
+                pushed.arrived(said?);
+            }
+            if pushed.here.is_empty() {
+                self.want(pushed, max).await?;
+                let wait = wait.max(NOW);
+                match tokio::time::timeout(wait, pushed.from_driver.recv()).await {
+                    Err(_) => return Ok(Vec::new()),
+                    Ok(None) => return Err(BrokerError::Closed),
+                    Ok(Some(said)) => pushed.arrived(said?),
+                }
+                while let Ok(said) = pushed.from_driver.try_recv() {
+                    pushed.arrived(said?);
+                }
+            }
+            let count = pushed.here.len().min(max as usize);
+            Ok(pushed.here.drain(..count).collect())
+        })
+    }
+
+    fn close(mut self: Box<Self>) -> Doing<'static, ()> {
+        let going = self.letting_go();
+        let line = self.line.clone();
+        Box::pin(async move {
+            let mut outcome = Ok(());
+            for (about, frame) in going.asks() {
+                match line.call(about, frame).await {
+                    Ok(_) | Err(BrokerError::LockLost) => {}
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            outcome
+        })
+    }
+}
+
+impl Pushed {
+    fn arrived(&mut self, deliveries: Vec<Delivery>) {
+        let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
+        self.credit = self.credit.saturating_sub(count);
+        self.here.extend(deliveries);
+    }
+}
+
+impl Drop for PushedSource {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        let going = self.letting_go();
+        for (about, frame) in going.asks() {
+            // A full line: the lock ends it, or the end of the connection.
+            let _ = self.line.asks.try_send(Ask::Call { frame, about, reply: None });
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Where a `malote://` URL leads.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::broker::BrokerError;
+
+/// The port of the HTTP API unless the URL names another.
+const PORT: u16 = 8080;
+
+/// A server and, if it asks, who we are.
+pub(super) struct Target {
+    pub host: String,
+    pub port: u16,
+    user: Option<(String, String)>,
+}
+
+impl Target {
+    pub(super) fn of(url: &str) -> Result<Self, BrokerError> {
+        let wrong = |why: &str| BrokerError::Refused {
+            code: "bad_url".into(),
+            text: format!("the URL {why}: write malote://[USER:PASSWORD@]HOST[:PORT]"),
+        };
+        let rest = url.strip_prefix("malote://").ok_or_else(|| wrong("is none of Malote's"))?;
+        let rest = rest.trim_end_matches('/');
+        let (user, address) = match rest.rsplit_once('@') {
+            Some((who, address)) => {
+                let (user, password) =
+                    who.split_once(':').ok_or_else(|| wrong("has a user without a password"))?;
+                let text = |part| unescaped(part).ok_or_else(|| wrong("has a bad escape"));
+                (Some((text(user)?, text(password)?)), address)
+            }
+            None => (None, rest),
+        };
+        if address.contains(['/', '?', '#']) {
+            return Err(wrong("has a path"));
+        }
+        let (host, port) = match address.rsplit_once(':') {
+            // The colons of an IPv6 address stand in brackets.
+            Some((host, port)) if !port.contains(']') => {
+                (host, port.parse().map_err(|_| wrong("has a bad port"))?)
+            }
+            _ => (address, PORT),
+        };
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(wrong("has no host"));
+        }
+        Ok(Self { host: host.to_owned(), port, user })
+    }
+
+    pub(super) fn url(&self) -> String {
+        let host = &self.host;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        format!("ws://{host}:{}/api/v1/connect", self.port)
+    }
+
+    pub(super) fn authorization(&self) -> Option<String> {
+        let (user, password) = self.user.as_ref()?;
+        Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+    }
+}
+
+/// Text with its %XX read.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |b: u8| char::from(b).to_digit(16);
+        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let target = Target::of("malote://ana:p%40ss@broker.example:9000/").unwrap();
+        assert_eq!((target.host.as_str(), target.port), ("broker.example", 9000));
+        assert_eq!(target.authorization().unwrap(), "Basic YW5hOnBAc3M=");
+        let target = Target::of("malote://[::1]").unwrap();
+        assert_eq!(target.url(), "ws://[::1]:8080/api/v1/connect");
+        for bad in [
+            "malote://",
+            "malote://:1",
+            "malote://h:x",
+            "malote://h/x",
+            "malote://u@h",
+            "malote://u:%zz@h",
+        ] {
+            assert!(Target::of(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! SASL and open, before anything else is said.
+
+use std::io;
+
+use bytes::Bytes;
+use malote_wire_amqp::connection::{Config as Limits, Connection, Event};
+use malote_wire_amqp::performative::{Open, SaslCode, SaslInit, condition};
+use malote_wire_amqp::types::{Map, Str, Symbol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+use super::super::config::{Config, Credential};
+use super::super::dial::Stream;
+use super::super::error::{Error, Kind, Result};
+use super::super::limits;
+
+/// Opens a connection on a stream.
+pub(in super::super) async fn open(
+    config: &Config,
+    container: &str,
+    stream: &mut Box<dyn Stream>,
+) -> Result<(Connection, Instant)> {
+    let begun = Instant::now();
+    let limits = Limits {
+        container_id: Str::from(container),
+        max_frame_size: limits::FRAME_BYTES_MAX,
+        channel_max: limits::CHANNEL_MAX,
+        links_max: limits::LINKS_MAX,
+        idle_time_out_ms: Some(limits::IDLE_MS),
+        max_message_size: limits::MESSAGE_BYTES_MAX,
+        incoming_bytes_max: limits::INCOMING_BYTES_MAX,
+        outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
+        ..Limits::default()
+    };
+    let mut amqp = Connection::client(limits, 0);
+    loop {
+        while let Some(event) = amqp.next_event() {
+            if take(config, &mut amqp, event)? {
+                return Ok((amqp, begun));
+            }
+        }
+        let output = amqp.take_output();
+        let spoken = async {
+            stream.write_all(&output).await?;
+            stream.flush().await?;
+            match stream.read_buf(amqp.input()).await? {
+                0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                _ => Ok(()),
+            }
+        };
+        spoken.await.map_err(|error| Error::Unreachable {
+            to: format!("{}:{}", config.host, config.port),
+            why: error.to_string(),
+        })?;
+        amqp.received(begun.elapsed().as_millis() as u64);
+    }
+}
+
+/// Answers one event; true once the server has opened.
+fn take(config: &Config, amqp: &mut Connection, event: Event) -> Result<bool> {
+    match event {
+        Event::SaslMechanisms(offered) => {
+            let (mechanism, response) = match &config.credential {
+                Credential::Plain { user, password } => {
+                    ("PLAIN", Some(format!("\0{user}\0{password}")))
+                }
+                // Whoever has a key shows it at `$cbs`.
+                Credential::Key { .. } | Credential::Signature(_) | Credential::Anonymous => {
+                    ("ANONYMOUS", None)
+                }
+            };
+            if !offered.sasl_server_mechanisms.contains(mechanism) {
+                let text = format!("the server does not take {mechanism}");
+                return Err(Error::of(Kind::Unauthorized, condition::UNAUTHORIZED_ACCESS, text));
+            }
+            amqp.sasl_init(SaslInit {
+                mechanism: Symbol::lossy(mechanism),
+                initial_response: response.map(Bytes::from),
+                hostname: Some(Str::from(config.host.as_str())),
+            })?;
+        }
+        Event::SaslOutcome(outcome) => {
+            if outcome.code != SaslCode::Ok {
+                let text = "the server does not take the credential";
+                return Err(Error::of(Kind::Unauthorized, condition::UNAUTHORIZED_ACCESS, text));
+            }
+            amqp.open(Open {
+                hostname: Some(Str::from(config.host.as_str())),
+                properties: Some(
+                    Map::default()
+                        .with("product", "malote")
+                        .with("version", env!("CARGO_PKG_VERSION")),
+                ),
+                ..Open::default()
+            })?;
+        }
+        Event::Open(_) => return Ok(true),
+        Event::Close { error: Some(error) } | Event::Failed(error) => {
+            return Err(Error::refused(&error));
+        }
+        Event::Close { error: None } => {
+            return Err(Error::Lost("the server closed at once".to_owned()));
+        }
+        other => {
+            let text = format!("the server said {other:?} before it opened");
+            return Err(Error::Unreadable(text));
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,90 @@
+//! A Malote server on a port of its own, and brokers that reach it.
+#![allow(dead_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use malote_engine::{Engine, Running, Settings};
+use malote_front_http::{Api, Limits, Nobody, Readiness, router, serve_connection};
+use malote_model::access::AllowAll;
+use malote_model::{Address, Body, BodyKind, Message, QueueName, SessionId};
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// A machine that does other work as well may take its time.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// No test takes as long.
+pub const LOCK: Duration = Duration::from_secs(3600);
+/// What is there now, and nothing more.
+pub const NOW: Duration = Duration::ZERO;
+
+pub struct Server {
+    pub at: SocketAddr,
+    pub engine: Engine,
+    _stop: DropGuard,
+    _running: Running,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::limited(Limits::default()).await
+    }
+
+    pub async fn limited(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+        let (ready, shutdown) = (Arc::new(Readiness::ready()), CancellationToken::new());
+        let api = Api::new(
+            engine.clone(),
+            Arc::new(AllowAll),
+            Arc::new(Nobody),
+            limits.clone(),
+            ready,
+            shutdown.clone(),
+        );
+        let router = router(api);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let stop = shutdown.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, peer) = tokio::select! {
+                    accepted = listener.accept() => accepted.unwrap(),
+                    () = stop.cancelled() => return,
+                };
+                let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
+                tokio::spawn(
+                    async move { serve_connection(stream, router, peer, &limits, stop).await },
+                );
+            }
+        });
+        Self { at, engine, _stop: shutdown.drop_guard(), _running: running, _dir: dir }
+    }
+
+    pub fn url(&self) -> String {
+        format!("malote://{}", self.at)
+    }
+}
+
+pub fn queue(name: &str) -> QueueName {
+    QueueName::new(name).unwrap()
+}
+
+pub fn to(name: &str) -> Address {
+    Address::Queue(queue(name))
+}
+
+pub fn session(name: &str) -> SessionId {
+    SessionId::new(name).unwrap()
+}
+
+pub fn text(body: &str) -> Message {
+    let body = Body { bytes: body.to_owned().into(), kind: BodyKind::Text };
+    Message { body, ..Message::default() }
+}
+
+pub fn of_session(name: &str, body: &str) -> Message {
+    Message { session: Some(session(name)), ..text(body) }
+}

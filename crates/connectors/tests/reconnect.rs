@@ -1,0 +1,137 @@
+//! The native connection loses its socket: leases and holds live on, or are known to be lost.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::{LOCK, PATIENCE, Server, of_session, queue, session, text, to};
+use malote_connectors::{Broker, BrokerError, Native, Settle};
+use malote_front_http::Limits;
+use malote_model::{QueueSpec, Sessions};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What stands between client and server, and can be cut.
+struct Wire {
+    at: SocketAddr,
+    cuts: watch::Sender<u64>,
+    open: watch::Sender<bool>,
+}
+
+impl Wire {
+    async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (cuts, cut) = watch::channel(0);
+        let (open, is_open) = watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                if !*is_open.borrow() {
+                    continue;
+                }
+                let mut cut = cut.clone();
+                cut.mark_unchanged();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(server).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cut.changed() => {}
+                    }
+                });
+            }
+        });
+        Self { at, cuts, open }
+    }
+
+    /// Every connection breaks. Nothing comes through until it is open again.
+    fn cut(&self, open: bool) {
+        self.open.send_replace(open);
+        self.cuts.send_modify(|count| *count += 1);
+    }
+
+    fn url(&self) -> String {
+        format!("malote://{}", self.at)
+    }
+}
+
+/// Asks until the broker can be reached again.
+async fn settled(broker: &Native, item: Settle) -> Result<(), BrokerError> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match broker.settle(&queue("q"), vec![item.clone()]).await {
+            Ok(mut each) => return each.remove(0),
+            Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cut_socket_keeps_its_leases_and_sessions() {
+    // Slow machines reconnect slowly.
+    let server = Server::limited(Limits { reconnect_grace: PATIENCE, ..Limits::default() }).await;
+    let wire = Wire::to(server.at).await;
+    let broker = Native::connect(&wire.url()).await.unwrap();
+    let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
+    broker.declare(&queue("q"), spec).await.unwrap();
+    let messages = ["1", "2", "3"].map(|body| (to("q"), of_session("a", body)));
+    broker.send(messages.to_vec()).await.unwrap();
+    let held = broker.accept(&queue("q"), None, LOCK, PATIENCE).await.unwrap().unwrap();
+    let first = held.fetch(1, PATIENCE).await.unwrap().remove(0);
+    for _ in 0..3 {
+        wire.cut(true);
+        let hold = held.held().unwrap().hold;
+        let renewed = loop {
+            match broker.renew(&queue("q"), vec![hold], LOCK).await {
+                Ok(each) => break each,
+                Err(error) => assert!(error.is_transient(), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert_eq!(renewed, [Ok(())]);
+    }
+    settled(&broker, Settle::complete(first.lease)).await.unwrap();
+    let second = held.fetch(1, PATIENCE).await.unwrap().remove(0);
+    assert_eq!((&second.message.body.bytes[..], second.receives), (&b"2"[..], 1));
+    held.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_cannot_be_resumed_has_lost_everything() {
+    let grace = Duration::from_millis(1);
+    let server = Server::limited(Limits { reconnect_grace: grace, ..Limits::default() }).await;
+    let wire = Wire::to(server.at).await;
+    let broker = Native::connect(&wire.url()).await.unwrap();
+    broker.declare(&queue("q"), QueueSpec::default()).await.unwrap();
+    broker.send(vec![(to("q"), text("x"))]).await.unwrap();
+    let source = broker.open(&queue("q"), LOCK).await.unwrap();
+    let first = source.fetch(1, PATIENCE).await.unwrap().remove(0);
+    wire.cut(false);
+    // Until somebody else has the message, the wire stays cut.
+    let other = Native::connect(&server.url()).await.unwrap();
+    let again = other.open(&queue("q"), LOCK).await.unwrap();
+    let second = again.fetch(1, PATIENCE).await.unwrap().remove(0);
+    assert_eq!((second.seq, second.failed), (first.seq, 1));
+    wire.cut(true);
+    assert_eq!(source.fetch(1, PATIENCE).await, Err(BrokerError::LockLost));
+    let late = settled(&broker, Settle::complete(first.lease)).await;
+    assert_eq!(late, Err(BrokerError::LockLost));
+    // The broker itself goes on.
+    broker.send(vec![(to("q"), text("y"))]).await.unwrap();
+    let fresh = broker.open(&queue("q"), LOCK).await.unwrap();
+    assert_eq!(fresh.fetch(1, PATIENCE).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_there_and_a_stranger_there_are_errors_that_say_so() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let Err(error) = Native::connect(&format!("malote://{free}")).await else { panic!() };
+    assert!(matches!(error, BrokerError::Unreachable { .. }), "{error}");
+    let server = Server::start().await;
+    let held = Native::connect(&server.url()).await.unwrap();
+    let accepted = held.accept(&queue("q"), Some(session("a")), LOCK, PATIENCE).await;
+    assert!(matches!(accepted, Err(BrokerError::Refused { .. })));
+}

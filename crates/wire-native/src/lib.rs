@@ -1,0 +1,9 @@
+//! What the native API and its clients write alike: typed properties, base64 and times.
+//!
+//! Requests, answers and frames are not here: the server's structs refuse what they do not know, a client's ignore it.
+
+pub mod nearest;
+pub mod text;
+pub mod value;
+
+pub use value::PropertyMap;

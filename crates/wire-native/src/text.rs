@@ -1,0 +1,36 @@
+//! Small things written as text: base64 and times.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+/// Bytes as text (RFC 4648 §4, padded).
+pub fn to_base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// Text as bytes; what is wrong with it if it is not base64.
+pub fn from_base64(field: &str, text: &str) -> Result<Bytes, String> {
+    STANDARD.decode(text).map(Bytes::from).map_err(|e| format!("{field} is not base64: {e}"))
+}
+
+/// Milliseconds since 1970 of a number or of an RFC 3339 time such as `2030-01-31T08:00:00Z`.
+pub fn time_of(text: &str) -> Option<i64> {
+    if let Ok(ms) = text.parse::<i64>() {
+        return Some(ms);
+    }
+    text.parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_milliseconds_or_rfc_3339() {
+        assert_eq!(time_of("1700000000123"), Some(1_700_000_000_123));
+        assert_eq!(time_of("1970-01-01T00:00:01.5Z"), Some(1500));
+        assert_eq!(time_of("1970-01-01T01:00:00+01:00"), Some(0));
+        assert_eq!(time_of("tomorrow"), None);
+    }
+}

@@ -1,0 +1,381 @@
+//! A FIFO queue under pressure, as SQS clients use it: 1,000 groups, 16 consumers that fail, let go, extend and
+//! vanish, and kill -9 in the middle.
+//!
+//! Senders repeat a batch that was not answered with the same de-duplication ids until it is, so every message comes,
+//! and comes once. Each group has one sender, so its order is known. A receive hides its messages for a known time: who
+//! else gets one of them, or a later one of its group, before that is over, got it too early, restart or not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::clients::{Shared, now};
+use super::history::Got;
+use super::server::Server;
+use super::wire::Http;
+use crate::rng::Rng;
+
+const QUEUE: &str = "pressure.fifo";
+const SENDERS: u64 = 4;
+const GROUPS_EACH: u64 = 250;
+const CONSUMERS: u64 = 16;
+/// Short: what a consumer that vanished had comes back soon.
+const VISIBILITY_S: u64 = 2;
+const EXTENDED_S: u64 = 4;
+/// Consumers that have nothing to do wait so long for the last messages.
+const EMPTY_MAX: Duration = Duration::from_secs(60);
+
+/// What the clients of this load share.
+struct Load {
+    shared: Arc<Shared>,
+    at: SocketAddr,
+    /// Senders stop, and consumers fail no more.
+    quiet: AtomicBool,
+    done: AtomicBool,
+    holders: AtomicU64,
+    let_go: AtomicU64,
+    extended: AtomicU64,
+    vanished: AtomicU64,
+    repeated: AtomicU64,
+}
+
+/// Kills and restarts `cycles` times; says whether nothing was violated.
+pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
+    let dir = tempfile::tempdir().context("no room for the data")?;
+    let mut server = Server::new(binary, dir.path())?;
+    server.start()?;
+    let attributes = json!({ "FifoQueue": "true", "DeduplicationScope": "messageGroup" });
+    let mut http = Http::connect(server.at).context("the server does not answer")?;
+    let made =
+        call(&mut http, "CreateQueue", &json!({ "QueueName": QUEUE, "Attributes": attributes }))?;
+    if let Err(problem) = made {
+        bail!("CreateQueue: {problem}");
+    }
+    let load = Arc::new(Load {
+        shared: Shared::new(server.at, 0),
+        at: server.at,
+        quiet: AtomicBool::new(false),
+        done: AtomicBool::new(false),
+        holders: AtomicU64::new(1),
+        let_go: AtomicU64::new(0),
+        extended: AtomicU64::new(0),
+        vanished: AtomicU64::new(0),
+        repeated: AtomicU64::new(0),
+    });
+    let mut threads = Vec::new();
+    for n in 0..SENDERS {
+        let load = load.clone();
+        threads.push(spawn(move || send(&load, n, seed)));
+    }
+    for n in 0..CONSUMERS {
+        let load = load.clone();
+        threads.push(spawn(move || consume(&load, n, seed)));
+    }
+    let begun = Instant::now();
+    let mut rng = Rng::new(seed);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..cycles {
+        sleep(Duration::from_millis(300 + rng.below(2500)));
+        server.kill()?;
+        load.shared.history().killed(now());
+        let down = Instant::now();
+        server.start()?;
+        slowest = slowest.max(down.elapsed());
+    }
+    load.quiet.store(true, Ordering::Relaxed);
+    load.shared.drained();
+    let empty = emptied(load.at)?;
+    let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+    println!(
+        "Sqs: {cycles} cycles in {:.1} s, slowest restart {} ms, {} groups, {CONSUMERS} consumers",
+        begun.elapsed().as_secs_f32(),
+        slowest.as_millis(),
+        SENDERS * GROUPS_EACH
+    );
+    println!(
+        "batches repeated {}, messages let go {}, extended {}, abandoned {}",
+        count(&load.repeated),
+        count(&load.let_go),
+        count(&load.extended),
+        count(&load.vanished)
+    );
+    load.done.store(true, Ordering::Relaxed);
+    let clean = load.shared.finish(threads)?;
+    if !empty {
+        println!("the queue is not empty in the end");
+    }
+    Ok(clean && empty)
+}
+
+/// One action in AWS JSON: its result or its problem. An error means that the server is gone.
+fn call(http: &mut Http, action: &str, ask: &Value) -> io::Result<Result<Value, Value>> {
+    let head = format!("x-amz-target: AmazonSQS.{action}\r\n");
+    let (status, answer) = http.ask_headed("POST", "/", &head, ask)?;
+    Ok(if status < 300 { Ok(answer) } else { Err(answer) })
+}
+
+fn queue_url() -> String {
+    format!("http://localhost/000000000000/{QUEUE}")
+}
+
+/// Waits until nothing is in the queue: what was deleted in doubt came once more, and was deleted again.
+fn emptied(at: SocketAddr) -> Result<bool> {
+    let ask = json!({ "QueueUrl": queue_url(), "AttributeNames": ["All"] });
+    let begun = Instant::now();
+    while begun.elapsed() < EMPTY_MAX {
+        let mut http = Http::connect(at).context("the server does not answer")?;
+        let Ok(answer) = call(&mut http, "GetQueueAttributes", &ask)? else {
+            bail!("the queue is gone")
+        };
+        let count = |name: &str| answer["Attributes"][name] == "0";
+        let names = [
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible",
+            "ApproximateNumberOfMessagesDelayed",
+        ];
+        if names.into_iter().all(count) {
+            return Ok(true);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    Ok(false)
+}
+
+/// Sends batches to groups of its own, each until it is answered.
+fn send(load: &Load, me: u64, seed: u64) {
+    let mut rng = Rng::new(seed ^ (0x5e4d_0000 + me));
+    let mut numbers = vec![0_u64; GROUPS_EACH as usize];
+    let mut http: Option<Http> = None;
+    let mut total = 0_u64;
+    while !load.quiet.load(Ordering::Relaxed) {
+        let mut ids = Vec::new();
+        let mut entries = Vec::new();
+        for _ in 0..1 + rng.below(10) {
+            total += 1;
+            let (id, group) = (format!("{me}-{total}"), rng.below(GROUPS_EACH) as usize);
+            numbers[group] += 1;
+            let (name, number) = (format!("g{me}-{group}"), numbers[group]);
+            load.shared.history().sending(&id, Some(&name), number);
+            let body = json!({ "id": id, "number": number }).to_string();
+            entries.push(json!({
+                "Id": ids.len().to_string(), "MessageBody": body, "MessageGroupId": name,
+                "MessageDeduplicationId": id,
+            }));
+            ids.push(id);
+        }
+        let ask = json!({ "QueueUrl": queue_url(), "Entries": entries });
+        let mut tries = 0;
+        let answer = loop {
+            let Some(mut speaker) = http.take().or_else(|| Http::connect(load.at).ok()) else {
+                sleep(Duration::from_millis(5));
+                continue;
+            };
+            if let Ok(answer) = call(&mut speaker, "SendMessageBatch", &ask) {
+                http = Some(speaker);
+                break answer;
+            }
+            // Whether it was taken nobody knows: the same ids once more.
+            tries += 1;
+            load.repeated.fetch_add(u64::from(tries == 1), Ordering::Relaxed);
+        };
+        let mut history = load.shared.history();
+        match answer {
+            Ok(answer) => {
+                for entry in items(&answer, "Successful") {
+                    if let Some(id) = entry_of(entry, &ids) {
+                        history.acknowledged(id);
+                    }
+                }
+                for entry in items(&answer, "Failed") {
+                    if let Some(id) = entry_of(entry, &ids) {
+                        let code = entry["Code"].as_str().unwrap_or("no code").to_owned();
+                        history.refused(&[id.to_owned()], &code);
+                    }
+                }
+            }
+            Err(problem) => {
+                let code = problem["__type"].as_str().unwrap_or("no code").to_owned();
+                history.refused(&ids, &code);
+            }
+        }
+        drop(history);
+        sleep(Duration::from_millis(rng.below(10)));
+    }
+}
+
+fn items<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map_or(&[], |all| all)
+}
+
+/// Which entry of a batch an entry of its answer is about: ids are places.
+fn place(entry: &Value) -> Option<usize> {
+    entry["Id"].as_str()?.parse().ok()
+}
+
+fn entry_of<'a>(entry: &Value, ids: &'a [String]) -> Option<&'a str> {
+    ids.get(place(entry)?).map(String::as_str)
+}
+
+fn names(entries: &[Value], at: usize) -> bool {
+    entries.iter().any(|entry| place(entry) == Some(at))
+}
+
+fn consume(load: &Load, n: u64, seed: u64) {
+    let mut rng = Rng::new(seed ^ (0x7ece_0000 + n));
+    let mut http: Option<Http> = None;
+    while !load.done.load(Ordering::Relaxed) {
+        let Some(mut speaker) = http.take().or_else(|| Http::connect(load.at).ok()) else {
+            sleep(Duration::from_millis(5));
+            continue;
+        };
+        if consume_once(load, &mut speaker, &mut rng).is_ok() {
+            http = Some(speaker);
+        }
+    }
+}
+
+/// One receive, and what becomes of each of its groups.
+fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
+    let ask = json!({
+        "QueueUrl": queue_url(), "MaxNumberOfMessages": 1 + rng.below(10), "WaitTimeSeconds": 1,
+        "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId", "SequenceNumber"],
+    });
+    let asked = now();
+    let answer = match call(http, "ReceiveMessage", &ask)? {
+        Ok(answer) => answer,
+        Err(problem) => {
+            let how = format!("ReceiveMessage: {problem}");
+            load.shared.history().wrong("settlement refused", how);
+            return Ok(());
+        }
+    };
+    // Hidden from some moment after it was asked for: until then at least.
+    let until = asked + VISIBILITY_S * 1000;
+    let messages = items(&answer, "Messages");
+    let got: Vec<Got> = messages.iter().filter_map(|message| got(message, until)).collect();
+    assert_eq!(got.len(), messages.len(), "a message was not understood");
+    let holder = load.holders.fetch_add(1, Ordering::Relaxed);
+    load.shared.history().received(holder, false, asked, now(), &got);
+    let mut groups: BTreeMap<Option<String>, Vec<Got>> = BTreeMap::new();
+    for got in got {
+        groups.entry(got.session.clone()).or_default().push(got);
+    }
+    for group in groups.into_values() {
+        sleep(Duration::from_millis(rng.below(10)));
+        let calm = load.quiet.load(Ordering::Relaxed);
+        match rng.below(100) {
+            // A consumer that never comes back.
+            0..4 if !calm => {
+                load.vanished.fetch_add(group.len() as u64, Ordering::Relaxed);
+            }
+            // It fails at one of them, and gives that and the later ones back.
+            4..14 if !calm => {
+                let fails_at = rng.below(group.len() as u64) as usize;
+                delete(load, http, &group[..fails_at])?;
+                let_go(load, http, &group[fails_at..])?;
+            }
+            // It needs longer.
+            14..24 if !calm => {
+                extend(load, http, &group)?;
+                sleep(Duration::from_millis(rng.below(200)));
+                delete(load, http, &group)?;
+            }
+            _ => delete(load, http, &group)?,
+        }
+    }
+    Ok(())
+}
+
+fn got(message: &Value, until: u64) -> Option<Got> {
+    let body: Value = serde_json::from_str(message["Body"].as_str()?).ok()?;
+    Some(Got {
+        id: body["id"].as_str()?.to_owned(),
+        seq: message["Attributes"]["SequenceNumber"].as_str()?.parse().ok()?,
+        session: message["Attributes"]["MessageGroupId"].as_str().map(str::to_owned),
+        number: body["number"].as_u64()?,
+        lease: message["ReceiptHandle"].as_str()?.to_owned(),
+        until,
+    })
+}
+
+/// Entries of a batch about these messages, by their place.
+fn entries(group: &[Got], visibility_s: Option<u64>) -> Value {
+    let entry = |(n, got): (usize, &Got)| {
+        let mut entry = json!({ "Id": n.to_string(), "ReceiptHandle": got.lease });
+        if let Some(visibility_s) = visibility_s {
+            entry["VisibilityTimeout"] = visibility_s.into();
+        }
+        entry
+    };
+    group.iter().enumerate().map(entry).collect()
+}
+
+fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+    if group.is_empty() {
+        return Ok(());
+    }
+    {
+        let mut history = load.shared.history();
+        group.iter().for_each(|got| history.completing(&got.id, now()));
+    }
+    let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, None) });
+    let answer = call(http, "DeleteMessageBatch", &ask)?;
+    let mut history = load.shared.history();
+    match answer {
+        Ok(answer) => {
+            let gone = items(&answer, "Successful");
+            for (n, got) in group.iter().enumerate() {
+                history.completed(&got.id, names(gone, n), now());
+            }
+        }
+        Err(problem) => {
+            history.wrong("settlement refused", format!("DeleteMessageBatch: {problem}"));
+        }
+    }
+    Ok(())
+}
+
+fn let_go(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+    {
+        let mut history = load.shared.history();
+        group.iter().for_each(|got| history.let_go(&got.id));
+    }
+    load.let_go.fetch_add(group.len() as u64, Ordering::Relaxed);
+    let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, Some(0)) });
+    if let Err(problem) = call(http, "ChangeMessageVisibilityBatch", &ask)? {
+        let how = format!("ChangeMessageVisibilityBatch: {problem}");
+        load.shared.history().wrong("settlement refused", how);
+    }
+    Ok(())
+}
+
+fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+    let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, Some(EXTENDED_S)) });
+    let asked = now();
+    let answer = call(http, "ChangeMessageVisibilityBatch", &ask)?;
+    let mut history = load.shared.history();
+    match answer {
+        Ok(answer) => {
+            let held = items(&answer, "Successful");
+            for (n, got) in group.iter().enumerate() {
+                if names(held, n) {
+                    load.extended.fetch_add(1, Ordering::Relaxed);
+                    history.extended(&got.id, asked + EXTENDED_S * 1000);
+                }
+            }
+        }
+        Err(problem) => {
+            let how = format!("ChangeMessageVisibilityBatch: {problem}");
+            history.wrong("settlement refused", how);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! What clients ask.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use malote_engine::ConsumerId;
+use malote_engine::command::{Accept, Attach, MoveWhy};
+use malote_model::{Address, LeaseToken, QueueName, QueueSpec, Seq, SessionId, Settlement};
+
+use super::{SetState, Settle, TopicAsk};
+use crate::model::Letter;
+
+/// What a client asks. The engine's command is made from it.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    Declare {
+        name: QueueName,
+        spec: QueueSpec,
+        connection: Option<u64>,
+    },
+    Update {
+        name: QueueName,
+        spec: QueueSpec,
+    },
+    Delete {
+        name: QueueName,
+    },
+    Purge {
+        queue: QueueName,
+    },
+    Pause {
+        queue: QueueName,
+        paused: bool,
+    },
+    Send {
+        items: Vec<(Address, Rc<Letter>)>,
+    },
+    Commit {
+        sends: Vec<(Address, Rc<Letter>)>,
+        settles: Vec<Settle>,
+        states: Vec<SetState>,
+    },
+    Cancel {
+        queue: QueueName,
+        seqs: Vec<Seq>,
+    },
+    Attach(Attach),
+    Credit {
+        consumer: ConsumerId,
+        credit: u32,
+        replace: bool,
+    },
+    Detach {
+        consumer: ConsumerId,
+    },
+    Disconnect {
+        connection: u64,
+        clean: bool,
+    },
+    ReceiveDeferred {
+        queue: QueueName,
+        seqs: Vec<Seq>,
+        hold: Option<LeaseToken>,
+        lock_ms: Option<u64>,
+        take: bool,
+        connection: Option<u64>,
+    },
+    Settle {
+        leases: Vec<LeaseToken>,
+        settlement: Settlement,
+        state: Option<(LeaseToken, Option<Bytes>)>,
+    },
+    Renew {
+        leases: Vec<LeaseToken>,
+        lock_ms: Option<u64>,
+    },
+    Accept(Accept),
+    ReleaseSession {
+        hold: LeaseToken,
+    },
+    SetState {
+        hold: LeaseToken,
+        state: Option<Bytes>,
+    },
+    GetState {
+        queue: QueueName,
+        session: SessionId,
+        hold: Option<LeaseToken>,
+    },
+    BreakSession {
+        queue: QueueName,
+        session: SessionId,
+    },
+    Move {
+        from: QueueName,
+        items: Vec<(Seq, QueueName)>,
+    },
+    Replace {
+        from: QueueName,
+        seq: Seq,
+        to: QueueName,
+        message: Rc<Letter>,
+    },
+    Topic(TopicAsk),
+}
+
+/// Why messages move by an operator's hand.
+pub const REDRIVE: MoveWhy = MoveWhy::Redrive;
+
+impl Ask {
+    /// Its name, for counting.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Ask::Declare { .. } => "asked declare",
+            Ask::Update { .. } => "asked update",
+            Ask::Delete { .. } => "asked delete",
+            Ask::Purge { .. } => "asked purge",
+            Ask::Pause { .. } => "asked pause",
+            Ask::Send { .. } => "asked send",
+            Ask::Commit { .. } => "asked commit",
+            Ask::Cancel { .. } => "asked cancel",
+            Ask::Attach(_) => "asked attach",
+            Ask::Credit { .. } => "asked credit",
+            Ask::Detach { .. } => "asked detach",
+            Ask::Disconnect { .. } => "asked disconnect",
+            Ask::ReceiveDeferred { .. } => "asked receive deferred",
+            Ask::Settle { .. } => "asked settle",
+            Ask::Renew { .. } => "asked renew",
+            Ask::Accept(_) => "asked accept",
+            Ask::ReleaseSession { .. } => "asked release session",
+            Ask::SetState { .. } => "asked set state",
+            Ask::GetState { .. } => "asked get state",
+            Ask::BreakSession { .. } => "asked break session",
+            Ask::Move { .. } => "asked move",
+            Ask::Replace { .. } => "asked replace",
+            Ask::Topic(TopicAsk::Declare { .. }) => "asked declare topic",
+            Ask::Topic(TopicAsk::Delete { .. }) => "asked delete topic",
+            Ask::Topic(TopicAsk::Subscribe { .. }) => "asked subscribe",
+            Ask::Topic(TopicAsk::Bind { .. }) => "asked bind",
+            Ask::Topic(TopicAsk::Unbind { .. }) => "asked unbind",
+            Ask::Topic(TopicAsk::Cancel { .. }) => "asked cancel at topic",
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What the engine's shell reads for the core: brought back at a moment of the world's choosing, or never.
+
+use malote_engine::command::{Command, Reply};
+use malote_engine::core::To;
+use malote_engine::event::QueueId;
+use malote_engine::reads::{rewrite, route};
+use malote_model::{Changes, QueueName, Refusal, Seq, Settlement, TopicName, Value};
+
+use super::{LOOK, World};
+use crate::decide::Ask;
+use crate::model::Place;
+
+/// A message under more records than this is stored anew.
+const DEPTH_MAX: u64 = 64;
+
+/// What was read, and what it is for.
+pub(super) enum Read {
+    /// Messages of a topic's inbox.
+    Route(QueueId, Command),
+    /// Messages that are stored anew.
+    Rewrite(Command),
+}
+
+impl World {
+    /// The core may be told now what it asked for.
+    pub(super) fn read(&mut self, to: To) {
+        self.reads.push_back(match to {
+            To::Route(topic, items) => {
+                Read::Route(topic, route(topic, items, &self.journal.segments))
+            }
+            To::Rewrite(items) => Read::Rewrite(rewrite(items, &self.journal.segments)),
+            To::Request(..) | To::Consumer(..) => unreachable!("nothing is to be read"),
+        });
+    }
+
+    /// Brings back what was read first.
+    pub(super) fn bring_back(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
+        // As in every turn of the engine, what is due comes first.
+        self.turn(Vec::new());
+        match self.reads.pop_front() {
+            Some(Read::Route(topic, command)) => self.route(topic, command),
+            Some(Read::Rewrite(command)) => self.rewrite(command),
+            None => {}
+        }
+        self.turn(Vec::new());
+    }
+
+    fn route(&mut self, topic: QueueId, command: Command) {
+        let now = self.now;
+        self.say(|| format!("{now} {command:?}"));
+        let (groups, out) = self.call(|turn| turn.command(LOOK, command));
+        self.model.routed(now, &groups);
+        groups.iter().for_each(|group| self.model.follow(now, group));
+        let answer: Vec<_> = out.into_iter().map(|output| output.to).collect();
+        assert!(
+            matches!(answer.as_slice(), [To::Request(LOOK, Ok(Reply::Done))]),
+            "routing was answered with {answer:?}"
+        );
+        self.model.check_journal(&groups);
+        // What found no room is tried again after a while.
+        let name = self.model.topic_names.get(&topic).cloned();
+        if let Some(inbox) = name.and_then(|n| self.waiting_inbox(&n)).filter(|_| self.tight) {
+            self.met.count("routing found no room", 1);
+            self.model.cannot_go_on(&inbox);
+        }
+    }
+
+    fn rewrite(&mut self, command: Command) {
+        let (_, out) = self.call(|turn| turn.command(LOOK, command));
+        match out.into_iter().map(|output| output.to).next() {
+            Some(To::Request(LOOK, Ok(Reply::Count(stored)))) => {
+                self.met.count("stored anew", stored);
+            }
+            Some(To::Request(LOOK, Err(Refusal::DiskFull))) if self.tight => {}
+            other => panic!("storing anew was answered with {other:?}"),
+        }
+    }
+
+    /// The inbox of a topic, if something in it could be routed.
+    fn waiting_inbox(&self, topic: &TopicName) -> Option<QueueName> {
+        let inbox = QueueName::inbox(topic);
+        let q = self.model.state.inboxes.get(&inbox)?;
+        let mut waiting = q.msgs.values().filter(|msg| msg.ready(self.now));
+        // What is over goes in the next moment.
+        waiting.any(|msg| !q.expired(msg, self.now)).then_some(inbox)
+    }
+
+    /// Whatever waits in an inbox is being read, or was, or found no room.
+    pub(super) fn check_inboxes(&mut self) {
+        let topics: Vec<_> = self.model.state.topics.keys().cloned().collect();
+        for topic in topics {
+            let Some(inbox) = self.waiting_inbox(&topic) else { continue };
+            if self.tight {
+                self.model.cannot_go_on(&inbox);
+                continue;
+            }
+            let is_it = |id: &QueueId| self.model.topic_names.get(id) == Some(&topic);
+            let mut asked = self.pending.iter().filter_map(|pending| match &pending.to {
+                To::Route(id, _) => Some(id),
+                _ => None,
+            });
+            let mut read = self.reads.iter().filter_map(|read| match read {
+                Read::Route(id, _) => Some(id),
+                Read::Rewrite(_) => None,
+            });
+            let fine = asked.any(is_it) || read.any(is_it) || self.model.is_stuck(&inbox);
+            assert!(fine, "nobody routes what waits in {inbox}");
+        }
+    }
+
+    /// One message is changed again and again, until it lies under so many records that it is stored anew.
+    pub(super) fn deepen(&mut self) {
+        let queues = self.model.state.queues.iter().filter(|(_, q)| !q.sessioned());
+        let deferred = queues.flat_map(|(name, q)| {
+            let deferred = q.msgs.iter().filter(|(_, msg)| msg.place == Place::Deferred);
+            deferred.map(|(&seq, _)| (name.clone(), seq))
+        });
+        let Some((queue, seq)) = deferred.last() else { return };
+        self.met.count("deepened", 1);
+        for n in 0..DEPTH_MAX + 2 {
+            let ask = Ask::ReceiveDeferred {
+                queue: queue.clone(),
+                seqs: vec![Seq(seq)],
+                hold: None,
+                lock_ms: None,
+                take: false,
+                connection: None,
+            };
+            self.turn_at_once(vec![(0, ask)]);
+            let msg = self.model.state.queues.get(&queue).and_then(|q| q.msgs.get(&seq));
+            let Some(Place::Out(token)) = msg.map(|msg| msg.place) else { return };
+            let mut changes = Changes::default();
+            changes.properties.set("p0", Value::U64(n));
+            let (leases, settlement) = (vec![token], Settlement::Defer { changes });
+            self.turn_at_once(vec![(0, Ask::Settle { leases, settlement, state: None })]);
+        }
+        self.flush();
+        // Mostly while it is still as it was read.
+        while !self.reads.is_empty() && self.rng.chance(90) {
+            self.bring_back();
+        }
+    }
+}
