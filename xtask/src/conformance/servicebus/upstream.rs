@@ -20,7 +20,6 @@ const MODULE: &str = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azserviceb
 
 /// Tests that cannot say anything about us, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("TestReceiveWithDelay", "needs the fault injector, a program of the SDK's repository"),
     ("TestClientUnauthorizedCreds/invalid", "asks Entra ID"),
     ("TestReceiverUnauthorizedCreds/invalid", "asks Entra ID"),
     ("TestClientUsingCustomEndpoint", "wants nobody to listen on port 5671 of this machine"),
