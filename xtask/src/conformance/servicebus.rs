@@ -7,7 +7,7 @@ pub(super) mod upstream;
 use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -71,18 +71,28 @@ fn folder() -> PathBuf {
     cargo::root().join("testing/conformance/servicebus")
 }
 
-/// Every program, each against a server of its own.
+/// Every program, each against a server of its own. They mostly wait: all of them run at the same time.
 fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) -> Result<Outcome> {
     let (target, folder) = (target(), folder());
     let binary = target.join("release/malote");
-    let mut outcome = Outcome::default();
+    let mut running = Vec::new();
     for (program, kind) in programs {
-        let server = Server::start(&binary, &target, &folder, *kind)?;
+        let data = target.join("conformance/data").join(program);
+        let server = Server::start(&binary, data, &folder, *kind)?;
         let mut command = run();
         command.arg(folder.join(language).join(program)).envs(server.variables());
-        let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
-        drop(server);
-        match status.success() {
+        running.push(std::thread::spawn(move || {
+            let output = command.output().with_context(|| format!("cannot start {command:?}"));
+            drop(server);
+            output
+        }));
+    }
+    let mut outcome = Outcome::default();
+    for (run, (program, _)) in running.into_iter().zip(programs) {
+        let output = run.join().map_err(|_| anyhow!("{program} could not be waited for"))??;
+        eprint!("{}", String::from_utf8_lossy(&output.stdout));
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        match output.status.success() {
             true => outcome.passed += 1,
             false => outcome.failed += 1,
         }
@@ -103,8 +113,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
-        let data = target.join("conformance/data");
+    fn start(binary: &Path, data: PathBuf, folder: &Path, kind: Kind) -> Result<Server> {
         let _ = std::fs::remove_dir_all(&data);
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
