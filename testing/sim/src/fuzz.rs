@@ -80,10 +80,25 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 8 << 20),
     // A megabyte of messages may wait on either side.
     ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
-    ("servicebus-message", |c| &c.amqp_messages, |_, bytes| servicebus::try_message(bytes), 16 << 20),
-    ("servicebus-request", |c| &c.servicebus_requests, |_, bytes| servicebus::try_request(bytes), 16 << 20),
+    (
+        "servicebus-message",
+        |c| &c.amqp_messages,
+        |_, bytes| servicebus::try_message(bytes),
+        16 << 20,
+    ),
+    (
+        "servicebus-request",
+        |c| &c.servicebus_requests,
+        |_, bytes| servicebus::try_request(bytes),
+        16 << 20,
+    ),
     ("servicebus-words", |c| &c.servicebus_words, |_, bytes| servicebus::try_words(bytes), 1 << 20),
-    ("servicebus-xml", |c| &c.servicebus_descriptions, |_, bytes| servicebus::try_description(bytes), 1 << 20),
+    (
+        "servicebus-xml",
+        |c| &c.servicebus_descriptions,
+        |_, bytes| servicebus::try_description(bytes),
+        1 << 20,
+    ),
     ("sqs-json", |c| &c.sqs_json, |_, bytes| sqs::try_json(bytes), 1 << 20),
     ("sqs-query", |c| &c.sqs_forms, |_, bytes| sqs::try_form(bytes), 1 << 20),
     ("sqs-cbor", |c| &c.sqs_cbor, |_, bytes| sqs::try_cbor(bytes), 1 << 20),

@@ -57,7 +57,10 @@ pub(super) fn requests() -> Vec<Vec<u8>> {
     vec![
         request("com.microsoft:add-rule", add(sql)),
         request("com.microsoft:add-rule", add(correlation)),
-        request("com.microsoft:schedule-message", Map::default().with_string("messages", vec![item])),
+        request(
+            "com.microsoft:schedule-message",
+            Map::default().with_string("messages", vec![item]),
+        ),
     ]
 }
 
