@@ -5,12 +5,13 @@
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
 //!
-//! [`broker`] has the trait and its words, [`capabilities`] what a broker can do. What a broker cannot do is refused
+//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do. What a broker cannot do is refused
 //! when a worker starts, never done weaker in silence. `tests/contract` holds every connector to the same rules.
 
 pub mod broker;
 pub mod capabilities;
 pub mod embedded;
+pub mod memory;
 pub mod native;
 #[cfg(feature = "servicebus")]
 pub mod servicebus;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
 pub use capabilities::{Capabilities, Capability, RetryHold};
 pub use embedded::Embedded;
+pub use memory::Memory;
 pub use native::Native;
 
 /// Reaches the broker that a URL names.

@@ -10,6 +10,9 @@ use malote_model::{Message, Properties, QueueName, SessionId, Value};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "sqlite")]
+use crate::once::Effect;
+
 /// How often a handler failed on a message, laid over it with every failure.
 pub(crate) const ATTEMPTS: &str = "malote-attempts";
 /// What happened each time, newest last.
@@ -37,6 +40,9 @@ pub struct Incoming {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) cancelled: CancellationToken,
+    /// What is to be committed with the handler's success.
+    #[cfg(feature = "sqlite")]
+    pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
     /// A state that is to change with the settlement.
     pub(crate) new_state: Mutex<Option<Option<Bytes>>>,
 }

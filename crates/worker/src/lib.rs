@@ -1,1 +1,92 @@
-//! Workers.
+//! Workers for Malote, and for other brokers behind the same handlers.
+//!
+//! ```no_run
+//! use malote::{Failure, Malote, Worker};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Order { id: String, cents: u64 }
+//!
+//! /// `?` means "try again later"; say so when trying again cannot help.
+//! async fn charge(order: Order) -> Result<(), Failure> {
+//!     if order.cents == 0 {
+//!         return Err(Failure::dead("NoTotal", "an order must cost something"));
+//!     }
+//!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), malote::Error> {
+//!     let malote = Malote::connect("embedded:./data").await?; // or malote://HOST:PORT
+//!     Worker::new(&malote, "orders").handle(charge).sessions(50).run_until_signal().await?;
+//!     malote.close().await
+//! }
+//! ```
+//!
+//! Read in this order: [`outcome`] (what a handler can say) → [`extract`] (what it can ask for) → `handler`, `dispatch`
+//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
+//! `malote_connectors`.
+
+pub mod breaker;
+mod client;
+mod clock;
+mod dispatch;
+pub mod extract;
+mod gate;
+mod handler;
+mod incoming;
+#[cfg(feature = "sqlite")]
+pub mod once;
+pub mod outcome;
+mod pool;
+pub mod retry;
+pub mod testing;
+pub mod worker;
+
+pub use breaker::Breaker;
+pub use client::{Malote, Sending};
+pub use dispatch::Unknown;
+pub use extract::{
+    Attempt, Body, Cancelled, FromDelivery, Meta, Session, SessionState, State, Text,
+};
+pub use handler::Handler;
+pub use incoming::Incoming;
+pub use malote_connectors::{
+    Broker, BrokerError, Capabilities, Capability, Delivery, Embedded, Held, Native, Sent,
+};
+pub use malote_model as model;
+pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
+#[cfg(feature = "sqlite")]
+pub use once::{Outgoing, Tx};
+pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
+pub use pool::{Counts, Report};
+pub use retry::{Backoff, Retry};
+pub use worker::{Running, Sessions, Shutdown, Worker};
+
+/// Why a program of this library does not get what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The broker said no, or nothing.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The broker cannot do what the worker needs.
+    #[error(transparent)]
+    Missing(#[from] malote_connectors::capabilities::Missing),
+    /// A value that cannot be written as JSON.
+    #[error("the value cannot be sent as JSON: {0}")]
+    Encode(String),
+    /// The database of an inbox or outbox said no.
+    #[cfg(feature = "sqlite")]
+    #[error("the database: {0}")]
+    Database(String),
+    /// A worker that cannot be.
+    #[error("{0}")]
+    Settings(String),
+    /// Handlers that never end took all slots.
+    #[error(
+        "{stuck} handlers ignore that they were cancelled, and hold every slot: restart this worker"
+    )]
+    Stuck {
+        /// How many.
+        stuck: usize,
+    },
+}

@@ -66,6 +66,12 @@ impl Failure {
         Self(Box::new(Outcome::Dead { reason: reason.into(), text: text.to_string() }))
     }
 
+    /// There is nothing to do for the handler: this is the outcome.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn already(outcome: Outcome) -> Self {
+        Self(Box::new(outcome))
+    }
+
     /// The body is not what the handler takes.
     pub(crate) fn undecodable(text: impl fmt::Display) -> Self {
         Self::dead("Undecodable", text)

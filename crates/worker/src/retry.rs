@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn lists_end_with_their_last_and_customs_may_give_up() {
         let list = Backoff::List(vec![Duration::from_secs(1), Duration::from_secs(60)]);
-        let seconds: Vec<_> = [0, 1, 2, 3, 4096].map(|n| list.delay(n, "m").unwrap().as_secs()).into();
+        let seconds: Vec<_> =
+            [0, 1, 2, 3, 4096].map(|n| list.delay(n, "m").unwrap().as_secs()).into();
         assert_eq!(seconds, [1, 1, 60, 60, 60]);
         assert_eq!(Backoff::List(vec![]).delay(1, "m"), Some(Duration::ZERO));
         let custom = Backoff::Custom(Arc::new(|n| (n < 3).then_some(Duration::ZERO)));

@@ -13,7 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("malote-server", &["malote-model", "malote-engine", "malote-wire-*", "malote-front-*"]),
     ("malote-connectors", &["malote-model", "malote-engine", "malote-wire-*"]),
     // The library of users: crates/worker.
-    ("malote", &["malote-model", "malote-connectors"]),
+    ("malote", &["malote-model", "malote-connectors", "malote-wire-*"]),
     // The command of the same name: crates/cli.
     (
         "malote-cli",

@@ -54,9 +54,11 @@ pub(super) enum Ask {
 /// What the driver must know of a request when its answer comes.
 pub(super) enum About {
     Nothing,
-    /// Of a session that nobody waits for any more it lets go.
+    /// Of a session that nobody waits for any more it lets go. One that waits at the server for the next session and
+    /// for nobody here is taken over by whoever asks next: so there are never more than callers.
     Accept {
         queue: String,
+        next: bool,
     },
     /// Deliveries go there from now on; a refusal ends the consumer.
     Attach {
@@ -86,8 +88,11 @@ pub(super) struct Consumer {
 
 struct Waiting {
     about: About,
-    reply: Option<oneshot::Sender<Result<Answer, BrokerError>>>,
+    reply: Replies,
 }
+
+/// Who waits for an answer.
+type Replies = Option<oneshot::Sender<Result<Answer, BrokerError>>>;
 
 struct Driver {
     target: Arc<Target>,
@@ -313,6 +318,10 @@ impl Driver {
                 if dropped && matches!(about, About::Accept { .. }) {
                     return None;
                 }
+                let reply = match self.take_over(&about, reply) {
+                    Ok(()) => return None,
+                    Err(reply) => reply,
+                };
                 if let About::Attach { consumer, to } = about {
                     self.consumers.insert(consumer, to);
                     about = About::Attached { consumer };
@@ -324,12 +333,19 @@ impl Driver {
         }
     }
 
-    fn number(
-        &mut self,
-        frame: impl FnOnce(u64) -> Frame,
-        about: About,
-        reply: Option<oneshot::Sender<Result<Answer, BrokerError>>>,
-    ) -> Frame {
+    /// Whether an accept that nobody waits for any more does for this one.
+    fn take_over(&mut self, wanted: &About, reply: Replies) -> Result<(), Replies> {
+        let About::Accept { queue: wanted, next: true } = wanted else { return Err(reply) };
+        let left = self.waiting.values_mut().find(|waiting| {
+            matches!(&waiting.about, About::Accept { queue, next: true } if queue == wanted)
+                && waiting.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        });
+        let Some(left) = left else { return Err(reply) };
+        left.reply = reply;
+        Ok(())
+    }
+
+    fn number(&mut self, frame: impl FnOnce(u64) -> Frame, about: About, reply: Replies) -> Frame {
         let id = self.next_id;
         self.next_id += 1;
         self.waiting.insert(id, Waiting { about, reply });
@@ -400,7 +416,7 @@ impl Driver {
         }
         self.known.extend(held.map(|hold| (hold, None)));
         let unheard = reply.is_some_and(|reply| reply.send(result).is_err());
-        if let (true, Some(token), About::Accept { queue }) = (unheard, held, about) {
+        if let (true, Some(token), About::Accept { queue, .. }) = (unheard, held, about) {
             let frame = |id| Frame::Release { id, queue, token: token.to_string() };
             let frame = self.number(frame, About::Settle(vec![token]), None);
             self.own.push(frame);
@@ -416,12 +432,7 @@ impl Driver {
         }
     }
 
-    fn fail(
-        &mut self,
-        about: About,
-        reply: Option<oneshot::Sender<Result<Answer, BrokerError>>>,
-        text: &str,
-    ) {
+    fn fail(&mut self, about: About, reply: Replies, text: &str) {
         let error = BrokerError::Unreachable { text: text.to_owned() };
         match about {
             About::Attached { consumer } => self.end(consumer, error.clone()),

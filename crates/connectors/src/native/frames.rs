@@ -30,7 +30,7 @@ pub(super) enum Frame {
     Declare {
         id: u64,
         queue: String,
-        spec: Spec,
+        spec: Box<Spec>,
     },
     Attach {
         id: u64,

@@ -70,9 +70,36 @@ impl Line {
         frame: impl FnOnce(u64) -> Frame + Send + 'static,
     ) -> Result<Answer, BrokerError> {
         let (reply, answer) = oneshot::channel();
+        let accepting = match &about {
+            About::Accept { queue, .. } => Some(queue.clone()),
+            _ => None,
+        };
         let ask = Ask::Call { frame: Box::new(frame), about, reply: Some(reply) };
         self.asks.send(ask).await.map_err(|_| BrokerError::Closed)?;
-        answer.await.unwrap_or(Err(BrokerError::Closed))
+        let mut calling = Calling { line: self, accepting, answer };
+        (&mut calling.answer).await.unwrap_or(Err(BrokerError::Closed))
+    }
+}
+
+/// Waits for an answer. A session that was given and that nobody hears of is let go.
+struct Calling<'a> {
+    line: &'a Line,
+    accepting: Option<String>,
+    answer: oneshot::Receiver<Result<Answer, BrokerError>>,
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        let (Some(queue), Ok(Ok(answer))) = (self.accepting.take(), self.answer.try_recv()) else {
+            return;
+        };
+        let Some(held) = answer.held else { return };
+        let over = held.token.parse().into_iter().collect();
+        let frame = move |id| Frame::Release { id, queue, token: held.token };
+        let ask = Ask::Call { frame: Box::new(frame), about: About::Settle(over), reply: None };
+        // A full line: its lock ends it, or the end of the connection.
+        let _ = self.line.asks.try_send(ask);
     }
 }
 
@@ -125,7 +152,7 @@ impl Broker for Native {
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
         let queue = queue.as_str().to_owned();
         Box::pin(async move {
-            let spec = spec.into();
+            let spec = Box::new(spec.into());
             let frame = move |id| Frame::Declare { id, queue, spec };
             self.line.call(About::Nothing, frame).await.map(drop)
         })
@@ -168,7 +195,8 @@ impl Broker for Native {
             let (of, name) = (queue.clone(), session.map(|id| id.as_str().to_owned()));
             let (wait_ms, lock_ms) =
                 (ms(wait).min(malote_model::limits::ACCEPT_WAIT_MS_MAX), ms(lock));
-            let about = About::Accept { queue: queue.clone() };
+            let next = name.is_none() && wait_ms > 0;
+            let about = About::Accept { queue: queue.clone(), next };
             let frame = move |id| Frame::Accept { id, queue: of, session: name, wait_ms, lock_ms };
             let answer = self.line.call(about, frame).await?;
             let Some(accepted) = answer.held else { return Ok(None) };

@@ -59,6 +59,8 @@ pub(super) fn forward(rng: &mut Rng) -> Address {
     let queues = [RELAYS[0], RELAYS[1], RELAYS[0], RELAYS[1], "plain", "dynamic", "other", PASSING];
     match rng.chance(60) {
         true => name(any(rng, &queues)).into(),
+        // The kind whose actions change what comes through: circles lead through those too.
+        false if rng.chance(40) => topic(TOPICS[2].0).into(),
         false => topic(any(rng, &TOPICS).0).into(),
     }
 }
@@ -77,6 +79,7 @@ fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
         dedup: rng.chance(30).then_some(dedup),
         auto_delete: rng.chance(30),
         internal: rng.chance(8),
+        ..TopicSpec::default()
     }
 }
 
@@ -159,7 +162,7 @@ pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
         for subscription in ["a", "b"].iter().take(1 + rng.below(2) as usize) {
             asks.push(subscribe(rng, of, subscription, kind));
         }
-        for queue in ["plain", "dynamic", "other"] {
+        for queue in ["plain", "dynamic", "other", RELAYS[0], RELAYS[1]] {
             if rng.chance(30) {
                 let (topic, rule) = (topic(of), rule(rng, kind));
                 asks.push(TopicAsk::Bind { topic, queue: name(queue), rule });

@@ -1,0 +1,152 @@
+//! `Malote`: the way to a broker for programs that send.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use malote_connectors::{Broker, BrokerError, Sent};
+use malote_model::{
+    Address, Body, BodyKind, Message, QueueName, QueueSpec, SessionId, Value, When,
+};
+use serde::Serialize;
+
+use crate::Error;
+
+/// A broker. Clones are the same connection.
+#[derive(Clone)]
+pub struct Malote {
+    broker: Arc<dyn Broker>,
+}
+
+impl Malote {
+    /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Ok(Self { broker: malote_connectors::connect(url).await? })
+    }
+
+    /// The engine in this process, with its data in a directory. One process at a time can.
+    pub async fn open(data: &str) -> Result<Self, Error> {
+        Self::connect(&format!("embedded:{data}")).await
+    }
+
+    /// Any broker that there is a connector for.
+    pub fn over(broker: Arc<dyn Broker>) -> Self {
+        Self { broker }
+    }
+
+    /// The broker itself.
+    pub fn broker(&self) -> &Arc<dyn Broker> {
+        &self.broker
+    }
+
+    /// Makes a queue, or finds it just as asked.
+    pub async fn declare(&self, queue: &str, spec: QueueSpec) -> Result<(), Error> {
+        Ok(self.broker.declare(&name(queue)?, spec).await?)
+    }
+
+    /// Sends a value as JSON: `malote.send("orders", &order).session("ana").await?`.
+    pub fn send<T: Serialize>(&self, queue: &str, value: &T) -> Sending {
+        let body = serde_json::to_vec(value).map_err(|error| Error::Encode(error.to_string()));
+        let body = body.map(|bytes| Body { bytes: bytes.into(), kind: BodyKind::Text });
+        let content_type = Some("application/json".to_owned());
+        Sending::new(
+            self,
+            queue,
+            body.map(|body| Message { body, content_type, ..Message::default() }),
+        )
+    }
+
+    /// Sends a text as it is.
+    pub fn send_text(&self, queue: &str, text: impl Into<String>) -> Sending {
+        let body = Body { bytes: text.into().into(), kind: BodyKind::Text };
+        Sending::new(self, queue, Ok(Message { body, ..Message::default() }))
+    }
+
+    /// Sends all or none.
+    pub async fn send_all(&self, messages: Vec<(Address, Message)>) -> Result<Vec<Sent>, Error> {
+        Ok(self.broker.send(messages).await?)
+    }
+
+    /// An orderly end.
+    pub async fn close(&self) -> Result<(), Error> {
+        Ok(self.broker.close().await?)
+    }
+}
+
+pub(crate) fn name(queue: &str) -> Result<QueueName, Error> {
+    QueueName::new(queue).map_err(|refusal| Error::Broker(refused("bad_name", refusal)))
+}
+
+fn refused(code: &str, refusal: impl std::fmt::Display) -> BrokerError {
+    BrokerError::Refused { code: code.into(), text: refusal.to_string() }
+}
+
+/// A message about to be sent: say more about it, then `.await` it.
+#[must_use = "a message is sent by `.await`"]
+pub struct Sending {
+    broker: Arc<dyn Broker>,
+    to: Result<QueueName, Error>,
+    message: Result<Message, Error>,
+}
+
+impl Sending {
+    fn new(malote: &Malote, queue: &str, message: Result<Message, Error>) -> Self {
+        Self { broker: malote.broker.clone(), to: name(queue), message }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Message)) -> Self {
+        if let Ok(message) = &mut self.message {
+            change(message);
+        }
+        self
+    }
+
+    /// Its session: messages of one are handled in order, one at a time.
+    pub fn session(mut self, session: impl AsRef<str>) -> Self {
+        match SessionId::new(session.as_ref()) {
+            Ok(session) => self.with(|message| message.session = Some(session)),
+            Err(refusal) => {
+                self.message = Err(Error::Broker(refused("bad_session_id", refusal)));
+                self
+            }
+        }
+    }
+
+    /// Its id, by which a repeat is known.
+    pub fn id(self, id: impl Into<String>) -> Self {
+        self.with(|message| message.message_id = Some(id.into()))
+    }
+
+    /// What it is about: the type that a worker finds its handler by.
+    pub fn subject(self, subject: impl Into<String>) -> Self {
+        self.with(|message| message.subject = Some(subject.into()))
+    }
+
+    /// A property.
+    pub fn property(self, name: impl Into<String>, value: Value) -> Self {
+        self.with(|message| message.properties.set(name, value))
+    }
+
+    /// Not before so long from now.
+    pub fn delay(self, delay: Duration) -> Self {
+        let ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.with(|message| message.when = When::Delay(ms))
+    }
+}
+
+impl IntoFuture for Sending {
+    type Output = Result<Sent, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let item = (Address::Queue(self.to?), self.message?);
+            let mut sent = self.broker.send(vec![item]).await?;
+            sent.pop().ok_or_else(|| {
+                let text = "the broker did not say what became of a message".to_owned();
+                Error::Broker(BrokerError::Unreachable { text })
+            })
+        })
+    }
+}

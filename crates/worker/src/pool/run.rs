@@ -1,0 +1,249 @@
+//! Runs one handler for one message, whatever it does: return, fail, panic, take too long, ignore that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use malote_connectors::{Delivery, Held, NewState, Settle};
+use malote_model::{Changes, Properties, Settlement, Value, limits};
+use parking_lot::Mutex;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::settle::Decided;
+use super::{Count, Pool};
+use crate::clock::wall_ms;
+use crate::incoming::{ATTEMPTS, HISTORY, Incoming};
+use crate::outcome::{Failed, Outcome};
+
+/// Attempts that a message's history tells of, newest last, and how much each may say.
+const HISTORY_MAX: usize = 16;
+const ERROR_BYTES_MAX: usize = 1024;
+/// A word for programs.
+const REASON_BYTES_MAX: usize = 256;
+
+/// How a run ended.
+enum Ended {
+    With(Outcome),
+    /// Its lock was lost: there is nothing to tell the broker.
+    Lost,
+}
+
+impl Pool {
+    /// Runs the handler of a message. None if its lock was lost: somebody else has it.
+    pub(super) async fn handle(
+        &self,
+        delivery: Delivery,
+        held: Option<&Held>,
+        lost: &CancellationToken,
+    ) -> Option<Decided> {
+        let incoming = Arc::new(Incoming {
+            queue: self.queue.clone(),
+            held: held.cloned(),
+            broker: self.broker.clone(),
+            shared: self.shared.clone(),
+            cancelled: lost.child_token(),
+            #[cfg(feature = "sqlite")]
+            effect: Mutex::new(None),
+            new_state: Mutex::new(None),
+            delivery,
+        });
+        let begun = Instant::now();
+        let outcome = match self.refused(&incoming) {
+            Some(outcome) => outcome,
+            None => match self.run(&incoming, lost).await {
+                Ended::With(outcome) => outcome,
+                Ended::Lost => {
+                    self.counts.add(Count::lost);
+                    self.log(&incoming, "the lock was lost: somebody else may have the message");
+                    return None;
+                }
+            },
+        };
+        self.gate.ended(&outcome);
+        let (settlement, count) = self.settlement(&incoming, outcome, begun.elapsed());
+        let state = match (&settlement, held, incoming.new_state.lock().take()) {
+            (Settlement::Complete, Some(held), Some(state)) => {
+                Some(NewState { hold: held.hold, state })
+            }
+            _ => None,
+        };
+        let settle = Settle { lease: incoming.delivery.lease, settlement, state };
+        Some(Decided { settle, count, lost: lost.clone(), open: None })
+    }
+
+    fn log(&self, incoming: &Incoming, what: &str) {
+        let (queue, message) = (&self.queue, incoming.message());
+        let session = message.session.as_ref().map(tracing::field::display);
+        let (message_id, attempt) = (message.message_id.as_deref(), incoming.attempt());
+        tracing::warn!(%queue, session, message_id, seq = incoming.delivery.seq.0, attempt, "{what}");
+    }
+
+    /// What is not run at all: a message that takes workers with it must not take another.
+    fn refused(&self, incoming: &Incoming) -> Option<Outcome> {
+        let lost = incoming.lost();
+        if lost < self.settings.retry.lost {
+            return None;
+        }
+        let text = format!("{lost} workers vanished while they had it");
+        Some(Outcome::Dead { reason: "WorkerLost".into(), text })
+    }
+
+    async fn run(&self, incoming: &Arc<Incoming>, lost: &CancellationToken) -> Ended {
+        let handler = match self.routes.of(&incoming.delivery) {
+            Ok(handler) => handler,
+            Err(outcome) => return Ended::With(outcome),
+        };
+        self.counts.add(Count::started);
+        // A task of its own: its panic is its own, and whoever blocks in it does not block this slot for ever.
+        let mut task = tokio::spawn(handler(incoming.clone()));
+        let timeout = self.settings.timeout;
+        let too_late = tokio::time::sleep(timeout);
+        tokio::pin!(too_late);
+        let mut told = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut task => return Ended::With(self.ended(incoming, ended)),
+                () = lost.cancelled() => {
+                    self.drop_task(task, incoming).await;
+                    return Ended::Lost;
+                }
+                () = self.phases.stop.cancelled() => {
+                    incoming.cancelled.cancel();
+                    task.abort();
+                    return Ended::With(Outcome::Release);
+                }
+                () = self.phases.cancel.cancelled(), if !told => {
+                    incoming.cancelled.cancel();
+                    told = true;
+                }
+                () = &mut too_late => {
+                    self.counts.add(Count::timed_out);
+                    self.drop_task(task, incoming).await;
+                    let error = format!("it took longer than {timeout:?}");
+                    return Ended::With(Outcome::Retry(Failed { error, ..Failed::default() }));
+                }
+            }
+        }
+    }
+
+    fn ended(&self, incoming: &Incoming, ended: Result<Outcome, JoinError>) -> Outcome {
+        let error = match ended {
+            Ok(outcome) => return outcome,
+            Err(error) => error,
+        };
+        self.counts.add(Count::panicked);
+        self.log(incoming, "the handler panicked");
+        let said = error.try_into_panic().ok().and_then(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            text.or_else(|| panic.downcast_ref::<String>().cloned())
+        });
+        let error = format!("it panicked: {}", said.as_deref().unwrap_or("without a word"));
+        Outcome::Retry(Failed { error, ..Failed::default() })
+    }
+
+    /// Drops a handler at its next `.await`. One that has none is left behind, and counted.
+    async fn drop_task(&self, task: JoinHandle<Outcome>, incoming: &Incoming) {
+        incoming.cancelled.cancel();
+        task.abort();
+        let gone = tokio::time::timeout(self.settings.stuck_after, task);
+        if self.phases.stop.run_until_cancelled(gone).await.is_none_or(|gone| gone.is_ok()) {
+            return;
+        }
+        let stuck = self.counts.stuck.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        self.log(incoming, "the handler ignores that it was cancelled, and is left behind");
+        if stuck >= self.settings.slots {
+            self.hopeless.cancel();
+        }
+    }
+
+    fn settlement(
+        &self,
+        incoming: &Incoming,
+        outcome: Outcome,
+        took: Duration,
+    ) -> (Settlement, Count) {
+        match outcome {
+            Outcome::Done => (Settlement::Complete, Count::done),
+            Outcome::Release | Outcome::RateLimited(_) => {
+                (Settlement::Release { delay_ms: 0 }, Count::released)
+            }
+            Outcome::Snooze(delay) => (Settlement::Release { delay_ms: ms(delay) }, Count::snoozed),
+            Outcome::Dead { reason, text } => {
+                self.dead(incoming, reason, &text, Changes::default())
+            }
+            Outcome::Retry(failed) => self.failed(incoming, failed, took),
+        }
+    }
+
+    fn dead(
+        &self,
+        incoming: &Incoming,
+        reason: String,
+        text: &str,
+        changes: Changes,
+    ) -> (Settlement, Count) {
+        let (queue, message) = (&self.queue, incoming.message());
+        let session = message.session.as_ref().map(tracing::field::display);
+        let (message_id, attempt) = (message.message_id.as_deref(), incoming.attempt());
+        tracing::warn!(%queue, session, message_id, attempt, reason, error = text, "dead-lettered");
+        let text = clip(text, limits::DEAD_LETTER_TEXT_BYTES_MAX / 2);
+        let reason = clip(&reason, REASON_BYTES_MAX);
+        (Settlement::DeadLetter { reason, text, changes }, Count::dead)
+    }
+
+    fn failed(&self, incoming: &Incoming, failed: Failed, took: Duration) -> (Settlement, Count) {
+        let attempt = incoming.attempt();
+        let changes = if self.broker.capabilities().changes {
+            self.history(incoming, &failed.error, took)
+        } else {
+            Changes::default()
+        };
+        let retry = &self.settings.retry;
+        let delay = match failed.after {
+            Some(after) => Some(after),
+            None => retry.backoff.delay(attempt, incoming.origin_id()),
+        };
+        let Some(delay) = delay.filter(|_| attempt < retry.attempts) else {
+            let text = format!("attempt {attempt} of {} failed: {}", retry.attempts, failed.error);
+            return self.dead(incoming, "MaxAttempts".into(), &text, changes);
+        };
+        let (queue, message) = (&self.queue, incoming.message());
+        let session = message.session.as_ref().map(tracing::field::display);
+        let (message_id, error) = (message.message_id.as_deref(), &failed.error);
+        tracing::info!(%queue, session, message_id, attempt, error, again_ms = ms(delay), "failed");
+        (Settlement::Abandon { delay_ms: ms(delay), changes }, Count::retried)
+    }
+
+    /// The attempts so far and this one, to be laid over the message.
+    fn history(&self, incoming: &Incoming, error: &str, took: Duration) -> Changes {
+        let attempt = i64::from(incoming.attempt());
+        let mut all = match incoming.message().properties.get(HISTORY) {
+            Some(Value::List(all)) => all.clone(),
+            _ => Vec::new(),
+        };
+        if all.len() >= HISTORY_MAX {
+            all.drain(..=all.len() - HISTORY_MAX);
+        }
+        all.push(Value::Map(vec![
+            ("attempt".into(), Value::I64(attempt)),
+            ("at".into(), Value::Time(wall_ms())),
+            ("took_ms".into(), Value::I64(i64::try_from(took.as_millis()).unwrap_or(i64::MAX))),
+            ("worker".into(), Value::String(self.settings.worker_name.clone())),
+            ("error".into(), Value::String(clip(error, ERROR_BYTES_MAX))),
+        ]));
+        let mut properties = Properties::new();
+        properties.set(ATTEMPTS, Value::I64(attempt));
+        properties.set(HISTORY, Value::List(all));
+        Changes { properties }
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min(limits::DELAY_MS_MAX)
+}
+
+fn clip(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].to_owned()
+}

@@ -1,0 +1,433 @@
+//! How a worker is made, run and stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use malote_connectors::{Broker, Capability};
+use malote_model::QueueName;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::breaker::Breaker;
+use crate::client::{Malote, name};
+use crate::dispatch::{Routes, Unknown};
+use crate::gate::{Gate, Rate};
+use crate::handler::{Handler, boxed};
+use crate::incoming::Shared;
+use crate::pool::{Counts, Pool, Report, SessionSettings, Settings};
+use crate::retry::{Backoff, Retry};
+
+/// Handlers at once unless it is said otherwise.
+const SLOTS: usize = 100;
+const SLOTS_MAX: usize = 100_000;
+const LOCK: Duration = Duration::from_secs(30);
+const LOCK_MIN: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+const FETCH_WAIT: Duration = Duration::from_secs(20);
+
+/// How long each phase of an end may take; together they stay below the 30 seconds of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Running handlers finish; nothing new is taken.
+    pub drain: Duration,
+    /// Handlers are told, by [`crate::Cancelled`], and may still finish.
+    pub cancel: Duration,
+    /// What still runs is dropped, and its messages go back uncounted.
+    pub release: Duration,
+    /// What was decided is told to the broker.
+    pub flush: Duration,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { drain: seconds(24), cancel: seconds(3), release: seconds(1), flush: seconds(1) }
+    }
+}
+
+/// Handlers for the messages of one queue.
+pub struct Worker {
+    broker: Arc<dyn Broker>,
+    queue: Result<QueueName, Error>,
+    settings: Settings,
+    shutdown: Shutdown,
+    routes: Routes,
+    shared: Shared,
+    rate: Option<Rate>,
+    breakers: Vec<Breaker>,
+    /// The first thing that was wrong with what it was told.
+    wrong: Option<String>,
+}
+
+impl Worker {
+    /// For this queue, which must exist when it starts.
+    pub fn new(malote: &Malote, queue: &str) -> Self {
+        let settings = Settings {
+            slots: SLOTS,
+            lock: LOCK,
+            timeout: TIMEOUT,
+            stuck_after: STUCK_AFTER,
+            fetch_wait: FETCH_WAIT,
+            retry: Retry::default(),
+            sessions: None,
+            worker_name: format!("{}", std::process::id()),
+        };
+        Self {
+            broker: malote.broker().clone(),
+            queue: name(queue),
+            settings,
+            shutdown: Shutdown::default(),
+            routes: Routes::default(),
+            shared: Shared::default(),
+            rate: None,
+            breakers: Vec::new(),
+            wrong: None,
+        }
+    }
+
+    fn check(mut self, right: bool, wrong: impl FnOnce() -> String) -> Self {
+        if !right && self.wrong.is_none() {
+            self.wrong = Some(wrong());
+        }
+        self
+    }
+
+    /// A handler for every message that has no handler of its own.
+    #[must_use]
+    pub fn handle<Arguments, H: Handler<Arguments>>(mut self, handler: H) -> Self {
+        let first = self.routes.any(boxed(handler));
+        self.check(first, || "a worker has one handler for all: give others a subject".into())
+    }
+
+    /// A handler for messages of this type: their subject, or the property `type`.
+    #[must_use]
+    pub fn on<Arguments, H: Handler<Arguments>>(mut self, kind: &str, handler: H) -> Self {
+        let first = self.routes.on(kind.to_owned(), boxed(handler));
+        self.check(first, || format!("there are two handlers for `{kind}`"))
+    }
+
+    /// What becomes of messages whose type no handler knows.
+    #[must_use]
+    pub fn unknown(mut self, unknown: Unknown) -> Self {
+        self.routes.unknown = unknown;
+        self
+    }
+
+    /// A value that handlers can ask for as [`crate::State`].
+    #[must_use]
+    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.shared.insert(value);
+        self
+    }
+
+    /// Handlers at once; 100 unless it is said.
+    #[must_use]
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.settings.slots = slots;
+        self.check((1..=SLOTS_MAX).contains(&slots), || {
+            format!("slots must be from 1 to {SLOTS_MAX}, not {slots}")
+        })
+    }
+
+    /// Sessions at once, each in order: for queues with sessions.
+    #[must_use]
+    pub fn sessions(self, sessions: usize) -> Self {
+        self.with_sessions(Sessions { max: sessions, ..Sessions::default() })
+    }
+
+    /// The same, with every knob.
+    #[must_use]
+    pub fn with_sessions(mut self, sessions: Sessions) -> Self {
+        let Sessions {
+            max,
+            quantum,
+            quantum_time,
+            receive_wait,
+            empty_receives,
+            idle,
+            accept_wait,
+            prefetch,
+        } = sessions;
+        self.settings.sessions = Some(SessionSettings {
+            quantum: quantum.max(1),
+            quantum_time,
+            receive_wait,
+            empty_receives: empty_receives.max(1),
+            idle,
+            accept_wait,
+            prefetch: prefetch.clamp(1, 1024),
+        });
+        self.slots(max)
+    }
+
+    /// How failures are followed.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        let attempts = retry.attempts;
+        self.settings.retry = retry;
+        self.check(attempts > 0, || "a message needs at least one attempt".into())
+    }
+
+    /// How long one attempt may take; a minute unless it is said.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self.check(!timeout.is_zero(), || "an attempt needs some time".into())
+    }
+
+    /// How long a handler may ignore that it was cancelled before its slot goes on without it.
+    #[must_use]
+    pub fn stuck_after(mut self, time: Duration) -> Self {
+        self.settings.stuck_after = time;
+        self
+    }
+
+    /// How long a lock lasts unless it is renewed, which happens by itself; half a minute unless it is said.
+    #[must_use]
+    pub fn lock(mut self, lock: Duration) -> Self {
+        self.settings.lock = lock;
+        self.check(lock >= LOCK_MIN, || "a lock must last at least a second".into())
+    }
+
+    /// At most so many messages begin in a time, in this worker.
+    #[must_use]
+    pub fn rate(mut self, max: u32, per: Duration) -> Self {
+        self.rate = Some(Rate::new(max, per));
+        self.check(max > 0 && !per.is_zero(), || "a rate needs a number and a time".into())
+    }
+
+    /// Takes no messages while this dependency is down.
+    #[must_use]
+    pub fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breakers.push(breaker);
+        self
+    }
+
+    /// How long each phase of an end may take.
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: Shutdown) -> Self {
+        self.shutdown = shutdown;
+        self
+    }
+
+    /// How it calls itself in a message's history; the number of its process unless it is said.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.worker_name = name.into();
+        self
+    }
+
+    /// Whose messages it handles.
+    pub(crate) fn queue(&self) -> Result<QueueName, Error> {
+        self.queue.clone()
+    }
+
+    /// What it needs of its broker.
+    fn needs(&self) -> Vec<Capability> {
+        let mut needs = vec![Capability::DeadLetter];
+        if self.settings.sessions.is_some() {
+            needs.push(Capability::Sessions);
+        }
+        if !matches!(self.settings.retry.backoff, Backoff::None) {
+            needs.push(Capability::Delay);
+        }
+        if self.settings.timeout + self.settings.stuck_after > self.settings.lock {
+            needs.push(Capability::Renew);
+        }
+        needs
+    }
+
+    /// Starts it. What cannot work is refused now, with what to change.
+    pub async fn start(self) -> Result<Running, Error> {
+        if let Some(wrong) = self.wrong {
+            return Err(Error::Settings(wrong));
+        }
+        let queue = self.queue.clone()?;
+        if self.routes.is_empty() {
+            return Err(Error::Settings(format!("the worker of `{queue}` has no handler")));
+        }
+        self.broker.capabilities().require(&self.needs())?;
+        // A queue that is not there, or has no sessions, is found now and not in a log.
+        match self.settings.sessions {
+            Some(_) => {
+                let ready =
+                    self.broker.accept(&queue, None, self.settings.lock, Duration::ZERO).await?;
+                if let Some(source) = ready {
+                    source.close().await?;
+                }
+            }
+            None => self.broker.open(&queue, self.settings.lock).await?.close().await?,
+        }
+        let gate = Gate::new(self.rate, self.breakers);
+        let (broker, settings) = (self.broker, self.settings);
+        let pool = Pool::start(broker, queue, settings, self.routes, self.shared, gate)
+            .map_err(|error| Error::Settings(format!("a thread cannot be started: {error}")))?;
+        let (stop, now) = (CancellationToken::new(), CancellationToken::new());
+        let ended = tokio::spawn(supervise(pool.clone(), self.shutdown, stop.clone(), now.clone()));
+        Ok(Running { pool, stop, now, ended })
+    }
+
+    /// Runs until `stop` is over, then ends in order.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Report, Error> {
+        let mut running = self.start().await?;
+        tokio::select! {
+            () = stop => running.stop(),
+            ended = &mut running.ended => return joined(ended),
+        }
+        running.ended().await
+    }
+
+    /// Runs until SIGINT or SIGTERM, then ends in order; a second signal ends it at once.
+    pub async fn run_until_signal(self) -> Result<Report, Error> {
+        let mut running = self.start().await?;
+        let signals = |error: std::io::Error| Error::Settings(format!("no signals: {error}"));
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(signals)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(signals)?;
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                ended = &mut running.ended => return joined(ended),
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if asked {
+                running.stop_now();
+            }
+            running.stop();
+            asked = true;
+        }
+    }
+}
+
+/// How sessions are taken and let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// So many at once.
+    pub max: usize,
+    /// A session that has had so many messages handled …
+    pub quantum: u32,
+    /// … or so much time makes way, if another one is ready.
+    pub quantum_time: Duration,
+    /// How long one receive of a session without messages waits.
+    pub receive_wait: Duration,
+    /// After so many of them in a row …
+    pub empty_receives: u32,
+    /// … or so long without a message it is let go.
+    pub idle: Duration,
+    /// How long one accept waits while no session is ready.
+    pub accept_wait: Duration,
+    /// Messages of a session fetched at once.
+    pub prefetch: u32,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            max: SLOTS,
+            quantum: 64,
+            quantum_time: Duration::from_secs(5),
+            receive_wait: Duration::from_secs(20),
+            empty_receives: 3,
+            idle: Duration::from_secs(60),
+            accept_wait: Duration::from_secs(5),
+            prefetch: 32,
+        }
+    }
+}
+
+/// A worker that runs. Dropping it stops it without waiting.
+pub struct Running {
+    pool: Arc<Pool>,
+    stop: CancellationToken,
+    now: CancellationToken,
+    ended: JoinHandle<Result<Report, Error>>,
+}
+
+impl Running {
+    /// Begins its end: nothing new is taken.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Does not wait for handlers: they are dropped, and their messages go back uncounted.
+    pub fn stop_now(&self) {
+        self.now.cancel();
+    }
+
+    /// Waits for its end.
+    pub async fn ended(mut self) -> Result<Report, Error> {
+        joined((&mut self.ended).await)
+    }
+
+    /// What became of messages so far.
+    pub fn counts(&self) -> Counts {
+        self.pool.counts.read()
+    }
+
+    /// Slots that have something to do now.
+    pub fn busy(&self) -> usize {
+        self.pool.counts.busy_and_idle().0
+    }
+
+    /// Slots that hold a session without messages.
+    pub fn idle(&self) -> usize {
+        self.pool.counts.busy_and_idle().1
+    }
+
+    /// Waits until the broker has heard of all that was decided so far.
+    pub async fn flushed(&self) {
+        self.pool.flushed().await;
+    }
+
+    /// Whether it takes messages: not while it ends, a breaker is open or it was asked to slow down.
+    pub fn is_taking(&self) -> bool {
+        !self.pool.phases.quiet.is_cancelled() && self.pool.gate.closed_for().is_none()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.now.cancel();
+    }
+}
+
+fn joined(ended: Result<Result<Report, Error>, tokio::task::JoinError>) -> Result<Report, Error> {
+    ended.unwrap_or_else(|error| Err(Error::Settings(format!("the worker broke: {error}"))))
+}
+
+/// Quiet, drain, cancel, release, flush.
+async fn supervise(
+    pool: Arc<Pool>,
+    shutdown: Shutdown,
+    stop: CancellationToken,
+    now: CancellationToken,
+) -> Result<Report, Error> {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = now.cancelled() => {}
+        () = pool.hopeless.cancelled() => now.cancel(),
+    }
+    pool.phases.quiet.cancel();
+    let drained = async |time: Duration| {
+        let done = now.run_until_cancelled(tokio::time::timeout(time, pool.done())).await;
+        matches!(done, Some(Ok(())))
+    };
+    if !drained(shutdown.drain).await {
+        pool.phases.cancel.cancel();
+        if !drained(shutdown.cancel).await {
+            pool.phases.stop.cancel();
+            let _ = tokio::time::timeout(shutdown.release, pool.done()).await;
+        }
+    }
+    if tokio::time::timeout(shutdown.flush, pool.flushed()).await.is_err() {
+        tracing::warn!(queue = %pool.queue, "the broker did not take all outcomes in time: those messages come again");
+    }
+    let report = Report { counts: pool.counts.read(), stuck: pool.counts.stuck() };
+    if pool.hopeless.is_cancelled() {
+        return Err(Error::Stuck { stuck: report.stuck });
+    }
+    Ok(report)
+}

@@ -1,0 +1,189 @@
+//! How handlers and workers end: in order, told, dropped, fenced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use malote::testing::{Held, TestBroker};
+use malote::{
+    Body, Breaker, Cancelled, Error, Failure, QueueSpec, Retry, Running, SessionId, Shutdown,
+    State, Worker,
+};
+use tokio::sync::Semaphore;
+
+const Q: &str = "orders";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn broker() -> TestBroker {
+    let broker = TestBroker::new().unwrap();
+    broker.malote().declare(Q, QueueSpec::default()).await.unwrap();
+    broker
+}
+
+async fn send(broker: &TestBroker, count: usize) {
+    for n in 0..count {
+        broker.malote().send_text(Q, n.to_string()).await.unwrap();
+    }
+}
+
+/// Waits until something is so, for as long as any machine may need.
+async fn until(what: impl AsyncFn() -> bool) {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while !what().await {
+        assert!(tokio::time::Instant::now() < end, "it never came to that");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn started(running: &Running, count: u64) {
+    until(async || running.counts().started >= count).await;
+}
+
+fn ready(count: u64) -> Held {
+    Held { ready: count, locked: 0, delayed: 0, dead: 0 }
+}
+
+#[tokio::test]
+async fn running_handlers_finish_and_nothing_new_begins() {
+    let broker = broker().await;
+    send(&broker, 10).await;
+    async fn wait(go: State<Arc<Semaphore>>) {
+        go.acquire().await.unwrap().forget();
+    }
+    let go = Arc::new(Semaphore::new(0));
+    let worker = Worker::new(broker.malote(), Q).handle(wait).slots(2).state(go.clone());
+    let running = worker.start().await.unwrap();
+    started(&running, 2).await;
+    running.stop();
+    assert!(!running.is_taking() || running.busy() == 2);
+    go.add_permits(100);
+    let report = running.ended().await.unwrap();
+    assert_eq!((report.counts.done, report.counts.started), (2, 2));
+    assert_eq!(broker.held(Q).await.unwrap(), ready(8));
+}
+
+#[tokio::test]
+async fn who_does_not_finish_is_told_then_dropped_and_its_message_is_not_counted() {
+    let broker = broker().await;
+    send(&broker, 2).await;
+    async fn hang(Body(body): Body, cancelled: Cancelled, told: State<Arc<AtomicU32>>) {
+        cancelled.wait().await;
+        told.fetch_add(1, Ordering::SeqCst);
+        if &body[..] == b"0" {
+            std::future::pending::<()>().await;
+        }
+    }
+    let told = Arc::new(AtomicU32::new(0));
+    let shutdown = Shutdown {
+        drain: Duration::from_millis(20),
+        cancel: Duration::from_secs(5),
+        release: PATIENCE,
+        flush: PATIENCE,
+    };
+    let worker = Worker::new(broker.malote(), Q).handle(hang).state(told.clone());
+    let running = worker.shutdown(shutdown).start().await.unwrap();
+    started(&running, 2).await;
+    running.stop();
+    let counts = running.ended().await.unwrap().counts;
+    assert_eq!(told.load(Ordering::SeqCst), 2);
+    // Late, and still in time; too late, and given back.
+    assert_eq!((counts.done, counts.released, counts.retried), (1, 1, 0));
+    let again = broker.drain(Worker::new(broker.malote(), Q).handle(check)).await.unwrap();
+    assert_eq!((again.counts.done, again.counts.panicked), (1, 0));
+    async fn check(meta: malote::Meta) {
+        assert_eq!((meta.attempt(), meta.lost(), meta.delivery().failed), (1, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_second_word_ends_it_at_once() {
+    let broker = broker().await;
+    send(&broker, 1).await;
+    async fn hang() {
+        std::future::pending::<()>().await;
+    }
+    let running = Worker::new(broker.malote(), Q).handle(hang).start().await.unwrap();
+    started(&running, 1).await;
+    running.stop();
+    running.stop_now();
+    assert_eq!(running.ended().await.unwrap().counts.released, 1);
+    assert_eq!(broker.held(Q).await.unwrap(), ready(1));
+}
+
+#[tokio::test]
+async fn a_lost_lock_cancels_the_handler_and_its_outcome_is_not_taken() {
+    let broker = TestBroker::new().unwrap();
+    let sessions = malote::model::Sessions::Dynamic;
+    broker.malote().declare(Q, QueueSpec { sessions, ..QueueSpec::default() }).await.unwrap();
+    broker.malote().send_text(Q, "x").session("a").await.unwrap();
+    async fn hang(cancelled: Cancelled, meta: malote::Meta, told: State<Arc<AtomicU32>>) {
+        if meta.delivery().receives == 1 {
+            cancelled.wait().await;
+            told.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let told = Arc::new(AtomicU32::new(0));
+    let worker = Worker::new(broker.malote(), Q).handle(hang).sessions(2).state(told.clone());
+    let running = worker.lock(Duration::from_secs(3)).start().await.unwrap();
+    started(&running, 1).await;
+    broker.break_session(Q, &SessionId::new("a").unwrap()).await.unwrap();
+    until(async || running.counts().done == 1).await;
+    running.stop();
+    let counts = running.ended().await.unwrap().counts;
+    assert_eq!((counts.lost, counts.done, counts.started), (1, 1, 2));
+}
+
+/// Locks are renewed by a thread of their own: handlers that never yield do not lose theirs.
+#[tokio::test(flavor = "current_thread")]
+async fn a_handler_that_blocks_its_thread_keeps_its_lock() {
+    let broker = broker().await;
+    send(&broker, 1).await;
+    async fn block(broker: State<Arc<TestBroker>>) {
+        // Longer than the lock, in steps that the renewing thread has time for.
+        for _ in 0..14 {
+            std::thread::sleep(Duration::from_millis(500));
+            broker.advance(Duration::from_millis(500));
+        }
+    }
+    let broker = Arc::new(broker);
+    let worker = Worker::new(broker.malote(), Q).handle(block).state(broker.clone());
+    let counts = broker.drain(worker.lock(Duration::from_secs(6))).await.unwrap().counts;
+    assert_eq!((counts.done, counts.lost, counts.started), (1, 0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_ignores_its_cancellation_is_left_behind() {
+    let broker = broker().await;
+    send(&broker, 2).await;
+    async fn block(go: State<Arc<std::sync::Barrier>>) {
+        go.wait(); // a thread that waits for another one
+    }
+    let go = Arc::new(std::sync::Barrier::new(3));
+    let worker = Worker::new(broker.malote(), Q).handle(block).slots(2).state(go.clone());
+    let worker = worker.timeout(Duration::from_millis(50)).stuck_after(Duration::from_millis(50));
+    let running = worker.retry(Retry::at_once(1)).start().await.unwrap();
+    // Every slot has one: there is no point in going on.
+    let ended = running.ended().await;
+    go.wait();
+    assert_eq!(ended, Err(Error::Stuck { stuck: 2 }));
+}
+
+/// While a dependency is down nothing is taken, and no attempt is lost on what was not begun.
+#[tokio::test]
+async fn an_open_breaker_takes_nothing() {
+    let broker = broker().await;
+    send(&broker, 1000).await;
+    async fn fail() -> Result<(), Failure> {
+        Err(Failure::of_dependency("bank", "it is closed"))
+    }
+    let worker =
+        Worker::new(broker.malote(), Q).handle(fail).slots(50).breaker(Breaker::of("bank"));
+    let running = worker.start().await.unwrap();
+    until(async || !running.is_taking()).await;
+    running.stop();
+    let counts = running.ended().await.unwrap().counts;
+    assert!((10..=150).contains(&counts.started), "{counts:?}");
+    assert_eq!(counts.started, counts.retried);
+    let held = broker.held(Q).await.unwrap();
+    assert_eq!((held.ready, held.delayed, held.locked), (1000 - counts.started, counts.started, 0));
+}
