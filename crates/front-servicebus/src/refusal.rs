@@ -64,6 +64,7 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         | Refusal::DeadLetterSet { .. }
         | Refusal::QueueInUse { .. }
         | Refusal::NoSessions { .. }
+        | Refusal::HasSessions { .. }
         | Refusal::HoldRequired { .. }
         | Refusal::SessionNotListed { .. }
         | Refusal::TopicInternal { .. } => condition::NOT_ALLOWED,
@@ -88,6 +89,7 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         Refusal::MessageTooLarge { .. } => condition::MESSAGE_SIZE_EXCEEDED,
         Refusal::QueueFull { .. } | Refusal::DiskFull => condition::RESOURCE_LIMIT_EXCEEDED,
         Refusal::QueueExclusive { .. } => condition::RESOURCE_LOCKED,
+        Refusal::Disabled { .. } => ENTITY_DISABLED,
         Refusal::TransactionOver { .. } => "amqp:transaction:timeout",
         Refusal::BoundReached { .. } | Refusal::Busy => SERVER_BUSY,
     };

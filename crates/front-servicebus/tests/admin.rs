@@ -282,7 +282,7 @@ async fn refusals_have_the_statuses_that_clients_know() {
         no span: 400 SubCode=40000. The value `soon` of the property LockDuration must be a span of time such as PT1M.
         no number: 400 SubCode=40000. The value `-1` of the property MaxDeliveryCount must be a number.
         no flag: 400 SubCode=40000. The value `maybe` of the property RequiresSession must be true or false.
-        no status: 400 SubCode=40000. The value `Happy` of the property Status must be Active, Disabled, SendDisabled, ReceiveDisabled.
+        no status: 400 SubCode=40000. The value `Happy` of the property Status must be Active, SendDisabled, ReceiveDisabled or Disabled.
         forward to nowhere: 400 SubCode=40000. The value `nowhere` of the property ForwardTo must be a queue or topic that exists: make it first.
         no name: 400 SubCode=40000. name `$x` has a segment that begins with $, which is reserved
         another kind: 400 SubCode=40000. A `RuleDescription` has no meaning here.

@@ -37,6 +37,10 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
             steps.push(Step::new("servicebus java", servicebus::java::programs));
         }
     }
+    // It needs ports of its own and takes minutes: only by its name.
+    if protocol == Some("servicebus-upstream") {
+        steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
+    }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));
     }

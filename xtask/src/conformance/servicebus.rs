@@ -2,6 +2,7 @@
 
 pub(crate) mod go;
 pub(super) mod java;
+pub(super) mod upstream;
 
 use super::target;
 use crate::cargo;
@@ -114,7 +115,6 @@ struct Server {
 impl Server {
     fn start(binary: &Path, data: PathBuf, folder: &Path, kind: Kind) -> Result<Server> {
         let _ = std::fs::remove_dir_all(&data);
-        let [amqp, http, admin] = [cargo::free_port()?, cargo::free_port()?, cargo::free_port()?];
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -122,14 +122,27 @@ impl Server {
             let reader = ["--id", "Reader", "--grant", "receive configured"];
             keys.push(key(binary, &data, "MALOTE_READER", &reader)?);
         }
+        let more: &[&str] = if kind == Kind::Guarded { &["--tls-self-signed"] } else { &[] };
+        let amqp = cargo::free_port()?;
+        Server::launch(binary, data, kind, amqp, keys, &folder.join("entities.json"), more)
+    }
+
+    /// Starts it with these entities; returns when it listens.
+    fn launch(
+        binary: &Path,
+        data: PathBuf,
+        kind: Kind,
+        amqp: u16,
+        keys: Vec<(&'static str, String)>,
+        entities: &Path,
+        more: &[&str],
+    ) -> Result<Server> {
+        let (http, admin) = (cargo::free_port()?, cargo::free_port()?);
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
-        command.args(["--servicebus-admin", &admin.to_string()]);
-        command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
-        if kind == Kind::Guarded {
-            command.arg("--tls-self-signed");
-        }
+        command.args(["--servicebus-admin", &admin.to_string()]).args(more);
+        command.args(["--log", "warn", "--servicebus-config"]).arg(entities);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
         let server = Server { child, kind, data, amqp, http, admin, keys };
@@ -173,9 +186,15 @@ fn key(
 ) -> Result<(&'static str, String)> {
     let mut add = Command::new(binary);
     add.args(["key", "add", "servicebus", "-o", "json", "--data"]).arg(data).args(args);
-    let output = add.stderr(Stdio::inherit()).output().context("no key can be made")?;
+    Ok((variable, shown(&mut add, "secret")?))
+}
+
+/// The text with this name in the JSON that a command shows.
+fn shown(command: &mut Command, name: &str) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
-    let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
-    Ok((variable, secret.to_owned()))
+    let after = text.split_once(&format!("\"{name}\"")).map(|(_, rest)| rest.split('"').nth(1));
+    let found = after.flatten().with_context(|| format!("{command:?} shows no {name}"))?;
+    Ok(found.to_owned())
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_model::{Dedup, OnExpiry, QueueSpec, Sessions, limits};
+use malote_model::{Dedup, OnExpiry, QueueSpec, Sessions, Status, limits};
 
 use super::error::{AdminError, Answer};
 use crate::entity;
@@ -133,11 +133,17 @@ impl<'a> Given<'a> {
         if let Some(dead) = self.flag("DeadLetteringOnMessageExpiration")? {
             spec.on_expiry = if dead { OnExpiry::DeadLetter } else { OnExpiry::Drop };
         }
+        spec.status = self.status(spec.status)?;
         let idle = 300_000..=limits::DELAY_MS_MAX;
         if let Some(ms) = self.changed_span("AutoDeleteOnIdle", spec.idle_ms_max, idle)? {
             spec.idle_ms_max = ms;
         }
         Ok(())
+    }
+
+    /// What may be done with it from now on.
+    pub fn status(&self, is: Status) -> Answer<Status> {
+        Ok(self.parsed("Status", entity::STATUSES, entity::status_of)?.unwrap_or(is))
     }
 
     /// How long messages live from now on; longer than the engine counts is for ever.
@@ -187,9 +193,6 @@ impl<'a> Given<'a> {
                     let must = format!("at most {METADATA_CHARS_MAX} characters");
                     return Err(AdminError::property(name, &child.text, &must));
                 }
-                "Status" if !STATUSES.contains(&child.text.trim()) => {
-                    return Err(AdminError::property(name, &child.text, &STATUSES.join(", ")));
-                }
                 name if name.len() > 64 => {
                     return Err(AdminError::bad(
                         "The description has a property with a long name.",
@@ -202,8 +205,6 @@ impl<'a> Given<'a> {
         Ok(())
     }
 }
-
-const STATUSES: &[&str] = &["Active", "Disabled", "SendDisabled", "ReceiveDisabled"];
 
 /// The name under which a property is kept.
 pub(super) fn label(name: &str) -> String {

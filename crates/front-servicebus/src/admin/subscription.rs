@@ -22,6 +22,7 @@ const KNOWN: &[&str] = &[
     "DeadLetteringOnMessageExpiration",
     "MaxDeliveryCount",
     "AutoDeleteOnIdle",
+    "Status",
     "ForwardTo",
     "ForwardDeadLetteredMessagesTo",
     "DefaultRuleDescription",
@@ -169,7 +170,7 @@ fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     t.value("MessageCount", messages(facts));
     t.value("MaxDeliveryCount", shown_failed_max(spec));
     t.kept("EnableBatchedOperations", "true");
-    t.kept("Status", "Active");
+    t.text("Status", entity::status_word(spec.status));
     tell_times(call, facts, &mut t);
     tell_counts(facts, &mut t);
     forward::tell(&call.place, spec, &mut t);

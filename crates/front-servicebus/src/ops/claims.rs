@@ -91,6 +91,17 @@ impl Claims {
         who.unwrap_or(Principal::anonymous())
     }
 
+    /// When the first of the tokens runs out.
+    pub fn first_end(&self) -> Option<Timestamp> {
+        let ends = self.tokens.iter().map(|claim| claim.expires);
+        ends.min().filter(|end| *end < Timestamp(u64::MAX))
+    }
+
+    /// Forgets tokens that have run out.
+    pub fn forget_ended(&mut self, now: Timestamp) {
+        Arc::make_mut(&mut self.tokens).retain(|claim| claim.expires > now);
+    }
+
     /// Whether the caller may do this; without an action it only must be known.
     pub fn check(
         &self,
@@ -178,12 +189,7 @@ fn doubt(status: i32, text: &'static str) -> Doubt {
     (status, Cow::Borrowed(text))
 }
 
-fn believe(
-    front: &Front,
-    claims: &mut Claims,
-    host: &str,
-    request: &Message,
-) -> Result<(), Doubt> {
+fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Result<(), Doubt> {
     let malformed = || doubt(400, "the request is malformed");
     let properties = request.application_properties().map_err(|_| malformed())?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);

@@ -205,7 +205,7 @@ async function a_look_touches_nothing() {
 
 async function locks_are_renewed_and_lost() {
   await with_client(async (bus) => {
-    const name = await queue({ lock_ms: 2_000 });
+    const name = await queue({ lock_ms: 6_000 });
     await bus.createSender(name).sendMessages([{ body: "renewed" }]);
     const receiver = bus.createReceiver(name, { maxAutoLockRenewalDurationInMs: 0 });
     const [held] = await receive(receiver, 1);

@@ -98,11 +98,11 @@ def sources_are_listed_and_a_target_may_be_deleted(broker):
 
 
 def bury(sqs, url, dead, many):
-    for n in range(many):
-        sqs.send_message(QueueUrl=url, MessageBody=str(n))
+    ids = [sqs.send_message(QueueUrl=url, MessageBody=str(n))["MessageId"] for n in range(many)]
     for _ in range(many):
         fail(sqs, url, 1)
     assert attribute(sqs, dead, "ApproximateNumberOfMessages") == str(many)
+    return ids
 
 
 def ended(sqs, source):
@@ -117,7 +117,7 @@ def ended(sqs, source):
 def a_task_moves_dead_letters_home(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs, receives=1)
-    bury(sqs, url, dead, 5)
+    buried = bury(sqs, url, dead, 5)
     source = arn(sqs, dead)
     assert sqs.start_message_move_task(SourceArn=source)["TaskHandle"]
     task = ended(sqs, source)
@@ -128,6 +128,8 @@ def a_task_moves_dead_letters_home(broker):
     assert sorted(message["Body"] for message in got) == list("01234")
     assert {message["Attributes"]["ApproximateReceiveCount"] for message in got} == {"1"}
     assert "DeadLetterQueueSourceArn" not in got[0]["Attributes"]
+    ids = {message["MessageId"] for message in got}
+    assert len(ids) == 5 and not ids & set(buried), "what was moved is new"
 
 
 def a_task_moves_elsewhere_slowly_and_is_cancelled(broker):

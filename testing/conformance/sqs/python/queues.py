@@ -187,7 +187,10 @@ def a_purge_empties_and_comes_once_a_minute(broker):
     url = queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
+    sqs.send_message(QueueUrl=url, MessageBody="in flight")
+    [out] = receive(sqs, url, MaxNumberOfMessages=1)
     sqs.purge_queue(QueueUrl=url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=out["ReceiptHandle"])
     counts = [attribute(sqs, url, f"ApproximateNumberOfMessages{end}") for end in ("", "Delayed", "NotVisible")]
     assert counts == ["0", "0", "0"], counts
     progress = "AWS.SimpleQueueService.PurgeQueueInProgress"

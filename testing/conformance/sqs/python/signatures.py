@@ -13,8 +13,8 @@ from botocore.awsrequest import AWSRequest
 from harness import REGION, Broker, queue, receive, refused
 
 
-def key(broker, *grants):
-    command = [broker.binary, "key", "add", "aws", "--data", broker.data.name, "-o", "json", *grants]
+def key(binary, data, *grants):
+    command = [binary, "key", "add", "aws", "--data", data.name, "-o", "json", *grants]
     made = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     made = made[0] if isinstance(made, list) else made
     return dict(key=made["id"], secret=made["secret"])
@@ -22,11 +22,9 @@ def key(broker, *grants):
 
 def locked(broker):
     """A broker with two keys in its store before it starts."""
-    other = Broker.__new__(Broker)
-    other.binary, other.environment, other.data = broker.binary, {}, tempfile.TemporaryDirectory()
-    admin, sender = key(other, "--admin"), key(other, "--grant", "send q-*")
-    other.start()
-    return other, admin, sender
+    binary, data = broker.binary, tempfile.TemporaryDirectory()
+    admin, sender = key(binary, data, "--admin"), key(binary, data, "--grant", "send q-*")
+    return Broker(binary, data=data), admin, sender
 
 
 def only_the_right_key_opens(broker):

@@ -79,6 +79,7 @@ fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
         dedup: rng.chance(30).then_some(dedup),
         auto_delete: rng.chance(30),
         internal: rng.chance(8),
+        ..TopicSpec::default()
     }
 }
 

@@ -74,6 +74,7 @@ fn round(wire: &Wire) {
         sent_at: now,
         dead: None,
         deaths: Vec::new(),
+        first_seq: None,
         depth: 1,
     };
     let written = write(&stored, &Telling { seq: 1, ..Telling::default() });
@@ -112,7 +113,7 @@ pub(super) fn try_words(bytes: &[u8]) {
     let _ = Node::parse(text);
     let _ = Config::parse(text);
     if let Some(token) = Token::parse(text) {
-        let _ = (token.expires_ms(), token.path("localhost"), token.is_signed_with("key"));
+        let _ = (token.expires_ms(), token.path("host"), token.is_signed_with("key"));
     }
     if let Some(ms) = duration::parse_ms(text) {
         duration::format_ms(ms);

@@ -15,7 +15,7 @@ const PROGRAMS: &[(&str, &[&str], Kind)] = &[
     ("worker", &[], Kind::Open),
 ];
 
-fn sources() -> PathBuf {
+pub(super) fn sources() -> PathBuf {
     cargo::root().join("testing/conformance/servicebus/go")
 }
 

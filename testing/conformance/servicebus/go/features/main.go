@@ -1,4 +1,4 @@
-// Command features shows what the front end does, by the official client: queues, sessions, topics, and access.
+// Command features shows what the front end does, by the official client: queues, sessions, topics, access, and administration.
 //
 // `features open` runs against a server that asks for no credentials, `features guarded` against one with keys and TLS.
 package main
@@ -20,7 +20,7 @@ func main() {
 		os.Args = slices.Delete(os.Args, 1, 2)
 	}
 	if kind == "guarded" {
-		harness.Run(access)
+		harness.Run(slices.Concat(access, administration))
 		return
 	}
 	harness.Run(slices.Concat(queues, sessions, topics))

@@ -262,7 +262,7 @@ func deferredIsFoundByItsNumber() {
 func locksAreRenewedAndLost() {
 	ctx, done := Soon()
 	defer done()
-	queue := Queue(map[string]any{"lock_ms": 2_000})
+	queue := Queue(map[string]any{"lock_ms": 6_000})
 	client := Client()
 	defer Close(client)
 	send(client, queue, text("x"))

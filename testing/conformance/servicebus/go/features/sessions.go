@@ -163,7 +163,7 @@ func stateIsKeptAndCleared() {
 func aSessionLockIsRenewedAndLost() {
 	ctx, done := Soon()
 	defer done()
-	queue := Sessions(map[string]any{"lock_ms": 3_000})
+	queue := Sessions(map[string]any{"lock_ms": 6_000})
 	client := Client()
 	defer Close(client)
 	send(client, queue, of("s", "x"))

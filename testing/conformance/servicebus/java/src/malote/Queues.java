@@ -209,7 +209,7 @@ final class Queues {
     }
 
     private static void locks() {
-        String queue = queue("\"lock_ms\": 2000");
+        String queue = queue("\"lock_ms\": 6000");
         var builder = builder();
         send(builder, queue, text("x"));
         // Without renewal by the client.

@@ -112,7 +112,7 @@ final class Sessions {
     }
 
     private static void lost() {
-        String queue = sessions("\"lock_ms\": 3000");
+        String queue = sessions("\"lock_ms\": 10000");
         var builder = builder();
         var other = builder();
         send(builder, queue, of("s", "x"));

@@ -42,7 +42,7 @@ final class Transactions {
     }
 
     private static void rolledBack() {
-        String queue = queue("\"lock_ms\": 3000");
+        String queue = queue("\"lock_ms\": 10000");
         var builder = builder();
         send(builder, queue, text("in"));
         try (var sender = sender(builder, queue); var receiver = receiver(builder, queue)) {
