@@ -11,7 +11,7 @@ use std::process::Stdio;
 use common::{Said, Server, malote, words};
 
 /// Long enough for any machine to find the next message.
-const IDLE: &str = "--exit-when-idle 3s";
+const IDLE: &str = "--exit-when-idle 10s";
 
 fn work(server: &Server, line: &str) -> Said {
     let mut command = malote(server.home.path());

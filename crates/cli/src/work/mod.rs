@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(clap::Args)]
 pub(crate) struct Work {
     /// The queue
-    #[arg(env = "SERVICEBUS_QUEUE_NAME")]
+    #[arg(env = "SERVICEBUS_QUEUE_NAME", hide_env_values = true)]
     queue: String,
     /// Run this shell command for each message
     #[arg(long, value_name = "COMMAND", conflicts_with = "http")]
@@ -33,13 +33,19 @@ pub(crate) struct Work {
     #[arg(long, value_name = "URL")]
     http: Option<String>,
     /// The broker: malote://[USER:PASSWORD@]HOST:PORT, embedded:DIR or servicebus://CONNECTION-STRING
-    #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL")]
+    #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
     broker: Option<String>,
     /// A Service Bus connection string, where no --broker is given
     #[arg(long, value_name = "TEXT", env = "SERVICEBUS_CONNECTION_STRING", hide_env_values = true)]
     connection_string: Option<String>,
     /// Sessions, or messages of a queue without sessions, at once
-    #[arg(long, value_name = "N", env = "WORKER_COUNT", default_value_t = 100)]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "WORKER_COUNT",
+        hide_env_values = true,
+        default_value_t = 100
+    )]
     slots: usize,
     /// Attempts before a message is dead-lettered
     #[arg(long, value_name = "N", default_value_t = 10)]
