@@ -7,12 +7,15 @@ use crate::cargo;
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 
-const MUTATIONS: [&str; 5] = [
+const MUTATIONS: [&str; 8] = [
     "mutate-no-fsync",
     "mutate-no-crc",
     "mutate-no-generation",
     "mutate-no-fencing",
     "mutate-early-recycle",
+    "mutate-torn-groups",
+    "mutate-forget-keys",
+    "mutate-forget-way",
 ];
 
 /// Away from the normal build, so that the two do not evict each other.

@@ -23,11 +23,16 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-#[test]
-fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+/// As many sockets as this process is let have.
+fn may_open_many() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+}
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+    may_open_many();
     let server = Server::start();
     server.ok("queue create orders");
     let before = server.resident_mib();
@@ -68,6 +73,57 @@ fn waiting_receivers_take_nothing_when_they_go() {
     drop(waiting);
     server.ok("send orders hello");
     assert!(server.ok("receive orders --wait 10s").contains("hello"));
+}
+
+#[test]
+fn ten_thousand_polls_of_sqs_wait_for_one_message() {
+    may_open_many();
+    let server = Server::start();
+    server.ok("queue create orders --lock 10m");
+    let before = server.resident_mib();
+    let body = r#"{"QueueUrl":"http://localhost/000000000000/orders","WaitTimeSeconds":20}"#;
+    let ask = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\nx-amz-target: AmazonSQS.ReceiveMessage\r\n\
+         content-type: application/x-amz-json-1.0\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut polls: Vec<TcpStream> = (0..10_000)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(ask.as_bytes()).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    let has_answer = |stream: &TcpStream| stream.peek(&mut [0]).is_ok();
+    // On a slow machine the first one's wait is over before the last one has come.
+    while !server.ok("queue get orders -o json").contains("\"consumers\": 10000")
+        && !has_answer(&polls[0])
+    {}
+    let grown = server.resident_mib() - before;
+    assert!(grown < 600, "10,000 waiting connections cost {grown} MiB");
+
+    server.ok("send orders first");
+    assert_eq!(receivers(&server, &mut polls, "first"), 1);
+    // Those who have gone take nothing.
+    polls.drain(100..);
+    server.ok("send orders second");
+    assert_eq!(receivers(&server, &mut polls, "second"), 1);
+}
+
+/// How many got the message: those who wait, or whoever asks after all waits were over.
+fn receivers(server: &Server, polls: &mut [TcpStream], word: &str) -> usize {
+    let mut answered = vec![false; polls.len()];
+    let mut seen = 0;
+    while seen == 0 && answered.contains(&false) {
+        for (poll, answered) in polls.iter_mut().zip(&mut answered) {
+            let mut bytes = [0; 4096];
+            let read = poll.read(&mut bytes).unwrap_or(0);
+            *answered |= read > 0;
+            seen += usize::from(String::from_utf8_lossy(&bytes[..read]).contains(word));
+        }
+    }
+    seen + server.ok("receive orders").matches(word).count()
 }
 
 #[test]

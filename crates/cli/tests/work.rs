@@ -1,5 +1,5 @@
 //! `malote work`: commands and addresses as handlers, over both protocols.
-#![allow(clippy::unwrap_used)] // a test
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
 

@@ -10,6 +10,7 @@ mod read;
 mod rule;
 mod spec;
 mod stored;
+mod window;
 
 pub(crate) use event::{decode_event, encode_event, get_way, kind_of, put_way};
 pub use message::Outgoing;
@@ -20,3 +21,4 @@ pub(crate) use rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 pub(crate) use spec::{get_spec, put_spec};
 pub use stored::{DeadLetter, Stored, Unreadable, read_state};
 pub(crate) use stored::{read_whole, state_of};
+pub(crate) use window::Window;

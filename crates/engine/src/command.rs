@@ -24,8 +24,13 @@ pub enum Command {
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
     Delete { name: QueueName },
-    /// Drop every message that is not out to a receiver.
-    Purge { queue: QueueName },
+    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over.
+    Purge { queue: QueueName, leased: bool },
+    /// Drop those of these messages that are ready, each of its session.
+    PurgeThese { queue: QueueName, items: Vec<(Seq, Option<SessionId>)> },
+    /// Complete messages that were received no earlier than said, whose leases are over and that nobody has. Refused in
+    /// queues with sessions, where the lease is what keeps the order.
+    CompleteLate { queue: QueueName, items: Vec<(Seq, Timestamp)> },
     /// Stop or resume delivery; sending and settling go on.
     Pause { queue: QueueName, paused: bool },
     /// Send all or none, to queues and topics.
@@ -57,9 +62,8 @@ pub enum Command {
     Within { queue: QueueName, command: Box<Command> },
     /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
-    /// These messages cannot be read, each for a reason: they go to the dead letters, and whoever should have had them
-    /// gets as many others.
-    Damaged { leases: Vec<(LeaseToken, String)>, consumer: Option<ConsumerId>, credit: u32 },
+    /// These messages cannot be read, each for a reason: they go to the dead letters.
+    Damaged { leases: Vec<(LeaseToken, String)> },
     /// Prolong leases or holds from now.
     Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
     /// Hold a session: by name, or the next that is ready.
@@ -73,11 +77,13 @@ pub enum Command {
     /// An operator takes a session from its holder.
     BreakSession { queue: QueueName, session: SessionId },
     /// Move dead letters, or any messages not out, to another queue; each keeps its origin.
-    Move { from: QueueName, items: Vec<(Seq, QueueName)>, why: MoveWhy },
+    Move { from: QueueName, items: Vec<Moving>, why: MoveWhy },
     /// Remove one message and send another in its stead, atomically.
     Replace { from: QueueName, seq: Seq, to: QueueName, message: Outgoing },
     /// Make a topic, or find it just as asked.
     DeclareTopic { name: TopicName, spec: Box<TopicSpec> },
+    /// Replace the properties of a topic, but for its kind.
+    UpdateTopic { name: TopicName, spec: Box<TopicSpec> },
     /// Remove a topic and its subscriptions. Queues that were only bound stay.
     DeleteTopic { name: TopicName },
     /// Replace the labels of a topic.
@@ -141,8 +147,16 @@ pub struct Receipt {
     pub seq: Seq,
     /// It was sent before, and that is its place.
     pub duplicate: bool,
+    /// The id of the first one, where that is kept: a UUID that is no part of what it is known by.
+    pub first_id: Option<u128>,
     /// How many copies were made: none if a topic knows nobody who wants it.
     pub copies: u32,
+}
+
+impl Receipt {
+    pub(crate) fn new(seq: Seq, copies: u32) -> Self {
+        Self { seq, duplicate: false, first_id: None, copies }
+    }
 }
 
 /// A message of a topic's inbox on its way to be routed.
@@ -193,6 +207,24 @@ pub struct TopicFacts {
 pub struct TopicTotals {
     /// Copies made.
     pub copies: u64,
+}
+
+/// A message that is to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// Which.
+    pub seq: Seq,
+    /// Where to.
+    pub to: QueueName,
+    /// Under this id from then on: whoever receives it takes it for a new one.
+    pub message_id: Option<String>,
+}
+
+impl Moving {
+    /// A message that stays what it is.
+    pub fn as_it_is(seq: Seq, to: QueueName) -> Self {
+        Self { seq, to, message_id: None }
+    }
 }
 
 /// Why messages move between queues by an operator's hand.
@@ -362,6 +394,8 @@ pub struct Grant {
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
+    /// When it was first granted; not known of grants by versions that did not keep it.
+    pub first_at: Option<Timestamp>,
     /// Of a message that was removed as it was delivered: its bytes stay until they are read.
     pub pin: Option<Pin>,
 }
@@ -379,6 +413,8 @@ pub struct Peeked {
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
+    /// When it was first granted, if it was and that is known.
+    pub first_at: Option<Timestamp>,
     /// When it is due, if it is not yet.
     pub due: Option<Timestamp>,
 }
@@ -493,6 +529,8 @@ pub struct SessionFacts {
     pub held_until: Option<Timestamp>,
     /// Bytes of its state.
     pub state_bytes: u64,
+    /// When its state was last set; 0 if it has none, or if that is not known.
+    pub state_at: Timestamp,
     /// The sequence of its first message.
     pub first: Option<Seq>,
     /// Nothing of it is delivered before this.

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
-use crate::command::{Attach, Command, ConnectionId, ConsumerId, Held, Notice, Reply, Wants};
+use crate::command::{
+    Attach, Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, Wants,
+};
+use crate::deliver::ReadGrants;
 use crate::handle::{Delivery, Engine, EngineError, Receive};
 
 /// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
@@ -15,10 +18,15 @@ pub struct Connection {
     closed: AtomicBool,
 }
 
-/// The listening half.
+/// The listening half. What it has not handed over when it is dropped was seen by nobody: it comes back uncounted,
+/// whether or not it is bound to the connection. Drop it before the asking half.
 pub struct Outbox {
     engine: Engine,
     from_core: mpsc::UnboundedReceiver<(ConsumerId, QueueName, Notice)>,
+    /// Granted, and being read: whoever listens may stop half-way and go on later.
+    reading: Option<(ConsumerId, QueueName, Vec<Grant>)>,
+    /// What could not be read, to be told next.
+    damaged: Option<(ConsumerId, u32)>,
 }
 
 /// What the core says to a connection.
@@ -26,6 +34,9 @@ pub struct Outbox {
 pub enum Outbound {
     /// Messages for a consumer, in order, within its credit.
     Deliver(ConsumerId, Vec<Delivery>),
+    /// So many messages for a consumer could not be read, and will not come. The credit that they used is the
+    /// listener's to give again.
+    Damaged(ConsumerId, u32),
     /// The consumer ended by itself: its queue was deleted or its hold was lost.
     Ended(ConsumerId, Refusal),
 }
@@ -52,10 +63,8 @@ impl Connection {
         // Bounded by credit: the core sends no more than consumers asked for, and one notice of their end each.
         let (sender, from_core) = mpsc::unbounded_channel();
         let id = engine.shared.mailbox.new_connection(sender);
-        (
-            Self { engine: engine.clone(), id, closed: AtomicBool::new(false) },
-            Outbox { engine, from_core },
-        )
+        let outbox = Outbox { engine: engine.clone(), from_core, reading: None, damaged: None };
+        (Self { engine, id, closed: AtomicBool::new(false) }, outbox)
     }
 
     /// The engine behind it.
@@ -148,7 +157,7 @@ impl Connection {
             connection,
         };
         match self.engine.ask(command).await? {
-            Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants, None).await),
+            Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants).await),
             other => unreachable!("the core answered {other:?}"),
         }
     }
@@ -175,19 +184,41 @@ impl Drop for Connection {
 }
 
 impl Outbox {
-    /// The next thing the core has to say; `None` after the connection ended.
+    /// The next thing the core has to say; `None` after the connection ended. Giving it up half-way loses nothing.
     pub async fn next(&mut self) -> Option<Outbound> {
         loop {
-            let (consumer, queue, notice) = self.from_core.recv().await?;
-            match notice {
-                Notice::Deliver(grants) => {
-                    let all = self.engine.deliveries(&queue, grants, Some(consumer)).await;
-                    if !all.is_empty() {
-                        return Some(Outbound::Deliver(consumer, all));
-                    }
+            if let Some((consumer, count)) = self.damaged.take() {
+                return Some(Outbound::Damaged(consumer, count));
+            }
+            if let Some((consumer, queue, grants)) = &self.reading {
+                let consumer = *consumer;
+                let ReadGrants { deliveries, damaged } = self.engine.read(queue, grants).await;
+                self.reading = None;
+                self.damaged = (damaged > 0).then_some((consumer, damaged));
+                if !deliveries.is_empty() {
+                    return Some(Outbound::Deliver(consumer, deliveries));
                 }
-                Notice::Ended(why) => return Some(Outbound::Ended(consumer, why)),
+                continue;
+            }
+            match self.from_core.recv().await? {
+                (consumer, queue, Notice::Deliver(grants)) => {
+                    self.reading = Some((consumer, queue, grants));
+                }
+                (consumer, _, Notice::Ended(why)) => return Some(Outbound::Ended(consumer, why)),
             }
         }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.from_core.close();
+        let mut unseen = self.reading.take().map_or_else(Vec::new, |(_, _, grants)| grants);
+        while let Ok((_, _, notice)) = self.from_core.try_recv() {
+            if let Notice::Deliver(mut grants) = notice {
+                unseen.append(&mut grants);
+            }
+        }
+        self.engine.shared.mailbox.release(unseen);
     }
 }

@@ -34,8 +34,8 @@ pub enum Event {
     Deleted { queue: QueueId },
     /// Delivery stopped or resumed.
     Paused { queue: QueueId, paused: bool },
-    /// Every message below `below` that was not out is gone.
-    Purged { queue: QueueId, below: u64 },
+    /// Every message below `below` that was not out is gone; with `leased`, those that were out as well.
+    Purged { queue: QueueId, below: u64, leased: bool },
     /// A message came in.
     Sent(Sent),
     /// Messages are gone, for one reason; of which session if they were taken under its hold.
@@ -54,10 +54,12 @@ pub enum Event {
     Held { queue: QueueId, session: SessionId, token: LeaseToken, until: Timestamp, bound: bool },
     /// A session's hold is over; `lost` if it ran out or its holder vanished.
     Unheld { queue: QueueId, session: SessionId, lost: bool },
-    /// A session has a state, or none.
-    State { queue: QueueId, session: SessionId, state: Option<Bytes> },
+    /// A session has a state since then, or none.
+    State { queue: QueueId, session: SessionId, state: Option<Bytes>, at: Timestamp },
     /// A topic came to be. What it has not routed yet stands in a queue of its own, whose id is the topic's.
     TopicDeclared { topic: QueueId, name: TopicName, spec: Box<TopicSpec>, at: Timestamp },
+    /// A topic has other properties.
+    TopicUpdated { topic: QueueId, spec: Box<TopicSpec> },
     /// A topic is gone.
     TopicDeleted { topic: QueueId },
     /// A queue gets copies by this rule.
@@ -81,6 +83,8 @@ pub struct Kept {
     pub dead: bool,
     /// Every time that it became one, newest first.
     pub deaths: Vec<DeadLetter>,
+    /// Its place in the queue that it was first sent to, if it has left it.
+    pub first_seq: Option<u64>,
     /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
     pub head: Bytes,
     /// The payload. Empty in a replay.
@@ -104,6 +108,8 @@ pub struct Sent {
     pub ttl_ms: Option<u64>,
     /// What it is known by, where that counts.
     pub dedup: Option<u128>,
+    /// Its id, if that is a UUID and not what it is known by: whoever sends it again is told.
+    pub known_as: Option<u128>,
     /// The topic that it came through.
     pub topic: Option<QueueId>,
     /// Its body is that of the message in this record: only the headers differ.
@@ -146,6 +152,8 @@ pub enum Removal {
     Overflowed,
     /// Their topic found nobody who wants them.
     Unrouted,
+    /// An operator named them, or all that were older than something.
+    Purged,
 }
 
 /// Messages went out to a receiver.
@@ -153,6 +161,8 @@ pub enum Removal {
 pub struct Leased {
     /// From where.
     pub queue: QueueId,
+    /// When; 0 in records that did not say.
+    pub at: Timestamp,
     /// Until when.
     pub until: Timestamp,
     /// Ends with its connection.
@@ -230,6 +240,8 @@ pub struct Moved {
     pub way: Way,
     /// Its routing key from now on, if that changes.
     pub key: Option<String>,
+    /// Its id from now on, if that changes.
+    pub message_id: Option<String>,
     /// Why.
     pub why: Why,
     /// Properties set or replaced.

@@ -19,7 +19,7 @@ use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
-    Accept, Attach, Command, ConnectionId, ConsumerId, Grant, Held, MessageState, MoveWhy, Peek,
+    Accept, Attach, Command, ConnectionId, ConsumerId, Held, MessageState, MoveWhy, Moving, Peek,
     QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
@@ -74,7 +74,7 @@ pub enum EngineError {
 pub struct Sent {
     /// Its place in the queue; of a topic, its place among the scheduled, or 0.
     pub seq: Seq,
-    /// The sender's id, or the one that was given.
+    /// The sender's id, or the one that was given. Of a duplicate the first one's, if that was given by the engine.
     pub message_id: String,
     /// It was sent before, and that is its place: nothing was stored.
     pub duplicate: bool,
@@ -91,9 +91,10 @@ pub(crate) struct Given {
 
 impl Sent {
     pub(crate) fn of(receipt: Receipt, given: Given) -> Self {
-        let Receipt { seq, duplicate, copies } = receipt;
+        let Receipt { seq, duplicate, first_id, copies } = receipt;
         let routed = given.to_topic && seq == Seq(0);
-        Self { seq, message_id: given.id, duplicate, copies: routed.then_some(copies) }
+        let message_id = first_id.map_or(given.id, |id| uuid::Uuid::from_u128(id).to_string());
+        Self { seq, message_id, duplicate, copies: routed.then_some(copies) }
     }
 }
 
@@ -129,6 +130,8 @@ pub struct Delivery {
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
+    /// When it was first granted; not known of grants by versions that did not keep it.
+    pub first_at: Option<Timestamp>,
     /// The message as stored.
     pub stored: Stored,
 }
@@ -144,6 +147,8 @@ pub struct Seen {
     pub receives: u32,
     /// Failed deliveries so far.
     pub failed: u32,
+    /// When it was first granted, if it was and that is known.
+    pub first_at: Option<Timestamp>,
     /// When it is due, if it is not yet.
     pub due: Option<Timestamp>,
     /// The message as stored, unless the disk holds it no longer whole.
@@ -221,11 +226,6 @@ impl Engine {
     /// Removes a queue, its dead letters and all they hold.
     pub async fn delete(&self, name: QueueName) -> Answer<()> {
         answer!(self.ask(Command::Delete { name }).await, Reply::Done => ())
-    }
-
-    /// Drops every message that is not out to a receiver. Tells how many.
-    pub async fn purge(&self, queue: QueueName) -> Answer<u64> {
-        answer!(self.ask(Command::Purge { queue }).await, Reply::Count(n) => n)
     }
 
     /// Stops or resumes delivery.
@@ -358,9 +358,7 @@ impl Engine {
             waiting.over();
             let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
             let granted = !grants.is_empty();
-            let unread = Unread::new(&self.shared.mailbox, &grants);
-            let deliveries = self.deliveries(&queue, grants, None).await;
-            unread.are_read();
+            let deliveries = self.deliveries(&queue, grants).await;
             // All of them were damaged and are gone from the queue: the next ones, then.
             if !granted || !deliveries.is_empty() {
                 return Ok(deliveries);
@@ -386,7 +384,7 @@ impl Engine {
             connection: None,
         };
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
-        Ok(self.deliveries(&queue, grants, None).await)
+        Ok(self.deliveries(&queue, grants).await)
     }
 
     /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
@@ -537,7 +535,7 @@ impl Engine {
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
                 let home = s.dead().map(|dead| dead.from.clone());
-                to.clone().or(home).map(|to| (s.seq, to))
+                to.clone().or(home).map(|to| Moving::as_it_is(s.seq, to))
             });
             let items: Vec<_> = items.collect();
             if !items.is_empty() {
@@ -553,7 +551,7 @@ impl Engine {
 
     /// Moves ready messages of one queue, each to its target; one that cannot move refuses all. Their counters start
     /// anew, as after a redrive.
-    pub async fn move_ready(&self, from: QueueName, items: Vec<(Seq, QueueName)>) -> Answer<u64> {
+    pub async fn move_ready(&self, from: QueueName, items: Vec<Moving>) -> Answer<u64> {
         let command = Command::Move { from, items, why: MoveWhy::Redrive };
         answer!(self.ask(command).await, Reply::Count(n) => n)
     }
@@ -583,7 +581,7 @@ impl Engine {
         self.seen(peek).await
     }
 
-    async fn seen(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
+    pub(crate) async fn seen(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
         let session = peek.session.clone();
         let reply = self.ask(Command::Peek(peek)).await;
         let (items, next) = answer!(reply, Reply::Peeked { items, next } => (items, next))?;
@@ -600,6 +598,7 @@ impl Engine {
                 state,
                 receives: item.receives,
                 failed: item.failed,
+                first_at: item.first_at,
                 due,
                 stored,
             });
@@ -657,62 +656,6 @@ impl Engine {
     pub fn damaged(&self) -> u64 {
         self.shared.damaged.load(Ordering::Relaxed)
     }
-
-    /// Fetches what the grants stand for, in the caller's task. What cannot be read goes to the dead letters, and the
-    /// consumer gets its credit back.
-    pub(crate) async fn deliveries(
-        &self,
-        queue: &QueueName,
-        grants: Vec<Grant>,
-        consumer: Option<ConsumerId>,
-    ) -> Vec<Delivery> {
-        let segments = &self.shared.segments;
-        let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
-        let gone = |stored: &Result<Stored, Unreadable>| stored.as_ref().is_err_and(|e| e.gone);
-        if read.iter().any(gone) {
-            // Whoever comes late finds that compaction moved messages away: they are where their leases say.
-            let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
-            let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
-                return Vec::new(); // stopping: nobody waits for it any more
-            };
-            for (stored, pos) in read.iter_mut().zip(located) {
-                if let (true, Some(pos)) = (gone(stored), pos)
-                    && let Some(again) = Stored::load(segments, vec![pos]).await.pop()
-                {
-                    *stored = again;
-                }
-            }
-        }
-        let mut all = Vec::with_capacity(grants.len());
-        let (mut damaged, mut credit) = (Vec::new(), 0);
-        for (grant, stored) in grants.into_iter().zip(read) {
-            let Grant { seq, lease, until, receives, failed, .. } = grant;
-            match stored {
-                Ok(stored) => {
-                    let message = &stored.message;
-                    let session = message.session.as_ref().map(SessionId::as_str);
-                    let (id, token) =
-                        (message.message_id.as_deref(), lease.map(tracing::field::display));
-                    tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
-                    all.push(Delivery { seq, lease, until, receives, failed, stored });
-                }
-                Err(Unreadable { text, .. }) => {
-                    let what = match lease {
-                        Some(_) => "a message is damaged on disk: it goes to the dead letters",
-                        None => "a message is damaged on disk: it was taken, and is gone",
-                    };
-                    tracing::error!(%queue, seq = seq.0, error = text, "{what}");
-                    damaged.extend(lease.map(|lease| (lease, text)));
-                    credit += 1;
-                }
-            }
-        }
-        if credit > 0 {
-            self.shared.damaged.fetch_add(credit.into(), Ordering::Relaxed);
-            self.shared.mailbox.tell(Command::Damaged { leases: damaged, consumer, credit });
-        }
-        all
-    }
 }
 
 /// The command, with tokens of this queue only.
@@ -720,28 +663,6 @@ fn within(queue: Option<&QueueName>, command: Command) -> Command {
     match queue {
         Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
         None => command,
-    }
-}
-
-/// Gives messages back when the caller goes away while they are read.
-struct Unread<'a> {
-    mailbox: &'a Mailbox,
-    leases: Vec<LeaseToken>,
-}
-
-impl<'a> Unread<'a> {
-    fn new(mailbox: &'a Mailbox, grants: &[Grant]) -> Self {
-        Self { mailbox, leases: grants.iter().filter_map(|grant| grant.lease).collect() }
-    }
-
-    fn are_read(mut self) {
-        self.leases.clear();
-    }
-}
-
-impl Drop for Unread<'_> {
-    fn drop(&mut self) {
-        self.mailbox.release_leases(std::mem::take(&mut self.leases));
     }
 }
 

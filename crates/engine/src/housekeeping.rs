@@ -16,8 +16,11 @@ use crate::journal::{
 };
 use crate::mailbox::Mailbox;
 
-/// How often it is asked whether something is due.
-const CHECK: Duration = Duration::from_millis(500);
+/// How often it is asked whether a snapshot is due.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Ticks from one check of all the rest to the next: half a second.
+const CHECK_TICKS: u32 = 5;
 
 /// Checks between two looks at whether the files take too much; doubled while looking does not help.
 const LOOK_CHECKS: u32 = 20;
@@ -121,6 +124,8 @@ pub(crate) struct Housekeeping {
     written_bytes: u64,
     /// A look said that a snapshot frees something.
     wanted: bool,
+    /// What the core counted as live at the last snapshot: what several queues share, once for each.
+    counted_bytes: u64,
 }
 
 impl Housekeeping {
@@ -152,14 +157,19 @@ impl Housekeeping {
             look_checks: LOOK_CHECKS,
             written_bytes: 0,
             wanted: false,
+            counted_bytes: 0,
         }
     }
 
     /// Keeps house until the engine stops.
     pub(crate) fn run(mut self) {
-        while !self.pause(CHECK) {
-            self.scrub();
-            self.look();
+        let mut ticks = 0;
+        while !self.pause(TICK) {
+            ticks = (ticks + 1) % CHECK_TICKS;
+            if ticks == 0 {
+                self.scrub();
+                self.look();
+            }
             let wanted = self.wanted && self.snapshotter.behind();
             if !wanted && !self.snapshotter.due() {
                 continue;
@@ -201,14 +211,22 @@ impl Housekeeping {
         if !self.snapshotter.wasteful(0) {
             return;
         }
-        let Ok(Reply::Count(live_bytes)) = self.mailbox.ask_blocking(Command::LiveBytes) else {
+        let Ok(Reply::Count(counted)) = self.mailbox.ask_blocking(Command::LiveBytes) else {
             return;
         };
+        let live_bytes = self.counted_once(counted);
         self.wanted = self.snapshotter.wasteful(live_bytes);
         if self.wanted && !self.snapshotter.behind() {
             // What a single snapshot covers is not free yet; for a second one the journal must have moved on.
             let _ = self.mailbox.ask_blocking(Command::Mark); // stopping: then nothing matters
         }
+    }
+
+    /// Live bytes, what several queues share counted once: as much less as it was at the last snapshot.
+    fn counted_once(&self, counted: u64) -> u64 {
+        let (then, once) = (u128::from(self.counted_bytes), self.snapshotter.live_bytes());
+        let share = (u128::from(counted) * u128::from(once)).checked_div(then);
+        share.map_or(counted, |bytes| counted.min(bytes as u64))
     }
 
     /// Gives up spare files that nobody will need soon.
@@ -256,6 +274,7 @@ impl Housekeeping {
         let recycled = match self.snapshotter.run(&mut core) {
             Ok(Some(done)) => {
                 tracing::debug!(?done, "snapshot");
+                self.counted_bytes = core.counted_bytes();
                 let live_bytes = self.snapshotter.live_bytes();
                 self.ledger.live_bytes.store(live_bytes, Ordering::Relaxed);
                 let snapshot_bytes = self.snapshotter.snapshot_bytes();

@@ -14,6 +14,7 @@ pub mod command;
 pub mod compact;
 pub mod connection;
 pub mod core;
+mod deliver;
 pub mod disk;
 pub mod event;
 pub mod handle;
@@ -22,6 +23,7 @@ pub mod journal;
 mod mailbox;
 mod open;
 pub mod reads;
+mod remove;
 mod shard;
 pub mod topic;
 mod topics;
@@ -32,7 +34,7 @@ pub use codec::{
     encode_topic_spec, read_state,
 };
 pub use command::{
-    Binding, ConsumerId, Held, MessageState, Peek, QueueFacts, SessionFacts, StateChange,
+    Binding, ConsumerId, Held, MessageState, Moving, Peek, QueueFacts, SessionFacts, StateChange,
     TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement};
+use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement, limits};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
@@ -201,14 +201,19 @@ impl Mailbox {
     }
 
     pub(crate) fn forget_consumer(&self, consumer: ConsumerId) {
-        self.outlets.lock().consumers.remove(&consumer);
+        let gone = self.outlets.lock().consumers.remove(&consumer);
+        self.unheard(gone.into_iter().flat_map(|listener| listener.early.into_values()));
     }
 
     /// A connection ended, cleanly or not: the core is told, and nobody listens any more.
     pub(crate) fn forget_connection(&self, connection: ConnectionId) {
         let mut outlets = self.outlets.lock();
         outlets.connections.remove(&connection);
-        outlets.consumers.retain(|_, listener| listener.connection != connection);
+        let of_it = |_: &ConsumerId, listener: &mut Listener| listener.connection == connection;
+        let gone: Vec<_> = outlets.consumers.extract_if(of_it).collect();
+        drop(outlets);
+        let notices = gone.into_iter().flat_map(|(_, listener)| listener.early.into_values());
+        self.unheard(notices);
     }
 
     pub(crate) fn lost(&self, connection: ConnectionId) {
@@ -257,19 +262,36 @@ impl Mailbox {
     fn notify(&self, consumer: ConsumerId, number: u64, notice: Notice) {
         let mut outlets = self.outlets.lock();
         let Outlets { connections, consumers } = &mut *outlets;
-        let Some(listener) = consumers.get_mut(&consumer) else { return };
+        // Nobody there: the consumer was detached, or its connection is being dropped. Nobody has seen these.
+        let Some(listener) = consumers.get_mut(&consumer) else {
+            drop(outlets);
+            return self.unheard([notice]);
+        };
         listener.early.insert(number, notice);
-        let mut ended = false;
+        let (mut ended, mut unheard) = (false, Vec::new());
         while let Some(notice) = listener.early.remove(&listener.due) {
             listener.due += 1;
             ended |= matches!(notice, Notice::Ended(_));
-            if let Some(outlet) = connections.get(&listener.connection) {
-                // Nobody there: the connection is being dropped, and what is bound to it comes back.
-                let _ = outlet.send((consumer, listener.queue.clone(), notice));
-            }
+            let notice = (consumer, listener.queue.clone(), notice);
+            let said = match connections.get(&listener.connection) {
+                Some(outlet) => outlet.send(notice).map_err(|unsent| unsent.0),
+                None => Err(notice),
+            };
+            unheard.extend(said.err().map(|(_, _, notice)| notice));
         }
         if ended {
             consumers.remove(&consumer);
+        }
+        drop(outlets);
+        self.unheard(unheard);
+    }
+
+    /// What was granted comes back; the rest matters to nobody.
+    fn unheard(&self, notices: impl IntoIterator<Item = Notice>) {
+        for notice in notices {
+            if let Notice::Deliver(grants) = notice {
+                self.release(grants);
+            }
         }
     }
 
@@ -284,15 +306,12 @@ impl Mailbox {
         }
     }
 
-    fn release(&self, grants: Vec<Grant>) {
-        self.release_leases(grants.into_iter().filter_map(|grant| grant.lease).collect());
-    }
-
-    /// Messages that were granted and not handed on: they were not tried.
-    pub(crate) fn release_leases(&self, leases: Vec<LeaseToken>) {
-        if !leases.is_empty() {
+    /// What was granted and seen by nobody comes back, uncounted.
+    pub(crate) fn release(&self, grants: Vec<Grant>) {
+        let leases: Vec<LeaseToken> = grants.into_iter().filter_map(|grant| grant.lease).collect();
+        for some in leases.chunks(limits::SETTLE_BATCH_MAX) {
             self.tell(Command::Settle {
-                leases,
+                leases: some.to_vec(),
                 settlement: Settlement::Release { delay_ms: 0 },
                 state: None,
             });

@@ -17,6 +17,11 @@ impl Engine {
         self.declared(Command::DeclareTopic { name, spec: Box::new(spec) }).await
     }
 
+    /// Replaces the properties of a topic; its kind is fixed.
+    pub async fn update_topic(&self, name: TopicName, spec: TopicSpec) -> Result<(), EngineError> {
+        self.ask(Command::UpdateTopic { name, spec: Box::new(spec) }).await.map(drop)
+    }
+
     /// Removes a topic and its subscriptions. Queues that were only bound stay.
     pub async fn delete_topic(&self, name: TopicName) -> Result<(), EngineError> {
         self.ask(Command::DeleteTopic { name }).await.map(drop)

@@ -107,7 +107,7 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
 }
 
 #[tokio::test]
-async fn a_consumer_gets_its_credit_back_for_a_damaged_message() {
+async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     let q = name("q");
@@ -124,11 +124,18 @@ async fn a_consumer_gets_its_credit_back_for_a_damaged_message() {
         lock_ms: None,
         free_standing: false,
     };
-    connection.attach(consume).await.unwrap();
+    let consumer = connection.attach(consume).await.unwrap();
     let mut got = Vec::new();
     while got.len() < 2 {
         match outbox.next().await {
             Some(Outbound::Deliver(_, deliveries)) => got.extend(bodies(&deliveries)),
+            Some(Outbound::Damaged(of, 1)) => {
+                // Neither message of the credit of two is out: one was read, one was not.
+                assert_eq!(
+                    (of, connection.credit(consumer, 1, false).await.unwrap()),
+                    (consumer, 0)
+                );
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use malote_engine::{Consume, Engine, Outbound, Peek, Receive, Settings, Wants, Which};
 use malote_model::{
-    Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec, Seq, SessionId,
-    Sessions, Settlement, TopicName, TopicSpec, Value, limits,
+    Body, BodyKind, Changes, Dedup, LeaseToken, Message, Properties, QueueName, QueueSpec, Seq,
+    SessionId, Sessions, Settlement, TopicName, TopicSpec, Value, limits,
 };
 
 fn name(text: &str) -> QueueName {
@@ -256,5 +256,97 @@ async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
     transaction.send(topic, message("y", None)).unwrap();
     let sent = transaction.commit().await.unwrap();
     assert_eq!((sent[0].copies, sent[1].copies), (None, Some(0)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_listener_has_seen_comes_back_uncounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    // Nothing here comes back because its lock ends.
+    let spec = QueueSpec { lock_ms: 3_600_000, failed_max: Some(1), ..QueueSpec::default() };
+    for free_standing in [true, false] {
+        let queue = name(if free_standing { "free" } else { "bound" });
+        engine.declare(queue.clone(), spec.clone()).await.unwrap();
+        let all = (0..5).map(|n| (queue.clone(), message(&format!("m{n}"), None)));
+        engine.send(all.collect()).await.unwrap();
+        let (connection, mut outbox) = engine.connect();
+        let consume = Consume {
+            queue: queue.clone(),
+            wants: Wants::Any { per_session: 1 },
+            credit: 0,
+            take: false,
+            lock_ms: None,
+            free_standing,
+        };
+        let consumer = connection.attach(consume).await.unwrap();
+        connection.credit(consumer, 2, false).await.unwrap();
+        let Some(Outbound::Deliver(_, seen)) = outbox.next().await else { panic!("no delivery") };
+        connection.credit(consumer, 3, false).await.unwrap();
+        while engine.describe(queue.clone()).await.unwrap().locked < 5 {
+            tokio::task::yield_now().await;
+        }
+        drop(outbox);
+        connection.close().await;
+        let back = if free_standing { 5 - seen.len() } else { 5 };
+        let mut got = engine.receive(receive(queue.as_str(), 9, 10_000)).await.unwrap();
+        while got.len() < back {
+            got.extend(engine.receive(receive(queue.as_str(), 9, 10_000)).await.unwrap());
+        }
+        assert_eq!((got.len(), got.iter().map(|d| d.failed).max()), (back, Some(0)));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_read_that_is_given_up_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    let (connection, mut outbox) = engine.connect();
+    let consume = Consume {
+        queue: name("q"),
+        wants: Wants::Any { per_session: 1 },
+        credit: 50,
+        take: false,
+        lock_ms: None,
+        free_standing: true,
+    };
+    connection.attach(consume).await.unwrap();
+    let all = (0..50).map(|n| (name("q"), message(&format!("m{n}"), None)));
+    engine.send(all.collect()).await.unwrap();
+    let mut got = 0;
+    while got < 50 {
+        // Whoever listens is called away again and again.
+        let next = tokio::time::timeout(std::time::Duration::from_micros(1), outbox.next()).await;
+        if let Ok(Some(Outbound::Deliver(_, deliveries))) = next {
+            got += deliveries.len();
+        }
+    }
+    connection.close().await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn old_messages_go_and_a_duplicate_is_told_who_was_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    let dedup = Some(Dedup { window_ms: 600_000, per_session: false, content: false });
+    let spec = QueueSpec { dedup, sessions: Sessions::Dynamic, ..QueueSpec::default() };
+    engine.declare(name("s"), spec).await.unwrap();
+    let known = || Message { dedup_id: Some("k".into()), ..message("x", Some("a")) };
+    let first = engine.send(vec![(name("s"), known())]).await.unwrap().remove(0);
+    let later = engine.now().plus_ms(1);
+    while engine.now() < later {
+        tokio::task::yield_now().await;
+    }
+    engine.send(vec![(name("s"), message("y", Some("b")))]).await.unwrap();
+    let purged = engine.purge_older(name("s"), None, later, 100).await.unwrap();
+    assert_eq!((purged, engine.describe(name("s")).await.unwrap().ready), (1, 1));
+    running.stop().await;
+    let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
+    let again = engine.send(vec![(name("s"), known())]).await.unwrap().remove(0);
+    assert!(again.duplicate && !first.duplicate);
+    assert_eq!((again.message_id, again.seq), (first.message_id, first.seq));
     running.stop().await;
 }

@@ -18,16 +18,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use expect_test::expect_file;
-use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Reply};
+use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Moving, Reply};
 use malote_engine::compact::{Compaction, RESIDENTS_MAX};
 use malote_engine::core::{Copied, Core, Relocation, To, Turn};
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Options, Recovered, recover, restore, verify};
 use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
 use malote_model::{
-    Address, Body, BodyKind, Changes, DeadLetterTarget, Durability, Filter, LeaseToken, Message,
-    Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions, Settlement,
-    SqlAction, Timestamp, TopicName, TopicSpec, Value, When,
+    Address, Body, BodyKind, Changes, DeadLetterTarget, Dedup, Durability, Filter, LeaseToken,
+    Message, Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions,
+    Settlement, SqlAction, Status, Timestamp, TopicName, TopicSpec, Value, When,
 };
 
 /// The day on which every fixture was made.
@@ -316,13 +316,39 @@ fn make(dir: &Path) -> Hand {
         (copied, shared) = (copied + n, shared + of_them);
     }
     assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
+    newer(&mut hand, "before");
+    hand.keep_house();
     // Behind the last snapshot.
+    newer(&mut hand, "behind");
     hand.send("plain", message("last", None, "last"));
-    let items = vec![(Seq(1), name("plain"))];
+    let message_id = Some("anew".to_owned());
+    let items = vec![Moving { seq: Seq(1), to: name("plain"), message_id }];
     let from = name("plain").dead_letters();
     hand.ask(Command::Move { from, items, why: MoveWhy::Redrive });
     hand.any("plain", 1);
     hand
+}
+
+/// What version 1 did not know: a status, a purge of what is out, ids of duplicates, a topic that changed.
+fn newer(hand: &mut Hand, when: &str) {
+    let (status, dead_letters_keep_age) = (Status::SendDisabled, true);
+    let closed = QueueSpec { status, dead_letters_keep_age, ..QueueSpec::default() };
+    hand.declare(&format!("closed-{when}"), closed);
+    let purged = format!("purged-{when}");
+    hand.declare(&purged, QueueSpec::default());
+    hand.send(&purged, message("out", None, "out"));
+    hand.any(&purged, 1);
+    hand.ask(Command::Purge { queue: name(&purged), leased: true });
+    let known = format!("known-{when}");
+    let dedup = Some(Dedup { window_ms: 3_600_000, per_session: false, content: false });
+    hand.declare(&known, QueueSpec { dedup, ..QueueSpec::default() });
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    hand.send(&known, Message { dedup_id: Some("key".into()), ..message(id, None, "known") });
+    let (topic, spec) = (format!("changed-{when}"), Box::<TopicSpec>::default());
+    let topic = TopicName::new(&topic).unwrap();
+    hand.ask(Command::DeclareTopic { name: topic.clone(), spec: spec.clone() });
+    let spec = Box::new(TopicSpec { status: Status::Disabled, ..*spec });
+    hand.ask(Command::UpdateTopic { name: topic, spec });
 }
 
 fn describe(hand: &mut Hand) -> String {
@@ -342,6 +368,10 @@ fn describe(hand: &mut Hand) -> String {
             spec.sessions,
         )
         .unwrap();
+        if spec.status != Status::Active {
+            let age = spec.dead_letters_keep_age;
+            writeln!(text, "  {}, dead letters keep their age: {age}", spec.status.word()).unwrap();
+        }
         let t = q.totals;
         let totals = [t.sent, t.delivered, t.completed, t.abandoned, t.dead_lettered, t.deferred];
         writeln!(text, "  totals {totals:?}").unwrap();
@@ -353,6 +383,9 @@ fn describe(hand: &mut Hand) -> String {
             let state = (p.state, due, p.receives, p.failed);
             let stored = Stored::read_now(&hand.journal.segments, p.pos).unwrap();
             writeln!(text, "  {} {state:?} {}", p.seq, describe_message(&stored)).unwrap();
+            if let Some(first) = p.first_at {
+                writeln!(text, "    first granted at {}", first.0 - THEN).unwrap();
+            }
         }
         let command = Command::Sessions { queue: q.name.clone(), from: 0, max: 100 };
         let Ok(Reply::Sessions { sessions, .. }) = hand.try_ask(command) else { continue };
@@ -364,6 +397,21 @@ fn describe(hand: &mut Hand) -> String {
             let held = s.held_until.map(|until| until.0 - THEN);
             let facts = (s.messages, s.locked, held, s.first.map(|first| first.0));
             writeln!(text, "  session {} {facts:?} {state:?}", s.session).unwrap();
+            if s.state_at.0 > 0 {
+                writeln!(text, "    state set at {}", s.state_at.0 - THEN).unwrap();
+            }
+        }
+    }
+    let Reply::Topics(topics) = hand.ask(Command::ListTopics) else { panic!("no") };
+    for topic in topics.iter().filter(|topic| topic.spec.status != Status::Active) {
+        writeln!(text, "topic {}: {}", topic.name, topic.spec.status.word()).unwrap();
+    }
+    for queue in ["known-before", "known-behind"] {
+        let again = Message { dedup_id: Some("key".into()), ..message("other", None, "again") };
+        let again = Outgoing::new(&again, false).unwrap();
+        let items = vec![(Address::Queue(name(queue)), again)];
+        if let Ok(Reply::Sent(receipts)) = hand.try_ask(Command::Send { items }) {
+            writeln!(text, "{queue}: {:x?}", receipts[0].first_id).unwrap();
         }
     }
     text

@@ -42,6 +42,8 @@ codes! {
     RuleNotFound "rule_not_found" 404 "There is no such rule" => "Look with GET /api/v1/topics/{name}/rules what is there.";
     QueueFull "queue_full" 409 "The queue is full" => "Receive from it, or raise the limit that `detail` names with PATCH /api/v1/queues/{name}.";
     QueueExclusive "queue_exclusive" 409 "The queue belongs to another connection" => "Use it over the connection that declared it, or declare one of your own.";
+    Disabled "disabled" 409 "It is closed for this" => "Change its `status` with PATCH /api/v1/queues/{name}, or wait until an operator does.";
+    HasSessions "has_sessions" 409 "The queue has sessions" => "Settle messages there with their leases.";
     TransactionOver "transaction_over" 409 "The transaction is over" => "Begin another one; everything of this one was dropped.";
     TransactionExists "transaction_exists" 409 "The connection has that transaction already" => "Choose another number, or commit or roll it back first.";
     NoReply "no_reply" 504 "No answer came in time" => "Let a responder send its answer to the queue in `reply_to` with the request's `correlation_id`, or wait longer with ?timeout-ms=.";
@@ -258,6 +260,8 @@ impl From<Refusal> for Problem {
             Refusal::RuleNotFound { .. } => Code::RuleNotFound,
             Refusal::QueueFull { .. } => Code::QueueFull,
             Refusal::QueueExclusive { .. } => Code::QueueExclusive,
+            Refusal::Disabled { .. } => Code::Disabled,
+            Refusal::HasSessions { .. } => Code::HasSessions,
             Refusal::TransactionOver { .. } => Code::TransactionOver,
             Refusal::BatchTooLarge { .. } => Code::BatchTooLarge,
             Refusal::BoundReached { .. } => Code::TooMany,

@@ -129,8 +129,15 @@ impl Desk {
         mut outbox: Outbox,
         consumer: ConsumerId,
     ) {
-        while let Some(Outbound::Deliver(_, answers)) = outbox.next().await {
-            let count = answers.len() as u32;
+        loop {
+            let (answers, count) = match outbox.next().await {
+                Some(Outbound::Deliver(_, answers)) => {
+                    let count = answers.len() as u32;
+                    (answers, count)
+                }
+                Some(Outbound::Damaged(_, count)) => (Vec::new(), count),
+                Some(Outbound::Ended(..)) | None => break,
+            };
             for answer in answers {
                 let id = answer.stored.message.correlation_id.as_deref().unwrap_or_default();
                 let waiting = self.waiting.lock().as_mut().and_then(|all| all.remove(id));

@@ -52,6 +52,7 @@ routes! {
     POST "/api/v1/queues/{queue}/request" request => request::request;
     GET "/api/v1/topics" list_topics => topics::list;
     PUT "/api/v1/topics/{topic}" declare_topic => topics::declare;
+    PATCH "/api/v1/topics/{topic}" update_topic => topics::update;
     GET "/api/v1/topics/{topic}" get_topic => topics::describe;
     DELETE "/api/v1/topics/{topic}" delete_topic => topics::delete;
     POST "/api/v1/topics/{topic}/messages" send_to_topic => send::send_to_topic;

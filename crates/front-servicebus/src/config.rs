@@ -9,7 +9,7 @@ use std::sync::Arc;
 use malote_engine::{Engine, EngineError};
 use malote_model::{
     Address, Correlation, DeadLetterTarget, Dedup, Filter, OnExpiry, QueueName, QueueSpec, Refusal,
-    Rule, Sessions, SqlAction, SqlFilter, TopicName, TopicSpec, Value,
+    Rule, Sessions, SqlAction, SqlFilter, Status, TopicName, TopicSpec, Value,
 };
 use serde::Deserialize;
 
@@ -91,6 +91,7 @@ struct Properties {
     dead_lettering_on_message_expiration: bool,
     forward_to: Option<String>,
     forward_dead_lettered_messages_to: Option<String>,
+    status: Option<String>,
     #[serde(flatten)]
     other: BTreeMap<String, serde_json::Value>,
 }
@@ -188,9 +189,15 @@ fn plain(spec: &QueueSpec) -> QueueSpec {
 
 async fn make_topic(engine: &Engine, topic: &Entity) -> Result<(), ConfigError> {
     let name = topic_of(&topic.name)?;
-    let spec = TopicSpec { dedup: dedup_of(topic)?, ..TopicSpec::default() };
-    engine.declare_topic(name, spec).await.map_err(|why| refused(&topic.name, why))?;
-    Ok(())
+    let (dedup, status) = (dedup_of(topic)?, status_of(topic)?);
+    let spec = TopicSpec { dedup, status, ..TopicSpec::default() };
+    let made = match engine.declare_topic(name.clone(), spec.clone()).await {
+        Err(EngineError::Refused(Refusal::TopicDiffers { .. })) => {
+            engine.update_topic(name, spec).await
+        }
+        made => made.map(drop),
+    };
+    made.map_err(|why| refused(&topic.name, why))
 }
 
 async fn make_subscription(
@@ -279,6 +286,19 @@ fn dedup_of(entity: &Entity) -> Result<Option<Dedup>, ConfigError> {
     }))
 }
 
+/// What may be done with it, in the service's words.
+fn status_of(entity: &Entity) -> Result<Status, ConfigError> {
+    let Some(word) = entity.properties.status.as_deref().filter(|word| !word.is_empty()) else {
+        return Ok(Status::Active);
+    };
+    entity::status_of(word).ok_or_else(|| ConfigError::Value {
+        entity: entity.name.clone(),
+        field: "Status",
+        value: word.to_owned(),
+        expected: entity::STATUSES,
+    })
+}
+
 fn spec_of(
     entity: &Entity,
     name: &QueueName,
@@ -319,6 +339,7 @@ fn spec_of(
         dedup: if topic.is_some() { None } else { dedup_of(entity)? },
         forward_to: named(&p.forward_to).as_ref().map(address).transpose()?,
         dead_letter,
+        status: status_of(entity)?,
         ..entity::queue_spec()
     })
 }

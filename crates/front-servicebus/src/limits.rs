@@ -26,6 +26,12 @@ pub const ANSWERS_MAX: usize = 256;
 pub const TRANSACTIONS_MAX: usize = 16;
 /// Tokens that a connection may have put.
 pub const CLAIMS_MAX: usize = 1_024;
+/// Tokens are looked at this often, however long they last: clocks may be set.
+pub const TOKEN_LOOK: Duration = Duration::from_secs(3600);
+/// Properties of one message, application properties included: the service's limit.
+pub const HEADERS_BYTES_MAX: usize = 64 << 10;
+/// Messages of one batch deletion: the service's limit.
+pub const DELETE_MAX: u64 = 4_000;
 /// Messages of one batch.
 pub const BATCH_MAX: usize = malote_model::limits::SEND_BATCH_MAX;
 /// What the engine may deliver to one link at once, before it is known how large the messages are.

@@ -1,7 +1,7 @@
 //! Our refusals → the conditions of Service Bus. The one place that knows them.
 
 use malote_engine::EngineError;
-use malote_model::{Denied, Refusal};
+use malote_model::{Action, Denied, Refusal};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
 /// Conditions that only Service Bus has.
@@ -43,6 +43,11 @@ pub fn error_of(error: EngineError, lock: Lock) -> AmqpError {
     }
 }
 
+/// In the service's own words, which people look for.
+const LOST_MESSAGE: &str = "The lock supplied is invalid. Either the lock expired, or the message has already been \
+    removed from the queue";
+const LOST_SESSION: &str = "The session lock has expired on the session";
+
 /// What the client is told of a refusal.
 pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
     let condition = match refusal {
@@ -59,6 +64,7 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         | Refusal::DeadLetterSet { .. }
         | Refusal::QueueInUse { .. }
         | Refusal::NoSessions { .. }
+        | Refusal::HasSessions { .. }
         | Refusal::HoldRequired { .. }
         | Refusal::SessionNotListed { .. }
         | Refusal::TopicInternal { .. } => condition::NOT_ALLOWED,
@@ -72,23 +78,35 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         | Refusal::BadToken { .. } => ARGUMENT_ERROR,
         Refusal::OutOfRange { .. } | Refusal::BatchTooLarge { .. } => ARGUMENT_OUT_OF_RANGE,
         Refusal::SessionHeld { .. } => SESSION_CANNOT_BE_LOCKED,
-        Refusal::LeaseLost { .. } => match lock {
-            Lock::Message => MESSAGE_LOCK_LOST,
-            Lock::Session => SESSION_LOCK_LOST,
-        },
+        Refusal::LeaseLost { .. } => {
+            let (condition, text) = match lock {
+                Lock::Message => (MESSAGE_LOCK_LOST, LOST_MESSAGE),
+                Lock::Session => (SESSION_LOCK_LOST, LOST_SESSION),
+            };
+            return AmqpError::new(condition, format!("{text}: {refusal}."));
+        }
         Refusal::MessageNotFound { .. } => MESSAGE_NOT_FOUND,
         Refusal::MessageTooLarge { .. } => condition::MESSAGE_SIZE_EXCEEDED,
         Refusal::QueueFull { .. } | Refusal::DiskFull => condition::RESOURCE_LIMIT_EXCEEDED,
         Refusal::QueueExclusive { .. } => condition::RESOURCE_LOCKED,
+        Refusal::Disabled { .. } => ENTITY_DISABLED,
         Refusal::TransactionOver { .. } => "amqp:transaction:timeout",
         Refusal::BoundReached { .. } | Refusal::Busy => SERVER_BUSY,
     };
     AmqpError::new(condition, refusal.to_string())
 }
 
-/// What a caller without the grant is told.
+/// What a caller without the grant is told: first in the service's own words.
 pub fn of_denied(denied: &Denied) -> AmqpError {
-    AmqpError::new(condition::UNAUTHORIZED_ACCESS, denied.to_string())
+    let claim = match denied.action {
+        Action::Send => "Send",
+        Action::Receive => "Listen",
+        _ => "Manage",
+    };
+    let text = format!(
+        "Unauthorized access. '{claim}' claim(s) are required to perform this operation: {denied}."
+    );
+    AmqpError::new(condition::UNAUTHORIZED_ACCESS, text)
 }
 
 /// The status of a failed request to `$management`.

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use malote_engine::Engine;
 use malote_engine::chance::Chance;
-use malote_model::{Access, QueueName, Timestamp};
+use malote_model::{Access, QueueName};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -76,10 +76,6 @@ impl Default for Settings {
 
 /// Bodies of all requests under way, together.
 const BODIES_BYTES_MAX: usize = 128 << 20;
-/// Messages whose first receive is remembered: as many as may be in flight.
-const FIRST_RECEIVES_MAX: usize = 120_000;
-/// Ids of de-duplicated messages that are remembered for their duplicates.
-const SENT_IDS_MAX: usize = 100_000;
 /// Receives that may be asked for once more.
 const ATTEMPTS_MAX: usize = 10_000;
 
@@ -100,8 +96,6 @@ struct Inner {
     changing: tokio::sync::Mutex<()>,
     /// When each queue was purged last.
     purges: Mutex<Recent<QueueName, ()>>,
-    first_receives: Mutex<Recent<(QueueName, u64), Timestamp>>,
-    sent_ids: Mutex<Recent<(QueueName, u64), String>>,
     attempts: Mutex<Recent<(QueueName, String), ops::receive::Attempt>>,
     moves: ops::moves::Moves,
     tasks: TaskTracker,
@@ -134,8 +128,6 @@ impl Sqs {
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),
             changing: tokio::sync::Mutex::default(),
             purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, purge_pause_ms)),
-            first_receives: Mutex::new(Recent::new(FIRST_RECEIVES_MAX, 12 * 3600 * SECOND)),
-            sent_ids: Mutex::new(Recent::new(SENT_IDS_MAX, 300 * SECOND)),
             attempts: Mutex::new(Recent::new(ATTEMPTS_MAX, 300 * SECOND)),
             moves: ops::moves::Moves::default(),
             tasks: TaskTracker::new(),

@@ -153,6 +153,8 @@ impl From<Refusal> for SqsError {
             | Refusal::HoldRequired { .. }
             | Refusal::SessionHeld { .. }
             | Refusal::QueueExclusive { .. }
+            | Refusal::Disabled { .. }
+            | Refusal::HasSessions { .. }
             | Refusal::TransactionOver { .. }
             | Refusal::TopicDiffers { .. }
             | Refusal::TopicInternal { .. }

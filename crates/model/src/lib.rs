@@ -24,6 +24,7 @@ pub use message::When;
 pub use message::{Body, BodyKind, Message, Native, Properties, Value};
 pub use queue::{
     DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
+    Status,
 };
 pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};

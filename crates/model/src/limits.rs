@@ -12,8 +12,9 @@ pub const MESSAGE_ID_BYTES_MAX: usize = 512;
 pub const MESSAGE_BYTES_DEFAULT: u64 = 1 << 20;
 /// What any queue may be declared to take. A message and its frame stand in one journal segment.
 pub const MESSAGE_BYTES_MAX: u64 = 32 << 20;
-/// Properties of one message, names and values together, as encoded.
-pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
+/// Properties of one message, names and values together, as encoded: a message of SQS may be nothing but attributes, of
+/// up to 1 MiB. They count against the size that a queue takes, as the body does.
+pub const PROPERTIES_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 /// How deep lists and maps in properties may nest: a decoder's stack is finite.
 pub const VALUE_DEPTH_MAX: usize = 16;
 /// Messages of one send command, and bytes of all of them: one atomic journal group.
@@ -62,7 +63,7 @@ pub const LEASES_MAX: usize = 16_000_000;
 pub const CONSUMERS_MAX: usize = 262_144;
 /// How long a de-duplication key may be remembered: Service Bus allows 7 days.
 pub const DEDUP_WINDOW_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
-/// De-duplication keys of the whole engine; each costs about forty bytes. Beyond it sends are refused, never taken twice.
+/// De-duplication keys of the whole engine; each costs about sixty bytes. Beyond it sends are refused, never taken twice.
 pub const DEDUP_KEYS_MAX: usize = 16_000_000;
 /// What a transaction may stage before it is committed: it is held in memory.
 pub const TRANSACTION_BYTES_MAX: u64 = 16 << 20;

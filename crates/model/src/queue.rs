@@ -21,6 +21,11 @@ pub struct QueueSpec {
     pub receives_max: Option<u32>,
     /// Where dead letters go.
     pub dead_letter: DeadLetterTarget,
+    /// In a queue with a time to live they live from when they came into this one, not from when they died: a standard
+    /// queue of SQS.
+    pub dead_letters_keep_age: bool,
+    /// What callers may do with it.
+    pub status: Status,
     /// Whether an answer waits for the disk.
     pub durability: Durability,
     /// What a delayed retry does to the rest of its session.
@@ -67,6 +72,8 @@ impl Default for QueueSpec {
             failed_max: Some(10),
             receives_max: None,
             dead_letter: DeadLetterTarget::Own,
+            dead_letters_keep_age: false,
+            status: Status::Active,
             durability: Durability::Fsync,
             retry: RetryOrder::Hold,
             delay_ms: 0,
@@ -85,6 +92,43 @@ impl Default for QueueSpec {
             forward_to: None,
             labels: BTreeMap::new(),
         }
+    }
+}
+
+/// What callers may do with a queue or topic. What the broker itself brings (copies of a topic, forwarded messages,
+/// dead letters) still comes in, and what is out can still be settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Status {
+    /// Send and receive.
+    #[default]
+    Active,
+    /// Receive only.
+    SendDisabled,
+    /// Send only.
+    ReceiveDisabled,
+    /// Neither.
+    Disabled,
+}
+
+impl Status {
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::SendDisabled => "send_disabled",
+            Self::ReceiveDisabled => "receive_disabled",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// Whether messages may be sent.
+    pub const fn sends(self) -> bool {
+        matches!(self, Self::Active | Self::ReceiveDisabled)
+    }
+
+    /// Whether messages may be received.
+    pub const fn receives(self) -> bool {
+        matches!(self, Self::Active | Self::SendDisabled)
     }
 }
 
@@ -238,6 +282,12 @@ impl fmt::Display for Dedup {
     }
 }
 
+impl Shown for Status {
+    fn shown(&self) -> String {
+        self.word().into()
+    }
+}
+
 impl Shown for OnExpiry {
     fn shown(&self) -> String {
         match self {
@@ -311,6 +361,8 @@ impl QueueSpec {
             failed_max,
             receives_max,
             dead_letter,
+            dead_letters_keep_age,
+            status,
             durability,
             retry,
             delay_ms,

@@ -197,6 +197,26 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// An operator allows neither this nor anything like it for the time being.
+    #[error("{what} `{name}` is {status}: {why}")]
+    Disabled {
+        /// queue or topic.
+        what: &'static str,
+        /// Which.
+        name: String,
+        /// The word for what it is.
+        status: &'static str,
+        /// What cannot be done.
+        why: &'static str,
+    },
+    /// An operation that order within sessions does not allow.
+    #[error("queue `{queue}` has sessions: {why}")]
+    HasSessions {
+        /// Which queue.
+        queue: QueueName,
+        /// What cannot be done.
+        why: &'static str,
+    },
     /// The queue belongs to another connection.
     #[error("queue `{queue}` is exclusive to the connection that declared it")]
     QueueExclusive {

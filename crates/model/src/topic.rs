@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::filter::{Filter, Rule};
 use crate::ids::{QueueName, TopicName};
-use crate::queue::Dedup;
+use crate::queue::{Dedup, Status};
 use crate::refusal::Refusal;
 
 /// Where messages go: a queue, or a topic that copies them to queues.
@@ -49,6 +49,8 @@ pub struct TopicSpec {
     pub internal: bool,
     /// Whether a message that was sent before is routed again.
     pub dedup: Option<Dedup>,
+    /// Whether callers may send to it.
+    pub status: Status,
 }
 
 /// Which rules a topic takes.
@@ -105,7 +107,7 @@ impl TopicKind {
 impl TopicSpec {
     /// The first field in which `asked` differs: its name, what it is, what was asked.
     pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
-        let Self { kind, auto_delete, internal, dedup } = self;
+        let Self { kind, auto_delete, internal, dedup, status } = self;
         let word = |kind: TopicKind| kind.word().to_owned();
         if *kind != asked.kind {
             return Some(("kind", word(*kind), word(asked.kind)));
@@ -118,7 +120,11 @@ impl TopicSpec {
             return Some((field, is.to_string(), asked.to_string()));
         }
         let shown = |dedup: &Option<Dedup>| dedup.map_or("none".into(), |dedup| dedup.to_string());
-        (*dedup != asked.dedup).then(|| ("dedup", shown(dedup), shown(&asked.dedup)))
+        if *dedup != asked.dedup {
+            return Some(("dedup", shown(dedup), shown(&asked.dedup)));
+        }
+        let word = |status: Status| status.word().to_owned();
+        (*status != asked.status).then(|| ("status", word(*status), word(asked.status)))
     }
 
     /// Refuses what no topic can be.

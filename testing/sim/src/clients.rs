@@ -193,6 +193,9 @@ impl Clients {
             let again = Ask::Send { items: vec![((*name).clone().into(), known.letter.clone())] };
             return Some((at.max(now), vec![(0, again)]));
         }
+        if rng.chance(50) {
+            return Some((now, this.last_rules(rng, &model.state)?));
+        }
         // The last consumers of a queue leave, and perhaps another comes before the turn ends.
         let auto: Vec<_> = queues.iter().filter(|(_, q)| q.spec.auto_delete).collect();
         let queue = (*pick(rng, &auto)?.0).clone();
@@ -489,7 +492,14 @@ impl Clients {
                 Ask::Replace { from, seq, to, message }
             }
             95..96 => Ask::Topic(self.topic(rng, state)?),
-            97..98 if rng.chance(20) => Ask::Purge { queue: self.queue(rng) },
+            97..98 if rng.chance(20) => {
+                Ask::Purge { queue: self.queue(rng), leased: rng.chance(50) }
+            }
+            97..98 if rng.chance(30) => {
+                let (queue, q) = self.existing(rng, state)?;
+                let some = q.msgs.keys().map(|&seq| Seq(seq)).take(1 + rng.below(4) as usize);
+                Ask::CompleteLate { queue, seqs: some.collect() }
+            }
             97..98 => self.admin(rng, who, state, now)?,
             98..99 => {
                 let (queue, q) = self.existing(rng, state)?;

@@ -4,6 +4,8 @@
 //! warrants. A new front end adds its decoder to [`TARGETS`] and what it reads to [`Corpus`].
 
 mod amqp;
+mod atom;
+mod servicebus;
 mod sqs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +50,10 @@ pub struct Corpus {
     amqp_frames: Vec<Vec<u8>>,
     amqp_messages: Vec<Vec<u8>>,
     amqp_conversations: Vec<Vec<u8>>,
+    /// Bodies of Service Bus administration.
+    atom: Vec<Vec<u8>>,
+    servicebus_requests: Vec<Vec<u8>>,
+    servicebus_words: Vec<Vec<u8>>,
     sqs_json: Vec<Vec<u8>>,
     sqs_forms: Vec<Vec<u8>>,
     sqs_cbor: Vec<Vec<u8>>,
@@ -76,6 +82,20 @@ const TARGETS: &[(&str, Pick, Decode, u64)] = &[
     ("amqp-message", |c| &c.amqp_messages, |_, bytes| amqp::try_message(bytes), 8 << 20),
     // A megabyte of messages may wait on either side.
     ("amqp-connection", |c| &c.amqp_conversations, |_, bytes| amqp::try_connection(bytes), 8 << 20),
+    ("servicebus-atom", |c| &c.atom, |_, bytes| atom::try_body(bytes), 1 << 20),
+    (
+        "servicebus-message",
+        |c| &c.amqp_messages,
+        |_, bytes| servicebus::try_message(bytes),
+        16 << 20,
+    ),
+    (
+        "servicebus-request",
+        |c| &c.servicebus_requests,
+        |_, bytes| servicebus::try_request(bytes),
+        16 << 20,
+    ),
+    ("servicebus-words", |c| &c.servicebus_words, |_, bytes| servicebus::try_words(bytes), 1 << 20),
     ("sqs-json", |c| &c.sqs_json, |_, bytes| sqs::try_json(bytes), 1 << 20),
     ("sqs-query", |c| &c.sqs_forms, |_, bytes| sqs::try_form(bytes), 1 << 20),
     ("sqs-cbor", |c| &c.sqs_cbor, |_, bytes| sqs::try_cbor(bytes), 1 << 20),
@@ -290,6 +310,9 @@ impl Corpus {
         corpus.amqp_messages = amqp::messages();
         corpus.amqp_conversations = amqp::conversations();
         let bytes_of = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+        corpus.atom = bytes_of(atom::BODIES);
+        corpus.servicebus_requests = servicebus::requests();
+        corpus.servicebus_words = bytes_of(servicebus::WORDS);
         corpus.sqs_json = bytes_of(sqs::JSON);
         corpus.sqs_forms = bytes_of(sqs::FORMS);
         corpus.sqs_cbor = sqs::bodies();

@@ -90,6 +90,8 @@ pub struct Msg {
     pub receives: u32,
     pub failed: u32,
     pub released: u32,
+    /// When it was first granted where it is.
+    pub first: Option<u64>,
     /// When it entered its queue.
     pub at: u64,
     /// How long it lives where it comes to next, by its own word. Dead letters have forgotten it.
@@ -247,6 +249,8 @@ pub enum Ev {
     },
     Purge {
         queue: QueueName,
+        /// Also what is out.
+        leased: bool,
     },
     Pause {
         queue: QueueName,
@@ -268,6 +272,7 @@ pub enum Ev {
         seq: u64,
         token: LeaseToken,
         lease: Box<Lease>,
+        at: u64,
     },
     Renew {
         token: LeaseToken,

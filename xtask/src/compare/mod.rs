@@ -3,6 +3,7 @@
 //! The other system comes from its published artifacts and runs on a port of its own. Figures of one run compare;
 //! those of two runs do not.
 
+mod artemis;
 mod elasticmq;
 
 use std::io::{BufRead as _, BufReader};
@@ -21,8 +22,9 @@ const ROUNDS: usize = 3;
 pub(crate) fn run(system: &str) -> Result<bool> {
     cargo::run(&["build", "--release", "-p", "malote-cli"])?;
     match system {
+        "artemis" => artemis::run(),
         "elasticmq" => elasticmq::run(),
-        unknown => bail!("there is nothing to compare with called `{unknown}`: elasticmq"),
+        unknown => bail!("there is nothing to compare with called `{unknown}`: artemis, elasticmq"),
     }
 }
 

@@ -31,10 +31,15 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     }
     if wanted("servicebus") {
         steps.push(Step::new("servicebus python", servicebus::python));
+        steps.push(Step::new("servicebus javascript", servicebus::javascript));
         if depth == Depth::All {
             steps.push(Step::new("servicebus go", servicebus::go::programs));
             steps.push(Step::new("servicebus java", servicebus::java::programs));
         }
+    }
+    // It needs ports of its own and takes minutes: only by its name.
+    if protocol == Some("servicebus-upstream") {
+        steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
     }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));
@@ -61,6 +66,15 @@ fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(home))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
     Ok(python)
+}
+
+/// The packages that a program's `package.json` names, in a folder of their own.
+fn npm(source: &Path, home: &Path) -> Result<()> {
+    std::fs::create_dir_all(home).context("cannot make the folder for its packages")?;
+    std::fs::copy(source.join("package.json"), home.join("package.json"))
+        .context("cannot copy package.json")?;
+    let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
+    run(Command::new("npm").args(quiet).current_dir(home))
 }
 
 fn run(command: &mut Command) -> Result<()> {

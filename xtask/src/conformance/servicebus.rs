@@ -2,11 +2,12 @@
 
 pub(crate) mod go;
 pub(super) mod java;
+pub(super) mod upstream;
 
 use super::target;
 use crate::cargo;
 use crate::steps::Outcome;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,11 +16,18 @@ use std::time::Duration;
 const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
 
 /// Programs, each against a server of its own kind.
-const PROGRAMS: &[(&str, Kind)] = &[
+const PYTHON: &[(&str, Kind)] = &[
     ("queues.py", Kind::Open),
     ("sessions.py", Kind::Open),
     ("topics.py", Kind::Open),
     ("access.py", Kind::Guarded),
+    ("admin.py", Kind::Guarded),
+];
+const JAVASCRIPT: &[(&str, Kind)] = &[
+    ("queues.mjs", Kind::Open),
+    ("sessions.mjs", Kind::Open),
+    ("topics.mjs", Kind::Open),
+    ("admin.mjs", Kind::Guarded),
 ];
 
 /// How the server is started.
@@ -31,28 +39,60 @@ enum Kind {
     Guarded,
 }
 
-/// Every program, each against a server of its own.
 pub(super) fn python() -> Result<Outcome> {
-    let target = target();
     let packages = [PYTHON_CLIENT, "websocket-client==1.8.0"];
-    let home = target.join("conformance/azure-servicebus");
+    let home = target().join("conformance/azure-servicebus");
     let python = match super::python(&home, &packages, "import azure.servicebus, websocket") {
         Ok(python) => python,
         Err(why) => return super::missing(PYTHON_CLIENT, &format!("{why:#}")),
     };
+    each("python", PYTHON, || {
+        let mut command = Command::new(&python);
+        command.arg("-B");
+        command
+    })
+}
+
+/// The version is in the programs' own `package.json`.
+pub(super) fn javascript() -> Result<Outcome> {
+    let source = folder().join("javascript");
+    let home = target().join("conformance/servicebus-javascript");
+    if let Err(why) = super::npm(&source, &home) {
+        return super::missing("npm's packages", &format!("{why:#}"));
+    }
+    each("javascript", JAVASCRIPT, || {
+        let mut command = Command::new("node");
+        command.env("MALOTE_MODULES", &home);
+        command
+    })
+}
+
+fn folder() -> PathBuf {
+    cargo::root().join("testing/conformance/servicebus")
+}
+
+/// Every program, each against a server of its own. They mostly wait: all of them run at the same time.
+fn each(language: &str, programs: &[(&str, Kind)], run: impl Fn() -> Command) -> Result<Outcome> {
+    let (target, folder) = (target(), folder());
     let binary = target.join("release/malote");
-    let folder = cargo::root().join("testing/conformance/servicebus");
+    let mut running = Vec::new();
+    for (program, kind) in programs {
+        let data = target.join("conformance/data").join(program);
+        let server = Server::start(&binary, data, &folder, *kind)?;
+        let mut command = run();
+        command.arg(folder.join(language).join(program)).envs(server.variables());
+        running.push(std::thread::spawn(move || {
+            let output = command.output().with_context(|| format!("cannot start {command:?}"));
+            drop(server);
+            output
+        }));
+    }
     let mut outcome = Outcome::default();
-    for (program, kind) in PROGRAMS {
-        let server = Server::start(&binary, &target, &folder, *kind)?;
-        let status = Command::new(&python)
-            .arg("-B")
-            .arg(folder.join("python").join(program))
-            .envs(server.variables())
-            .status()
-            .with_context(|| format!("cannot start {}", python.display()))?;
-        drop(server);
-        match status.success() {
+    for (run, (program, _)) in running.into_iter().zip(programs) {
+        let output = run.join().map_err(|_| anyhow!("{program} could not be waited for"))??;
+        eprint!("{}", String::from_utf8_lossy(&output.stdout));
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        match output.status.success() {
             true => outcome.passed += 1,
             false => outcome.failed += 1,
         }
@@ -63,18 +103,18 @@ pub(super) fn python() -> Result<Outcome> {
 /// A running server, killed when it is no longer needed.
 struct Server {
     child: Child,
+    kind: Kind,
     data: PathBuf,
     amqp: u16,
     http: u16,
+    admin: u16,
     /// Variables that hold the secrets of keys.
     keys: Vec<(&'static str, String)>,
 }
 
 impl Server {
-    fn start(binary: &Path, target: &Path, folder: &Path, kind: Kind) -> Result<Server> {
-        let data = target.join("conformance/data");
+    fn start(binary: &Path, data: PathBuf, folder: &Path, kind: Kind) -> Result<Server> {
         let _ = std::fs::remove_dir_all(&data);
-        let (amqp, http) = (cargo::free_port()?, cargo::free_port()?);
         let mut keys = Vec::new();
         if kind == Kind::Guarded {
             std::fs::create_dir_all(&data)?;
@@ -82,17 +122,30 @@ impl Server {
             let reader = ["--id", "Reader", "--grant", "receive configured"];
             keys.push(key(binary, &data, "MALOTE_READER", &reader)?);
         }
+        let more: &[&str] = if kind == Kind::Guarded { &["--tls-self-signed"] } else { &[] };
+        let amqp = cargo::free_port()?;
+        Server::launch(binary, data, kind, amqp, keys, &folder.join("entities.json"), more)
+    }
+
+    /// Starts it with these entities; returns when it listens.
+    fn launch(
+        binary: &Path,
+        data: PathBuf,
+        kind: Kind,
+        amqp: u16,
+        keys: Vec<(&'static str, String)>,
+        entities: &Path,
+        more: &[&str],
+    ) -> Result<Server> {
+        let (http, admin) = (cargo::free_port()?, cargo::free_port()?);
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(&data);
         command.args(["--amqp", &amqp.to_string(), "--http", &http.to_string(), "--sqs", "off"]);
-        command.args(["--servicebus-admin", "off"]);
-        command.args(["--log", "warn", "--servicebus-config"]).arg(folder.join("entities.json"));
-        if kind == Kind::Guarded {
-            command.arg("--tls-self-signed");
-        }
+        command.args(["--servicebus-admin", &admin.to_string()]).args(more);
+        command.args(["--log", "warn", "--servicebus-config"]).arg(entities);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
-        let server = Server { child, data, amqp, http, keys };
+        let server = Server { child, kind, data, amqp, http, admin, keys };
         for _ in 0..200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
@@ -107,7 +160,12 @@ impl Server {
         let mut all = self.keys.clone();
         all.push(("MALOTE_AMQP_AT", format!("localhost:{}", self.amqp)));
         all.push(("MALOTE_HTTP_AT", format!("127.0.0.1:{}", self.http)));
-        all.push(("MALOTE_CA", self.data.join("tls-self-signed.pem").display().to_string()));
+        all.push(("MALOTE_ADMIN_AT", format!("localhost:{}", self.admin)));
+        let certificate = self.data.join("tls-self-signed.pem").display().to_string();
+        all.push(("MALOTE_CA", certificate.clone()));
+        if self.kind == Kind::Guarded {
+            all.push(("NODE_EXTRA_CA_CERTS", certificate));
+        }
         all
     }
 }
@@ -128,9 +186,15 @@ fn key(
 ) -> Result<(&'static str, String)> {
     let mut add = Command::new(binary);
     add.args(["key", "add", "servicebus", "-o", "json", "--data"]).arg(data).args(args);
-    let output = add.stderr(Stdio::inherit()).output().context("no key can be made")?;
+    Ok((variable, shown(&mut add, "secret")?))
+}
+
+/// The text with this name in the JSON that a command shows.
+fn shown(command: &mut Command, name: &str) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let after = text.split_once("\"secret\"").and_then(|(_, rest)| rest.split('"').nth(1));
-    let secret = after.with_context(|| format!("{add:?} shows no secret"))?;
-    Ok((variable, secret.to_owned()))
+    let after = text.split_once(&format!("\"{name}\"")).map(|(_, rest)| rest.split('"').nth(1));
+    let found = after.flatten().with_context(|| format!("{command:?} shows no {name}"))?;
+    Ok(found.to_owned())
 }

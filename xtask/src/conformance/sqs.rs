@@ -5,7 +5,7 @@ mod sdks;
 use super::{Depth, target};
 use crate::cargo;
 use crate::steps::{Outcome, Step};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,14 +62,7 @@ fn checks_in(python: PathBuf, program: &str) -> Result<Outcome> {
 fn javascript(program: &str) -> Result<Outcome> {
     let source = cargo::root().join("testing/conformance/sqs/javascript");
     let home = target().join("conformance/sqs-javascript");
-    let install = || -> Result<()> {
-        std::fs::create_dir_all(&home).context("cannot make the folder for its packages")?;
-        std::fs::copy(source.join("package.json"), home.join("package.json"))
-            .context("cannot copy package.json")?;
-        let quiet = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"];
-        super::run(Command::new("npm").args(quiet).current_dir(&home))
-    };
-    if let Err(why) = install() {
+    if let Err(why) = super::npm(&source, &home) {
         return super::missing("npm's packages", &format!("{why:#}"));
     }
     let mut command = Command::new("node");

@@ -53,10 +53,8 @@ pub(crate) fn drained(
 }
 
 async fn trickle(engine: &Engine) -> anyhow::Result<()> {
-    for _ in 0..10 {
-        engine.send((0..BATCH).map(|_| (queue(), body(100))).collect::<Vec<_>>()).await?;
-        while take_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
-    }
+    engine.send((0..BATCH).map(|_| (queue(), body(100))).collect::<Vec<_>>()).await?;
+    while take_batch(engine.clone(), BATCH as u32, 1).await? > 0 {}
     tokio::time::sleep(Duration::from_millis(200)).await;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Events as journal records. The frame's kind says which; the body begins with the version of that kind's layout.
 
 use bytes::Bytes;
-use malote_model::{DeadReason, LeaseToken, Seq, SessionId};
+use malote_model::{DeadReason, LeaseToken, Seq, SessionId, Timestamp};
 use smallvec::SmallVec;
 
 use super::message::{get_properties, put_properties};
@@ -14,9 +14,19 @@ use crate::event::{
 };
 
 pub(super) const VERSION: u8 = 1;
-/// A grant of several sessions' messages; of one session or none it is written as ever.
-const VERSION_SESSIONS: u8 = 2;
+/// A grant of several sessions' messages.
+const LEASED_SESSIONS: u8 = 2;
+/// A grant that says when it was made.
+const LEASED_AT: u8 = 3;
+/// Records that say more than those of version 1: a specification with a status, a purge that takes what is out, a
+/// move or a send that keeps an id, a state that says when it was set, a copy that knows its first place.
+pub(super) const VERSION_MORE: u8 = 2;
+const KIND_DECLARED: u8 = 2;
+const KIND_UPDATED: u8 = 3;
+const KIND_PURGED: u8 = 6;
 const KIND_LEASED: u8 = 9;
+const KIND_TOPIC_DECLARED: u8 = 17;
+const KIND_TOPIC_UPDATED: u8 = 21;
 pub(super) const KIND_SENT: u8 = 7;
 pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
@@ -28,11 +38,11 @@ pub(super) const KIND_KEPT: u8 = 64;
 pub(crate) fn kind_of(event: &Event) -> u8 {
     match event {
         Event::Booted { .. } => 1,
-        Event::Declared { .. } => 2,
-        Event::Updated { .. } => 3,
+        Event::Declared { .. } => KIND_DECLARED,
+        Event::Updated { .. } => KIND_UPDATED,
         Event::Deleted { .. } => 4,
         Event::Paused { .. } => 5,
-        Event::Purged { .. } => 6,
+        Event::Purged { .. } => KIND_PURGED,
         Event::Sent(_) => KIND_SENT,
         Event::Removed { .. } => 8,
         Event::Leased(_) => KIND_LEASED,
@@ -43,7 +53,8 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Held { .. } => 14,
         Event::Unheld { .. } => 15,
         Event::State { .. } => KIND_STATE,
-        Event::TopicDeclared { .. } => 17,
+        Event::TopicDeclared { .. } => KIND_TOPIC_DECLARED,
+        Event::TopicUpdated { .. } => KIND_TOPIC_UPDATED,
         Event::TopicDeleted { .. } => 18,
         Event::Bound { .. } => 19,
         Event::Unbound { .. } => 20,
@@ -51,12 +62,37 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
     }
 }
 
+/// The version of a record's layout. Those that have nothing more to say than the first are written as ever.
+fn version_of(event: &Event) -> u8 {
+    match event {
+        Event::Leased(_) => LEASED_AT,
+        Event::Declared { .. }
+        | Event::Updated { .. }
+        | Event::Purged { leased: true, .. }
+        | Event::State { .. }
+        | Event::TopicDeclared { .. }
+        | Event::TopicUpdated { .. } => VERSION_MORE,
+        Event::Sent(sent) if sent.known_as.is_some() => VERSION_MORE,
+        Event::Moved(moved) if moved.message_id.is_some() => VERSION_MORE,
+        Event::Kept(kept) if kept.first_seq.is_some() => VERSION_MORE,
+        _ => VERSION,
+    }
+}
+
+/// Whether a record of this kind and version can be read.
+pub(super) fn is_known(kind: u8, version: u8) -> bool {
+    let newest = match kind {
+        KIND_LEASED => LEASED_AT,
+        KIND_DECLARED | KIND_UPDATED | KIND_PURGED | KIND_SENT | KIND_STATE | KIND_MOVED
+        | KIND_KEPT | KIND_TOPIC_DECLARED | KIND_TOPIC_UPDATED => VERSION_MORE,
+        _ => VERSION,
+    };
+    (VERSION..=newest).contains(&version)
+}
+
 /// Appends the body of an event's record.
 pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
-    out.put_u8(match event {
-        Event::Leased(leased) if leased.sessions.len() > 1 => VERSION_SESSIONS,
-        _ => VERSION,
-    });
+    out.put_u8(version_of(event));
     match event {
         Event::Booted { epoch, at } => {
             out.put_var(u64::from(*epoch));
@@ -78,7 +114,8 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_bool(*paused);
         }
-        Event::Purged { queue, below } => {
+        // That it takes what is out is its version.
+        Event::Purged { queue, below, .. } => {
             out.put_queue(*queue);
             out.put_var(*below);
         }
@@ -96,6 +133,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
                 Removal::Expired => 7,
                 Removal::Overflowed => 8,
                 Removal::Unrouted => 9,
+                Removal::Purged => 10,
             });
             out.put_session(session.as_ref());
             put_seqs(out, seqs);
@@ -132,9 +170,10 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_str(session.as_str());
             out.put_bool(*lost);
         }
-        Event::State { queue, session, state } => {
+        Event::State { queue, session, state, at } => {
             out.put_queue(*queue);
             out.put_str(session.as_str());
+            out.put_time(*at);
             out.put_bool(state.is_some());
             out.extend_from_slice(state.as_deref().unwrap_or_default());
         }
@@ -142,6 +181,10 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*topic);
             out.put_str(name.as_str());
             out.put_time(*at);
+            put_topic_spec(out, spec);
+        }
+        Event::TopicUpdated { topic, spec } => {
+            out.put_queue(*topic);
             put_topic_spec(out, spec);
         }
         Event::TopicDeleted { topic } => out.put_queue(*topic),
@@ -179,12 +222,13 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
         out.put_var(u64::from(dead.receives));
         out.put_var(u64::from(dead.failed));
     }
+    kept.first_seq.iter().for_each(|&seq| out.put_var(seq));
     out.extend_from_slice(&kept.head);
     out.extend_from_slice(&kept.body);
 }
 
 /// Leaves the reader at the message's headers.
-pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
+pub(super) fn get_kept(r: &mut Reader<'_>, version: u8) -> Result<Kept, Truncated> {
     let n = r.count()?;
     let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
     let (at, sent_at) = (r.time()?, r.time()?);
@@ -196,8 +240,9 @@ pub(super) fn get_kept(r: &mut Reader<'_>) -> Result<Kept, Truncated> {
         let (receives, failed) = (r.var32()?, r.var32()?);
         deaths.push(DeadLetter { reason, text, at, from, from_seq, receives, failed });
     }
+    let first_seq = if version == VERSION_MORE { Some(r.var()?) } else { None };
     let (head, body) = (Bytes::new(), Bytes::new());
-    Ok(Kept { places, at, sent_at, dead, deaths, head, body })
+    Ok(Kept { places, at, sent_at, dead, deaths, first_seq, head, body })
 }
 
 /// Zigzag differences: sequences of one event are neighbours.
@@ -231,6 +276,7 @@ fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Truncated> {
 /// The tokens of one grant differ in slot, grant and random part: the epoch stands once.
 fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     out.put_queue(leased.queue);
+    out.put_time(leased.at);
     out.put_time(leased.until);
     out.put_u8(
         u8::from(leased.bound)
@@ -240,16 +286,10 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     if let Some(hold) = leased.hold {
         out.extend_from_slice(&hold.to_bytes());
     }
-    match &leased.sessions[..] {
-        [] => out.put_session(None),
-        [(session, _)] => out.put_session(Some(session)),
-        several => {
-            out.put_var(several.len() as u64);
-            for (session, count) in several {
-                out.put_str(session.as_str());
-                out.put_var(*count as u64);
-            }
-        }
+    out.put_var(leased.sessions.len() as u64);
+    for (session, count) in &leased.sessions {
+        out.put_str(session.as_str());
+        out.put_var(*count as u64);
     }
     out.put_var(leased.items.len() as u64);
     out.put_var(leased.items.first().map_or(0, |(_, token)| u64::from(token.epoch)));
@@ -264,10 +304,12 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
 }
 
 fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
-    let (queue, until, flags) = (r.queue()?, r.time()?, r.u8()?);
+    let queue = r.queue()?;
+    let at = if version == LEASED_AT { r.time()? } else { Timestamp(0) };
+    let (until, flags) = (r.time()?, r.u8()?);
     let hold = if flags & 2 != 0 { Some(r.token()?) } else { None };
     let mut sessions = Vec::new();
-    if version == VERSION_SESSIONS {
+    if version >= LEASED_SESSIONS {
         for _ in 0..r.count()? {
             sessions.push((r.session()?.ok_or(Truncated)?, r.count()?));
         }
@@ -275,7 +317,7 @@ fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
         sessions.push((session, usize::MAX));
     }
     let n = r.count()?;
-    if let [(_, all)] = &mut sessions[..] {
+    if let ([(_, all)], VERSION) = (&mut sessions[..], version) {
         *all = n;
     }
     let epoch = r.var32()?;
@@ -289,6 +331,7 @@ fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
     }
     Ok(Leased {
         queue,
+        at,
         until,
         bound: flags & 1 != 0,
         hold,
@@ -348,6 +391,7 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     put_way(out, &moved.way);
     out.put_bool(moved.key.is_some());
     moved.key.iter().for_each(|key| out.put_str(key));
+    moved.message_id.iter().for_each(|id| out.put_str(id));
     match &moved.why {
         Why::Due => out.put_u8(0),
         Why::Redriven => out.put_u8(1),
@@ -394,13 +438,14 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     put_checked_properties(out, &moved.properties);
 }
 
-pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
+pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Truncated> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
     let (places, at) = (get_places(r)?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
     let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
     let way = get_way(r)?;
     let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
+    let message_id = if version == VERSION_MORE { Some(r.str()?.to_owned()) } else { None };
     let why = match r.u8()? {
         0 => Why::Due,
         1 => Why::Redriven,
@@ -439,6 +484,7 @@ pub(super) fn get_moved(r: &mut Reader<'_>) -> Result<Moved, Truncated> {
         ttl_ms,
         way,
         key,
+        message_id,
         why,
         properties,
     })
@@ -455,20 +501,21 @@ impl Event {
 pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
     let r = &mut Reader::new(body);
     let version = r.u8()?;
-    if version != VERSION && (kind, version) != (KIND_LEASED, VERSION_SESSIONS) {
+    if !is_known(kind, version) {
         return Err(Truncated);
     }
+    let more = version == VERSION_MORE;
     Ok(match kind {
         1 => Event::Booted { epoch: r.var32()?, at: r.time()? },
-        2 => {
+        KIND_DECLARED => {
             let (queue, dead, name, at) = (r.queue()?, r.queue()?, r.name()?, r.time()?);
-            Event::Declared { queue, dead, name, spec: Box::new(get_spec(r)?), at }
+            Event::Declared { queue, dead, name, spec: Box::new(get_spec(r, more)?), at }
         }
-        3 => Event::Updated { queue: r.queue()?, spec: Box::new(get_spec(r)?) },
+        KIND_UPDATED => Event::Updated { queue: r.queue()?, spec: Box::new(get_spec(r, more)?) },
         4 => Event::Deleted { queue: r.queue()? },
         5 => Event::Paused { queue: r.queue()?, paused: r.bool()? },
-        6 => Event::Purged { queue: r.queue()?, below: r.var()? },
-        KIND_SENT => Event::Sent(get_sent(r)?),
+        KIND_PURGED => Event::Purged { queue: r.queue()?, below: r.var()?, leased: more },
+        KIND_SENT => Event::Sent(get_sent(r, version)?),
         8 => {
             let queue = r.queue()?;
             let why = match r.u8()? {
@@ -482,6 +529,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 7 => Removal::Expired,
                 8 => Removal::Overflowed,
                 9 => Removal::Unrouted,
+                10 => Removal::Purged,
                 _ => return Err(Truncated),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
@@ -503,19 +551,25 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             Event::Returned(Returned { queue, seq, cause, due: r.time()?, parked: r.bool()?, over })
         }
         KIND_DEFERRED => Event::Deferred { queue: r.queue()?, seq: r.var()?, over: get_over(r)? },
-        KIND_MOVED => Event::Moved(Box::new(get_moved(r)?)),
+        KIND_MOVED => Event::Moved(Box::new(get_moved(r, version)?)),
         14 => {
             let (queue, session, token) = (r.queue()?, named(r)?, r.token()?);
             Event::Held { queue, session, token, until: r.time()?, bound: r.bool()? }
         }
         15 => Event::Unheld { queue: r.queue()?, session: named(r)?, lost: r.bool()? },
         KIND_STATE => {
-            let (queue, session, set) = (r.queue()?, named(r)?, r.bool()?);
-            Event::State { queue, session, state: set.then(|| Bytes::copy_from_slice(r.rest())) }
+            let (queue, session) = (r.queue()?, named(r)?);
+            let at = if more { r.time()? } else { Timestamp(0) };
+            let state = r.bool()?.then(|| Bytes::copy_from_slice(r.rest()));
+            Event::State { queue, session, state, at }
         }
-        17 => {
+        KIND_TOPIC_DECLARED => {
             let (topic, name, at) = (r.queue()?, r.topic()?, r.time()?);
-            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r)?), at }
+            Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r, more)?), at }
+        }
+        KIND_TOPIC_UPDATED => {
+            let topic = r.queue()?;
+            Event::TopicUpdated { topic, spec: Box::new(get_topic_spec(r, more)?) }
         }
         18 => Event::TopicDeleted { topic: r.queue()? },
         19 => {
@@ -526,7 +580,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (topic, queue) = (r.queue()?, r.queue()?);
             Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
         }
-        KIND_KEPT => Event::Kept(Box::new(get_kept(r)?)),
+        KIND_KEPT => Event::Kept(Box::new(get_kept(r, version)?)),
         _ => return Err(Truncated),
     })
 }
@@ -579,6 +633,9 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
     if let Some(dedup) = sent.dedup {
         out.extend_from_slice(&dedup.to_le_bytes());
     }
+    if let Some(id) = sent.known_as {
+        out.extend_from_slice(&id.to_be_bytes());
+    }
     if let Some(session) = &sent.session {
         out.put_str(session.as_str());
     }
@@ -603,12 +660,14 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
 }
 
 /// Leaves the reader at the message's headers.
-pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
+pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<Sent, Truncated> {
     let places = get_places(r)?;
     let (at, flags) = (r.time()?, r.u8()?);
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
     let ttl_ms = if flags & TTL != 0 { Some(r.var()?) } else { None };
     let dedup = if flags & DEDUP != 0 { Some(u128::from_le_bytes(r.fixed()?)) } else { None };
+    let known_as =
+        if version == VERSION_MORE { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
     let way = if flags & WAY != 0 { get_way(r)? } else { Way::default() };
@@ -627,6 +686,7 @@ pub(super) fn get_sent(r: &mut Reader<'_>) -> Result<Sent, Truncated> {
         priority,
         ttl_ms,
         dedup,
+        known_as,
         head: Bytes::new(),
         body: Bytes::new(),
         size,
@@ -639,15 +699,14 @@ fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
 
 #[cfg(test)]
 mod tests {
-    use malote_model::Timestamp;
-
     use super::*;
     use crate::event::QueueId;
 
-    fn leased(sessions: &[(&str, usize)]) -> Event {
+    fn leased(at: u64, sessions: &[(&str, usize)]) -> Event {
         let token = |slot| LeaseToken { epoch: 3, slot, grant: 1, random: 0xa1b2_c3d4 };
         Event::Leased(Leased {
             queue: QueueId(5),
+            at: Timestamp(at),
             until: Timestamp(7),
             bound: true,
             hold: None,
@@ -659,12 +718,10 @@ mod tests {
 
     #[test]
     fn a_grant_names_no_session_one_or_several() {
-        for (sessions, version) in
-            [(&[][..], 1), (&[("one", 2)], 1), (&[("one", 1), ("two", 1)], VERSION_SESSIONS)]
-        {
-            let (event, mut bytes) = (leased(sessions), Vec::new());
+        for sessions in [&[][..], &[("one", 2)], &[("one", 1), ("two", 1)]] {
+            let (event, mut bytes) = (leased(6, sessions), Vec::new());
             encode_event(&mut bytes, &event);
-            assert_eq!(bytes[0], version);
+            assert_eq!(bytes[0], LEASED_AT);
             assert_eq!(decode_event(KIND_LEASED, &bytes).unwrap(), event);
             for cut in 0..bytes.len() {
                 assert!(decode_event(KIND_LEASED, &bytes[..cut]).is_err());
@@ -672,14 +729,36 @@ mod tests {
         }
     }
 
+    const ITEMS: &[u8] = &[2, 3, 18, 0, 1, 0xd4, 0xc3, 0xb2, 0xa1, 4, 1, 1, 0xd4, 0xc3, 0xb2, 0xa1];
+
     #[test]
-    fn a_grant_of_one_session_is_read_as_it_was_written_before_there_were_several() {
-        let bytes = [
-            &[1, 5, 7, 1, 3][..],
-            b"one",
-            &[2, 3, 18, 0, 1, 0xd4, 0xc3, 0xb2, 0xa1, 4, 1, 1, 0xd4, 0xc3, 0xb2, 0xa1],
-        ];
-        assert_eq!(decode_event(KIND_LEASED, &bytes.concat()).unwrap(), leased(&[("one", 2)]));
-        assert!(decode_event(KIND_SENT, &[VERSION_SESSIONS]).is_err());
+    fn a_grant_is_read_as_it_was_written_before_it_told_when() {
+        let one = [&[1, 5, 7, 1, 3][..], b"one", ITEMS].concat();
+        assert_eq!(decode_event(KIND_LEASED, &one).unwrap(), leased(0, &[("one", 2)]));
+        let two = [&[2, 5, 7, 1, 2, 3][..], b"one", &[1, 3], b"two", &[1], ITEMS].concat();
+        assert_eq!(decode_event(KIND_LEASED, &two).unwrap(), leased(0, &[("one", 1), ("two", 1)]));
+        assert!(decode_event(KIND_SENT, &[VERSION_MORE]).is_err());
+        assert!(decode_event(KIND_RETURNED, &[VERSION_MORE]).is_err());
+    }
+
+    #[test]
+    fn records_that_say_more_are_read_and_those_of_version_1_as_ever() {
+        let (queue, session) = (QueueId(5), SessionId::new("one").unwrap());
+        let purged = Event::Purged { queue, below: 9, leased: false };
+        assert_eq!(decode_event(KIND_PURGED, &[1, 5, 9]).unwrap(), purged);
+        let state = Some(Bytes::from_static(b"s"));
+        let old = [&[1, 5, 3][..], b"one", &[1], b"s"].concat();
+        let set = |at| Event::State {
+            queue,
+            session: session.clone(),
+            state: state.clone(),
+            at: Timestamp(at),
+        };
+        assert_eq!(decode_event(KIND_STATE, &old).unwrap(), set(0));
+        for event in [Event::Purged { queue, below: 9, leased: true }, purged, set(8)] {
+            let mut bytes = Vec::new();
+            encode_event(&mut bytes, &event);
+            assert_eq!(decode_event(kind_of(&event), &bytes).unwrap(), event);
+        }
     }
 }

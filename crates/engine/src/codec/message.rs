@@ -16,6 +16,8 @@ pub struct Outgoing {
     pub(crate) when: When,
     pub(crate) priority: u8,
     pub(crate) ttl_ms: Option<u64>,
+    /// Its id, if that is a UUID and not the key that it is known by.
+    pub(crate) known_as: Option<u128>,
     /// Where in the head the sender's key for de-duplication stands; empty if there is none.
     key: std::ops::Range<usize>,
     pub(crate) head: Bytes,
@@ -59,6 +61,7 @@ impl Outgoing {
             when: message.when,
             priority: message.priority,
             ttl_ms: message.ttl_ms,
+            known_as: known_as(message, id_given),
             key,
             head: head.into(),
             body: message.body.bytes.clone(),
@@ -86,13 +89,23 @@ impl Outgoing {
 
     /// Bytes that the record of one place may have.
     pub(crate) fn room(&self) -> usize {
-        self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 160
+        self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 176
     }
 
     /// Bytes of headers and body.
     pub fn size(&self) -> usize {
         self.head.len() + self.body.len()
     }
+}
+
+/// The id of a message as a number, if it is a UUID as the engine writes them. One that is what the message is known
+/// by needs no keeping: whoever sends the message again says the same.
+fn known_as(message: &Message, id_given: bool) -> Option<u128> {
+    let other_key = id_given || message.dedup_id.is_some();
+    let id = message.message_id.as_deref().filter(|_| other_key)?;
+    let uuid = uuid::Uuid::try_parse(id).ok()?;
+    let as_written = uuid.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()) == id;
+    as_written.then(|| uuid.as_u128())
 }
 
 /// Everything but the body. Tells where the sender's key for de-duplication stands, and how many bytes of it the

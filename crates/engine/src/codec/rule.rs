@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use malote_model::{
-    Correlation, Filter, Headers, HeadersMatch, Refusal, Rule, SqlAction, SqlFilter, TopicKind,
-    TopicSpec, Value,
+    Correlation, Filter, Headers, HeadersMatch, Refusal, Rule, SqlAction, SqlFilter, Status,
+    TopicKind, TopicSpec, Value,
 };
 
 use super::message::{get_value, put_value};
 use super::read::{Put, Reader, Truncated};
-use super::spec::{get_dedup, put_dedup};
+use super::spec::{get_dedup, get_status, put_dedup, put_status};
 
 /// The bytes of a rule; refused is what no rule can be.
 pub fn encode_rule(rule: &Rule) -> Result<Vec<u8>, Refusal> {
@@ -37,12 +37,12 @@ pub fn encode_topic_spec(spec: &TopicSpec) -> Vec<u8> {
 /// The properties that these bytes spell, if they are some.
 pub fn decode_topic_spec(bytes: &[u8]) -> Option<TopicSpec> {
     let r = &mut Reader::new(bytes);
-    let spec = get_topic_spec(r).ok()?;
+    let spec = get_topic_spec(r, true).ok()?;
     r.rest().is_empty().then_some(spec)
 }
 
 pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
-    let TopicSpec { kind, auto_delete, internal, dedup } = spec;
+    let TopicSpec { kind, auto_delete, internal, dedup, status } = spec;
     out.put_u8(match kind {
         TopicKind::Filter => 0,
         TopicKind::Direct => 1,
@@ -53,9 +53,11 @@ pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
     out.put_bool(*auto_delete);
     out.put_bool(*internal);
     put_dedup(out, *dedup);
+    put_status(out, *status);
 }
 
-pub(crate) fn get_topic_spec(r: &mut Reader<'_>) -> Result<TopicSpec, Truncated> {
+/// Without `more` it was written before there was a status.
+pub(crate) fn get_topic_spec(r: &mut Reader<'_>, more: bool) -> Result<TopicSpec, Truncated> {
     let kind = match r.u8()? {
         0 => TopicKind::Filter,
         1 => TopicKind::Direct,
@@ -64,7 +66,9 @@ pub(crate) fn get_topic_spec(r: &mut Reader<'_>) -> Result<TopicSpec, Truncated>
         4 => TopicKind::Headers,
         _ => return Err(Truncated),
     };
-    Ok(TopicSpec { kind, auto_delete: r.bool()?, internal: r.bool()?, dedup: get_dedup(r)? })
+    let (auto_delete, internal, dedup) = (r.bool()?, r.bool()?, get_dedup(r)?);
+    let status = if more { get_status(r)? } else { Status::Active };
+    Ok(TopicSpec { kind, auto_delete, internal, dedup, status })
 }
 
 pub(crate) fn put_rule(out: &mut Vec<u8>, rule: &Rule) -> Result<(), Refusal> {
@@ -280,14 +284,17 @@ mod tests {
                     per_session: false,
                     content: true,
                 });
-                let spec = TopicSpec { kind, auto_delete, internal, dedup };
+                let status = if internal { Status::SendDisabled } else { Status::Active };
+                let spec = TopicSpec { kind, auto_delete, internal, dedup, status };
                 let bytes = encode_topic_spec(&spec);
                 assert_eq!(decode_topic_spec(&bytes), Some(spec));
                 (0..bytes.len()).for_each(|cut| assert_eq!(decode_topic_spec(&bytes[..cut]), None));
             }
         }
-        assert_eq!(decode_topic_spec(&[5, 0, 0, 0]), None);
-        assert_eq!(decode_topic_spec(&[0, 2, 0, 0]), None);
-        assert_eq!(decode_topic_spec(&[0, 0, 0, 0, 0]), None);
+        assert!(decode_topic_spec(&[0, 0, 0, 0, 0]).is_some());
+        assert_eq!(decode_topic_spec(&[5, 0, 0, 0, 0]), None);
+        assert_eq!(decode_topic_spec(&[0, 2, 0, 0, 0]), None);
+        assert_eq!(decode_topic_spec(&[0, 0, 0, 0, 4]), None);
+        assert_eq!(decode_topic_spec(&[0, 0, 0, 0, 0, 0]), None);
     }
 }

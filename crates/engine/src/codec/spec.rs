@@ -2,7 +2,7 @@
 
 use malote_model::{
     Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder,
-    SessionId, Sessions,
+    SessionId, Sessions, Status,
 };
 
 use super::read::{Put, Reader, Truncated};
@@ -68,6 +68,27 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
         out.put_str(name);
         out.put_str(text);
     }
+    put_status(out, spec.status);
+    out.put_bool(spec.dead_letters_keep_age);
+}
+
+pub(super) fn put_status(out: &mut Vec<u8>, status: Status) {
+    out.put_u8(match status {
+        Status::Active => 0,
+        Status::SendDisabled => 1,
+        Status::ReceiveDisabled => 2,
+        Status::Disabled => 3,
+    });
+}
+
+pub(super) fn get_status(r: &mut Reader<'_>) -> Result<Status, Truncated> {
+    Ok(match r.u8()? {
+        0 => Status::Active,
+        1 => Status::SendDisabled,
+        2 => Status::ReceiveDisabled,
+        3 => Status::Disabled,
+        _ => return Err(Truncated),
+    })
 }
 
 pub(super) fn put_dedup(out: &mut Vec<u8>, dedup: Option<Dedup>) {
@@ -85,7 +106,8 @@ pub(super) fn get_dedup(r: &mut Reader<'_>) -> Result<Option<Dedup>, Truncated> 
     })
 }
 
-pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
+/// Without `more` it was written before there was a status.
+pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Truncated> {
     let sessions = match r.u8()? {
         0 => Sessions::None,
         1 => Sessions::Dynamic,
@@ -131,8 +153,12 @@ pub(crate) fn get_spec(r: &mut Reader<'_>) -> Result<QueueSpec, Truncated> {
     let n = r.count()?;
     let label = |_| Ok((r.str()?.to_owned(), r.str()?.to_owned()));
     let labels = (0..n).map(label).collect::<Result<_, Truncated>>()?;
+    let (status, dead_letters_keep_age) =
+        if more { (get_status(r)?, r.bool()?) } else { (Status::Active, false) };
     Ok(QueueSpec {
         labels,
+        status,
+        dead_letters_keep_age,
         ttl_ms,
         on_expiry,
         priority_max,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
-    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION, get_kept,
-    get_moved, get_over, get_sent,
+    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
+    get_kept, get_moved, get_over, get_sent, is_known,
 };
 use super::message::{get_message, put_head};
 use super::read::{Reader, Truncated, slice_of};
@@ -27,6 +27,9 @@ pub struct Stored {
     pub dead: Option<DeadLetter>,
     /// Every time that it became one, newest first; a topic or a queue may have taken it up again since.
     pub deaths: Vec<DeadLetter>,
+    /// Its place in the queue that it was first sent to, if it left that as a dead letter, or for a queue or topic that
+    /// it was forwarded to.
+    pub first_seq: Option<Seq>,
     /// Records that were read: many when much was laid over it.
     pub depth: u32,
 }
@@ -86,7 +89,8 @@ impl Stored {
         };
         *dead = None;
         let mut over = Vec::new();
-        let (mut moved_at, mut key) = (None, None);
+        let (mut moved_at, mut key, mut message_id) = (None, None, None);
+        let mut first_seq = None;
         let mut deaths = Vec::new();
         // The headers, once they are found; the body may stand further down.
         let mut found: Option<(Timestamp, Timestamp, Box<Message>)> = None;
@@ -107,6 +111,11 @@ impl Stored {
                     // The newest move tells where it is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
                     key = key.or(moved.key);
+                    message_id = message_id.or(moved.message_id);
+                    // A schedule's first place serves to cancel it, and an inbox is nobody's queue.
+                    if !matches!(moved.why, Why::Due | Why::Routed) {
+                        first_seq = Some(Seq(moved.from_seq));
+                    }
                     if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
                         let death = DeadLetter {
                             reason: reason.word().to_owned(),
@@ -133,6 +142,9 @@ impl Stored {
                         if key.is_some() {
                             message.key = key.take();
                         }
+                        if message_id.is_some() {
+                            message.message_id = message_id.take();
+                        }
                         found = Some((moved_at.unwrap_or(at), at, message));
                     }
                     if let Some(body_at) = body_at {
@@ -143,7 +155,15 @@ impl Stored {
                     message.body.bytes = body;
                     let dead = dead.take().map(|dead| *dead);
                     let message = *message;
-                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
+                    return Ok(Self {
+                        message,
+                        enqueued_at,
+                        sent_at,
+                        dead,
+                        deaths,
+                        first_seq,
+                        depth,
+                    });
                 }
                 Link::Kept(kept, mut message) => {
                     if let Some((enqueued_at, sent_at, mut message_found)) = found {
@@ -151,13 +171,25 @@ impl Stored {
                         message_found.body.bytes = message.body.bytes;
                         let dead = dead.take().map(|dead| *dead);
                         let message = *message_found;
-                        return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
+                        return Ok(Self {
+                            message,
+                            enqueued_at,
+                            sent_at,
+                            dead,
+                            deaths,
+                            first_seq,
+                            depth,
+                        });
                     }
                     let lay = |properties| message.properties.lay_over(properties);
                     over.into_iter().rev().for_each(lay);
                     if key.is_some() {
                         message.key = key.take();
                     }
+                    if message_id.is_some() {
+                        message.message_id = message_id.take();
+                    }
+                    let first_seq = kept.first_seq.map(Seq).or(first_seq);
                     let enqueued_at = moved_at.unwrap_or(kept.at);
                     let dead = match moved_at {
                         Some(_) => dead.take().map(|dead| *dead),
@@ -165,7 +197,15 @@ impl Stored {
                     };
                     deaths.extend(kept.deaths);
                     let (message, sent_at) = (*message, kept.sent_at);
-                    return Ok(Self { message, enqueued_at, sent_at, dead, deaths, depth });
+                    return Ok(Self {
+                        message,
+                        enqueued_at,
+                        sent_at,
+                        dead,
+                        deaths,
+                        first_seq,
+                        depth,
+                    });
                 }
             }
         }
@@ -224,6 +264,7 @@ pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
         sent_at: stored.sent_at,
         dead: stored.dead.is_some(),
         deaths: stored.deaths,
+        first_seq: stored.first_seq.map(|seq| seq.0),
         head: head.into(),
         body: stored.message.body.bytes,
     })
@@ -232,12 +273,13 @@ pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
 impl Link {
     fn of(kind: u8, bytes: &Bytes) -> Result<Self, Truncated> {
         let mut r = Reader::new(bytes);
-        if r.u8()? != VERSION {
+        let version = r.u8()?;
+        if !is_known(kind, version) {
             return Err(Truncated);
         }
         match kind {
             KIND_SENT => {
-                let sent = get_sent(&mut r)?;
+                let sent = get_sent(&mut r, version)?;
                 let message = Box::new(get_message(bytes, r.rest())?);
                 Ok(Self::Sent(sent.at, message, sent.body_at))
             }
@@ -248,10 +290,10 @@ impl Link {
                 Ok(Self::Over(over.from, over.properties))
             }
             KIND_KEPT => {
-                let kept = Box::new(get_kept(&mut r)?);
+                let kept = Box::new(get_kept(&mut r, version)?);
                 Ok(Self::Kept(kept, Box::new(get_message(bytes, r.rest())?)))
             }
-            KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r)?))),
+            KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r, version)?))),
             _ => Err(Truncated),
         }
     }
@@ -266,8 +308,12 @@ pub fn read_state(segments: &Segments, pos: Pos) -> io::Result<Option<Bytes>> {
 /// The state in a `State` record.
 pub(crate) fn state_of(kind: u8, bytes: &Bytes) -> Option<Bytes> {
     let mut r = Reader::new(bytes);
-    let usable = kind == KIND_STATE && r.u8().ok()? == VERSION;
+    let version = r.u8().ok()?;
+    let usable = kind == KIND_STATE && is_known(kind, version);
     r.queue().ok()?;
     r.str().ok()?;
+    if version == VERSION_MORE {
+        r.time().ok()?;
+    }
     (usable && r.bool().ok()?).then(|| slice_of(bytes, r.rest()))
 }

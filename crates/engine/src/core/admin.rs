@@ -4,10 +4,11 @@ use malote_model::{
     Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
 
-use super::queue::{Place, Queue};
+use super::consume::Consumer;
+use super::queue::{Place, Queue, Touched};
 use super::sessions::{Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
-use crate::command::{ConnectionId, Peek, Peeked, Reply, SessionFacts};
+use crate::command::{ConnectionId, ConsumerId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
 /// Messages that one peek looks at before it says where to go on.
@@ -114,9 +115,27 @@ impl Turn<'_> {
             return Err(Refusal::QueueFixed { queue: name, field });
         }
         self.check_spec(&name, &spec)?;
+        let received = q.spec.status.receives();
         self.begin(FRAME_ROOM + spec_room(&spec))?;
         self.commit(Event::Updated { queue, spec }, false);
+        self.end();
+        if received {
+            self.end_disabled(queue);
+        }
         Ok(Some((Reply::Done, Needs::Durable)))
+    }
+
+    /// Whoever consumes from a queue that lets nobody receive any more is told so. What is out stays out.
+    fn end_disabled(&mut self, queue: QueueId) {
+        let Some(Err(why)) = self.core.queues.get(&queue).map(|q| q.check_receives()) else {
+            return;
+        };
+        let of_it = |(&id, c): (&ConsumerId, &Consumer)| (c.queue == queue).then_some(id);
+        let mut consumers: Vec<_> = self.core.live().consumers.iter().filter_map(of_it).collect();
+        consumers.sort_unstable();
+        for consumer in consumers {
+            self.end_consumer(consumer, why.clone());
+        }
     }
 
     pub(super) fn delete(&mut self, name: &QueueName) -> Decided {
@@ -142,15 +161,6 @@ impl Turn<'_> {
         }
         self.remove_queue(queue)?;
         Ok(Some((Reply::Done, Needs::Durable)))
-    }
-
-    pub(super) fn purge(&mut self, name: &QueueName) -> Decided {
-        let (queue, q) = self.core.queue(name)?;
-        let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
-        self.begin(FRAME_ROOM)?;
-        self.commit(Event::Purged { queue, below }, !durable);
-        let after = self.core.queues.get(&queue).map_or(0, |q| q.index.len());
-        Ok(Some((Reply::Count(before.saturating_sub(after)), Needs::of(durable))))
     }
 
     pub(super) fn pause(&mut self, name: &QueueName, paused: bool) -> Decided {
@@ -223,7 +233,8 @@ impl Turn<'_> {
             messages: s.line.len() as u64,
             locked: u64::from(s.out),
             held_until: hold.map(|hold| Timestamp(hold.until)),
-            state_bytes: s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)),
+            state_bytes: s.rare().state.map_or(0, |state| u64::from(state.bytes)),
+            state_at: Timestamp(s.rare().state.map_or(0, |state| state.at)),
             first: head.map(Seq),
             delayed_until: waits.map(|t| Timestamp(t.due)),
         }
@@ -266,6 +277,7 @@ impl Turn<'_> {
                 state: place.state(),
                 receives: touched.map_or(0, |t| t.receives),
                 failed: touched.map_or(0, |t| t.failed),
+                first_at: touched.and_then(Touched::first_at),
                 due: due.map(|t| Timestamp(t.due)),
             });
         }

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
 
+use super::dedup::First;
 use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
+use super::sessions::State;
 use super::{Core, Timer, Under};
 use crate::event::{Event, Moved, QueueId, Removal, Sent, Way, Why};
 use crate::journal::Pos;
@@ -56,7 +58,7 @@ impl Core {
                 }
                 self.touch(*queue);
             }
-            Event::Purged { queue, below } => self.purge_queue(*queue, *below),
+            Event::Purged { queue, below, leased } => self.purge_queue(*queue, *below, *leased),
             Event::Sent(sent) => self.sent(pos, sent),
             Event::Removed { queue, why, session, seqs } => {
                 self.removed(pos, *queue, *why, session.as_ref(), seqs)
@@ -104,17 +106,23 @@ impl Core {
             Event::TopicDeclared { topic, name, spec, at } => {
                 self.topic_declared(*topic, name, spec, *at);
             }
+            Event::TopicUpdated { topic, spec } => self.topic_updated(*topic, spec),
             Event::TopicDeleted { topic } => self.drop_topic(*topic),
             Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
             Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
-            Event::State { queue, session, state } => {
+            Event::State { queue, session, state, at } => {
+                self.saw(at.0);
                 let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
                 else {
                     return;
                 };
                 let slot = sessions.find_or_add(session);
                 if let Some(s) = sessions.at_mut(slot) {
-                    s.rare_mut().state = state.as_ref().map(|state| (pos, state.len() as u32));
+                    s.rare_mut().state = state.as_ref().map(|state| State {
+                        pos,
+                        bytes: state.len() as u32,
+                        at: at.0,
+                    });
                     s.rests_on = pos;
                 }
                 sessions.forget_if_idle(slot);
@@ -153,9 +161,9 @@ impl Core {
 
     fn sent(&mut self, pos: Pos, sent: &Sent) {
         self.saw(sent.at.0);
-        let Sent { at, scheduled, session, priority, ttl_ms, dedup, size, .. } = sent;
+        let Sent { at, scheduled, session, priority, ttl_ms, dedup, known_as, size, .. } = sent;
         if let Some(topic) = sent.topic {
-            self.remember_published(topic, *dedup, at.0);
+            self.remember_published(topic, *dedup, *known_as, at.0);
             if let Some(t) = self.topics.get_mut(&topic).filter(|_| !scheduled) {
                 t.totals.copies += sent.places.len() as u64;
             }
@@ -168,7 +176,8 @@ impl Core {
             let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
             if let Some(key) = dedup {
-                self.remember(place.queue, *key, session.as_ref(), place.seq, at.0);
+                let first = First { seq: place.seq, id: *known_as };
+                self.remember(place.queue, *key, session.as_ref(), first, at.0);
             }
             let arrival = Arrival {
                 seq: place.seq,
@@ -272,7 +281,8 @@ impl Core {
                 Removal::Cancelled
                 | Removal::Replaced
                 | Removal::Overflowed
-                | Removal::Unrouted => {}
+                | Removal::Unrouted
+                | Removal::Purged => {}
             }
             if why == Removal::Taken {
                 q.totals.delivered += 1;
@@ -291,6 +301,9 @@ impl Core {
                 s.rests_on = pos;
             }
             q.refresh_session(slot);
+            if why == Removal::Purged {
+                self.touch_session(id, slot);
+            }
         }
     }
 
@@ -434,7 +447,16 @@ impl Core {
         }
     }
 
-    fn purge_queue(&mut self, id: QueueId, below: u64) {
+    fn purge_queue(&mut self, id: QueueId, below: u64, leased: bool) {
+        let Some(q) = self.queues.get(&id) else { return };
+        if leased {
+            let is_out = |(&seq, t): (&u64, &Touched)| {
+                (seq < below && matches!(t.place, Place::Locked(_))).then_some(seq)
+            };
+            let mut out: Vec<u64> = q.touched.iter().filter_map(is_out).collect();
+            out.sort_unstable();
+            out.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
+        }
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.locked > 0 || below < q.next_seq {
             let stays = |seq: u64| seq >= below || matches!(q.place(seq), Place::Locked(_));

@@ -3,7 +3,7 @@
 use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
 
 use super::leases::{Leased as Kind, Leases, NONE};
-use super::queue::{Place, Queue};
+use super::queue::{Place, Queue, Touched};
 use super::timers::TimerId;
 use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
 use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
@@ -89,6 +89,7 @@ impl Turn<'_> {
         }
         self.check_exclusive(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
+        q.check_receives()?;
         let sessioned = q.sessions.is_some();
         let wants = match wants {
             Wants::Any { .. } if sessioned && take => return Err(Refusal::HoldRequired { queue }),
@@ -362,7 +363,7 @@ impl Turn<'_> {
         }
         let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
-            let Some(&consumer_id) = q.waiting.front().filter(|_| !q.paused) else { return };
+            let Some(&consumer_id) = q.waiting.front().filter(|_| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
             if (q.sessions.is_some() && first_session.is_none())
                 || q.sessions.is_none() && q.first_ready(now).is_none()
@@ -482,7 +483,7 @@ impl Turn<'_> {
 
     fn serve_holder(&mut self, id: QueueId, slot: u32) {
         loop {
-            let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused) else { return };
+            let Some(q) = self.core.queues.get(&id).filter(|q| q.delivers()) else { return };
             let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
             let hold = s.rare().hold;
             // Whoever attached first and has credit.
@@ -555,6 +556,8 @@ impl Turn<'_> {
             let Some(pos) = q.pos(seq) else { continue };
             let counts = q.touched.get(&seq);
             let (receives, failed) = counts.map_or((0, 0), |t| (t.receives, t.failed));
+            let first_at =
+                if receives == 0 { Some(self.now) } else { counts.and_then(Touched::first_at) };
             if q.durable() {
                 rests_on = rests_on.max(after(pos));
             }
@@ -565,6 +568,7 @@ impl Turn<'_> {
                 until,
                 receives: receives + 1,
                 failed,
+                first_at,
                 pin: None,
             });
         }
@@ -592,6 +596,7 @@ impl Turn<'_> {
         self.commit(
             Event::Leased(Leased {
                 queue: id,
+                at: self.now,
                 until,
                 bound,
                 hold,
@@ -669,6 +674,7 @@ impl Turn<'_> {
             return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
         let (id, q) = self.core.queue(queue)?;
+        q.check_receives()?;
         let session = match (q.sessions.is_some(), hold) {
             (true, Some(token)) => Some(self.held_session(id, token)?),
             (true, None) => return Err(Refusal::HoldRequired { queue: queue.clone() }),

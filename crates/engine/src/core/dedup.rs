@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashTable;
 
-use crate::codec::{Put, Reader, Truncated};
+use crate::codec::{Put, Truncated, Window};
 
 /// A window is this many buckets wide: so much is forgotten at once, and so much later than it might be.
 const BUCKETS: u64 = 8;
@@ -27,6 +27,8 @@ struct Bucket {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     key: u128,
+    /// The id of the message, if that is a UUID and no part of its key; else 0.
+    id: u128,
     seq: u64,
     /// After the start of its bucket.
     after: u32,
@@ -38,6 +40,13 @@ impl Known {
     }
 }
 
+/// The message that a key was first seen with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct First {
+    pub seq: u64,
+    pub id: Option<u128>,
+}
+
 fn width(window_ms: u64) -> u64 {
     (window_ms / BUCKETS).max(1)
 }
@@ -47,19 +56,20 @@ impl Seen {
         self.len
     }
 
-    /// The sequence under which a key was seen within the window.
-    pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<u64> {
+    /// What a key was seen with within the window.
+    pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<First> {
         let known = |bucket: &Bucket| {
             let known = bucket.keys.find(key as u64, |known| known.key == key)?;
             let at = bucket.from + u64::from(known.after);
-            (now < at.saturating_add(window_ms)).then_some(known.seq)
+            let first = First { seq: known.seq, id: Some(known.id).filter(|&id| id != 0) };
+            (now < at.saturating_add(window_ms)).then_some(first)
         };
         self.buckets.iter().rev().find_map(known)
     }
 
     /// Remembers a key, under the newest sequence. Time only moves on; an event that says otherwise counts as now.
     /// Tells whether there is one more.
-    pub(super) fn insert(&mut self, key: u128, seq: u64, at: u64, window_ms: u64) -> bool {
+    pub(super) fn insert(&mut self, key: u128, first: First, at: u64, window_ms: u64) -> bool {
         let fits = |bucket: &Bucket| at.saturating_sub(bucket.from) < width(window_ms);
         if !self.buckets.back().is_some_and(fits) {
             if let Some(closed) = self.buckets.back_mut() {
@@ -70,7 +80,7 @@ impl Seen {
         let Some(bucket) = self.buckets.back_mut() else { return false };
         let after = u32::try_from(at.saturating_sub(bucket.from)).unwrap_or(u32::MAX);
         bucket.last = bucket.last.max(after);
-        let known = Known { key, seq, after };
+        let known = Known { key, id: first.id.unwrap_or(0), seq: first.seq, after };
         if let Some(old) = bucket.keys.find_mut(key as u64, |known| known.key == key) {
             *old = known;
             return false;
@@ -106,18 +116,27 @@ impl Seen {
                 out.extend_from_slice(&known.key.to_le_bytes());
                 out.put_var(known.seq);
                 out.put_var(u64::from(known.after));
+                out.put_bool(known.id != 0);
+                if known.id != 0 {
+                    out.extend_from_slice(&known.id.to_le_bytes());
+                }
             }
         }
     }
 
-    pub(super) fn restore(r: &mut Reader<'_>) -> Result<Self, Truncated> {
+    /// Without `more` it was saved before ids were kept.
+    pub(super) fn restore(r: &mut Window<'_>, more: bool) -> Result<Self, Truncated> {
         let mut seen = Self::default();
         for _ in 0..r.count()? {
             let from = r.var()?;
             let (mut keys, mut last) = (HashTable::new(), 0);
             for _ in 0..r.count()? {
-                let key = u128::from_le_bytes(r.fixed()?);
-                let known = Known { key, seq: r.var()?, after: r.var32()? };
+                let known = r.item(|r| {
+                    let key = u128::from_le_bytes(r.fixed()?);
+                    let (seq, after) = (r.var()?, r.var32()?);
+                    let id = if more && r.bool()? { u128::from_le_bytes(r.fixed()?) } else { 0 };
+                    Ok(Known { key, id, seq, after })
+                })?;
                 last = last.max(known.after);
                 keys.insert_unique(known.hash(), known, Known::hash);
             }
@@ -136,25 +155,30 @@ mod tests {
     #[test]
     fn a_key_is_known_for_its_window_and_then_forgotten() {
         let (window_ms, mut seen) = (1000, Seen::default());
-        for n in 0..100_u64 {
-            seen.insert(u128::from(n) << 64 | u128::from(n % 3), n, 5000 + 10 * n, window_ms);
-        }
+        let first = |n: u64| First { seq: n, id: n.is_multiple_of(2).then_some(u128::from(n) + 7) };
         let key = |n: u64| u128::from(n) << 64 | u128::from(n % 3);
+        for n in 0..100_u64 {
+            seen.insert(key(n), first(n), 5000 + 10 * n, window_ms);
+        }
         for n in 0..100 {
             let at = 5000 + 10 * n;
-            assert_eq!(seen.find(key(n), at + window_ms - 1, window_ms), Some(n));
+            assert_eq!(seen.find(key(n), at + window_ms - 1, window_ms), Some(first(n)));
             assert_eq!(seen.find(key(n), at + window_ms, window_ms), None);
         }
         let mut saved = Vec::new();
         seen.save(&mut saved);
-        let back = Seen::restore(&mut Reader::new(&saved)).unwrap();
-        assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(50), 100));
+        let restored = |mut saved: &[u8]| {
+            let bytes = saved.len() as u64;
+            Seen::restore(&mut Window::new(&mut saved, bytes), true)
+        };
+        let back = restored(&saved).unwrap();
+        assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(first(50)), 100));
         for cut in 0..saved.len() {
-            assert!(Seen::restore(&mut Reader::new(&saved[..cut])).is_err());
+            assert!(restored(&saved[..cut]).is_err());
         }
         assert_eq!(seen.forget(5000 + window_ms, window_ms), 0, "no sooner than its bucket");
         assert!(seen.forget(5500 + window_ms, window_ms) > 30);
-        assert_eq!(seen.find(key(60), 5600, window_ms), Some(60));
+        assert_eq!(seen.find(key(60), 5600, window_ms), Some(first(60)));
         assert!(seen.forget(u64::MAX, window_ms) > 0 && seen.len() == 0);
     }
 }

@@ -26,6 +26,7 @@ impl Core {
     }
 
     pub(super) fn leased(&mut self, leased: &Leased) {
+        self.saw(leased.at.0);
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
         let mut items = &leased.items[..];
@@ -58,6 +59,9 @@ impl Core {
             let touched = q.touched.entry(seq).or_default();
             let from = std::mem::replace(&mut touched.place, Place::Locked(token.slot));
             let again = touched.receives > 0;
+            if !again {
+                touched.first = leased.at.0;
+            }
             touched.receives = touched.receives.saturating_add(1);
             q.totals.delivered += 1;
             q.totals.redelivered += u64::from(again);

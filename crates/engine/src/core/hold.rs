@@ -16,6 +16,7 @@ impl Turn<'_> {
         self.check_exclusive(&queue, connection)?;
         let (id, q) = self.core.queue(&queue)?;
         let Some(sessions) = q.sessions.as_ref() else { return Err(Refusal::NoSessions { queue }) };
+        q.check_receives()?;
         let lock = lock_ms.unwrap_or(q.spec.lock_ms);
         if let Some(session) = session {
             self.check_session(&queue, &q.spec.sessions, Some(&session))?;
@@ -231,7 +232,8 @@ impl Turn<'_> {
             .and_then(|q| q.sessions.as_ref()?.at(slot))
             .map(|s| s.id.clone());
         if let Some(session) = session {
-            self.commit(Event::State { queue, session, state: change.state }, false);
+            let at = self.now;
+            self.commit(Event::State { queue, session, state: change.state, at }, false);
         }
     }
 
@@ -258,7 +260,7 @@ impl Turn<'_> {
         {
             return Err(Refusal::LeaseLost { lease: token });
         }
-        let state = slot.and_then(|slot| sessions.at(slot)?.rare().state).map(|(pos, _)| pos);
+        let state = slot.and_then(|slot| sessions.at(slot)?.rare().state).map(|state| state.pos);
         Ok(Some((Reply::State(state), Needs::Settled)))
     }
 }

@@ -12,11 +12,15 @@
 
 use std::collections::VecDeque;
 
-use crate::codec::{Put, Reader, Truncated};
+use crate::codec::{Put, Reader, Truncated, Window};
 use crate::journal::Pos;
 
-/// Messages of one block.
-const BLOCK_MAX: usize = 4096;
+/// Messages of one block. One less than a round number: allocators put a little beside what is asked for, and take a
+/// size that is a quarter larger when that does not fit.
+const BLOCK_MAX: usize = 4095;
+
+/// Blocks of older snapshots may be longer.
+const BLOCK_MAX_EVER: usize = 4096;
 
 #[derive(Debug, Default, Clone)]
 struct Block {
@@ -64,6 +68,14 @@ pub(super) struct Entry {
     pub timed: bool,
 }
 
+/// Grows a column to the double, but never beyond a whole block.
+fn put<T>(column: &mut Vec<T>, value: T) {
+    if column.len() == column.capacity() {
+        column.reserve_exact(column.len().clamp(4, BLOCK_MAX.saturating_sub(column.len()).max(4)));
+    }
+    column.push(value);
+}
+
 /// A column that most blocks never need begins with the first value that is not zero.
 fn put_rare<T: Copy + Default + PartialEq>(column: &mut Vec<T>, i: usize, value: T) {
     if !column.is_empty() || value != T::default() {
@@ -89,6 +101,10 @@ impl Block {
 
     fn lives(&self, i: usize) -> bool {
         self.live[i / 64] & (1 << (i % 64)) != 0
+    }
+
+    fn when(&self, i: usize) -> u64 {
+        self.at.get(i).map_or(self.last_at, |&after| self.first_at + u64::from(after))
     }
 
     fn pos(&self, i: usize) -> Pos {
@@ -123,6 +139,57 @@ impl Block {
             bits = *self.live.get(word)?;
         }
         Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
+    fn restore(r: &mut Reader<'_>) -> Result<Self, Truncated> {
+        let (first, base, first_at) = (r.var()?, r.var()?, r.var()?);
+        let (last_at, n) = (r.var()?, r.count()?);
+        let far = |from: u64| from.checked_add(u64::from(u32::MAX)).is_none();
+        if n == 0 || n > BLOCK_MAX_EVER || first.checked_add(n as u64).is_none() {
+            return Err(Truncated);
+        }
+        let delta: Vec<u32> = le(r.take(n * 4)?, u32::from_le_bytes);
+        let size: Vec<u16> = le(r.take(n * 2)?, u16::from_le_bytes);
+        let live: Vec<u64> = le(r.take(n.div_ceil(64) * 8)?, u64::from_le_bytes);
+        let columns = r.u8()?;
+        let mut column = |flag: u8, width: usize| match columns & flag {
+            0 => Ok(&[][..]),
+            _ => r.take(n * width),
+        };
+        let at = le(column(1, 4)?, u32::from_le_bytes);
+        let expires = le(column(2, 8)?, u64::from_le_bytes);
+        let priority = column(4, 1)?.to_vec();
+        let session = le(column(8, 4)?, u32::from_le_bytes);
+        let moved = match r.var()? {
+            0 => None,
+            base if far(base) => return Err(Truncated),
+            base => {
+                let which = le(r.take(live.len() * 8)?, u64::from_le_bytes);
+                Some(Box::new(Elsewhere { base, which }))
+            }
+        };
+        let live_count = live.iter().map(|word| word.count_ones()).sum();
+        // Nobody lives behind the last.
+        let behind = live.last().map_or(0, |word| word.checked_shr((n % 64) as u32).unwrap_or(0));
+        let beyond = n % 64 != 0 && behind != 0;
+        if columns > 15 || far(first_at) || far(base) || live_count == 0 || beyond {
+            return Err(Truncated);
+        }
+        Ok(Self {
+            first,
+            base,
+            delta,
+            size,
+            live,
+            live_count,
+            first_at,
+            last_at,
+            at,
+            expires,
+            priority,
+            session,
+            moved,
+        })
     }
 }
 
@@ -170,18 +237,18 @@ impl Index {
         }
         let Some(block) = self.blocks.back_mut() else { return };
         let i = block.delta.len();
-        block.delta.push((pos.get() - block.base) as u32);
+        put(&mut block.delta, (pos.get() - block.base) as u32);
         block.last_at = block.last_at.max(at);
         if timed {
-            block.at.push((at - block.first_at) as u32);
+            put(&mut block.at, (at - block.first_at) as u32);
         }
         if let Some(slot) = session {
-            block.session.push(slot);
+            put(&mut block.session, slot);
         }
         put_rare(&mut block.expires, i, expires);
         put_rare(&mut block.priority, i, priority);
         let coded = pack_size(size);
-        block.size.push(coded);
+        put(&mut block.size, coded);
         if i.is_multiple_of(64) {
             block.live.push(0);
         }
@@ -254,11 +321,14 @@ impl Index {
     /// message's time that counts: later, never earlier.
     pub(super) fn expires_at(&self, seq: u64, ttl_ms: Option<u64>) -> Option<u64> {
         let (b, i) = self.find(seq)?;
-        let block = &self.blocks[b];
-        let own = block.expires.get(i).copied().filter(|&at| at > 0);
-        let at = block.at.get(i).map_or(block.last_at, |&after| block.first_at + u64::from(after));
-        let queues = ttl_ms.map(|ttl_ms| at.saturating_add(ttl_ms));
+        let own = self.blocks[b].expires.get(i).copied().filter(|&at| at > 0);
+        let queues = ttl_ms.map(|ttl_ms| self.blocks[b].when(i).saturating_add(ttl_ms));
         own.into_iter().chain(queues).min()
+    }
+
+    /// When a message was enqueued, or its block's last one.
+    pub(super) fn when(&self, seq: u64) -> Option<u64> {
+        self.find(seq).map(|(b, i)| self.blocks[b].when(i))
     }
 
     pub(super) fn priority(&self, seq: u64) -> u8 {
@@ -332,66 +402,18 @@ impl Index {
         }
     }
 
-    pub(super) fn restore(r: &mut Reader<'_>) -> Result<Self, Truncated> {
+    pub(super) fn restore(w: &mut Window<'_>) -> Result<Self, Truncated> {
         let mut index = Self::default();
         let mut floor = 0;
-        for _ in 0..r.count()? {
-            let (first, base, first_at) = (r.var()?, r.var()?, r.var()?);
-            let (last_at, n) = (r.var()?, r.count()?);
-            if n == 0 || n > BLOCK_MAX || first < floor || first.checked_add(n as u64).is_none() {
-                return Err(Truncated);
-            }
-            let delta: Vec<u32> = le(r.take(n * 4)?, u32::from_le_bytes);
-            let size: Vec<u16> = le(r.take(n * 2)?, u16::from_le_bytes);
-            let live: Vec<u64> = le(r.take(n.div_ceil(64) * 8)?, u64::from_le_bytes);
-            let columns = r.u8()?;
-            let mut column = |flag: u8, width: usize| match columns & flag {
-                0 => Ok(&[][..]),
-                _ => r.take(n * width),
-            };
-            let at = le(column(1, 4)?, u32::from_le_bytes);
-            let expires = le(column(2, 8)?, u64::from_le_bytes);
-            let priority = column(4, 1)?.to_vec();
-            let session = le(column(8, 4)?, u32::from_le_bytes);
-            if columns > 15 || first_at.checked_add(u64::from(u32::MAX)).is_none() {
-                return Err(Truncated);
-            }
-            let moved = match r.var()? {
-                0 => None,
-                base if base.checked_add(u64::from(u32::MAX)).is_none() => return Err(Truncated),
-                base => {
-                    let which = le(r.take(live.len() * 8)?, u64::from_le_bytes);
-                    Some(Box::new(Elsewhere { base, which }))
-                }
-            };
-            let live_count = 0;
-            let mut block = Block {
-                first,
-                base,
-                delta,
-                size,
-                live,
-                live_count,
-                first_at,
-                last_at,
-                at,
-                expires,
-                priority,
-                session,
-                moved,
-            };
-            for i in 0..block.live.len() * 64 {
-                if block.lives(i) {
-                    let coded = *block.size.get(i).ok_or(Truncated)?;
-                    block.live_count += 1;
-                    index.len += 1;
-                    index.bytes += unpack_size(coded);
-                }
-            }
-            if block.live_count == 0 || base.checked_add(u64::from(u32::MAX)).is_none() {
+        for _ in 0..w.count()? {
+            let block = w.item(Block::restore)?;
+            if block.first < floor {
                 return Err(Truncated);
             }
             floor = block.end();
+            index.len += u64::from(block.live_count);
+            let sizes = (0..block.size.len()).filter(|&i| block.lives(i)).map(|i| block.size[i]);
+            index.bytes += sizes.map(unpack_size).sum::<u64>();
             index.blocks.push_back(block);
         }
         Ok(index)
@@ -415,6 +437,11 @@ fn unpack_size(coded: u16) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn restored(mut saved: &[u8]) -> Result<Index, Truncated> {
+        let bytes = saved.len() as u64;
+        Index::restore(&mut Window::new(&mut saved, bytes))
+    }
 
     #[test]
     fn sizes_are_exact_when_small_and_close_when_large() {
@@ -479,14 +506,14 @@ mod tests {
         assert_eq!((index.len(), index.bytes()), (map.len() as u64, 100 * map.len() as u64));
         let mut saved = Vec::new();
         index.save(&mut saved, |slot| slot);
-        let back = Index::restore(&mut Reader::new(&saved)).unwrap();
+        let back = restored(&saved).unwrap();
         assert!(back.iter().eq(map.iter().map(|(s, p)| (*s, Pos::from_u64(*p)))));
         let mut again = Vec::new();
         back.save(&mut again, |slot| slot);
         assert_eq!(saved, again);
         assert!(back.own_expiries().eq(index.own_expiries()));
         for cut in (0..saved.len()).step_by(97) {
-            let _ = Index::restore(&mut Reader::new(&saved[..cut]));
+            assert!(restored(&saved[..cut]).is_err());
         }
     }
 

@@ -15,6 +15,7 @@ mod index;
 mod leases;
 mod lifecycle;
 mod line;
+mod purge;
 mod queue;
 mod relocate;
 mod remove;
@@ -268,7 +269,9 @@ impl<'a> Turn<'a> {
             Command::Declare { name, spec, connection } => self.declare(name, spec, connection),
             Command::Update { name, spec } => self.update(name, spec),
             Command::Delete { name } => self.delete(&name),
-            Command::Purge { queue } => self.purge(&queue),
+            Command::Purge { queue, leased } => self.purge(&queue, leased),
+            Command::PurgeThese { queue, items } => self.purge_these(&queue, items),
+            Command::CompleteLate { queue, items } => self.complete_late(&queue, &items),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
             Command::Commit { work } => self.transact(work),
@@ -287,7 +290,7 @@ impl<'a> Turn<'a> {
             Command::Settle { leases, settlement, state } => {
                 self.settle(&leases, settlement, state)
             }
-            Command::Damaged { leases, consumer, credit } => self.damaged(leases, consumer, credit),
+            Command::Damaged { leases } => self.damaged(leases),
             Command::Renew { leases, lock_ms } => self.renew(&leases, lock_ms),
             Command::Accept(accept) => self.accept(request, accept),
             Command::ReleaseSession { hold } => self.release_session(hold),
@@ -297,6 +300,7 @@ impl<'a> Turn<'a> {
             Command::Move { from, items, why } => self.move_messages(&from, items, why),
             Command::Replace { from, seq, to, message } => self.replace(&from, seq, &to, message),
             Command::DeclareTopic { name, spec } => self.declare_topic(name, spec),
+            Command::UpdateTopic { name, spec } => self.update_topic(name, spec),
             Command::DeleteTopic { name } => self.delete_topic(&name),
             Command::LabelTopic { name, labels } => self.label_topic(&name, labels),
             Command::Subscribe { name, spec, rules } => self.subscribe(name, spec, rules),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use malote_model::{Durability, Overflow, QueueName, QueueSpec, SessionId, Timestamp};
+use malote_model::{Durability, Overflow, QueueName, QueueSpec, Refusal, SessionId, Timestamp};
 
 use super::dedup::Seen;
 use super::index::{Entry, Index};
@@ -93,6 +93,8 @@ pub(super) struct Touched {
     pub failed: u32,
     pub released: u32,
     pub lost: u32,
+    /// When it was first granted; 0 if it was not, or if that is not known.
+    pub first: u64,
     /// When it is due, in the places that wait.
     pub due: u64,
     /// The session of a message set aside or parked.
@@ -109,10 +111,17 @@ impl Default for Touched {
             failed: 0,
             released: 0,
             lost: 0,
+            first: 0,
             due: 0,
             session: NONE,
             timer: None,
         }
+    }
+}
+
+impl Touched {
+    pub(super) fn first_at(&self) -> Option<Timestamp> {
+        (self.first > 0).then_some(Timestamp(self.first))
     }
 }
 
@@ -219,6 +228,32 @@ impl Queue {
     /// Answers about it wait for the disk.
     pub(super) fn durable(&self) -> bool {
         self.spec.durability == Durability::Fsync
+    }
+
+    /// Whether anything is given out.
+    pub(super) fn delivers(&self) -> bool {
+        !self.paused && self.spec.status.receives()
+    }
+
+    /// Refuses whoever wants to receive while nobody may.
+    pub(super) fn check_receives(&self) -> Result<(), Refusal> {
+        match self.spec.status.receives() {
+            true => Ok(()),
+            false => Err(self.disabled("nothing can be received from it")),
+        }
+    }
+
+    /// Refuses whoever wants to send while nobody may.
+    pub(super) fn check_sends(&self) -> Result<(), Refusal> {
+        match self.spec.status.sends() {
+            true => Ok(()),
+            false => Err(self.disabled("nothing can be sent to it")),
+        }
+    }
+
+    fn disabled(&self, why: &'static str) -> Refusal {
+        let (name, status) = (self.name.as_str().to_owned(), self.spec.status.word());
+        Refusal::Disabled { what: "queue", name, status, why }
     }
 
     pub(super) fn place(&self, seq: u64) -> Place {

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use malote_model::{LeaseToken, SessionId, limits};
+use malote_model::{LeaseToken, SessionId, Timestamp, limits};
 
 use super::leases::Leased as Kind;
+use super::queue::Queue;
 use super::{Core, Decided, Needs, Output, To, Turn};
 use crate::codec::DeadLetter;
 use crate::command::Reply;
@@ -80,21 +81,44 @@ impl Core {
         std::iter::successors(Some(newest), under).take(limits::CHANGES_CHAIN_MAX as usize + 1)
     }
 
-    /// Names every record that may still be read, and about how many bytes it has.
+    /// Names every record that may still be read, and about how many bytes it has. What a topic gave to several
+    /// queues is one record, named once.
     pub(super) fn live_records(&self, mark: &mut dyn FnMut(Pos, u64)) {
+        let mut shared = Vec::new();
+        let bound = |q: &Queue| !q.bound_to.is_empty();
         for q in self.queues.values() {
-            for (seq, first, size) in q.index.entries() {
-                let newest = if q.newest.is_empty() { None } else { q.newest.get(&seq).copied() };
-                let mut records = self.records(newest.unwrap_or(first)).peekable();
-                while let Some(pos) = records.next() {
-                    let whole = records.peek().is_none();
-                    mark(pos, RECORD_BYTES + if whole { size } else { 0 });
-                }
+            // A dead letter lies over what others may still have.
+            let owner = q.owner.and_then(|owner| self.queues.get(&owner));
+            if !bound(q) && !owner.is_some_and(|owner| bound(owner)) {
+                self.records_of(q, mark);
+            } else {
+                self.records_of(q, &mut |pos, bytes| shared.push((pos, bytes)));
             }
-            let states =
-                q.sessions.iter().flat_map(|s| s.iter()).filter_map(|(_, s)| s.rare().state);
-            states.for_each(|(pos, size)| mark(pos, RECORD_BYTES + u64::from(size)));
+            let sessions = q.sessions.iter().flat_map(|s| s.iter());
+            let states = sessions.filter_map(|(_, s)| s.rare().state);
+            states.for_each(|state| mark(state.pos, RECORD_BYTES + u64::from(state.bytes)));
         }
+        shared.sort_unstable();
+        shared.dedup_by_key(|(pos, _)| *pos);
+        shared.into_iter().for_each(|(pos, bytes)| mark(pos, bytes));
+    }
+
+    fn records_of(&self, q: &Queue, mark: &mut dyn FnMut(Pos, u64)) {
+        for (seq, first, size) in q.index.entries() {
+            let newest = if q.newest.is_empty() { None } else { q.newest.get(&seq).copied() };
+            let mut records = self.records(newest.unwrap_or(first)).peekable();
+            while let Some(pos) = records.next() {
+                let whole = records.peek().is_none();
+                mark(pos, RECORD_BYTES + if whole { size } else { 0 });
+            }
+        }
+    }
+
+    /// About how many bytes of the journal are live, what several queues share once for each. Session states are
+    /// left out: there may be millions.
+    pub fn counted_bytes(&self) -> u64 {
+        let each = |q: &Queue| q.index.bytes() + RECORD_BYTES * q.index.len();
+        self.queues.values().map(|q| each(q)).sum()
     }
 
     /// At most `max` live records in these segments, by position.
@@ -113,7 +137,8 @@ impl Core {
                 }
             }
             for (_, session) in q.sessions.iter().flat_map(|s| s.iter()) {
-                if let Some((at, _)) = session.rare().state.filter(|&(at, _)| is_in(at))
+                if let Some(at) = session.rare().state.map(|state| state.pos)
+                    && is_in(at)
                     && found.len() < max
                 {
                     found.push(Resident { at, of: Whose::State(*id, session.id.clone()) });
@@ -190,8 +215,9 @@ impl Turn<'_> {
                         let sessions = q.sessions.as_ref()?;
                         sessions.at(sessions.find(&session)?)?.rare().state
                     });
-                    if has.is_some_and(|(at, _)| at == from) {
-                        events.push(Event::State { queue, session, state: Some(state) });
+                    if let Some(has) = has.filter(|has| has.pos == from) {
+                        let (state, at) = (Some(state), Timestamp(has.at));
+                        events.push(Event::State { queue, session, state, at });
                     }
                 }
             }
@@ -208,11 +234,9 @@ impl Turn<'_> {
         Ok(Some((Reply::Count(count), Needs::Durable)))
     }
 
-    /// About how many bytes of the journal are live. Session states are left out: there may be millions.
+    /// See [`Core::counted_bytes`].
     pub(super) fn live_bytes(&self) -> Decided {
-        let each = |q: &super::queue::Queue| q.index.bytes() + RECORD_BYTES * q.index.len();
-        let bytes = self.core.queues.values().map(|q| each(q)).sum();
-        Ok(Some((Reply::Count(bytes), Needs::Settled)))
+        Ok(Some((Reply::Count(self.core.counted_bytes()), Needs::Settled)))
     }
 
     /// Where leased messages stand now.

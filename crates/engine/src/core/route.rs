@@ -10,6 +10,7 @@ use malote_model::{
 };
 use smallvec::{SmallVec, smallvec};
 
+use super::dedup::First;
 use super::queue::{Kept, Place, Queue};
 use super::send::Filling;
 use super::{Core, Decided, FRAME_ROOM, Needs, Output, Timer, To, Turn};
@@ -108,19 +109,25 @@ impl Core {
         copies
     }
 
-    /// Whether a topic has seen a key within its window.
-    fn published(&self, topic: QueueId, key: Option<u128>, now: u64) -> bool {
-        let Some((t, key)) = self.topics.get(&topic).zip(key) else { return false };
-        let seen = t.spec.dedup.zip(t.seen.as_ref());
-        seen.is_some_and(|(dedup, seen)| seen.find(key, now, dedup.window_ms).is_some())
+    /// What a topic has seen a key with within its window.
+    fn published(&self, topic: QueueId, key: Option<u128>, now: u64) -> Option<First> {
+        let (t, key) = self.topics.get(&topic).zip(key)?;
+        let (dedup, seen) = t.spec.dedup.zip(t.seen.as_ref())?;
+        seen.find(key, now, dedup.window_ms)
     }
 
     /// A topic has seen a key.
-    pub(super) fn remember_published(&mut self, topic: QueueId, key: Option<u128>, at: u64) {
+    pub(super) fn remember_published(
+        &mut self,
+        topic: QueueId,
+        key: Option<u128>,
+        id: Option<u128>,
+        at: u64,
+    ) {
         let Some(t) = self.topics.get_mut(&topic) else { return };
         if let (Some(key), Some(dedup), Some(seen)) = (key, t.spec.dedup, t.seen.as_mut()) {
             self.seen_keys -= seen.forget(at, dedup.window_ms);
-            seen.insert(key, 0, at, dedup.window_ms);
+            seen.insert(key, First { seq: 0, id }, at, dedup.window_ms);
             self.seen_keys += 1;
         }
     }
@@ -147,10 +154,18 @@ impl Turn<'_> {
         if t.spec.internal {
             return Err(Refusal::TopicInternal { topic: name.clone() });
         }
+        if !t.spec.status.sends() {
+            return Err(Refusal::Disabled {
+                what: "topic",
+                name: name.as_str().to_owned(),
+                status: t.spec.status.word(),
+                why: "nothing can be sent to it",
+            });
+        }
         let key = message.dedup_key(t.spec.dedup.is_some_and(|dedup| dedup.content));
         self.check_keys(key.filter(|_| t.spec.dedup.is_some()))?;
         let later = self.is_later(message);
-        let again = self.core.published(topic, key, self.now.0);
+        let again = self.core.published(topic, key, self.now.0).is_some();
         let mut copies = Copies::default();
         if let Some(facts) = message.facts.as_deref()
             && !later
@@ -187,14 +202,14 @@ impl Turn<'_> {
     pub(super) fn publish(&mut self, publication: Publication, message: Outgoing) -> Receipt {
         let Publication { topic, key, mut copies } = publication;
         // Looked up once more: an earlier one of this command may have the same key.
-        if self.core.published(topic, key, self.now.0) {
-            return Receipt { seq: Seq(0), duplicate: true, copies: 0 };
+        if let Some(first) = self.core.published(topic, key, self.now.0) {
+            return Receipt { seq: Seq(0), duplicate: true, first_id: first.id, copies: 0 };
         }
         if self.is_later(&message) {
             let places = smallvec![self.place(topic, &message)];
             let copy = Copy { dedup: key, topic: Some(topic), ..Copy::default() };
             self.commit_sent(places, message, copy);
-            return Receipt { seq: Seq(self.last_seq(topic)), duplicate: false, copies: 1 };
+            return Receipt::new(Seq(self.last_seq(topic)), 1);
         }
         let session = message.session.clone();
         let seen = |queue: &QueueId| {
@@ -224,7 +239,7 @@ impl Turn<'_> {
             let pos = self.commit_sent(places, message, copy);
             body_at.get_or_insert(pos);
         }
-        Receipt { seq: Seq(0), duplicate: false, copies: count }
+        Receipt::new(Seq(0), count)
     }
 
     /// Places in dead-letter sets: a queue may have more than one misfit of a message.
@@ -262,7 +277,7 @@ impl Turn<'_> {
         let Copy { dedup, topic, body_at, way } = copy;
         let scheduled = self.is_later(&message);
         let size = message.size() as u32;
-        let Outgoing { session, head, body, priority, ttl_ms, .. } = message;
+        let Outgoing { session, head, body, priority, ttl_ms, known_as, .. } = message;
         // A queue without sessions needs none, but where it goes next may.
         let orders = |place: &Placed| {
             let q = self.core.queues.get(&place.queue);
@@ -285,6 +300,7 @@ impl Turn<'_> {
             priority,
             ttl_ms,
             dedup,
+            known_as: known_as.filter(|_| dedup.is_some()),
             topic,
             body_at,
             way,
@@ -333,6 +349,22 @@ impl Turn<'_> {
         why: Why,
         lazy: bool,
     ) {
+        self.commit_renamed((from_queue, from_seq), from, places, size, kept, why, lazy, None);
+    }
+
+    /// The same, under a new id.
+    #[allow(clippy::too_many_arguments)] // each is one fact of the event
+    pub(super) fn commit_renamed(
+        &mut self,
+        (from_queue, from_seq): (QueueId, u64),
+        from: Pos,
+        places: SmallVec<[Placed; 1]>,
+        size: u32,
+        kept: Kept,
+        why: Why,
+        lazy: bool,
+        message_id: Option<String>,
+    ) {
         let Kept { session, priority, ttl_ms, way } = kept;
         let moved = Moved {
             from_queue,
@@ -346,6 +378,7 @@ impl Turn<'_> {
             ttl_ms,
             way,
             key: None,
+            message_id,
             why,
             properties: Default::default(),
         };
@@ -428,7 +461,9 @@ impl Turn<'_> {
         for (queue, message) in copies.changed {
             let places = smallvec![now_in(self.core, queue)];
             // What was changed on its way is still on its way: else a circle through an action would have no end.
-            let (body_at, way) = (Some(from), kept.way.clone());
+            let forgets = cfg!(feature = "mutate-forget-way");
+            let way = if forgets { Way::default() } else { kept.way.clone() };
+            let body_at = Some(from);
             let copy = Copy { dedup: None, topic: Some(topic), body_at, way };
             self.commit_sent(places, message, copy);
         }

@@ -4,11 +4,12 @@ use malote_model::{Address, QueueName, Refusal, Seq, SessionId, Sessions, Timest
 
 use smallvec::{SmallVec, smallvec};
 
+use super::dedup::First;
 use super::queue::{Kept, Place, Queue};
 use super::route::Publication;
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::codec::Outgoing;
-use crate::command::{MoveWhy, Receipt, Reply};
+use crate::command::{MoveWhy, Moving, Receipt, Reply};
 use crate::event::{Event, Placed, QueueId, Removal, Why};
 
 /// Checked messages: where each goes, and what all of them need.
@@ -110,9 +111,12 @@ impl Turn<'_> {
                     let session = message.session.as_ref();
                     // Looked up once more: an earlier one of this command may have the same key.
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
-                    let duplicate = seen.is_some();
-                    let seq = seen.map_or_else(|| self.enter(id, message, key), Seq);
-                    Receipt { seq, duplicate, copies: u32::from(!duplicate) }
+                    match seen {
+                        None => Receipt::new(self.enter(id, message, key), 1),
+                        Some(First { seq, id: first_id }) => {
+                            Receipt { seq: Seq(seq), duplicate: true, first_id, copies: 0 }
+                        }
+                    }
                 }
             });
         }
@@ -133,6 +137,7 @@ impl Turn<'_> {
                 why: "send to the queue itself",
             });
         }
+        q.check_sends()?;
         self.check_size(q, message)?;
         self.check_session(name, &q.spec.sessions, message.session.as_ref())?;
         let key = q.spec.dedup.and_then(|dedup| message.dedup_key(dedup.content));
@@ -225,7 +230,7 @@ impl Turn<'_> {
     pub(super) fn move_messages(
         &mut self,
         from: &QueueName,
-        items: Vec<(Seq, QueueName)>,
+        items: Vec<Moving>,
         why: MoveWhy,
     ) -> Decided {
         let MoveWhy::Redrive = why;
@@ -238,26 +243,28 @@ impl Turn<'_> {
         let (from_id, source) = self.core.queue(from)?;
         let mut durable = source.durable();
         let mut targets = Vec::with_capacity(items.len());
-        for (seq, to) in &items {
-            if !source.index.contains(seq.0) || source.place(seq.0) != Place::Ready {
-                return Err(Refusal::MessageNotFound {
-                    queue: from.clone(),
-                    seq: *seq,
-                    what: "ready",
+        for Moving { seq, to, message_id } in items {
+            if message_id.as_ref().is_some_and(|id| id.len() > limits::MESSAGE_ID_BYTES_MAX) {
+                return Err(Refusal::OutOfRange {
+                    what: "message_id",
+                    rule: format!("at most {} bytes long", limits::MESSAGE_ID_BYTES_MAX),
                 });
             }
-            let (id, q) = self.core.queue(to)?;
+            if !source.index.contains(seq.0) || source.place(seq.0) != Place::Ready {
+                return Err(Refusal::MessageNotFound { queue: from.clone(), seq, what: "ready" });
+            }
+            let (id, q) = self.core.queue(&to)?;
             let session = self.session_of(from_id, seq.0);
-            self.check_session(to, &q.spec.sessions, session.as_ref())?;
+            self.check_session(&to, &q.spec.sessions, session.as_ref())?;
             durable |= q.durable();
-            targets.push((*seq, id, session));
+            targets.push((seq, id, session, message_id));
         }
         if targets.is_empty() {
             return Ok(Some((Reply::Count(0), Needs::Settled)));
         }
         self.begin(targets.len() * FRAME_ROOM)?;
         let mut count = 0;
-        for (Seq(from_seq), queue, session) in targets {
+        for (Seq(from_seq), queue, session, message_id) in targets {
             let source = &self.core.queues[&from_id];
             // Named twice: the second time it is gone.
             let (Some(from), Some((_, size))) = (source.pos(from_seq), source.index.get(from_seq))
@@ -268,7 +275,8 @@ impl Turn<'_> {
             let kept = Kept { session, priority, ..Kept::default() };
             let seq = self.core.queues[&queue].next_seq;
             let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];
-            self.commit_moved((from_id, from_seq), from, places, size, kept, Why::Redriven, false);
+            let (here, why) = ((from_id, from_seq), Why::Redriven);
+            self.commit_renamed(here, from, places, size, kept, why, false, message_id);
             count += 1;
         }
         Ok(Some((Reply::Count(count), Needs::of(durable))))
@@ -299,7 +307,7 @@ impl Turn<'_> {
             false,
         );
         // An operator's edit is meant: it counts as new, whatever it is known by.
-        let receipt = Receipt { seq: self.enter(id, message, key), duplicate: false, copies: 1 };
+        let receipt = Receipt::new(self.enter(id, message, key), 1);
         Ok(Some((Reply::Sent(vec![receipt]), Needs::of(durable || source_durable))))
     }
 }

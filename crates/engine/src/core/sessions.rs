@@ -39,10 +39,19 @@ pub(super) struct Rare {
     pub hold: u32,
     /// Consumers that the holder attached, first come, first served.
     pub consumers: Vec<ConsumerId>,
-    /// Where the state is stored, and its size.
-    pub state: Option<(Pos, u32)>,
+    pub state: Option<State>,
     /// Messages set aside or parked: they keep the session known.
     pub aside: u32,
+}
+
+/// The state of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    /// Where it is stored.
+    pub pos: Pos,
+    pub bytes: u32,
+    /// When it was set; 0 if its record did not say.
+    pub at: u64,
 }
 
 static NOTHING_RARE: Rare = Rare { hold: NONE, consumers: Vec::new(), state: None, aside: 0 };

@@ -12,7 +12,7 @@ use super::consume::check_lock;
 use super::leases::{Lease, Leased as Kind};
 use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
-use crate::command::{ConsumerId, Reply, StateChange};
+use crate::command::{Reply, StateChange};
 use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
 
 /// A way that is longer than this is none that anybody meant: its end is the own dead-letter set.
@@ -68,12 +68,7 @@ impl Turn<'_> {
     }
 
     /// Messages that cannot be read leave the way of the others. A dead letter is set aside: it has nowhere to go.
-    pub(super) fn damaged(
-        &mut self,
-        leases: Vec<(LeaseToken, String)>,
-        consumer: Option<ConsumerId>,
-        credit: u32,
-    ) -> Decided {
+    pub(super) fn damaged(&mut self, leases: Vec<(LeaseToken, String)>) -> Decided {
         for (token, mut text) in leases {
             text.truncate(text.floor_char_boundary(limits::DEAD_LETTER_TEXT_BYTES_MAX));
             if self.begin(FRAME_ROOM + text.len()).is_err() {
@@ -89,9 +84,6 @@ impl Turn<'_> {
                 }
             }
             self.end();
-        }
-        if let Some(consumer) = consumer {
-            self.credit(consumer, credit, false)?;
         }
         Ok(Some((Reply::Done, Needs::Settled)))
     }
@@ -357,6 +349,11 @@ impl Turn<'_> {
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
         let why = Why::Dead { reason, source: source.clone(), receives, failed, cause };
+        // What is left of the target's time to live, if that counts from before it died.
+        let ttl = target.spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
+        let ttl_ms = ttl
+            .zip(q.index.when(from_seq))
+            .map(|(ttl_ms, since)| since.saturating_add(ttl_ms).saturating_sub(self.now.0).max(1));
         let lazy = !(q.durable() || target.durable());
         let moved = Moved {
             from_queue,
@@ -367,9 +364,10 @@ impl Turn<'_> {
             session,
             size,
             priority: kept.map_or(q.index.priority(from_seq), |kept| kept.priority),
-            ttl_ms: None,
+            ttl_ms,
             way,
             key: new_key,
+            message_id: None,
             why,
             properties: changes.properties.clone(),
         };

@@ -2,6 +2,8 @@
 //!
 //! A snapshot is not trusted with memory: what it restores to is at most a small multiple of its own size.
 
+use std::io::Read;
+
 use hashbrown::HashMap;
 use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
 
@@ -9,25 +11,33 @@ use super::dedup::Seen;
 use super::index::Index;
 use super::leases::{Lease, Leased as Kind, Leases, NONE};
 use super::queue::{Kept, Place, Queue, Touched};
+use super::sessions::State;
 use super::topic::Topic;
 use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
-    Put, Reader, Truncated, decode_event, get_rule, get_spec, get_topic_spec, get_way, put_rule,
-    put_spec, put_topic_spec, put_way,
+    Put, Reader, Truncated, Window, decode_event, get_rule, get_spec, get_topic_spec, get_way,
+    put_rule, put_spec, put_topic_spec, put_way,
 };
 use crate::command::Totals;
 use crate::event::QueueId;
 use crate::journal::{Pos, Replay};
 
-const VERSION: u8 = 2;
+/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states.
+const VERSION: u8 = 3;
+const VERSION_LEAST: u8 = 2;
 
 /// Bytes that a session takes at least: nine numbers and an id.
-const SESSION_BYTES_MIN: usize = 10;
+const SESSION_BYTES_MIN: u64 = 10;
 
 impl Replay for Core {
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        let restored =
-            Self::read(&mut Reader::new(snapshot), self.hash_seed).map_err(|e| e.to_string())?;
+    fn restore(&mut self, mut snapshot: &[u8]) -> Result<(), String> {
+        let bytes = snapshot.len() as u64;
+        self.restore_from(&mut snapshot, bytes)
+    }
+
+    fn restore_from(&mut self, snapshot: &mut dyn Read, bytes: u64) -> Result<(), String> {
+        let mut window = Window::new(snapshot, bytes);
+        let restored = Self::read(&mut window, self.hash_seed).map_err(|e| e.to_string())?;
         *self = restored;
         Ok(())
     }
@@ -94,19 +104,20 @@ impl Replay for Core {
 }
 
 impl Core {
-    fn read(r: &mut Reader<'_>, hash_seed: u64) -> Result<Self, Truncated> {
-        if r.u8()? != VERSION {
+    fn read(r: &mut Window<'_>, hash_seed: u64) -> Result<Self, Truncated> {
+        let version = r.u8()?;
+        if !(VERSION_LEAST..=VERSION).contains(&version) {
             return Err(Truncated);
         }
+        let more = version == VERSION;
         let mut core = Self::new(hash_seed);
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
         core.next_queue = r.var32()?;
         let mut ranks = fixed();
         for _ in 0..r.count()? {
-            let id = r.queue()?;
-            let name = r.name()?;
-            let (q, here) = read_queue(r, name, hash_seed)?;
+            let (id, name) = (r.queue()?, r.item(|r| r.name())?);
+            let (q, here) = read_queue(r, name, hash_seed, more)?;
             core.names.insert(q.name.clone(), id);
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
@@ -114,10 +125,10 @@ impl Core {
         }
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let mut topic = read_topic(r, hash_seed)?;
-            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed)?;
+            let mut topic = read_topic(r, hash_seed, more)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, more)?;
             for _ in 0..r.count()? {
-                let (queue, rule) = (r.queue()?, get_rule(r)?);
+                let (queue, rule) = (r.queue()?, r.item(get_rule)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
                 q.bound_to.insert(id);
                 topic.router.insert(queue, rule);
@@ -128,7 +139,10 @@ impl Core {
         let mut leases = Leases::default();
         for slot in 0..r.count()? {
             let grant = r.var32()?;
-            let lease = if r.bool()? { Some(read_lease(r, slot as u32, grant)?) } else { None };
+            let lease = match r.bool()? {
+                true => Some(r.item(|r| read_lease(r, slot as u32, grant))?),
+                false => None,
+            };
             leases.push(grant, lease.map(|lease| with_rank(lease, &ranks)));
         }
         let free = (0..r.count()?).map(|_| r.var32()).collect::<Result<Vec<_>, _>>()?;
@@ -142,12 +156,14 @@ impl Core {
             core.under.insert(over, Under { from, users });
         }
         core.queues.values_mut().for_each(|q| {
-            let mut slots: Vec<_> = q
-                .sessions
-                .iter()
-                .flat_map(|s| s.iter())
-                .map(|(slot, s)| (s.line.first(), slot))
-                .collect();
+            let Some(sessions) = &q.sessions else { return };
+            let first = |slot: u32| sessions.at(slot).and_then(|s| s.line.first());
+            let slots = 0..sessions.slots();
+            // Mostly they stand in order: then millions of them need not be sorted, nor be listed.
+            if slots.clone().is_sorted_by_key(first) {
+                return slots.for_each(|slot| q.refresh_session(slot));
+            }
+            let mut slots: Vec<_> = slots.map(|slot| (first(slot), slot)).collect();
             slots.sort_unstable();
             slots.into_iter().for_each(|(_, slot)| q.refresh_session(slot));
         });
@@ -220,8 +236,11 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
         out.put_var(u64::from(s.out));
         out.put_var(u64::from(s.rare().hold));
         out.put_var(u64::from(s.rare().aside));
-        out.put_pos(s.rare().state.map_or(Pos::ZERO, |(pos, _)| pos));
-        out.put_var(s.rare().state.map_or(0, |(_, bytes)| u64::from(bytes)));
+        let none = State { pos: Pos::ZERO, bytes: 0, at: 0 };
+        let State { pos, bytes, at } = s.rare().state.unwrap_or(none);
+        out.put_pos(pos);
+        out.put_var(u64::from(bytes));
+        out.put_var(at);
         out.put_var(s.line.len() as u64);
         let mut last = 0;
         for seq in s.line.iter() {
@@ -252,24 +271,26 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Reader<'_>, hash_seed: u64) -> Result<Topic, Truncated> {
-    let (name, spec, created_at) = (r.topic()?, get_topic_spec(r)?, r.time()?);
+fn read_topic(r: &mut Window<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
+    let (name, spec) = (r.item(|r| r.topic())?, r.item(|r| get_topic_spec(r, more))?);
+    let created_at = r.item(|r| r.time())?;
     let mut topic = Topic::new(name, spec, created_at, hash_seed);
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
     if topic.seen.is_some() {
-        topic.seen = Some(Box::new(Seen::restore(r)?));
+        topic.seen = Some(Box::new(Seen::restore(r, more)?));
     }
     Ok(topic)
 }
 
 fn read_queue(
-    r: &mut Reader<'_>,
+    r: &mut Window<'_>,
     name: QueueName,
     hash_seed: u64,
+    more: bool,
 ) -> Result<(Queue, Ranks), Truncated> {
-    let spec = get_spec(r)?;
-    let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.time()?);
+    let spec = r.item(|r| get_spec(r, more))?;
+    let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.item(|r| r.time())?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
     q.owner = (owner != QueueId::default()).then_some(owner);
     q.paused = r.bool()?;
@@ -291,13 +312,17 @@ fn read_queue(
     for _ in 0..r.count()? {
         let (seq, session) = (r.var()?, r.session()?);
         let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
-        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: get_way(r)? });
+        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: r.item(get_way)? });
     }
     if q.seen.is_some() {
-        q.seen = Some(Box::new(Seen::restore(r)?));
+        let seen = Seen::restore(r, more)?;
+        q.seen = Some(Box::new(match cfg!(feature = "mutate-forget-keys") {
+            true => Seen::default(),
+            false => seen,
+        }));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, read_touched(r)?);
+        let (seq, touched) = (r.var()?, r.item(|r| read_touched(r, more))?);
         if q.index.contains(seq) {
             q.recount(seq, None, Some(touched.place));
             q.touched.insert(seq, touched);
@@ -305,7 +330,7 @@ fn read_queue(
     }
     q.restore_order();
     let count = r.count()?;
-    if count > r.rest().len() / SESSION_BYTES_MIN {
+    if count as u64 > r.rest() / SESSION_BYTES_MIN {
         return Err(Truncated);
     }
     if let Some(sessions) = &mut q.sessions {
@@ -320,11 +345,12 @@ fn read_queue(
         ranks.0.push(slot);
         let id: SessionId = r.session()?.ok_or(Truncated)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
-        let (state_at, state_bytes) = (r.pos()?, r.var32()?);
+        let (pos, bytes) = (r.pos()?, r.var32()?);
+        let at = if more { r.var()? } else { 0 };
         let sessions = q.sessions.as_mut().ok_or(Truncated)?;
         let s = sessions.add_last(&id).ok_or(Truncated)?;
         (s.cursor, s.out) = (cursor, out);
-        let state = (state_at != Pos::ZERO).then_some((state_at, state_bytes));
+        let state = (pos != Pos::ZERO).then_some(State { pos, bytes, at });
         if hold != NONE || aside > 0 || state.is_some() {
             let rare = s.rare_mut();
             (rare.hold, rare.aside, rare.state) = (hold, aside, state);
@@ -355,9 +381,10 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
         out.put_var(u64::from(n));
     }
     out.put_var(t.due);
+    out.put_var(t.first);
 }
 
-fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
+fn read_touched(r: &mut Reader<'_>, more: bool) -> Result<Touched, Truncated> {
     let (place, slot) = (r.u8()?, r.var32()?);
     let place = match place {
         0 => Place::Ready,
@@ -370,7 +397,8 @@ fn read_touched(r: &mut Reader<'_>) -> Result<Touched, Truncated> {
     };
     let (receives, failed, released, lost) = (r.var32()?, r.var32()?, r.var32()?, r.var32()?);
     let (session, due) = (r.var32()?, r.var()?);
-    Ok(Touched { place, receives, failed, released, lost, due, session, timer: None })
+    let first = if more { r.var()? } else { 0 };
+    Ok(Touched { place, receives, failed, released, lost, first, due, session, timer: None })
 }
 
 fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {

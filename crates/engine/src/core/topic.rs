@@ -58,6 +58,15 @@ impl Core {
         self.queues.insert(id, Box::new(inbox));
     }
 
+    pub(super) fn topic_updated(&mut self, id: QueueId, spec: &TopicSpec) {
+        let Some(topic) = self.topics.get_mut(&id) else { return };
+        if topic.spec.dedup.is_some() != spec.dedup.is_some() {
+            self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+            topic.seen = spec.dedup.map(|_| Box::default());
+        }
+        topic.spec = spec.clone();
+    }
+
     pub(super) fn put_topic(&mut self, id: QueueId, topic: Topic) {
         self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
         self.rules += topic.router.len();
@@ -147,6 +156,19 @@ impl Turn<'_> {
         self.begin(FRAME_ROOM)?;
         self.commit(Event::TopicDeclared { topic, name, spec, at: self.now }, false);
         Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+    }
+
+    /// Other properties, but for the kind: its rules may not fit another.
+    pub(super) fn update_topic(&mut self, name: TopicName, spec: Box<TopicSpec>) -> Decided {
+        let (topic, t) = self.core.topic(&name)?;
+        if t.spec.kind != spec.kind {
+            let (is, asked) = (t.spec.kind.word().to_owned(), spec.kind.word().to_owned());
+            return Err(Refusal::TopicDiffers { topic: name, field: "kind", is, asked });
+        }
+        spec.check()?;
+        self.begin(FRAME_ROOM)?;
+        self.commit(Event::TopicUpdated { topic, spec }, false);
+        Ok(Some((Reply::Done, Needs::Durable)))
     }
 
     /// A topic's labels are those of its inbox, which is a queue and has some.

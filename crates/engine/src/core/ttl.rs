@@ -6,6 +6,7 @@
 use malote_model::{DeadReason, OnExpiry, Overflow, SessionId};
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::dedup::First;
 use super::queue::Place;
 use super::{Core, FRAME_ROOM, Timer, Turn};
 use crate::event::{Event, QueueId, Removal};
@@ -36,24 +37,24 @@ impl Core {
         id: QueueId,
         key: u128,
         session: Option<&SessionId>,
-        seq: u64,
+        first: First,
         at: u64,
     ) {
         let Some(q) = self.queues.get_mut(&id) else { return };
         let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) else { return };
         self.seen_keys -= seen.forget(at, dedup.window_ms);
         let key = scoped(key, session.filter(|_| dedup.per_session));
-        self.seen_keys += usize::from(seen.insert(key, seq, at, dedup.window_ms));
+        self.seen_keys += usize::from(seen.insert(key, first, at, dedup.window_ms));
     }
 
-    /// The sequence under which a queue has seen a key within its window.
+    /// What a queue has seen a key with within its window.
     pub(super) fn seen(
         &self,
         id: QueueId,
         key: u128,
         session: Option<&SessionId>,
         now: u64,
-    ) -> Option<u64> {
+    ) -> Option<First> {
         let q = self.queues.get(&id)?;
         let dedup = q.spec.dedup?;
         let key = scoped(key, session.filter(|_| dedup.per_session));

@@ -241,8 +241,9 @@ impl Appender {
         let last = self.frames.len() - 1;
         let mut stop = self.buf.len();
         for (index, &(at, kind)) in self.frames.iter().enumerate().rev() {
-            let flags =
-                if index < last { FLAG_MORE } else { 0 } | if index > 0 { FLAG_CONT } else { 0 };
+            let alone = cfg!(feature = "mutate-torn-groups");
+            let (more, cont) = (index < last && !alone, index > 0 && !alone);
+            let flags = if more { FLAG_MORE } else { 0 } | if cont { FLAG_CONT } else { 0 };
             let pos = Pos::new(generation, self.base + at);
             frame::seal_frame(&mut self.buf[at as usize..stop], pos, salt, kind, flags);
             stop = at as usize;

@@ -123,9 +123,10 @@ impl Snapshotter {
         }
     }
 
-    /// Gives up spare files beyond those that are kept ready. Tells how many.
+    /// Gives up spare files beyond those that are kept ready and, while much is written, those that will be used
+    /// before others are free again. Tells how many.
     pub fn trim(&self, busy: bool) -> std::io::Result<usize> {
-        let cycle = self.options.snapshot_after_bytes / self.options.segment_bytes;
-        self.pool.trim(self.options.spares + if busy { cycle as usize } else { 0 })
+        // What is free after a snapshot was begun before the last one: two rounds are on their way.
+        self.pool.trim(self.options.spares + if busy { 2 * self.pace } else { 0 })
     }
 }

@@ -31,6 +31,8 @@ mod survey;
 mod verify;
 mod writer;
 
+use std::io::Read;
+
 pub use appender::{AppendError, Appender, Chunk, Chunks, FrameRef, GroupPlace};
 pub use backup::{Backup, Backups};
 pub use frame::{
@@ -55,6 +57,12 @@ pub trait Replay {
     /// Replaces all state by what [`Replay::save`] once wrote. After an error the state must be
     /// that of an empty core: the journal may be replayed from its beginning instead.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String>;
+    /// The same of a snapshot with this many bytes, which may be too many to be held at once.
+    fn restore_from(&mut self, snapshot: &mut dyn Read, bytes: u64) -> Result<(), String> {
+        let mut all = Vec::new();
+        snapshot.take(bytes).read_to_end(&mut all).map_err(|error| error.to_string())?;
+        self.restore(&all)
+    }
     /// Takes in one frame. Called in order, for whole groups only.
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]);
     /// Writes all state.
@@ -99,8 +107,10 @@ impl Default for Options {
             spares_reserved: 2,
             free_bytes_min: 64 << 20,
             salt: 0,
-            snapshot_after_bytes: 256 << 20,
-            snapshot_after_ratio: 4,
+            // A replay of the journal costs the same however often it is interrupted: a small state is saved often,
+            // so that segments are used again early, and a large one seldom enough to take a tenth of what is written.
+            snapshot_after_bytes: 16 << 20,
+            snapshot_after_ratio: 10,
             compact_floor_bytes: 256 << 20,
             scrub_bytes_per_s: 4 << 20,
         }

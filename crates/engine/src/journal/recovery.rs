@@ -133,6 +133,7 @@ pub fn recover(
         known_damage: replayed.damaged,
         live: Arc::new(Mutex::new(Live::of(core))),
         relocated: false,
+        pace: 0,
     };
     // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
     snapshotter.recycle();

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::report::Damage;
-use super::scan::{Ahead, Found, Scanner};
+use super::scan::{Ahead, Found, Scanner, walk};
 use super::segment::Segment;
 use super::{HEADER_BYTES, OpenError, Pos, Replay};
 
@@ -84,10 +84,23 @@ struct Run<'a> {
 impl Run<'_> {
     /// Reads one segment; `false` if the journal ends in it.
     fn segment(&mut self, index: usize, from: u32) -> io::Result<bool> {
-        let segment = &self.chain[index];
+        let chain = self.chain;
+        let segment = &chain[index];
         let known_end = segment.end();
         let end = known_end.map_or(segment.file.limit(), Pos::offset);
         let mut bytes = std::mem::take(&mut self.bytes);
+        let from = walk(segment, from, end, &mut bytes, &mut |scan| self.apply(scan))?;
+        let reached = Pos::new(segment.generation, from);
+        let blank = from < end && segment.is_blank(from, end, &mut bytes)?;
+        if blank && reached >= self.out.durable {
+            self.look_ahead(index + 1)?;
+        }
+        // The usual ends. Anything else needs a look at all of the segment.
+        if from >= end || blank && reached >= self.out.durable {
+            self.out.cut = reached;
+            self.bytes = bytes;
+            return Ok(from >= end);
+        }
         segment.read_all(end, &mut bytes)?;
         let mut scan = Scanner::new(&bytes, segment, from, end);
         let whole = loop {

@@ -2,10 +2,13 @@
 //! finds the way back after damage; what a broken group means (torn tail or
 //! damage) is for the caller to say, who knows what was durable.
 
+use std::io;
 use std::ops::Range;
 
 use super::Pos;
-use super::frame::{FLAG_CONT, FLAG_MORE, KIND_MARK, decode_frame, find_frame, mark_of};
+use super::frame::{
+    FLAG_CONT, FLAG_MORE, FrameError, KIND_MARK, decode_frame, find_frame, mark_of,
+};
 use super::segment::Segment;
 
 /// A frame of the current group.
@@ -28,6 +31,8 @@ pub(super) enum Found {
 /// A position in one segment's bytes.
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
+    /// Where `bytes` begins in the segment.
+    base: usize,
     generation: u64,
     salt: u32,
     at: usize,
@@ -42,8 +47,20 @@ impl<'a> Scanner<'a> {
     /// Scans from offset `at` to `end`; `bytes` is the segment from its first byte.
     pub(super) fn new(bytes: &'a [u8], segment: &Segment, at: u32, end: u32) -> Self {
         let (generation, salt) = (segment.generation, segment.salt);
-        let (at, end) = (at as usize, end as usize);
-        Scanner { bytes, generation, salt, at, end, group: Vec::new(), bad: 0, mark: None }
+        let (base, at, end) = (0, at as usize, end as usize);
+        Scanner { bytes, base, generation, salt, at, end, group: Vec::new(), bad: 0, mark: None }
+    }
+
+    /// Scans a piece of a segment that begins at `at`, for whole groups only.
+    fn of_piece(bytes: &'a [u8], segment: &Segment, at: u32) -> Self {
+        let end = at + bytes.len() as u32;
+        Scanner { base: at as usize, ..Self::new(bytes, segment, at, end) }
+    }
+
+    /// After [`Found::Broken`] in a piece: whether only the end of the piece is in the way.
+    fn is_cut(&self) -> bool {
+        let rest = self.bytes.get(self.bad - self.base..).unwrap_or(&[]);
+        decode_frame(rest, self.pos_of(self.bad), self.salt) == Err(FrameError::Short)
     }
 
     /// Where the next group starts.
@@ -73,8 +90,8 @@ impl<'a> Scanner<'a> {
         }
         let mut at = self.at;
         loop {
-            let stop = self.end.min(self.bytes.len());
-            let rest = self.bytes.get(at..stop).unwrap_or(&[]);
+            let stop = (self.end - self.base).min(self.bytes.len());
+            let rest = self.bytes.get(at - self.base..stop).unwrap_or(&[]);
             let frame = match decode_frame(rest, self.pos_of(at), self.salt) {
                 // A group that lost its first or its last frames is as broken as a bad checksum.
                 Ok(frame) if (frame.flags & FLAG_CONT != 0) == (at != self.at) => frame,
@@ -83,7 +100,8 @@ impl<'a> Scanner<'a> {
                     return Found::Broken;
                 }
             };
-            let body = at + frame.len_bytes() - frame.body.len()..at + frame.len_bytes();
+            let end = at - self.base + frame.len_bytes();
+            let body = end - frame.body.len()..end;
             if frame.kind == KIND_MARK {
                 self.mark = mark_of(&frame);
             } else {
@@ -122,6 +140,43 @@ impl<'a> Scanner<'a> {
         self.at = self.end;
         false
     }
+}
+
+/// Read at once by [`walk`], unless a group is longer.
+const PIECE_BYTES: u32 = 1 << 20;
+
+/// Hands over the whole groups of a segment from `from` on, which is read piece by piece: memory is needed for a piece
+/// and not for the segment. Tells where it stopped: at `end`, or at a group that is not whole.
+pub(super) fn walk(
+    segment: &Segment,
+    from: u32,
+    end: u32,
+    piece: &mut Vec<u8>,
+    take: &mut dyn FnMut(&Scanner<'_>),
+) -> io::Result<u32> {
+    let (mut at, mut bytes) = (from, PIECE_BYTES);
+    while at < end {
+        segment.read_some(at, bytes.min(end - at), piece)?;
+        let mut scan = Scanner::of_piece(piece, segment, at);
+        let cut = loop {
+            match scan.next() {
+                Found::Group => take(&scan),
+                Found::End => break true,
+                Found::Broken => break scan.is_cut(),
+            }
+        };
+        let reached = scan.pos().offset();
+        if !cut || reached == at && piece.len() as u32 == end - at {
+            return Ok(reached);
+        }
+        // Not even one group fits: more at once.
+        bytes = if reached == at { bytes.saturating_mul(2) } else { PIECE_BYTES };
+        if reached == at && (piece.len() as u32) < bytes / 2 {
+            return Ok(reached); // the file is shorter than it should be
+        }
+        at = reached;
+    }
+    Ok(at)
 }
 
 /// What intact frames lie ahead, wherever they are.

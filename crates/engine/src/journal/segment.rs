@@ -16,6 +16,9 @@ use super::reading::{Patience, Reading};
 use super::{Header, Pos, SEGMENT_BYTES_MAX};
 use crate::disk::{Disk, DiskFile};
 
+/// Read at once when a segment is looked through for anything at all.
+const BLANK_BYTES: u32 = 1 << 20;
+
 /// A segment file, whatever it holds.
 pub(super) struct SegmentFile {
     pub(super) file: Arc<dyn DiskFile>,
@@ -105,6 +108,26 @@ impl Segment {
 
     pub(super) fn is_quarantined(&self) -> bool {
         self.quarantined.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes from `at` on, fewer if the file is shorter.
+    pub(super) fn read_some(&self, at: u32, bytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
+        buf.resize(bytes as usize, 0);
+        let got = self.file.file.read_at(buf, at.into())?;
+        buf.truncate(got);
+        Ok(())
+    }
+
+    /// Whether nothing was ever written in `at..end`.
+    pub(super) fn is_blank(&self, mut at: u32, end: u32, buf: &mut Vec<u8>) -> io::Result<bool> {
+        while at < end {
+            self.read_some(at, BLANK_BYTES.min(end - at), buf)?;
+            if buf.is_empty() || buf.iter().any(|&byte| byte != 0) {
+                return Ok(buf.is_empty());
+            }
+            at += buf.len() as u32;
+        }
+        Ok(true)
     }
 
     /// The bytes from the start of the file to `end`, fewer if the file is shorter.

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 
 use super::compact::Live;
 use super::report::Damage;
-use super::scan::{Found, Scanner};
+use super::scan::{Found, Scanner, walk};
 use super::segment::{Segment, Segments};
 use super::{HEADER_BYTES, Marks, Options, Pool, Pos, Replay};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 
 const MAGIC: &[u8; 8] = b"maloteS1";
 const VERSION: u32 = 1;
@@ -43,23 +43,28 @@ pub struct Snapshot<'a> {
 
 /// Reads a snapshot file's bytes. The message says what is wrong with them.
 pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
-    let body_at = bytes.get(..PREFIX_BYTES).ok_or("it is too short")?;
-    let u64_at = |at: usize| body_at[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
-    if &body_at[..8] != MAGIC {
+    let prefix = bytes.get(..PREFIX_BYTES).ok_or("it is too short")?;
+    let (covered, body_bytes) = decode_prefix(prefix, bytes.len() as u64)?;
+    let (content, crc) = bytes.split_at(PREFIX_BYTES + body_bytes as usize);
+    if crc != crc32c::crc32c(content).to_le_bytes() {
+        return Err("the checksum does not hold");
+    }
+    Ok(Snapshot { covered, body: &content[PREFIX_BYTES..] })
+}
+
+/// What the first bytes of a snapshot file of this length say: what it covers, and the length of its body.
+fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<(Pos, u64), &'static str> {
+    let u64_at = |at: usize| prefix[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
+    if &prefix[..8] != MAGIC {
         return Err("it is not a snapshot");
     }
     if u64_at(8) as u32 != VERSION {
         return Err("it has another format version");
     }
-    let covered_bytes = bytes.len().checked_sub(4).ok_or("it is too short")?;
-    if u64_at(24).checked_add(PREFIX_BYTES as u64) != Some(covered_bytes as u64) {
+    if u64_at(24).checked_add(PREFIX_BYTES as u64 + 4) != Some(file_bytes) {
         return Err("its length is not what it says");
     }
-    let (content, crc) = bytes.split_at(covered_bytes);
-    if crc != crc32c::crc32c(content).to_le_bytes() {
-        return Err("the checksum does not hold");
-    }
-    Ok(Snapshot { covered: Pos::from_u64(u64_at(16)), body: &content[PREFIX_BYTES..] })
+    Ok((Pos::from_u64(u64_at(16)), u64_at(24)))
 }
 
 /// Bytes around the body.
@@ -99,13 +104,58 @@ pub(super) fn list(disk: &dyn Disk) -> io::Result<Vec<(Pos, String)>> {
     Ok(found)
 }
 
-/// The bytes of a snapshot file.
-pub(super) fn load(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
-    let file = disk.open(name)?;
-    let mut bytes = vec![0; file.len()? as usize];
-    let got = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(got);
-    Ok(bytes)
+/// The body of a snapshot file, read from its beginning to its end.
+struct Body {
+    file: Arc<dyn DiskFile>,
+    at: u64,
+    end: u64,
+}
+
+impl io::Read for Body {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let bytes = (self.end - self.at).min(buf.len() as u64) as usize;
+        let got = self.file.read_at(&mut buf[..bytes], self.at)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl Body {
+    /// Opens a snapshot file that is whole: it is read once, piece by piece, for its checksum. Later it is read again
+    /// for what it holds: a snapshot may be larger than what memory has to spare.
+    fn open(disk: &dyn Disk, name: &str, covered: Pos) -> io::Result<Self> {
+        let broken = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
+        let file = disk.open(name)?;
+        let mut prefix = [0; PREFIX_BYTES];
+        let got = file.read_at(&mut prefix, 0)?;
+        if got < PREFIX_BYTES {
+            return Err(broken("it is too short"));
+        }
+        let (named, bytes) = decode_prefix(&prefix, file.len()?).map_err(broken)?;
+        if named != covered {
+            return Err(broken("its name is another's"));
+        }
+        let (mut crc, mut piece) = (crc32c::crc32c(&prefix), vec![0; PIECE_BYTES]);
+        let (mut at, end) = (PREFIX_BYTES as u64, PREFIX_BYTES as u64 + bytes);
+        while at < end {
+            let want = (end - at).min(PIECE_BYTES as u64) as usize;
+            let got = file.read_at(&mut piece[..want], at)?;
+            if got == 0 {
+                return Err(broken("it is too short"));
+            }
+            crc = crc32c::crc32c_append(crc, &piece[..got]);
+            at += got as u64;
+        }
+        let mut sum = [0; 4];
+        if file.read_at(&mut sum, end)? < 4 || sum != crc.to_le_bytes() {
+            return Err(broken("the checksum does not hold"));
+        }
+        Ok(Self { file, at: PREFIX_BYTES as u64, end })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.end - self.at
+    }
 }
 
 /// Snapshots that can be relied on.
@@ -122,14 +172,12 @@ pub(super) fn restore_newest(disk: &dyn Disk, core: &mut dyn Replay) -> io::Resu
     let mut kept = Kept::default();
     for (covered, name) in list(disk)? {
         // Unreadable is unreadable, whoever says so: the older snapshot may still do.
-        let bytes = load(disk, &name).unwrap_or_default();
-        let usable = decode_snapshot(&bytes).ok().filter(|snapshot| snapshot.covered == covered);
-        let restored = match usable {
-            Some(snapshot) if kept.covered.is_empty() => {
-                kept.body_bytes = snapshot.body.len() as u64;
-                core.restore(snapshot.body).is_ok()
+        let restored = match Body::open(disk, &name, covered) {
+            Ok(mut body) if kept.covered.is_empty() => {
+                kept.body_bytes = body.bytes();
+                core.restore_from(&mut body, kept.body_bytes).is_ok()
             }
-            other => other.is_some(),
+            other => other.is_ok(),
         };
         if restored {
             kept.covered.push(covered);
@@ -178,6 +226,8 @@ pub struct Snapshotter {
     pub(super) live: Arc<Mutex<Live>>,
     /// Something was copied that the last snapshot does not know.
     pub(super) relocated: bool,
+    /// Segments that were begun from one snapshot to the next, lately: so many are needed again.
+    pub(super) pace: usize,
 }
 
 impl Snapshotter {
@@ -188,10 +238,20 @@ impl Snapshotter {
         if !pending.is_empty() && (self.relocated || !self.pool.publish_allowed()) {
             return true;
         }
-        // A short segment in a large file counts as large: it is the disk that fills up.
-        let since: u64 = pending.iter().map(|(segment, _)| segment.file.len).sum();
+        let since: u64 = pending.iter().map(|(segment, end)| self.taken(segment, *end)).sum();
         let ratio = self.kept.body_bytes.saturating_mul(self.options.snapshot_after_ratio);
         since >= self.options.snapshot_after_bytes.max(ratio)
+    }
+
+    /// Bytes that a segment takes behind the last snapshot. A short one in a large file counts as large when it is
+    /// sealed: it is the disk that fills up.
+    fn taken(&self, segment: &Segment, end: Pos) -> u64 {
+        let covered = self.covered();
+        match segment.generation == covered.generation() {
+            true => u64::from(end.offset() - covered.offset()),
+            false if segment.end().is_some() => segment.file.len,
+            false => u64::from(end.offset()),
+        }
     }
 
     /// Whether anything is durable that the last snapshot does not know.
@@ -225,13 +285,16 @@ impl Snapshotter {
     /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty
     /// core; afterwards it tells what stands in [`Snapshotter::victims`], and is of no other use.
     pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
-        if self.pending(self.covered()).is_empty() {
+        let pending = self.pending(self.covered()).len();
+        if pending == 0 {
             return Ok(None);
         }
         let base = restore_newest(&*self.disk, fresh)?;
         self.kept.covered = base.covered;
         let covered = self.replay(fresh)?;
-        let mut body = Vec::new();
+        // A little more than last time: doubling a large buffer would take as much again.
+        let like_last = self.kept.body_bytes + self.kept.body_bytes / 8;
+        let mut body = Vec::with_capacity(like_last as usize);
         fresh.save(&mut body);
         self.write(covered, &body)?;
         // After a failed directory sync the same snapshot is made once more; it still counts once.
@@ -243,20 +306,30 @@ impl Snapshotter {
         self.remove_old()?;
         self.relocated = false;
         *self.live.lock() = Live::of(fresh);
+        // Slowly down: a pause between two bursts is not the end of them.
+        self.pace = (pending - 1).max(self.pace / 2);
         let recycled = self.recycle();
         Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
     }
 
     fn replay(&self, fresh: &mut dyn Replay) -> Result<Pos, SnapshotError> {
         let mut covered = self.covered();
-        let mut bytes = Vec::new();
+        let (mut piece, mut bytes) = (Vec::new(), Vec::new());
         for (segment, end) in self.pending(covered) {
             let same = segment.generation == covered.generation();
             if !same && segment.previous_end != covered {
                 return Err(SnapshotError::NoBase);
             }
-            segment.read_all(end.offset(), &mut bytes)?;
             let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
+            let from = walk(&segment, from, end.offset(), &mut piece, &mut |scan| {
+                scan.group().for_each(|(pos, kind, body)| fresh.apply(pos, kind, body));
+            })?;
+            covered = end;
+            if from == end.offset() {
+                continue;
+            }
+            // Something is broken: what to do about it needs a look at all of the segment.
+            segment.read_all(end.offset(), &mut bytes)?;
             let mut scan = Scanner::new(&bytes, &segment, from, end.offset());
             loop {
                 match scan.next() {
@@ -277,7 +350,6 @@ impl Snapshotter {
                     }
                 }
             }
-            covered = end;
         }
         Ok(covered)
     }

@@ -94,6 +94,10 @@ impl Link {
                 Outbound::Deliver(engine_id, deliveries) => {
                     self.deliver(engine_id, deliveries).await
                 }
+                // They went to the dead letters, and others may come in their stead.
+                Outbound::Damaged(engine_id, count) => {
+                    let _ = self.connection.credit(engine_id, count, false).await;
+                }
                 Outbound::Ended(engine_id, refusal) => {
                     let _attached = self.attaching.lock().await;
                     let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };

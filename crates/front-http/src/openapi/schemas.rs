@@ -88,6 +88,8 @@ fn queues() -> Value {
         "message_bytes_max": {"type": "integer", "minimum": 1},
         "backlog_warning": whole(),
         "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "description": "null: messages do not expire"},
+        "dead_letters_keep_age": {"type": "boolean", "description": "dead letters live from when they came into this queue"},
+        "status": words(&["active", "send_disabled", "receive_disabled", "disabled"]),
         "on_expiry": words(&["drop", "dead_letter"]),
         "priority_max": {"type": "integer", "minimum": 0, "maximum": 255, "description": "0: no priorities"},
         "dedup": dedup(),

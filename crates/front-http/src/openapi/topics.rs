@@ -48,6 +48,12 @@ pub(super) fn describe(name: &str) -> Option<Operation> {
             Json("TopicSpec"),
             made("Topic"),
         ),
+        "update_topic" => op(
+            "topics",
+            "Change only what is given; the kind is fixed",
+            Json("TopicSpec"),
+            ok("Topic"),
+        ),
         "get_topic" => op("topics", "What a topic is and does", None, ok("Topic")),
         "delete_topic" => op(
             "topics",
@@ -158,6 +164,7 @@ pub(super) fn schemas(dedup: Value) -> Value {
         "auto_delete": {"type": "boolean", "description": "gone with its last rule"},
         "internal": {"type": "boolean", "description": "takes messages from other topics and queues only"},
         "dedup": dedup,
+        "status": words(&["active", "send_disabled", "receive_disabled", "disabled"]),
     });
     let sql = || {
         json!({"oneOf": [text(), object(&["text"], json!({
@@ -203,7 +210,7 @@ pub(super) fn schemas(dedup: Value) -> Value {
             &["name", "created_at", "spec", "queues", "rules", "scheduled", "waiting", "totals"],
             json!({
                 "name": text(), "created_at": whole(),
-                "spec": object(&["kind", "auto_delete", "internal", "dedup"], spec),
+                "spec": object(&["kind", "auto_delete", "internal", "dedup", "status"], spec),
                 "queues": whole(), "rules": whole(), "scheduled": whole(), "waiting": whole(),
                 "totals": object(&["copies"], json!({"copies": whole()})),
             }),

@@ -4,7 +4,7 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use malote_model::{Action, Seq, limits};
+use malote_model::{Action, Seq, TopicSpec, limits};
 
 use crate::Api;
 use crate::extract::{Caller, Json, Query, Topic};
@@ -44,13 +44,26 @@ pub async fn declare(
     Json(spec): Json<TopicSpecIn>,
 ) -> Result<Response, Problem> {
     api.allow_topic(&caller, Action::Manage, &topic)?;
-    let created = api.engine.declare_topic(topic.clone(), spec.into()).await?;
+    let created = api.engine.declare_topic(topic.clone(), spec.over(TopicSpec::default())).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     if created {
         tracing::info!(%topic, front = "http", "topic created");
     }
     let facts = api.engine.topic(topic).await?;
     Ok((status, Answer(TopicOut::from(facts))).into_response())
+}
+
+/// Changes only what is given; the kind is fixed.
+pub async fn update(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    Topic(topic): Topic,
+    Json(spec): Json<TopicSpecIn>,
+) -> Result<Answer<TopicOut>, Problem> {
+    api.allow_topic(&caller, Action::Manage, &topic)?;
+    let before = api.engine.topic(topic.clone()).await?.spec;
+    api.engine.update_topic(topic.clone(), spec.over(before)).await?;
+    Ok(Answer(api.engine.topic(topic).await?.into()))
 }
 
 /// What the topic is and does.

@@ -430,7 +430,7 @@ impl Received {
 
     /// A message granted to a receiver.
     pub fn delivered(delivery: Delivery, encoding: Encoding) -> Self {
-        let Delivery { seq, lease, until, receives, failed, stored } = delivery;
+        let Delivery { seq, lease, until, receives, failed, stored, .. } = delivery;
         Self {
             seq: seq.0,
             lease: lease.map(|lease| lease.to_string()),
@@ -443,7 +443,7 @@ impl Received {
 
     /// A message looked at.
     pub fn seen(seen: Seen) -> Self {
-        let Seen { seq, state, receives, failed, due, stored } = seen;
+        let Seen { seq, state, receives, failed, due, stored, .. } = seen;
         let message = match stored {
             Ok(stored) => Self::of(stored, Encoding::Json),
             Err(Unreadable { text, dead, .. }) => Self {
@@ -533,6 +533,7 @@ mod tests {
             enqueued_at: Timestamp(5),
             sent_at: Timestamp(5),
             dead: None,
+            first_seq: None,
             deaths: Vec::new(),
             depth: 1,
         };
@@ -542,6 +543,7 @@ mod tests {
             until: Timestamp(0),
             receives: 1,
             failed: 0,
+            first_at: None,
             stored,
         };
         for encoding in [Encoding::Json, Encoding::MessagePack] {
@@ -590,7 +592,8 @@ mod tests {
             Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
         let (seq, state, due, stored) =
             (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
-        let seen = Seen { seq, state, receives: 1, failed: 0, due, stored };
+        let (receives, failed, first_at) = (1, 0, None);
+        let seen = Seen { seq, state, receives, failed, first_at, due, stored };
         let json = serde_json::to_value(Received::seen(seen)).unwrap();
         assert_eq!((&json["seq"], &json["damaged"]), (&7.into(), &true.into()));
         assert_eq!(json["problem"], "in 00000001.log");

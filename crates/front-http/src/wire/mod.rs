@@ -65,7 +65,7 @@ pub fn try_every_request(bytes: &[u8]) {
         }
     }
     if let Some(spec) = read::<topic::TopicSpecIn>(bytes) {
-        let _ = malote_model::TopicSpec::from(spec).check();
+        let _ = spec.over(malote_model::TopicSpec::default()).check();
     }
     if let Some(work) = read::<transaction::TransactionIn>(bytes) {
         work.send.into_iter().for_each(|message| drop(message.into_message()));

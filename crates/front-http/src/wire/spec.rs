@@ -2,7 +2,7 @@
 
 use malote_model::{
     Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueName, QueueSpec,
-    RetryOrder, SessionId, Sessions, TopicName,
+    RetryOrder, SessionId, Sessions, Status, TopicName,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -36,6 +36,8 @@ pub struct SpecIn {
     #[serde(default, deserialize_with = "present")]
     forward_to: Option<Option<ForwardIn>>,
     dead_letter: Option<DeadLetterIn>,
+    dead_letters_keep_age: Option<bool>,
+    status: Option<StatusWord>,
     durability: Option<DurabilityWord>,
     retry: Option<RetryWord>,
     delay_ms: Option<u64>,
@@ -44,7 +46,7 @@ pub struct SpecIn {
 }
 
 /// `null` is a value here: no limit.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(deserializer).map(Some)
@@ -55,6 +57,38 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 enum ExpiryWord {
     Drop,
     DeadLetter,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StatusWord {
+    #[default]
+    Active,
+    SendDisabled,
+    ReceiveDisabled,
+    Disabled,
+}
+
+impl From<StatusWord> for Status {
+    fn from(word: StatusWord) -> Self {
+        match word {
+            StatusWord::Active => Self::Active,
+            StatusWord::SendDisabled => Self::SendDisabled,
+            StatusWord::ReceiveDisabled => Self::ReceiveDisabled,
+            StatusWord::Disabled => Self::Disabled,
+        }
+    }
+}
+
+impl From<Status> for StatusWord {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Active => Self::Active,
+            Status::SendDisabled => Self::SendDisabled,
+            Status::ReceiveDisabled => Self::ReceiveDisabled,
+            Status::Disabled => Self::Disabled,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -215,6 +249,9 @@ impl SpecIn {
                 OverflowWord::DeadLetterOldest => Overflow::DeadLetterOldest,
             };
         }
+        if let Some(word) = self.status {
+            base.status = word.into();
+        }
         if let Some(dedup) = self.dedup {
             base.dedup = dedup.map(Dedup::from);
         }
@@ -229,6 +266,7 @@ impl SpecIn {
             lock_ms,
             failed_max,
             receives_max,
+            dead_letters_keep_age,
             delay_ms,
             message_bytes_max,
             backlog_warning,
@@ -244,6 +282,7 @@ impl SpecIn {
         *lock_ms = self.lock_ms.unwrap_or(*lock_ms);
         *failed_max = self.failed_max.unwrap_or(*failed_max);
         *receives_max = self.receives_max.unwrap_or(*receives_max);
+        *dead_letters_keep_age = self.dead_letters_keep_age.unwrap_or(*dead_letters_keep_age);
         *delay_ms = self.delay_ms.unwrap_or(*delay_ms);
         *message_bytes_max = self.message_bytes_max.unwrap_or(*message_bytes_max);
         *backlog_warning = self.backlog_warning.unwrap_or(*backlog_warning);
@@ -259,6 +298,8 @@ pub struct SpecOut {
     failed_max: Option<u32>,
     receives_max: Option<u32>,
     dead_letter: DeadLetterIn,
+    dead_letters_keep_age: bool,
+    status: StatusWord,
     durability: DurabilityWord,
     retry: RetryWord,
     delay_ms: u64,
@@ -300,6 +341,8 @@ impl From<QueueSpec> for SpecOut {
                     DeadLetterIn::Topic(ToTopic { topic: topic.as_str().to_owned(), key })
                 }
             },
+            dead_letters_keep_age: spec.dead_letters_keep_age,
+            status: spec.status.into(),
             forward_to: spec.forward_to.map(|to| match to {
                 Address::Queue(name) => {
                     ForwardIn::Queue(ToQueue { queue: name.as_str().to_owned() })
@@ -367,6 +410,9 @@ mod tests {
             r#"{"priority_max":9,"overflow":"dead_letter_oldest"}"#,
             "{}",
             r#"{"dead_letter":"drop"}"#,
+            r#"{"dead_letters_keep_age":true,"status":"send_disabled"}"#,
+            r#"{"status":"receive_disabled"}"#,
+            r#"{"status":"disabled"}"#,
         ] {
             let first = spec(asked);
             let shown = serde_json::to_string(&SpecOut::from(first.clone())).unwrap();
@@ -381,6 +427,7 @@ mod tests {
             (r#"{"dead_letter":{"que":"x"}}"#, "\"own\", \"drop\""),
             (r#"{"durability":"async"}"#, "`fsync` or `relaxed`"),
             (r#"{"overflow":"drop"}"#, "`drop_oldest`"),
+            (r#"{"status":"off"}"#, "`send_disabled`"),
             (r#"{"dedup":5}"#, "DedupIn"),
             (r#"{"lock":1}"#, "unknown field `lock`"),
             (r#"{"lock_ms":-1}"#, "-1"),

@@ -8,24 +8,25 @@ use super::message::Received;
 use super::queue::QueueOut;
 use super::receive::range;
 use super::rule::{RuleIn, RuleOut};
-use super::spec::{DedupIn, SpecIn};
+use super::spec::{DedupIn, SpecIn, StatusWord, present};
 use crate::limits::{PAGE_DEFAULT, PAGE_MAX};
 use crate::problem::{Code, Problem};
 
-/// A specification as written: what is absent is the default.
+/// A specification as written: what is absent stays as it is, or is the default.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub struct TopicSpecIn {
-    kind: KindWord,
-    auto_delete: bool,
-    internal: bool,
-    dedup: Option<DedupIn>,
+    kind: Option<KindWord>,
+    auto_delete: Option<bool>,
+    internal: Option<bool>,
+    #[serde(default, deserialize_with = "present")]
+    dedup: Option<Option<DedupIn>>,
+    status: Option<StatusWord>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum KindWord {
-    #[default]
     Filter,
     Direct,
     Fanout,
@@ -33,17 +34,24 @@ enum KindWord {
     Headers,
 }
 
-impl From<TopicSpecIn> for TopicSpec {
-    fn from(asked: TopicSpecIn) -> Self {
-        let TopicSpecIn { kind, auto_delete, internal, dedup } = asked;
-        let kind = match kind {
+impl TopicSpecIn {
+    /// `base` with what was written laid over it.
+    pub fn over(self, base: TopicSpec) -> TopicSpec {
+        let TopicSpecIn { kind, auto_delete, internal, dedup, status } = self;
+        let kind = kind.map(|word| match word {
             KindWord::Filter => TopicKind::Filter,
             KindWord::Direct => TopicKind::Direct,
             KindWord::Fanout => TopicKind::Fanout,
             KindWord::Topic => TopicKind::Topic,
             KindWord::Headers => TopicKind::Headers,
-        };
-        Self { kind, auto_delete, internal, dedup: dedup.map(Dedup::from) }
+        });
+        TopicSpec {
+            kind: kind.unwrap_or(base.kind),
+            auto_delete: auto_delete.unwrap_or(base.auto_delete),
+            internal: internal.unwrap_or(base.internal),
+            dedup: dedup.map_or(base.dedup, |dedup| dedup.map(Dedup::from)),
+            status: status.map_or(base.status, Into::into),
+        }
     }
 }
 
@@ -54,11 +62,12 @@ struct TopicSpecOut {
     auto_delete: bool,
     internal: bool,
     dedup: Option<DedupIn>,
+    status: StatusWord,
 }
 
 impl From<TopicSpec> for TopicSpecOut {
     fn from(spec: TopicSpec) -> Self {
-        let TopicSpec { kind, auto_delete, internal, dedup } = spec;
+        let TopicSpec { kind, auto_delete, internal, dedup, status } = spec;
         let kind = match kind {
             TopicKind::Filter => KindWord::Filter,
             TopicKind::Direct => KindWord::Direct,
@@ -66,7 +75,8 @@ impl From<TopicSpec> for TopicSpecOut {
             TopicKind::Topic => KindWord::Topic,
             TopicKind::Headers => KindWord::Headers,
         };
-        Self { kind, auto_delete, internal, dedup: dedup.map(DedupIn::from) }
+        let (dedup, status) = (dedup.map(DedupIn::from), status.into());
+        Self { kind, auto_delete, internal, dedup, status }
     }
 }
 

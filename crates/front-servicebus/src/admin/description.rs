@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_model::{Dedup, OnExpiry, QueueSpec, Sessions, limits};
+use malote_model::{Dedup, OnExpiry, QueueSpec, Sessions, Status, limits};
 
 use super::error::{AdminError, Answer};
 use crate::entity;
@@ -45,6 +45,12 @@ pub(super) struct Given<'a> {
 impl<'a> Given<'a> {
     pub fn new(element: &'a Element, new: bool) -> Given<'a> {
         Given { element, new }
+    }
+
+    /// The refusal to change what an entity of this kind will always be.
+    pub fn fixed(&self, name: &str) -> AdminError {
+        let kind = self.element.name.strip_suffix("Description");
+        AdminError::fixed(kind.unwrap_or("entity"), name)
     }
 
     /// What is said; an empty element says nothing.
@@ -109,7 +115,7 @@ impl<'a> Given<'a> {
             && sessions != spec.sessions.required()
         {
             if !self.new {
-                return Err(AdminError::fixed("RequiresSession"));
+                return Err(self.fixed("RequiresSession"));
             }
             spec.sessions = Sessions::Dynamic;
         }
@@ -127,11 +133,17 @@ impl<'a> Given<'a> {
         if let Some(dead) = self.flag("DeadLetteringOnMessageExpiration")? {
             spec.on_expiry = if dead { OnExpiry::DeadLetter } else { OnExpiry::Drop };
         }
+        spec.status = self.status(spec.status)?;
         let idle = 300_000..=limits::DELAY_MS_MAX;
         if let Some(ms) = self.changed_span("AutoDeleteOnIdle", spec.idle_ms_max, idle)? {
             spec.idle_ms_max = ms;
         }
         Ok(())
+    }
+
+    /// What may be done with it from now on.
+    pub fn status(&self, is: Status) -> Answer<Status> {
+        Ok(self.parsed("Status", entity::STATUSES, entity::status_of)?.unwrap_or(is))
     }
 
     /// How long messages live from now on; longer than the engine counts is for ever.
@@ -152,7 +164,7 @@ impl<'a> Given<'a> {
         };
         let wanted = self.flag("RequiresDuplicateDetection")?.unwrap_or(is.is_some());
         if wanted != is.is_some() && !self.new {
-            return Err(AdminError::fixed("RequiresDuplicateDetection"));
+            return Err(self.fixed("RequiresDuplicateDetection"));
         }
         let plain = Dedup { window_ms, per_session: false, content: false };
         Ok(wanted.then(|| Dedup { window_ms, ..is.unwrap_or(plain) }))
@@ -174,15 +186,12 @@ impl<'a> Given<'a> {
                 "EnablePartitioning" if !self.new => {
                     let is = labels.get(&label(name)).map_or("false", String::as_str);
                     if !child.text.trim().eq_ignore_ascii_case(is) {
-                        return Err(AdminError::fixed(name));
+                        return Err(self.fixed(name));
                     }
                 }
                 "UserMetadata" if child.text.chars().count() > METADATA_CHARS_MAX => {
                     let must = format!("at most {METADATA_CHARS_MAX} characters");
                     return Err(AdminError::property(name, &child.text, &must));
-                }
-                "Status" if !STATUSES.contains(&child.text.trim()) => {
-                    return Err(AdminError::property(name, &child.text, &STATUSES.join(", ")));
                 }
                 name if name.len() > 64 => {
                     return Err(AdminError::bad(
@@ -196,8 +205,6 @@ impl<'a> Given<'a> {
         Ok(())
     }
 }
-
-const STATUSES: &[&str] = &["Active", "Disabled", "SendDisabled", "ReceiveDisabled"];
 
 /// The name under which a property is kept.
 pub(super) fn label(name: &str) -> String {

@@ -34,11 +34,15 @@ impl AdminError {
         AdminError::bad(format!("The value `{value}` of the property {name} must be {must}."))
     }
 
-    /// A property that stays what it was when the entity was made.
-    pub fn fixed(name: &str) -> AdminError {
-        AdminError::bad(format!(
-            "The property {name} of an entity cannot be changed: delete the entity and make it anew."
-        ))
+    /// A property that stays what it was when the entity of this kind was made, in the service's own words.
+    pub fn fixed(kind: &str, name: &str) -> AdminError {
+        let what = match name {
+            "EnablePartitioning" => format!("Partitioning cannot be changed for {kind}."),
+            _ => format!(
+                "The value for the {name} property of an existing {kind} cannot be changed."
+            ),
+        };
+        AdminError::bad(format!("{what} Delete the entity and make it anew."))
     }
 
     pub fn unauthorised(detail: impl Into<String>) -> AdminError {

@@ -9,8 +9,8 @@
 //! | queues, topics, subscriptions, rules, the namespace | a file each |
 //! | refusals | `error.rs` |
 //!
-//! `PUT` makes, with `If-Match` it changes; `GET` and `DELETE` are what they say. An entity that is not there is an
-//! empty feed to `GET`, as the service has it, and 404 to the others.
+//! `PUT` makes, with `If-Match` it changes; `GET` and `DELETE` are what they say. A queue or topic that is not there is
+//! an empty feed to `GET`, as the service has it; everything else that is not there is 404.
 
 mod atom;
 mod auth;
@@ -176,8 +176,8 @@ enum Found {
 
 impl Call<'_> {
     async fn get(&self, resource: Resource) -> Answer<Response> {
-        let found = match resource {
-            Resource::Namespace => return Ok(namespace::get(self)),
+        let entry = match resource {
+            Resource::Namespace => namespace::get(self),
             Resource::Queues => return queue::list(self).await,
             Resource::Topics => return topic::list(self).await,
             Resource::Subscriptions { topic } => return subscription::list(self, &topic).await,
@@ -187,9 +187,9 @@ impl Call<'_> {
             Resource::Entity(name) => {
                 self.check(Action::Manage, &name)?;
                 match self.find(&name).await? {
-                    None => None,
-                    Some(Found::Queue(facts)) => Some(queue::entry(self, &facts)),
-                    Some(Found::Topic(facts)) => Some(topic::entry(self, &facts).await?),
+                    None => return Ok(atom::nothing(&self.place, self.now())),
+                    Some(Found::Queue(facts)) => queue::entry(self, &facts),
+                    Some(Found::Topic(facts)) => topic::entry(self, &facts).await?,
                 }
             }
             Resource::Subscription { topic, name } => {
@@ -199,10 +199,7 @@ impl Call<'_> {
                 rule::get(self, &topic, &subscription, &name).await?
             }
         };
-        Ok(match found {
-            Some(entry) => entry.answer(&self.place, StatusCode::OK),
-            None => atom::nothing(&self.place, self.now()),
-        })
+        Ok(entry.answer(&self.place, StatusCode::OK))
     }
 
     async fn put(&self, resource: Resource, element: &Element) -> Answer<Response> {

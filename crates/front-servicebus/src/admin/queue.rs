@@ -22,6 +22,7 @@ const KNOWN: &[&str] = &[
     "DuplicateDetectionHistoryTimeWindow",
     "MaxDeliveryCount",
     "AutoDeleteOnIdle",
+    "Status",
     "ForwardTo",
     "ForwardDeadLetteredMessagesTo",
     "MaxMessageSizeInKilobytes",
@@ -119,7 +120,7 @@ pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     t.value("MessageCount", messages(facts));
     t.value("IsAnonymousAccessible", false);
     t.kept("AuthorizationRules", "");
-    t.kept("Status", "Active");
+    t.text("Status", entity::status_word(spec.status));
     tell_times(call, facts, &mut t);
     t.kept("SupportOrdering", "true");
     tell_counts(facts, &mut t);

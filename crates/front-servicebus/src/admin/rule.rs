@@ -25,7 +25,7 @@ fn named(name: &str, element: &Element) -> Answer<Rule> {
 async fn owner(call: &Call<'_>, topic: &str, name: &str) -> Answer<(TopicName, Box<QueueFacts>)> {
     let found = subscription::find(call, topic, name).await?;
     let found = found.and_then(|facts| Some((facts.name.subscription_of()?.0, facts)));
-    found.ok_or_else(|| AdminError::not_found(format_args!("{topic}/Subscriptions/{name}")))
+    found.ok_or_else(|| subscription::missing(topic, name))
 }
 
 /// Rules in order of their names, from the first, page by page until `each` has had enough.
@@ -67,15 +67,11 @@ async fn find(
     Ok(exact.or_else(|| alike.pop().filter(|_| alike.is_empty())))
 }
 
-pub(super) async fn get(
-    call: &Call<'_>,
-    topic: &str,
-    of: &str,
-    name: &str,
-) -> Answer<Option<Entry>> {
+pub(super) async fn get(call: &Call<'_>, topic: &str, of: &str, name: &str) -> Answer<Entry> {
     let (topic, facts) = owner(call, topic, of).await?;
     let rule = find(call, &topic, &facts.name, name).await?;
-    Ok(rule.map(|rule| entry(&facts, &rule)))
+    let rule = rule.ok_or_else(|| AdminError::not_found(name))?;
+    Ok(entry(&facts, &rule))
 }
 
 pub(super) async fn list(call: &Call<'_>, topic: &str, of: &str) -> Answer<Response> {

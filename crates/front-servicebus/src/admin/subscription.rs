@@ -22,6 +22,7 @@ const KNOWN: &[&str] = &[
     "DeadLetteringOnMessageExpiration",
     "MaxDeliveryCount",
     "AutoDeleteOnIdle",
+    "Status",
     "ForwardTo",
     "ForwardDeadLetteredMessagesTo",
     "DefaultRuleDescription",
@@ -43,8 +44,15 @@ pub(super) async fn find(
     }
 }
 
-pub(super) async fn get(call: &Call<'_>, topic: &str, name: &str) -> Answer<Option<Entry>> {
-    Ok(find(call, topic, name).await?.map(|facts| entry(call, &facts)))
+pub(super) async fn get(call: &Call<'_>, topic: &str, name: &str) -> Answer<Entry> {
+    let found = find(call, topic, name).await?;
+    let found = found.ok_or_else(|| missing(topic, name))?;
+    Ok(entry(call, &found))
+}
+
+/// What is said of a subscription that is not there.
+pub(super) fn missing(topic: &str, name: &str) -> AdminError {
+    AdminError::not_found(format_args!("{topic}/Subscriptions/{name}"))
 }
 
 /// The topic of a request that needs one.
@@ -162,7 +170,7 @@ fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     t.value("MessageCount", messages(facts));
     t.value("MaxDeliveryCount", shown_failed_max(spec));
     t.kept("EnableBatchedOperations", "true");
-    t.kept("Status", "Active");
+    t.text("Status", entity::status_word(spec.status));
     tell_times(call, facts, &mut t);
     tell_counts(facts, &mut t);
     forward::tell(&call.place, spec, &mut t);

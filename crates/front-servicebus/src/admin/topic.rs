@@ -12,7 +12,8 @@ use crate::entity;
 use crate::wire::duration::{format_ms, parse_ms};
 use crate::wire::xml::Element;
 
-const KNOWN: &[&str] = &["RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow", TTL];
+const KNOWN: &[&str] =
+    &["RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow", TTL, "Status"];
 const TTL: &str = "DefaultMessageTimeToLive";
 
 /// How long messages of this topic live at most.
@@ -31,7 +32,7 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
             let given = Given::new(element, false);
             let changed = change(&given, &spec, &mut labels)?;
             if changed != spec {
-                return Err(AdminError::fixed("DuplicateDetectionHistoryTimeWindow"));
+                engine.update_topic(name.clone(), changed).await?;
             }
             touch(&mut labels, call.now());
             let ttl_ms = ttl_ms(&labels);
@@ -58,7 +59,8 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
 }
 
 fn change(given: &Given<'_>, spec: &TopicSpec, labels: &mut Labels) -> Answer<TopicSpec> {
-    let spec = TopicSpec { dedup: given.dedup(spec.dedup)?, ..spec.clone() };
+    let (dedup, status) = (given.dedup(spec.dedup)?, given.status(spec.status)?);
+    let spec = TopicSpec { dedup, status, ..spec.clone() };
     match given.ttl(ttl_ms(labels))? {
         Some(ms) => labels.insert(label(TTL), format_ms(Some(ms))),
         None => labels.remove(&label(TTL)),
@@ -119,7 +121,7 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     t.kept("FilteringMessagesBeforePublishing", "false");
     t.value("IsAnonymousAccessible", false);
     t.kept("AuthorizationRules", "");
-    t.kept("Status", "Active");
+    t.text("Status", entity::status_word(spec.status));
     t.text("CreatedAt", &time(facts.created_at));
     t.text("UpdatedAt", &time(updated_at));
     t.text("AccessedAt", &time(accessed));

@@ -37,9 +37,9 @@ impl Conn {
         let to = self.answers_for(link, &desk, &properties);
         match desk {
             Desk::Claims => {
-                let put = claims::put_token(&self.front, &mut self.claims, &message);
-                let (front, claims) = (self.front.clone(), self.claims.clone());
                 let host = self.host.clone();
+                let put = claims::put_token(&self.front, &mut self.claims, &host, &message);
+                let (front, claims) = (self.front.clone(), self.claims.clone());
                 self.start(async move {
                     let answer = claims::answer(&front, &claims, &host, put).await;
                     Done::Answer { link, delivery, settled, to, answer }

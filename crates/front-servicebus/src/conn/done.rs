@@ -11,7 +11,7 @@ use super::link::{Answers, Desk, Link, Requests, Sender};
 use super::receiver::Receiver;
 use super::transaction::within;
 use crate::limits;
-use crate::ops::attach::{Found, granted};
+use crate::ops::attach::{Found, Wish, granted};
 use crate::ops::settle::Settled;
 
 /// Something is over.
@@ -106,6 +106,9 @@ impl Conn {
             Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
             Link::Attaching(_) | Link::Receiver(_) | Link::Answers(_) => None,
         };
+        if let Some(claim) = Wish::of(wanted).ok().and_then(|wish| wish.claim()) {
+            self.claimed.insert(link, claim);
+        }
         self.links.insert(link, state);
         if !waits || self.amqp.accept(link, answer).is_err() {
             // It was detached meanwhile: what was found for it goes back.

@@ -65,11 +65,16 @@ impl Conn {
     /// A link is gone, by whoever's wish: so is what it held.
     pub(super) fn drop_link(&mut self, id: LinkId) {
         self.held_up.remove(&id);
+        self.claimed.remove(&id);
         match self.links.remove(&id) {
             Some(Link::Attaching(give_up)) => give_up.cancel(),
             Some(Link::Receiver(receiver)) => {
-                let Receiver { consumer, queue, session, waiting, .. } = *receiver;
+                let Receiver { consumer, queue, session, waiting, out, .. } = *receiver;
                 self.consumers.remove(&consumer);
+                // What never left was seen by nobody, as little as what waits.
+                let unseen = out.into_iter().filter(|(key, _)| self.amqp.never_left(*key));
+                let unseen: Vec<_> = unseen.map(|(_, lease)| lease).collect();
+                self.give_back(unseen);
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 self.start(async move {
                     let _ = engine.detach(consumer).await;
@@ -94,14 +99,20 @@ impl Conn {
         links.into_iter().for_each(|link| self.drop_link(link));
     }
 
-    /// The peer is gone without a word. What it has seen is lost with the connection; what it has not comes back.
-    pub fn lost(&mut self) {
+    /// The peer is gone, and so many bytes of the last output with it that were not written. What it has seen stays with
+    /// it, or is lost with the connection; what it has not comes back.
+    pub fn ended(&mut self, unwritten_bytes: usize) {
+        self.amqp.hang_up(unwritten_bytes);
         let mut unseen = Vec::new();
         for link in self.links.values_mut() {
             match link {
                 Link::Attaching(give_up) => give_up.cancel(),
                 Link::Receiver(receiver) => {
                     unseen.extend(receiver.waiting.drain(..).filter_map(|delivery| delivery.lease));
+                    let out = receiver.out.drain();
+                    unseen.extend(
+                        out.filter(|(key, _)| self.amqp.never_left(*key)).map(|(_, lease)| lease),
+                    );
                 }
                 Link::Sender(_)
                 | Link::Coordinator { .. }

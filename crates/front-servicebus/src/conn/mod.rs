@@ -22,10 +22,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use malote_engine::{Connection as EngineConnection, ConsumerId, Outbound};
-use malote_model::Settlement;
+use malote_model::{Action, Settlement};
 use malote_wire_amqp::connection::{Config, Connection, LinkId};
 use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::{Str, Symbol};
@@ -34,6 +35,7 @@ use crate::Front;
 use crate::limits;
 use crate::ops::claims::Claims;
 use crate::ops::settle::Settles;
+use crate::wire::address::Path;
 
 pub(crate) use done::Done;
 use link::Link;
@@ -52,6 +54,8 @@ pub(crate) struct Conn {
     /// What was over before it could be waited for.
     ready: VecDeque<Done>,
     claims: Claims,
+    /// What links need a token for.
+    claimed: HashMap<LinkId, (Action, Path)>,
     links: HashMap<LinkId, Link>,
     consumers: HashMap<ConsumerId, LinkId>,
     /// Receiving links whose deliveries wait to be written.
@@ -83,6 +87,8 @@ impl Conn {
             max_message_size_borne: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
             // The Python client says 1 MiB and takes any.
             overrule_max_message_size: true,
+            // What the client has not seen comes back at once, whatever its lock says.
+            tells_what_left: true,
             incoming_bytes_max: limits::SENDING_BYTES_MAX,
             outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
             ..Config::default()
@@ -94,6 +100,7 @@ impl Conn {
             work: FuturesUnordered::new(),
             ready: VecDeque::new(),
             claims: Claims::default(),
+            claimed: HashMap::new(),
             links: HashMap::new(),
             consumers: HashMap::new(),
             held_up: HashSet::new(),
@@ -145,6 +152,7 @@ impl Conn {
                     self.give_back(leases);
                 }
             },
+            Outbound::Damaged(consumer, count) => self.unreadable(consumer, count),
             Outbound::Ended(consumer, refusal) => {
                 let Some(link) = self.consumers.get(&consumer).copied() else { return };
                 let Some(Link::Receiver(receiver)) = self.links.get(&link) else { return };
@@ -152,6 +160,27 @@ impl Conn {
                 self.drop_link(link);
                 let _ = self.amqp.detach(link, true, Some(error));
             }
+        }
+    }
+
+    /// How long the first of the client's tokens lasts.
+    pub fn tokens_last(&self) -> Duration {
+        let now = self.front.engine.now();
+        let left_ms = self.claims.first_end().map(|end| end.0.saturating_sub(now.0));
+        Duration::from_millis(left_ms.unwrap_or(u64::MAX)).min(limits::TOKEN_LOOK)
+    }
+
+    /// Links whose token has run out are detached; those for which there is another stay.
+    pub fn end_tokens(&mut self) {
+        self.claims.forget_ended(self.front.engine.now());
+        let check = |(link, (action, path)): (&LinkId, &(Action, Path))| {
+            let refused = self.claims.check(&self.front, Some(*action), path).err()?;
+            Some((*link, refused))
+        };
+        let refused: Vec<_> = self.claimed.iter().filter_map(check).collect();
+        for (link, error) in refused {
+            self.drop_link(link);
+            let _ = self.amqp.detach(link, true, Some(error));
         }
     }
 

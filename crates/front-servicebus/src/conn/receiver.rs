@@ -135,6 +135,11 @@ impl Credit {
         self.window = fit.clamp(1, limits::WINDOW_MAX as usize) as u32;
     }
 
+    /// So many will not come, and used what the engine knew of: it is not there any more to be taken back.
+    pub fn lost(&mut self, count: u32) {
+        self.given = self.given.saturating_sub(count);
+    }
+
     pub fn drain(&mut self, drain: bool) {
         (self.drain, self.withdrawn, self.dry) = (drain, false, false);
     }
@@ -200,6 +205,14 @@ impl Conn {
         let bytes = deliveries.iter().map(|d| d.stored.message.body.bytes.len() + 512).sum();
         receiver.credit.arrived(deliveries.len() as u32, bytes);
         receiver.waiting.extend(deliveries);
+        self.transmit(link);
+    }
+
+    /// Messages were granted that the disk does not give back. The client's credit is untouched by them.
+    pub(super) fn unreadable(&mut self, consumer: ConsumerId, count: u32) {
+        let Some(link) = self.consumers.get(&consumer).copied() else { return };
+        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        receiver.credit.lost(count);
         self.transmit(link);
     }
 
@@ -398,6 +411,20 @@ mod tests {
         it.answered(None);
         assert_eq!(it.step(5, 0), Step::Nothing);
         assert_eq!(it.step(9, 0), Step::Give(4));
+    }
+
+    #[test]
+    fn a_drain_ends_though_a_message_cannot_be_read() {
+        let mut it = Credit::new();
+        it.drain(true);
+        assert_eq!(it.step(5, 0), Step::Give(5));
+        it.answered(None);
+        assert_eq!(it.step(5, 0), Step::Withdraw);
+        // One was granted, so four were left; it is on its way, as far as anybody knows.
+        it.answered(Some(4));
+        assert_eq!(it.step(5, 0), Step::Nothing);
+        it.lost(1);
+        assert_eq!(it.step(5, 0), Step::Drained);
     }
 
     #[test]

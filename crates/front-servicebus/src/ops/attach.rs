@@ -155,6 +155,16 @@ pub(crate) async fn attach(
     }
 }
 
+impl Wish {
+    /// What a link that was granted needs a token for, as long as it lasts.
+    pub fn claim(&self) -> Option<(Action, Path)> {
+        match &self.node {
+            Node::Entity(path) => Some((wish_action(self)?, path.clone())),
+            Node::Cbs | Node::Coordinator | Node::Management(_) => None,
+        }
+    }
+}
+
 fn wish_action(wish: &Wish) -> Option<Action> {
     match (&wish.node, wish.role) {
         // Each request to a desk is looked at by itself.

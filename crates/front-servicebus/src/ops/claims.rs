@@ -1,5 +1,6 @@
 //! Who calls: SASL, and tokens put at `$cbs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -90,6 +91,17 @@ impl Claims {
         who.unwrap_or(Principal::anonymous())
     }
 
+    /// When the first of the tokens runs out.
+    pub fn first_end(&self) -> Option<Timestamp> {
+        let ends = self.tokens.iter().map(|claim| claim.expires);
+        ends.min().filter(|end| *end < Timestamp(u64::MAX))
+    }
+
+    /// Forgets tokens that have run out.
+    pub fn forget_ended(&mut self, now: Timestamp) {
+        Arc::make_mut(&mut self.tokens).retain(|claim| claim.expires > now);
+    }
+
     /// Whether the caller may do this; without an action it only must be known.
     pub fn check(
         &self,
@@ -106,23 +118,26 @@ impl Claims {
 /// A token that was put, and what is to be answered.
 pub(crate) struct Put {
     correlation_id: Option<Value>,
-    believed: Result<(), (i32, &'static str)>,
+    believed: Result<(), Doubt>,
     /// The entity that it was put for, if the client wants to be told here that there is none.
     asked: Option<Path>,
 }
 
 /// `put-token`.
-pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Put {
+pub(crate) fn put_token(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Put {
     let correlation_id = request.properties().ok().and_then(|properties| properties.message_id);
-    Put { correlation_id, believed: believe(front, claims, request), asked: asked(request) }
+    let believed = believe(front, claims, host, request);
+    Put { correlation_id, believed, asked: asked(request) }
 }
 
-/// Whom a token is for. A client that calls every token a JWT takes any failure here for one of its credentials: it is
+/// Whom a token is for. A client that calls a signature a JWT takes any failure here for one of its credentials: it is
 /// told of an unknown entity when it attaches.
 fn asked(request: &Message) -> Option<Path> {
     let properties = request.application_properties().ok()?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
-    if text("operation") != Some("put-token") || text("type") == Some("jwt") {
+    let body = request.value().ok()?;
+    let signature = body.as_ref().and_then(Value::as_str).and_then(Token::parse).is_some();
+    if text("operation") != Some("put-token") || (signature && text("type") == Some("jwt")) {
         return None;
     }
     match Node::parse(text("name")?) {
@@ -135,7 +150,7 @@ fn asked(request: &Message) -> Option<Path> {
 pub(crate) async fn answer(front: &Front, claims: &Claims, host: &str, put: Put) -> Bytes {
     let Put { correlation_id, believed, asked } = put;
     let (status, text) = match (believed, asked) {
-        (Err((status, text)), _) => (status, text.to_owned()),
+        (Err((status, text)), _) => (status, text.into_owned()),
         (Ok(()), Some(path)) if is_missing(front, claims, &path).await => {
             (404, not_found(host, &path).description.unwrap_or_default().to_string())
         }
@@ -167,37 +182,42 @@ async fn is_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
         && find(&front.engine, path).await.is_err_and(|error| is_not_found(&error))
 }
 
-fn believe(
-    front: &Front,
-    claims: &mut Claims,
-    request: &Message,
-) -> Result<(), (i32, &'static str)> {
-    let malformed = (400, "the request is malformed");
-    let properties = request.application_properties().map_err(|_| malformed)?;
+/// Why a token is not believed: a status and its text.
+type Doubt = (i32, Cow<'static, str>);
+
+fn doubt(status: i32, text: &'static str) -> Doubt {
+    (status, Cow::Borrowed(text))
+}
+
+fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Result<(), Doubt> {
+    let malformed = || doubt(400, "the request is malformed");
+    let properties = request.application_properties().map_err(|_| malformed())?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
     match text("operation") {
         Some("put-token") => {}
         // A token that is taken back: what it allowed ends with the connection.
         Some("delete-token") => return Ok(()),
-        _ => return Err((400, "only put-token is known here")),
+        _ => return Err(doubt(400, "only put-token is known here")),
     }
     if front.keys.is_open() {
         return Ok(());
     }
-    let body = request.value().map_err(|_| malformed)?;
-    let token = body.as_ref().and_then(Value::as_str).ok_or(malformed)?;
+    let body = request.value().map_err(|_| malformed())?;
+    let token = body.as_ref().and_then(Value::as_str).ok_or_else(malformed)?;
     let now = front.engine.now();
     let audience = path_of(text("name").unwrap_or_default()).to_ascii_lowercase();
     let claim = match Token::parse(token) {
         Some(token) => {
             let key = front.keys.key(&token.key_name);
             let key = key.filter(|key| token.is_signed_with(&key.secret));
-            let key = key.ok_or((401, "InvalidSignature: The token has an invalid signature."))?;
+            let wrong = || doubt(401, "InvalidSignature: The token has an invalid signature.");
+            let key = key.ok_or_else(wrong)?;
             let expires = token.expires_ms().map_or(Timestamp(0), Timestamp);
             if expires <= now {
-                return Err((401, "ExpiredToken: The token is expired."));
+                let text = "ExpiredToken: The token is expired. Expiration time:";
+                return Err((401, format!("{text} '{}', in ms since 1970.", expires.0).into()));
             }
-            let path = token.path().ok_or((401, "the token names no resource"))?;
+            let path = token.path(host).ok_or_else(|| doubt(401, "the token names no resource"))?;
             let path = path.to_ascii_lowercase();
             // Clients sign for an entity's desk by itself, and ask there about the entity.
             let path = path.strip_suffix("/$management").map_or(path.clone(), str::to_owned);
@@ -206,14 +226,14 @@ fn believe(
         // One of our own bearer tokens, for clients that take any credential.
         None => {
             let who = front.keys.verify_token(token);
-            let who = who.ok_or((401, "InvalidToken: The token is not known."))?;
+            let who = who.ok_or_else(|| doubt(401, "InvalidToken: The token is not known."))?;
             Claim { path: audience, who, expires: Timestamp(u64::MAX) }
         }
     };
     let tokens = Arc::make_mut(&mut claims.tokens);
     tokens.retain(|other| other.path != claim.path && other.expires > now);
     if tokens.len() >= limits::CLAIMS_MAX {
-        return Err((429, "too many tokens were put on this connection"));
+        return Err(doubt(429, "too many tokens were put on this connection"));
     }
     tokens.push(claim);
     Ok(())

@@ -10,6 +10,8 @@ use malote_wire_amqp::message::{Draft, Header, MESSAGE_ANNOTATIONS, Message as W
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
 use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_map, put_value};
 
+use crate::limits::HEADERS_BYTES_MAX;
+
 use super::native::{body_of, keep, parts_of, put_body};
 use super::value::{of_model, string, text, to_model};
 
@@ -32,6 +34,13 @@ const PRIORITY_DEFAULT: u8 = 4;
 /// Makes a received message canonical.
 pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     let mut message = Message::default();
+    let headers = [wire.properties_encoded(), wire.application_properties_encoded()];
+    let headers_bytes: usize = headers.iter().flatten().map(Bytes::len).sum();
+    if headers_bytes > HEADERS_BYTES_MAX {
+        let text =
+            format!("The headers have {headers_bytes} bytes; the limit is {HEADERS_BYTES_MAX}.");
+        return Err(AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text));
+    }
     let properties = wire.properties()?;
     read_properties(&properties, &mut message)?;
     for (name, value) in &wire.application_properties()?.0 {
@@ -158,7 +167,7 @@ fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
 
 fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
-    let first_seq = stored.dead.as_ref().map_or(telling.seq, |dead| client_seq(dead.from_seq.0));
+    let first_seq = stored.first_seq.map_or(telling.seq, |first| client_seq(first.0));
     let mut all = Map::default()
         .with("x-opt-enqueued-time", time(stored.enqueued_at))
         .with("x-opt-sequence-number", telling.seq)

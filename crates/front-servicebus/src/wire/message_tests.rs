@@ -10,7 +10,15 @@ fn wire(draft: &Draft) -> Wire {
 
 fn stored(message: Message) -> Stored {
     let (enqueued_at, sent_at) = (Timestamp(7), Timestamp(7));
-    Stored { message, enqueued_at, sent_at, dead: None, deaths: Vec::new(), depth: 1 }
+    Stored {
+        message,
+        enqueued_at,
+        sent_at,
+        dead: None,
+        deaths: Vec::new(),
+        first_seq: None,
+        depth: 1,
+    }
 }
 
 fn telling() -> Telling {
@@ -118,6 +126,7 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
     message.properties.set("n", Model::I32(2));
     message.subject = Some("other".into());
     let mut stored = stored(message);
+    stored.first_seq = Some(malote_model::Seq(41));
     stored.dead = Some(malote_engine::DeadLetter {
         reason: "why".into(),
         text: "because".into(),

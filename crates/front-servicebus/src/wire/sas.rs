@@ -39,10 +39,13 @@ impl Token {
         self.expires.parse::<u64>().ok()?.checked_mul(1000)
     }
 
-    /// What it is for: an entity or a namespace, without scheme and host.
-    pub fn path(&self) -> Option<String> {
+    /// What it is for: an entity or a namespace, without scheme and host. Some write the host without a scheme.
+    pub fn path(&self, host: &str) -> Option<String> {
         let resource = unescape(&self.resource)?;
-        Some(super::address::path_of(&resource).to_owned())
+        let path = super::address::path_of(&resource);
+        let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+        let is_host = !resource.contains("://") && first.eq_ignore_ascii_case(host);
+        Some(if is_host { rest } else { path }.to_owned())
     }
 
     /// Whether this key has signed it.
@@ -109,7 +112,16 @@ mod tests {
         };
         let token = Token::parse(&sign("sb%3A%2F%2Fhost%2Forders", "secret")).unwrap();
         assert!(token.is_signed_with("secret") && !token.is_signed_with("other"));
-        assert_eq!(token.path().as_deref(), Some("orders"));
+        assert_eq!(token.path("host").as_deref(), Some("orders"));
+        for (resource, path) in [
+            ("host:5300", ""),
+            ("HOST:5300%2Forders", "orders"),
+            ("sb%3A%2F%2Fhost:5300%2Fhost:5300", "host:5300"),
+            ("other%2Forders", "other/orders"),
+        ] {
+            let token = Token::parse(&sign(resource, "secret")).unwrap();
+            assert_eq!(token.path("host:5300").as_deref(), Some(path), "{resource}");
+        }
         assert_eq!((token.expires_ms(), token.key_name.as_str()), (Some(123_000), "Root"));
         let moved = sign("a", "secret").replace("sr=a", "sr=b");
         assert!(!Token::parse(&moved).unwrap().is_signed_with("secret"));

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use malote_engine::{Engine, Running, Settings};
 use malote_front_servicebus::{Front, Key, Keys, Verified, serve_connection};
 use malote_model::access::AllowAll;
-use malote_model::{Message, Principal, QueueName, QueueSpec, SessionId, Sessions};
+use malote_model::{Access, Message, Principal, QueueName, QueueSpec, SessionId, Sessions};
 use malote_wire_amqp::connection::{
     Config, Connection, Event, LinkId, Outgoing, SessionId as Channel,
 };
-use malote_wire_amqp::message::Draft;
+use malote_wire_amqp::message::{Draft, Message as AmqpMessage, Properties};
 use malote_wire_amqp::performative::*;
 use malote_wire_amqp::types::{Map, Str, Symbol, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -45,10 +45,14 @@ pub struct World {
 
 impl World {
     pub async fn new() -> World {
+        World::with(Arc::new(AllowAll), Arc::new(NoKeys))
+    }
+
+    /// A broker with credentials.
+    pub fn with(access: Arc<dyn Access>, keys: Arc<dyn Keys>) -> World {
         let data = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(data.path())).unwrap();
-        let front =
-            Front { engine: engine.clone(), access: Arc::new(AllowAll), keys: Arc::new(NoKeys) };
+        let front = Front { engine: engine.clone(), access, keys };
         World {
             engine,
             front: Arc::new(front),
@@ -120,6 +124,12 @@ impl Client {
             assert_ne!(read.expect("an answer in time").unwrap(), 0, "the server hung up");
             self.amqp.received(0);
         }
+    }
+
+    /// Writes what there is to say, and reads nothing.
+    pub async fn write(&mut self) {
+        let output = self.amqp.take_output();
+        self.stream.write_all(&output).await.unwrap();
     }
 
     /// The first event that fits; others wait for their turn.
@@ -207,6 +217,52 @@ impl Client {
             ..Attach::default()
         };
         self.amqp.attach(channel, attach).unwrap()
+    }
+
+    /// A pair of links to a desk: requests and answers.
+    pub async fn desk(&mut self, channel: Channel, at: &str) -> (LinkId, LinkId) {
+        let requests = self.sender(channel, "requests", at);
+        let answers = self.receiver(channel, "answers", at, None);
+        self.attached(requests).await;
+        self.attached(answers).await;
+        self.amqp.grant(answers, 100).unwrap();
+        (requests, answers)
+    }
+
+    /// Asks a desk, and tells the status and the body of its answer.
+    pub async fn ask(
+        &mut self,
+        (requests, answers): (LinkId, LinkId),
+        names: Map,
+        body: Value,
+    ) -> (i64, Map) {
+        let properties = Properties {
+            message_id: Some(Value::String(Str::from_static("1"))),
+            reply_to: Some(Str::from_static("here")),
+            ..Properties::default()
+        };
+        let draft = Draft {
+            properties: Some(properties),
+            application_properties: names,
+            ..Draft::value(body)
+        };
+        assert_eq!(self.send(requests, draft).await, Some(DeliveryState::Accepted));
+        let payload = self
+            .until(|event| match event {
+                Event::Delivery(incoming) if incoming.link == answers => {
+                    Some(incoming.payload.clone())
+                }
+                _ => None,
+            })
+            .await;
+        let answer = AmqpMessage::parse(payload).unwrap();
+        let names = answer.application_properties().unwrap();
+        let status = names.get("statusCode").or_else(|| names.get("status-code"));
+        let body = match answer.value().unwrap() {
+            Some(Value::Map(map)) => map,
+            _ => Map::default(),
+        };
+        (status.and_then(Value::as_i64).unwrap(), body)
     }
 
     /// Sends, and tells the outcome.

@@ -54,10 +54,8 @@ async fn change(
 pub async fn tag(sqs: &Sqs, call: &Call, asked: TagIn) -> Result<Nothing, SqsError> {
     let tags =
         asked.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| SqsError::missing("Tags"))?;
-    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| {
-        spec::add_tags(spec, shown, &tags)
-    })
-    .await
+    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| spec::add_tags(spec, shown, &tags))
+        .await
 }
 
 /// `UntagQueue`.

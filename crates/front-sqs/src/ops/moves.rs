@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use malote_engine::{EngineError, MessageState, Peek};
+use malote_engine::{EngineError, MessageState, Moving, Peek};
 use malote_model::{Action, DeadLetterTarget, QueueName, Refusal, Seq, Timestamp};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -218,7 +218,9 @@ async fn move_some(
     let (seen, next) = sqs.0.engine.peek(peek).await?;
     let items = seen.iter().filter_map(|seen| {
         let home = || seen.dead().map(|dead| dead.from.clone());
-        Some((seen.seq, to.cloned().or_else(home)?))
+        // What is moved is a new message to whoever receives it.
+        let message_id = Some(sqs.new_id());
+        Some(Moving { seq: seen.seq, to: to.cloned().or_else(home)?, message_id })
     });
     let items: Vec<_> = items.collect();
     if items.is_empty() {

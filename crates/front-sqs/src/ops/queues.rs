@@ -161,7 +161,7 @@ pub async fn delete(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, S
     Ok(Nothing {})
 }
 
-/// `PurgeQueue`, once a minute unless the operator chose another pause.
+/// `PurgeQueue`, once a minute unless the operator chose another pause: all of it, also what is in flight.
 pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, SqsError> {
     let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
     let now = sqs.0.engine.now();
@@ -177,7 +177,7 @@ pub async fn purge(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<Nothing, Sq
         }
         purges.put(found.name().clone(), (), now);
     }
-    let purged = sqs.0.engine.purge(found.name().clone()).await;
+    let purged = sqs.0.engine.purge_all(found.name().clone()).await;
     if purged.is_err() {
         sqs.0.purges.lock().remove(found.name());
     }

@@ -75,6 +75,7 @@ struct Given<'a> {
     lease: LeaseToken,
     at: Timestamp,
     receives: u32,
+    first_at: Option<Timestamp>,
     stored: &'a Stored,
 }
 
@@ -142,11 +143,11 @@ pub async fn receive(
     let now = sqs.0.engine.now();
     let mut out = Vec::with_capacity(deliveries.len());
     let mut given = Vec::with_capacity(deliveries.len());
-    for Delivery { seq, lease, receives, stored, .. } in deliveries {
+    for Delivery { seq, lease, receives, first_at, stored, .. } in deliveries {
         let Some(lease) = lease else { continue };
         out.push((seq, lease));
-        let message = Given { seq, lease, at: now, receives, stored: &stored };
-        given.push(show(sqs, call, &queue, &message, &wanted));
+        let message = Given { seq, lease, at: now, receives, first_at, stored: &stored };
+        given.push(show(call, &queue, &message, &wanted));
     }
     if let Some(id) = asked.receive_request_attempt_id
         && !out.is_empty()
@@ -183,15 +184,17 @@ async fn once_more(
         let (seen, _) = sqs.0.engine.peek(peek).await?;
         let Some(seen) = seen.into_iter().find(|seen| seen.seq == seq) else { continue };
         let Ok(stored) = seen.stored else { continue };
-        let given = Given { seq, lease, at: now, receives: seen.receives, stored: &stored };
-        messages.push(show(sqs, call, queue, &given, wanted));
+        let (receives, first_at) = (seen.receives, seen.first_at);
+        let given = Given { seq, lease, at: now, receives, first_at, stored: &stored };
+        messages.push(show(call, queue, &given, wanted));
     }
     Ok(Some(MessagesOut { messages }))
 }
 
-fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> MessageOut {
+fn show(call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> MessageOut {
     let message = &given.stored.message;
-    let first = first_receive(sqs, queue, given);
+    // Of one that an older version of the broker gave out it is not known.
+    let first = given.first_at.unwrap_or(given.at);
     let mut own: Attributes = attribute::of_message(message);
     let Shown { text: body, base64 } = body::shown(&message.body);
     if base64 {
@@ -243,17 +246,4 @@ fn show(sqs: &Sqs, call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wante
         md5_of_attributes: attribute::md5_of_attributes(&own),
         message_attributes: own,
     }
-}
-
-/// When a message was first received: as far as this is remembered, and else this time.
-fn first_receive(sqs: &Sqs, queue: &Found, given: &Given<'_>) -> Timestamp {
-    let key = (queue.name().clone(), given.seq.0);
-    let mut first = sqs.0.first_receives.lock();
-    if given.receives > 1
-        && let Some(at) = first.get(&key, given.at)
-    {
-        return *at;
-    }
-    first.put(key, given.at, given.at);
-    given.at
 }

@@ -1,9 +1,8 @@
 //! Sending one message or up to ten.
 
 use bytes::Bytes;
-use malote_engine::{Peek, Sent};
 use malote_model::message::{Body, BodyKind, Message, Value, When};
-use malote_model::{Action, QueueName, SessionId};
+use malote_model::{Action, SessionId};
 use sha2::{Digest, Sha256};
 
 use super::{Found, batch, ranged, spec};
@@ -156,33 +155,14 @@ async fn send_all(sqs: &Sqs, queue: &Found, all: Vec<Ready>) -> Result<Vec<SentO
     let sent = sqs.0.engine.send_unless(messages, tokio::time::sleep(PUBLISH_WAIT)).await?;
     for (out, sent) in outs.iter_mut().zip(sent) {
         out.sequence_number = queue.fifo().then(|| sequence_number(sent.seq.0));
-        out.message_id = match queue.fifo() {
-            true => first_id(sqs, queue.name(), sent).await?,
-            false => sent.message_id,
-        };
+        // Of a duplicate, the id that the first was given.
+        out.message_id = sent.message_id;
     }
     Ok(outs)
 }
 
 /// How long a send waits for those before it to reach the disk; then SDKs are told to slow down.
 const PUBLISH_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
-
-/// The id of a message: of a duplicate, the one that the first was given.
-async fn first_id(sqs: &Sqs, queue: &QueueName, sent: Sent) -> Result<String, SqsError> {
-    let (key, now) = ((queue.clone(), sent.seq.0), sqs.0.engine.now());
-    if !sent.duplicate {
-        sqs.0.sent_ids.lock().put(key, sent.message_id.clone(), now);
-        return Ok(sent.message_id);
-    }
-    if let Some(id) = sqs.0.sent_ids.lock().get(&key, now) {
-        return Ok(id.clone());
-    }
-    let peek = Peek { queue: queue.clone(), from: sent.seq, max: 1, session: None, state: None };
-    let (seen, _) = sqs.0.engine.peek(peek).await?;
-    let first = seen.into_iter().find(|seen| seen.seq == sent.seq);
-    let id = first.and_then(|seen| seen.stored.ok()?.message.message_id);
-    Ok(id.unwrap_or(sent.message_id))
-}
 
 /// `SendMessage`.
 pub async fn send(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentOut, SqsError> {

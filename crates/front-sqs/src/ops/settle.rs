@@ -38,8 +38,8 @@ fn touched(sqs: &Sqs, lease: LeaseToken) {
     attempts.retain(|_, attempt| attempt.out.iter().all(|(_, of)| *of != lease));
 }
 
-/// Deletes messages, each with its own outcome. One that is gone already is deleted; so is, in a standard queue, one
-/// whose time is over: it may come once more, as everything there may.
+/// Deletes messages, each with its own outcome. One that is gone already is deleted. In a standard queue so is one whose
+/// time is over, unless another receiver has it: then nothing is said, as the service says nothing.
 async fn delete_all(
     sqs: &Sqs,
     queue: &Found,
@@ -48,19 +48,23 @@ async fn delete_all(
     let leases = handles.iter().map(|(handle, _)| handle.lease).collect();
     let each = sqs.0.engine.settle(Some(queue.name()), leases, Settlement::Complete, None).await?;
     let mut outcomes = Vec::with_capacity(each.len());
+    let mut late = Vec::new();
     for (outcome, (handle, text)) in each.into_iter().zip(handles) {
         outcomes.push(match outcome {
-            Ok(()) => {
-                sqs.0.first_receives.lock().remove(&(queue.name().clone(), handle.seq.0));
+            Ok(()) => Ok(()),
+            Err(Refusal::LeaseLost { .. }) if !queue.fifo() => {
+                late.push((handle.seq, handle.at));
                 Ok(())
             }
-            Err(Refusal::LeaseLost { .. }) if !queue.fifo() => Ok(()),
             Err(Refusal::LeaseLost { .. }) => match is_there(sqs, queue, handle).await? {
                 true => Err(expired(text)),
                 false => Ok(()),
             },
             Err(other) => Err(other.into()),
         });
+    }
+    if !late.is_empty() {
+        sqs.0.engine.complete_late(queue.name().clone(), late).await?;
     }
     Ok(outcomes)
 }

@@ -198,6 +198,8 @@ pub fn apply(
             (Some(redrive), Some(target)) => {
                 spec.receives_max = Some(redrive.receives_max);
                 spec.dead_letter = DeadLetterTarget::Queue(target.clone());
+                // A standard queue's message is as old as it was; a FIFO queue's begins anew.
+                spec.dead_letters_keep_age = !fifo;
             }
             (Some(_), None) => {
                 let reason = "Dead letter target does not exist.";

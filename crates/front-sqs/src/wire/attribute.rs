@@ -17,6 +17,8 @@ pub const ATTRIBUTES_MAX: usize = 10;
 const NAME_CHARS_MAX: usize = 256;
 /// Digits of a number.
 const DIGITS_MAX: usize = 38;
+/// A longer text is no header, but a property of that name.
+const FIELD_BYTES_MAX: usize = malote_model::limits::MESSAGE_ID_BYTES_MAX;
 /// Marks header sections that this front end wrote.
 const PROTOCOL: u8 = b'Q';
 /// Where the trace header is kept: no user's attribute may begin with `AWS.`.
@@ -94,6 +96,25 @@ impl Attribute {
                 _ => Self::text("String.json", json(value).to_string()),
             },
         }
+    }
+
+    /// What is kept beside the canonical form: no value that can be had from there, for it may be large.
+    fn beside(&self, shown: Option<&Self>) -> Self {
+        let values = |of: &Self| (of.string_value.clone(), of.binary_value.clone());
+        let known = shown.is_some_and(|shown| values(shown) == values(self));
+        let (string_value, binary_value) = if known { (None, None) } else { values(self) };
+        Self { data_type: self.data_type.clone(), string_value, binary_value }
+    }
+
+    /// The attribute that was kept so, if the canonical form still says the same.
+    fn again(self, shown: &Self, value: &Value) -> Option<Self> {
+        let whole = match (&self.string_value, &self.binary_value) {
+            (None, None) if self.kind() == shown.kind() => {
+                Self { data_type: self.data_type, ..shown.clone() }
+            }
+            _ => self,
+        };
+        (whole.canonical() == *value).then_some(whole)
     }
 
     /// Bytes that count against the limit of a message.
@@ -248,18 +269,25 @@ pub fn md5_of_attributes(attributes: &Attributes) -> Option<String> {
     Some(hex(&md5.finalize()))
 }
 
-/// Puts attributes into a message: as properties, and word for word where those could not give them back.
+/// Puts attributes into a message: as properties, and beside them the labels and spellings that those do not have.
 pub fn into_message(attributes: &Attributes, message: &mut Message) {
     for (name, attribute) in attributes {
         match (field(message, name), attribute.canonical()) {
-            (Some(field), Value::String(text)) if attribute.data_type == "String" => {
+            (Some(field), Value::String(text))
+                if attribute.data_type == "String" && text.len() <= FIELD_BYTES_MAX =>
+            {
                 *field = Some(text)
             }
             (_, value) => message.properties.set(name.as_str(), value),
         }
     }
-    if of_canonical(message) != *attributes
-        && let Ok(bytes) = serde_json::to_vec(attributes)
+    let shown = of_canonical(message);
+    let differs = attributes.iter().filter(|(name, attribute)| shown.get(*name) != Some(attribute));
+    let spelled: Attributes = differs
+        .map(|(name, attribute)| (name.clone(), attribute.beside(shown.get(name))))
+        .collect();
+    if !spelled.is_empty()
+        && let Ok(bytes) = serde_json::to_vec(&spelled)
     {
         message.native = Some(Native { protocol: PROTOCOL, bytes: bytes.into() });
     }
@@ -299,10 +327,11 @@ pub fn of_message(message: &Message) -> Attributes {
     let sent = native.and_then(|native| serde_json::from_slice::<Attributes>(&native.bytes).ok());
     for (name, attribute) in sent.into_iter().flatten() {
         // Unchanged since: word for word. A property that is gone stays gone.
-        let same =
-            message.properties.get(&name).is_some_and(|value| *value == attribute.canonical());
-        if same && now.contains_key(&name) {
-            now.insert(name, attribute);
+        let (Some(value), Some(shown)) = (message.properties.get(&name), now.get(&name)) else {
+            continue;
+        };
+        if let Some(same) = attribute.again(shown, value) {
+            now.insert(name, same);
         }
     }
     now
@@ -356,11 +385,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_beside_is_small() {
+        let long = "x".repeat(100_000);
+        let mut all = one("a", Attribute::text("String.custom", long.as_str()));
+        all.insert("subject".into(), Attribute::text("String", long.as_str()));
+        all.insert(
+            "b".into(),
+            Attribute { data_type: "Binary.png".into(), ..Attribute::binary(long.as_bytes()) },
+        );
+        let mut message = Message::default();
+        into_message(&all, &mut message);
+        assert_eq!(of_message(&message), all);
+        assert!(message.native.as_ref().unwrap().bytes.len() < 200);
+        // As it was kept before: whole.
+        let whole = Bytes::from(serde_json::to_vec(&all).unwrap());
+        message.native = Some(Native { protocol: PROTOCOL, bytes: whole });
+        assert_eq!(of_message(&message), all);
+    }
+
+    #[test]
     fn what_another_protocol_changed_is_seen() {
         let mut message = Message::default();
         into_message(&one("n", Attribute::text("Number", "007")), &mut message);
         message.properties.set("n", Value::I64(8));
         message.properties.set("m", Value::List(vec![Value::U8(1), Value::Null]));
+        let mut labelled = Message::default();
+        into_message(&one("l", Attribute::text("Number.int", "5")), &mut labelled);
+        labelled.properties.set("l", Value::String("five".into()));
+        assert_eq!(of_message(&labelled)["l"], Attribute::text("String", "five"));
         let shown = of_message(&message);
         assert_eq!(shown["n"], Attribute::text("Number", "8"));
         assert_eq!(shown["m"], Attribute::text("String.json", "[1,null]"));

@@ -33,6 +33,9 @@ pub struct Config {
     /// Whether a receiver is sent larger messages than it says that it takes. Some clients say a number that they do
     /// not mean.
     pub overrule_max_message_size: bool,
+    /// Whether [`Connection::never_left`](super::Connection::never_left) will be asked of every unsettled delivery whose
+    /// link is gone.
+    pub tells_what_left: bool,
     /// How many unsettled deliveries a session has, in each direction.
     pub unsettled_max: usize,
     /// How many bytes of incomplete messages we hold.
@@ -57,6 +60,7 @@ impl Default for Config {
             max_message_size: 1 << 20,
             max_message_size_borne: None,
             overrule_max_message_size: false,
+            tells_what_left: false,
             unsettled_max: 65_536,
             incoming_bytes_max: 16 << 20,
             outgoing_bytes_max: 1 << 20,

@@ -41,6 +41,7 @@ pub use event::{DeliveryId, Disposed, Event, Incoming, LinkFlow, LinkId, Session
 pub use send::{Outgoing, SendError};
 
 use link::Link;
+use send::Leaving;
 use session::Session;
 use settle::Range;
 use wire::Wire;
@@ -128,6 +129,8 @@ pub struct Connection {
     partial_bytes: usize,
     /// Bytes of transfers that wait for a window.
     queued_bytes: usize,
+    /// Unsettled deliveries that have not left.
+    leaving: Leaving,
     next_serial: u32,
 }
 
@@ -169,6 +172,7 @@ impl Connection {
             links: 0,
             partial_bytes: 0,
             queued_bytes: 0,
+            leaving: Leaving::default(),
             next_serial: 0,
         }
     }
@@ -205,10 +209,12 @@ impl Connection {
         self.wire.len() >= self.config.outgoing_bytes_max.saturating_mul(2)
     }
 
-    /// What is to be written.
+    /// What is to be written, once all that was taken before is.
     pub fn take_output(&mut self) -> Bytes {
         self.note_written();
-        self.wire.take()
+        let output = self.wire.take();
+        self.leaving.took(output.len());
+        output
     }
 
     /// Whether something is to be written.

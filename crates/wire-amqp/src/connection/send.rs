@@ -1,5 +1,7 @@
 //! Transfers out: messages become frames, as the peer's window allows.
 
+use std::collections::{HashSet, VecDeque};
+
 use bytes::Bytes;
 
 use crate::performative::{DeliveryState, Role, SenderSettleMode, Transfer};
@@ -57,6 +59,19 @@ impl From<UseError> for SendError {
 }
 
 impl Connection {
+    /// The connection is over, and so many bytes of the last output were not written: deliveries among them have not
+    /// left. See [`Connection::never_left`].
+    pub fn hang_up(&mut self, unwritten_bytes: usize) {
+        self.leaving.hang_up(unwritten_bytes);
+    }
+
+    /// Whether an unsettled delivery waits for the peer's window or, after [`Connection::hang_up`], was not written: the
+    /// peer has not seen it. Asked once, when its link is gone: then it is forgotten. Only with
+    /// [`Config::tells_what_left`](super::Config).
+    pub fn never_left(&mut self, key: u64) -> bool {
+        self.leaving.never_left(key)
+    }
+
     /// Bytes that can be sent before [`SendError::Full`]. The last message may go over it.
     pub fn room_bytes(&self) -> usize {
         self.config.outgoing_bytes_max.saturating_sub(self.wire.len() + self.queued_bytes)
@@ -90,6 +105,10 @@ impl Connection {
         let Outgoing { key, tag, message_format, state, batchable, payload, .. } = outgoing;
         let size = payload.len();
         let delivery = None;
+        if !settled && self.config.tells_what_left {
+            self.leaving.queued(key);
+        }
+        let session = self.owned(link.session)?;
         session.outbox.push_back(Queued {
             link,
             key,
@@ -163,6 +182,9 @@ impl Connection {
                 if link.drained_after_queue && (link.queued == 0 || link.credit == 0) {
                     drained = Some(queued.link);
                 }
+                if !queued.settled {
+                    self.leaving.wrote(queued.key, self.wire.len());
+                }
                 session.outbox.remove(at);
             }
             if drained.is_some() {
@@ -179,5 +201,81 @@ impl Connection {
             self.finish_drain(link);
             self.flush_outbox(channel);
         }
+    }
+}
+
+/// Which unsettled deliveries have not left, by key. Those that were written are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    waiting: HashSet<u64>,
+    /// In the output or in what was last taken of it, with the position at which each ends.
+    on_wire: VecDeque<(u64, u64)>,
+    /// Bytes of output that were taken so far.
+    taken: u64,
+}
+
+impl Leaving {
+    fn queued(&mut self, key: u64) {
+        self.waiting.insert(key);
+    }
+
+    fn wrote(&mut self, key: u64, output_bytes: usize) {
+        if self.waiting.remove(&key) {
+            self.on_wire.push_back((self.taken + output_bytes as u64, key));
+        }
+    }
+
+    /// More is taken only when what was taken before is written.
+    pub(super) fn took(&mut self, bytes: usize) {
+        self.forget_until(self.taken);
+        self.taken += bytes as u64;
+    }
+
+    fn forget_until(&mut self, written: u64) {
+        while self.on_wire.front().is_some_and(|(end, _)| *end <= written) {
+            self.on_wire.pop_front();
+        }
+    }
+
+    fn hang_up(&mut self, unwritten_bytes: usize) {
+        self.forget_until(self.taken.saturating_sub(unwritten_bytes as u64));
+        self.waiting.extend(self.on_wire.drain(..).map(|(_, key)| key));
+    }
+
+    fn never_left(&mut self, key: u64) -> bool {
+        self.waiting.remove(&key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_written_has_not_left() {
+        let mut leaving = Leaving::default();
+        (1..=5).for_each(|key| leaving.queued(key));
+        leaving.wrote(1, 100);
+        leaving.took(100);
+        leaving.wrote(2, 50);
+        leaving.wrote(3, 80);
+        leaving.took(90);
+        leaving.wrote(4, 10);
+        // Of the second output the first message was written, and a part of the second.
+        leaving.hang_up(30);
+        let left = [1, 2, 3, 4, 5].map(|key| !leaving.never_left(key));
+        assert_eq!(left, [true, true, false, false, false]);
+        assert!(!leaving.never_left(5), "asked once");
+    }
+
+    #[test]
+    fn what_was_written_is_forgotten() {
+        let mut leaving = Leaving::default();
+        for key in 0..1_000 {
+            leaving.queued(key);
+            leaving.wrote(key, 10);
+            leaving.took(10);
+        }
+        assert!(leaving.waiting.is_empty() && leaving.on_wire.len() == 1);
     }
 }

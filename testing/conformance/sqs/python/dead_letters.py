@@ -33,6 +33,7 @@ def a_message_moves_after_its_last_receive(broker):
     assert (got["MessageId"], got["Body"]) == (sent["MessageId"], "x")
     assert got["MessageAttributes"]["a"] == {"DataType": "Number.own", "StringValue": "01"}
     assert got["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, url)
+    assert got["Attributes"]["ApproximateReceiveCount"] == "3", "the receives before count"
     assert got["Attributes"]["SentTimestamp"] == first["Attributes"]["SentTimestamp"], "retention counts from there"
 
 
@@ -73,6 +74,11 @@ def policies_are_checked(broker):
     assert json.loads(attribute(sqs, url, "RedrivePolicy"))["maxReceiveCount"] == 7
     put("")()
     assert attribute(sqs, url, "RedrivePolicy") is None
+    # A queue may name itself: nothing moves then.
+    put(policy(to=arn(sqs, url)))()
+    assert json.loads(attribute(sqs, url, "RedrivePolicy"))["deadLetterTargetArn"] == arn(sqs, url)
+    put("")()
+    assert attribute(sqs, url, "RedrivePolicy") is None
     # The dead-letter queue has a say in whose it is.
     allow = lambda value: sqs.set_queue_attributes(QueueUrl=dead, Attributes={"RedriveAllowPolicy": json.dumps(value)})
     dead = queue(sqs)
@@ -92,11 +98,11 @@ def sources_are_listed_and_a_target_may_be_deleted(broker):
 
 
 def bury(sqs, url, dead, many):
-    for n in range(many):
-        sqs.send_message(QueueUrl=url, MessageBody=str(n))
+    ids = [sqs.send_message(QueueUrl=url, MessageBody=str(n))["MessageId"] for n in range(many)]
     for _ in range(many):
         fail(sqs, url, 1)
     assert attribute(sqs, dead, "ApproximateNumberOfMessages") == str(many)
+    return ids
 
 
 def ended(sqs, source):
@@ -111,7 +117,7 @@ def ended(sqs, source):
 def a_task_moves_dead_letters_home(broker):
     sqs = broker.client()
     url, dead = with_dead_letters(sqs, receives=1)
-    bury(sqs, url, dead, 5)
+    buried = bury(sqs, url, dead, 5)
     source = arn(sqs, dead)
     assert sqs.start_message_move_task(SourceArn=source)["TaskHandle"]
     task = ended(sqs, source)
@@ -122,6 +128,8 @@ def a_task_moves_dead_letters_home(broker):
     assert sorted(message["Body"] for message in got) == list("01234")
     assert {message["Attributes"]["ApproximateReceiveCount"] for message in got} == {"1"}
     assert "DeadLetterQueueSourceArn" not in got[0]["Attributes"]
+    ids = {message["MessageId"] for message in got}
+    assert len(ids) == 5 and not ids & set(buried), "what was moved is new"
 
 
 def a_task_moves_elsewhere_slowly_and_is_cancelled(broker):

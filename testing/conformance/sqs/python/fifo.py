@@ -84,6 +84,26 @@ def duplicates_are_known_after_a_crash(broker):
     url = sqs.get_queue_url(QueueName=url.rsplit("/", 1)[1])["QueueUrl"]
     assert send(sqs, url, "a", "two", "key")["MessageId"] == first["MessageId"]
     assert attribute(sqs, url, "ApproximateNumberOfMessages") == "1"
+    # Also of one that is long gone.
+    [got] = take(sqs, url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+    broker.kill()
+    broker.start()
+    sqs = broker.client()
+    url = sqs.get_queue_url(QueueName=url.rsplit("/", 1)[1])["QueueUrl"]
+    again = send(sqs, url, "a", "three", "key")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+
+
+def a_purge_unlocks_groups(broker):
+    sqs = broker.client()
+    url = queue(sqs, fifo=True, ContentBasedDeduplication="true")
+    for body in ("one", "two"):
+        send(sqs, url, "a", body)
+    assert bodies(take(sqs, url, 1)) == ["one"]
+    sqs.purge_queue(QueueUrl=url)
+    send(sqs, url, "a", "three")
+    assert bodies(take(sqs, url)) == ["three"]
 
 
 def fifo_requests_are_checked(broker):
@@ -98,7 +118,7 @@ def fifo_requests_are_checked(broker):
         says="Value 2 for parameter DelaySeconds is invalid.",
     )
     entries = [{"Id": "a", "MessageBody": "x", "MessageGroupId": "g"}, {"Id": "b", "MessageBody": "y"}]
-    refused("MissingParameter", sqs.send_message_batch, QueueUrl=url, Entries=entries)
+    refused("InvalidParameterValue", sqs.send_message_batch, QueueUrl=url, Entries=entries, says="MessageGroupId")
     assert attribute(sqs, url, "ApproximateNumberOfMessages") == "0", "the batch failed whole"
 
 
@@ -153,6 +173,7 @@ CHECKS = [
     what_becomes_visible_again_comes_in_its_place,
     duplicates_are_successes_that_store_nothing,
     duplicates_are_known_after_a_crash,
+    a_purge_unlocks_groups,
     fifo_requests_are_checked,
     a_handle_that_expired_is_refused,
     a_receive_is_asked_for_once_more,

@@ -72,9 +72,32 @@ def attributes_are_chosen_by_name(broker):
     some = {key: ATTRIBUTES[key] for key in ("own.kind", "text")}
     assert got["MessageAttributes"] == some and got["MD5OfMessageAttributes"] == md5_of_attributes(some)
     assert set(got["Attributes"]) == {"SentTimestamp"}
-    for every in ("All", ".*"):
+    # A prefix ends where it ends, with a period or without.
+    [got] = receive(sqs, url, MessageAttributeNames=["t.*", "AWS.", "..x"])
+    assert set(got["MessageAttributes"]) == {"text"}
+    for every in ("All", "*", ".*"):
         assert receive(sqs, url, MessageAttributeNames=[every])[0]["MessageAttributes"] == ATTRIBUTES
     refused("InvalidAttributeName", sqs.receive_message, QueueUrl=url, AttributeNames=["Nothing"])
+
+
+def names_may_have_letters_of_any_alphabet(broker):
+    sqs = broker.client()
+    url = queue(sqs)
+    attributes = {"preço.ä": {"DataType": "String", "StringValue": "x"}}
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=attributes)
+    assert receive(sqs, url, MessageAttributeNames=["All"])[0]["MessageAttributes"] == attributes
+    wrong = {"§": attributes["preço.ä"]}
+    refused("InvalidParameterValue", sqs.send_message, QueueUrl=url, MessageBody="x", MessageAttributes=wrong)
+
+
+def a_trace_in_the_header_is_the_message_s(broker):
+    sqs = broker.client()
+    trace = "Root=1-3152b799-8954dae64eda91bc9a23a7e8;Sampled=1"
+    add = lambda request, **_: request.headers.__setitem__("X-Amzn-Trace-Id", trace)
+    sqs.meta.events.register("before-send.sqs.SendMessage", add)
+    url = queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    assert receive(sqs, url, AttributeNames=["AWSTraceHeader"])[0]["Attributes"] == {"AWSTraceHeader": trace}
 
 
 def a_batch_has_an_outcome_for_each(broker):
@@ -190,6 +213,52 @@ def visibility_ends_is_prolonged_and_given_up(broker):
     refused("InvalidParameterValue", change, 5, third["ReceiptHandle"], says="does not exist or is not available")
 
 
+def a_late_delete_deletes_what_nobody_has(broker):
+    sqs = broker.client()
+    url = queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    [late] = receive(sqs, url, VisibilityTimeout=0)
+    [now] = receive(sqs, url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=late["ReceiptHandle"])
+    assert attribute(sqs, url, "ApproximateNumberOfMessagesNotVisible") == "1", "another has it"
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=now["ReceiptHandle"], VisibilityTimeout=0)
+    entries = [{"Id": "late", "ReceiptHandle": late["ReceiptHandle"]}]
+    assert sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"] == [{"Id": "late"}]
+    counts = [attribute(sqs, url, f"ApproximateNumberOfMessages{end}") for end in ("", "NotVisible")]
+    assert counts == ["0", "0"], counts
+
+
+def the_first_receive_is_known_after_a_crash(broker):
+    sqs = broker.client()
+    url = queue(sqs)
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    first = lambda message: message["Attributes"]["ApproximateFirstReceiveTimestamp"]
+    [before] = receive(sqs, url, VisibilityTimeout=1, AttributeNames=["All"])
+    broker.kill()
+    broker.start()
+    sqs = broker.client()
+    url = sqs.get_queue_url(QueueName=url.rsplit("/", 1)[1])["QueueUrl"]
+    [after] = receive(sqs, url, WaitTimeSeconds=20, AttributeNames=["All"])
+    assert first(before) == first(after), (before, after)
+
+
+def attributes_may_be_as_large_as_a_message(broker):
+    sqs = broker.client()
+    url = queue(sqs)
+    large = {
+        "text": {"DataType": "String.custom", "StringValue": "é" * 200_000},
+        "bytes": {"DataType": "Binary.png", "BinaryValue": bytes(range(256)) * 2_000},
+    }
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=large)
+    [got] = receive(sqs, url, MessageAttributeNames=["All"])
+    assert got["MessageAttributes"] == large
+    large["text"]["StringValue"] = "x" * 600_000
+    refused(
+        "InvalidParameterValue", sqs.send_message, QueueUrl=url, MessageBody="x", MessageAttributes=large,
+        says="Message must be shorter than 1048576 bytes.",
+    )
+
+
 def a_receive_for_no_time_leaves_it_visible(broker):
     sqs = broker.client()
     url = queue(sqs)
@@ -271,11 +340,16 @@ def what_the_native_api_sends_is_received(broker):
 CHECKS = [
     a_message_goes_round,
     attributes_are_chosen_by_name,
+    names_may_have_letters_of_any_alphabet,
+    a_trace_in_the_header_is_the_message_s,
     a_batch_has_an_outcome_for_each,
     batches_that_are_none_are_refused,
     wrong_messages_are_refused,
     wrong_receives_are_refused,
     visibility_ends_is_prolonged_and_given_up,
+    a_late_delete_deletes_what_nobody_has,
+    the_first_receive_is_known_after_a_crash,
+    attributes_may_be_as_large_as_a_message,
     a_receive_for_no_time_leaves_it_visible,
     delays_hold_a_message_back,
     a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned,

@@ -4,7 +4,7 @@ import json
 import urllib.parse
 import urllib.request
 
-from harness import arn, attribute, name, queue, receive, refused
+from harness import Broker, arn, attribute, name, queue, receive, refused
 
 
 def a_queue_is_made_once_and_found(broker):
@@ -133,6 +133,9 @@ def wrong_attributes_are_refused(broker):
         says="Did you mean VisibilityTimeout?",
     )
     refused("InvalidAttributeName", sqs.set_queue_attributes, QueueUrl=url, Attributes={"FifoQueue": "true"})
+    refused("InvalidAttributeName", sqs.create_queue, QueueName=name(), Attributes={"FifoQueue": "false"})
+    scope = {"DeduplicationScope": "queue"}
+    refused("InvalidAttributeName", sqs.create_queue, QueueName=name(), Attributes=scope, says="only when FifoQueue")
     refused("InvalidAttributeName", sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["Nothing"])
     refused(
         "InvalidAttributeName", sqs.set_queue_attributes, QueueUrl=url,
@@ -157,7 +160,7 @@ def tags_come_and_go(broker):
     sqs.untag_queue(QueueUrl=url, TagKeys=["a", "b", "never"])
     assert "Tags" not in sqs.list_queue_tags(QueueUrl=url)
     too_many = {f"k{n}": "v" for n in range(51)}
-    refused("InvalidParameterValue", sqs.tag_queue, QueueUrl=url, Tags=too_many)
+    refused("InvalidParameterValue", sqs.tag_queue, QueueUrl=url, Tags=too_many, says="Too many tags added for queue q-")
 
 
 def permissions_are_statements_of_the_policy(broker):
@@ -173,6 +176,10 @@ def permissions_are_statements_of_the_policy(broker):
     refused("InvalidParameterValue", sqs.remove_permission, QueueUrl=url, Label="two", says="can't find label.")
     sqs.remove_permission(QueueUrl=url, Label="one")
     assert attribute(sqs, url, "Policy") is None
+    own = dict(again, Actions=["RemovePermission"])
+    refused("InvalidParameterValue", sqs.add_permission, says="Only the queue owner is allowed", **own)
+    many = dict(again, Actions=["SendMessage"] * 8)
+    refused("OverLimit", sqs.add_permission, says="8 Actions were found, maximum allowed is 7.", status=403, **many)
 
 
 def a_purge_empties_and_comes_once_a_minute(broker):
@@ -180,11 +187,31 @@ def a_purge_empties_and_comes_once_a_minute(broker):
     url = queue(sqs)
     sqs.send_message(QueueUrl=url, MessageBody="x")
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
+    sqs.send_message(QueueUrl=url, MessageBody="in flight")
+    [out] = receive(sqs, url, MaxNumberOfMessages=1)
     sqs.purge_queue(QueueUrl=url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=out["ReceiptHandle"])
     counts = [attribute(sqs, url, f"ApproximateNumberOfMessages{end}") for end in ("", "Delayed", "NotVisible")]
     assert counts == ["0", "0", "0"], counts
     progress = "AWS.SimpleQueueService.PurgeQueueInProgress"
     refused(progress, sqs.purge_queue, QueueUrl=url, status=403, says="every 60 seconds")
+
+
+def an_operator_chooses_url_account_and_pause(broker):
+    chosen = {
+        "MALOTE_PUBLIC_URL": "https://queues.example.com/sqs/",
+        "MALOTE_SQS_ACCOUNT": "123456789012",
+        "MALOTE_SQS_PURGE_PAUSE": "off",
+    }
+    own = Broker(broker.binary, environment=chosen)
+    sqs = own.client()
+    called = name()
+    url = sqs.create_queue(QueueName=called)["QueueUrl"]
+    assert url == f"https://queues.example.com/sqs/123456789012/{called}", url
+    assert arn(sqs, url) == f"arn:aws:sqs:eu-west-1:123456789012:{called}"
+    for _ in range(2):
+        sqs.purge_queue(QueueUrl=url)
+    own.stop()
 
 
 def requests_that_are_none_are_refused_in_their_protocol(broker):
@@ -205,7 +232,7 @@ def requests_that_are_none_are_refused_in_their_protocol(broker):
     status, _, body = ask(b"Action=SendMessage&QueueUrl=http://h/0/never&MessageBody=x")
     assert "for this wsdl version." in body, body
     status, _, body = ask(b"x=1")
-    assert "<Code>MissingParameter</Code>" in body, body
+    assert status == 404 and "<UnknownOperationException/>" in body, body
     status, _, body = ask(b"Action=ListQueues", Origin="https://evil.example")
     assert status == 403 and "AccessDenied" in body, body
     # Everything in the query string of a GET is fine.
@@ -224,5 +251,6 @@ CHECKS = [
     tags_come_and_go,
     permissions_are_statements_of_the_policy,
     a_purge_empties_and_comes_once_a_minute,
+    an_operator_chooses_url_account_and_pause,
     requests_that_are_none_are_refused_in_their_protocol,
 ]

@@ -10,8 +10,8 @@ use malote_model::{
 
 use super::specs::spec;
 use super::{Clients, PASSING, RELAYS, SESSIONS, name, pick, session};
-use crate::decide::TopicAsk;
 use crate::decide::matching::{ACTIONS, CONDITIONS};
+use crate::decide::{Ask, TopicAsk};
 use crate::model::{Letter, Place, State};
 use crate::rng::Rng;
 
@@ -59,6 +59,8 @@ pub(super) fn forward(rng: &mut Rng) -> Address {
     let queues = [RELAYS[0], RELAYS[1], RELAYS[0], RELAYS[1], "plain", "dynamic", "other", PASSING];
     match rng.chance(60) {
         true => name(any(rng, &queues)).into(),
+        // The kind whose actions change what comes through: circles lead through those too.
+        false if rng.chance(40) => topic(TOPICS[2].0).into(),
         false => topic(any(rng, &TOPICS).0).into(),
     }
 }
@@ -77,6 +79,7 @@ fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
         dedup: rng.chance(30).then_some(dedup),
         auto_delete: rng.chance(30),
         internal: rng.chance(8),
+        ..TopicSpec::default()
     }
 }
 
@@ -159,7 +162,7 @@ pub(crate) fn begin(rng: &mut Rng) -> Vec<TopicAsk> {
         for subscription in ["a", "b"].iter().take(1 + rng.below(2) as usize) {
             asks.push(subscribe(rng, of, subscription, kind));
         }
-        for queue in ["plain", "dynamic", "other"] {
+        for queue in ["plain", "dynamic", "other", RELAYS[0], RELAYS[1]] {
             if rng.chance(30) {
                 let (topic, rule) = (topic(of), rule(rng, kind));
                 asks.push(TopicAsk::Bind { topic, queue: name(queue), rule });
@@ -189,6 +192,25 @@ impl Clients {
         let known = state.topics.get(topic).is_some_and(|t| t.spec.dedup.is_some());
         let wants = rng.chance(70);
         self.letter(rng, wants, known, now)
+    }
+
+    /// The rules of a topic that goes with the last of them are taken away, that one too or the queue that it is for.
+    pub(super) fn last_rules(&self, rng: &mut Rng, state: &State) -> Option<Vec<(usize, Ask)>> {
+        let auto = state.topics.iter().filter(|(_, t)| t.spec.auto_delete && !t.rules.is_empty());
+        let auto: Vec<_> = auto.collect();
+        let (name, t) = *pick(rng, &auto)?;
+        let all = t.rules.iter().flat_map(|(queue, rules)| rules.keys().map(move |r| (queue, r)));
+        let unbind = |(queue, rule): (&QueueName, &String)| {
+            let (topic, queue, rule) = (name.clone(), queue.clone(), rule.clone());
+            (0, Ask::Topic(TopicAsk::Unbind { topic, queue, rule }))
+        };
+        let mut asks: Vec<_> = all.map(unbind).collect();
+        let last = t.rules.keys().next_back().filter(|queue| queue.subscription_of().is_some());
+        if let Some(queue) = last.filter(|_| rng.chance(50)) {
+            asks.pop();
+            asks.push((0, Ask::Delete { name: queue.clone() }));
+        }
+        Some(asks)
     }
 
     /// Something about topics.

@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::Protocol;
-use super::history::{Got, History};
-use super::wire::{Http, Native};
+use super::history::{Got, History, name};
+use super::wire::{Http, Native, Settles, Speaker, in_path};
 use crate::rng::Rng;
 
 /// What is shared by all clients.
@@ -30,6 +30,16 @@ pub(crate) struct Shared {
     holders: AtomicU64,
 }
 
+/// What becomes of what was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Complete,
+    /// Until the broker has enough of it.
+    Abandon,
+    /// Completed and sent to another queue, in one transaction.
+    Move(&'static str),
+}
+
 impl Shared {
     pub(crate) fn new(at: SocketAddr, padding_max: u64) -> Arc<Shared> {
         Arc::new(Shared {
@@ -41,6 +51,22 @@ impl Shared {
             done: AtomicBool::new(false),
             holders: AtomicU64::new(1),
         })
+    }
+
+    pub(crate) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    pub(crate) fn padding(&self, rng: &mut Rng) -> String {
+        "x".repeat(rng.below(self.padding_max) as usize)
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
     }
 
     pub(crate) fn history(&self) -> MutexGuard<'_, History> {
@@ -85,35 +111,21 @@ pub(crate) fn now() -> u64 {
 const LOCK_MS: u64 = 1500;
 const SESSIONS_EACH: u64 = 4;
 
-enum Speaker {
-    Http(Http),
-    Native(Native),
-}
-
 /// Sends batches, some to sessions of its own, some to no session.
 pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
     let mut rng = Rng::new(seed ^ 0x5e4d);
     let mut speaker: Option<Speaker> = None;
     let mut numbers = vec![0_u64; SESSIONS_EACH as usize];
     let mut total = 0_u64;
-    while !shared.done.load(Ordering::Relaxed) {
-        if shared.quiet.load(Ordering::Relaxed) {
+    while !shared.is_done() {
+        if shared.is_quiet() {
             sleep(Duration::from_millis(5));
             continue;
         }
-        let speaker_now = match speaker.take() {
-            Some(speaker) => speaker,
-            None => {
-                let connected = match protocol {
-                    Protocol::Http => Http::connect(shared.at).map(Speaker::Http),
-                    Protocol::Native => Native::connect(shared.at).map(Speaker::Native),
-                };
-                let Ok(connected) = connected else {
-                    sleep(Duration::from_millis(5));
-                    continue;
-                };
-                connected
-            }
+        let connected = speaker.take().map_or_else(|| Speaker::connect(shared.at, protocol), Ok);
+        let Ok(mut speaking) = connected else {
+            sleep(Duration::from_millis(5));
+            continue;
         };
         let ordered = rng.chance(70);
         let queue = if ordered { "ordered" } else { "plain" };
@@ -130,37 +142,20 @@ pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
             } else {
                 0
             };
-            shared.history().sending(&id, session.as_deref(), number);
-            let body = json!({ "number": number, "padding": "x".repeat(rng.below(shared.padding_max) as usize) });
-            let mut message = json!({ "id": id, "body": body });
+            let known = name(&id, queue);
+            shared.history().sending(&known, session.as_deref(), number);
+            let body = json!({ "number": number, "padding": shared.padding(&mut rng) });
+            let mut message = json!({ "id": id, "body": body, "queue": queue });
             if let Some(session) = session {
                 message["session"] = session.into();
             }
-            if protocol == Protocol::Native {
-                message["queue"] = queue.into();
-            }
             messages.push(message);
-            ids.push(id);
+            ids.push(known);
         }
-        let (kept, answer) = match speaker_now {
-            Speaker::Http(mut http) => {
-                let path = format!("/api/v1/queues/{queue}/messages/batch");
-                match http.ask("POST", &path, &json!({ "messages": messages })) {
-                    Ok((status, _)) if status < 300 => (Some(Speaker::Http(http)), Some(Ok(()))),
-                    Ok((_, problem)) => (Some(Speaker::Http(http)), Some(Err(problem))),
-                    Err(_) => (None, None),
-                }
-            }
-            Speaker::Native(mut native) => {
-                match native.ask("send", json!({ "messages": messages })) {
-                    Ok(answer) => (Some(Speaker::Native(native)), Some(answer.map(|_| ()))),
-                    Err(_) => (None, None),
-                }
-            }
-        };
-        speaker = kept;
+        let answer = speaking.send(&messages).ok();
+        speaker = answer.is_some().then_some(speaking);
         match answer {
-            Some(Ok(())) => {
+            Some(Ok(_)) => {
                 let mut history = shared.history();
                 ids.iter().for_each(|id| history.acknowledged(id));
             }
@@ -176,14 +171,15 @@ pub(crate) fn send(shared: &Shared, protocol: Protocol, me: u64, seed: u64) {
     }
 }
 
-fn got(message: &Value) -> Option<Got> {
+fn got(queue: &str, message: &Value) -> Option<Got> {
     // A body that was sent as JSON comes back as its text.
     let body: Value = match &message["body"] {
         Value::String(text) => serde_json::from_str(text).ok()?,
         other => other.clone(),
     };
     Some(Got {
-        id: message["id"].as_str()?.to_owned(),
+        id: name(message["id"].as_str()?, queue),
+        seq: message["seq"].as_u64()?,
         session: message["session"].as_str().map(str::to_owned),
         number: body["number"].as_u64()?,
         lease: message["lease"].as_str()?.to_owned(),
@@ -191,40 +187,48 @@ fn got(message: &Value) -> Option<Got> {
     })
 }
 
-fn all(messages: &Value) -> Vec<Got> {
+fn all(queue: &str, messages: &Value) -> Vec<Got> {
     let messages = messages.as_array().map_or(&[][..], |all| all);
-    let understood: Vec<Got> = messages.iter().filter_map(got).collect();
+    let understood: Vec<Got> = messages.iter().filter_map(|m| got(queue, m)).collect();
     assert_eq!(understood.len(), messages.len(), "a message was not understood");
     understood
 }
 
 /// Free-standing leases over HTTP: plain, several of a session at a time, or under a hold.
 pub(crate) fn receive(shared: &Shared, n: u64) {
+    let several = json!({ "max": 10, "per_session": 5, "wait_ms": 200, "lock_ms": LOCK_MS });
+    match n % 3 {
+        0 => work(shared, "plain", Then::Complete),
+        1 => each(shared, n, |http, holder, rng| {
+            receive_once(shared, http, holder, ("ordered", Then::Complete), &several, rng)
+        }),
+        _ => each(shared, n, |http, holder, rng| hold_once(shared, http, holder, rng).map(|()| 0)),
+    }
+}
+
+/// A worker of one queue over HTTP.
+pub(crate) fn work(shared: &Shared, queue: &str, then: Then) {
+    let ask = json!({ "max": 20, "wait_ms": 200, "lock_ms": LOCK_MS });
+    each(shared, queue.len() as u64, |http, holder, rng| {
+        receive_once(shared, http, holder, (queue, then), &ask, rng)
+    });
+}
+
+/// Does it again and again, over one connection as long as that holds.
+fn each(
+    shared: &Shared,
+    n: u64,
+    mut once: impl FnMut(&mut Http, u64, &mut Rng) -> io::Result<usize>,
+) {
     let mut rng = Rng::new(n ^ 0x7ece);
     let mut http: Option<Http> = None;
-    while !shared.done.load(Ordering::Relaxed) {
+    while !shared.is_done() {
         let Some(mut speaker) = http.take().or_else(|| Http::connect(shared.at).ok()) else {
             sleep(Duration::from_millis(5));
             continue;
         };
         let holder = shared.holders.fetch_add(1, Ordering::Relaxed);
-        let done = match n % 3 {
-            0 => receive_once(
-                shared,
-                &mut speaker,
-                holder,
-                "plain",
-                json!({ "max": 20, "wait_ms": 200, "lock_ms": LOCK_MS }),
-                &mut rng,
-            ),
-            1 => {
-                let ask =
-                    json!({ "max": 10, "per_session": 5, "wait_ms": 200, "lock_ms": LOCK_MS });
-                receive_once(shared, &mut speaker, holder, "ordered", ask, &mut rng)
-            }
-            _ => hold_once(shared, &mut speaker, holder, &mut rng).map(|()| 0),
-        };
-        if done.is_ok() {
+        if once(&mut speaker, holder, &mut rng).is_ok() {
             http = Some(speaker);
         }
     }
@@ -234,12 +238,13 @@ fn receive_once(
     shared: &Shared,
     http: &mut Http,
     holder: u64,
-    queue: &str,
-    ask: Value,
+    (queue, then): (&str, Then),
+    ask: &Value,
     rng: &mut Rng,
 ) -> io::Result<usize> {
     let asked = now();
-    let (status, answer) = http.ask("POST", &format!("/api/v1/queues/{queue}/receive"), &ask)?;
+    let path = format!("/api/v1/queues/{}/receive", in_path(queue));
+    let (status, answer) = http.ask("POST", &path, ask)?;
     if status >= 300 {
         if status != 503 && status != 409 && status != 410 {
             eprintln!("receive: {status} {answer}");
@@ -247,27 +252,16 @@ fn receive_once(
         sleep(Duration::from_millis(10));
         return Ok(0);
     }
-    let got = all(&answer["messages"]);
+    let got = all(queue, &answer["messages"]);
     shared.history().received(holder, false, asked, now(), &got);
-    if rng.chance(4) && !shared.quiet.load(Ordering::Relaxed) {
+    if rng.chance(4) && !shared.is_quiet() {
         return Ok(got.len()); // a worker that never comes back
     }
-    let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
-    if leases.is_empty() {
+    if got.is_empty() {
         return Ok(0);
     }
     take_time(shared, rng);
-    {
-        let mut history = shared.history();
-        got.iter().for_each(|got| history.completing(&got.id, now()));
-    }
-    let settle = json!({ "leases": leases, "outcome": "complete" });
-    let (status, answer) = http.ask("POST", &format!("/api/v1/queues/{queue}/settle"), &settle)?;
-    if status >= 300 {
-        shared.history().wrong("settlement refused", format!("{status} {answer}"));
-        return Ok(got.len());
-    }
-    note_completed(shared, &got, &answer);
+    finish(shared, http, queue, then, &got)?;
     Ok(got.len())
 }
 
@@ -275,6 +269,44 @@ fn receive_once(
 fn take_time(shared: &Shared, rng: &mut Rng) {
     let slow = if shared.slow.load(Ordering::Relaxed) { 300 } else { 0 };
     sleep(Duration::from_millis(slow + rng.below(20)));
+}
+
+/// Settles what was received.
+fn finish(
+    shared: &Shared,
+    speaker: &mut impl Settles,
+    queue: &str,
+    then: Then,
+    got: &[Got],
+) -> io::Result<()> {
+    {
+        let mut history = shared.history();
+        got.iter().for_each(|got| history.completing(&got.id, now()));
+    }
+    let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
+    let outcome = if then == Then::Abandon { "abandon" } else { "complete" };
+    let items = json!([{ "leases": leases, "outcome": outcome }]);
+    let Then::Move(to) = then else {
+        match speaker.settle(queue, &items)? {
+            Ok(answer) if then == Then::Complete => note_completed(shared, got, &answer),
+            Ok(_) => {}
+            Err(problem) => shared.history().wrong("settlement refused", problem.to_string()),
+        }
+        return Ok(());
+    };
+    let ids = got.iter().map(|got| got.id.rsplit_once('@').map_or("", |(id, _)| id));
+    let messages: Vec<_> =
+        ids.map(|id| json!({ "id": id, "body": { "number": 0 }, "queue": to })).collect();
+    match speaker.transact(queue, &items, &messages)? {
+        Ok(_) => {
+            let mut history = shared.history();
+            got.iter().for_each(|got| history.completed(&got.id, true, now()));
+        }
+        // Too late: nothing of it happened, and another has them.
+        Err(problem) if problem["code"] == "lease_lost" => {}
+        Err(problem) => shared.history().wrong("settlement refused", problem.to_string()),
+    }
+    Ok(())
 }
 
 fn note_completed(shared: &Shared, got: &[Got], answer: &Value) {
@@ -297,7 +329,7 @@ fn hold_once(shared: &Shared, http: &mut Http, holder: u64, rng: &mut Rng) -> io
     };
     for _ in 0..1 + rng.below(4) {
         let ask = json!({ "max": 4, "wait_ms": 20, "session_token": token });
-        if receive_once(shared, http, holder, "ordered", ask, rng)? == 0 {
+        if receive_once(shared, http, holder, ("ordered", Then::Complete), &ask, rng)? == 0 {
             break;
         }
     }
@@ -311,26 +343,37 @@ fn hold_once(shared: &Shared, http: &mut Http, holder: u64, rng: &mut Rng) -> io
 
 /// Connection-bound leases over the native connection.
 pub(crate) fn consume(shared: &Shared, n: u64) {
+    let queue = if n.is_multiple_of(2) { "plain" } else { "ordered" };
+    consume_from(shared, n, queue, Then::Complete);
+}
+
+/// The same, of one queue.
+pub(crate) fn consume_from(shared: &Shared, n: u64, queue: &str, then: Then) {
     let mut rng = Rng::new(n ^ 0xc0de);
-    while !shared.done.load(Ordering::Relaxed) {
+    while !shared.is_done() {
         let holder = shared.holders.fetch_add(1, Ordering::Relaxed);
-        let _ = consume_once(shared, n, holder, &mut rng);
+        let _ = consume_once(shared, n, holder, (queue, then), &mut rng);
         shared.history().disconnected(holder);
         sleep(Duration::from_millis(5));
     }
 }
 
-fn consume_once(shared: &Shared, n: u64, holder: u64, rng: &mut Rng) -> io::Result<()> {
+fn consume_once(
+    shared: &Shared,
+    n: u64,
+    holder: u64,
+    (queue, then): (&str, Then),
+    rng: &mut Rng,
+) -> io::Result<()> {
     let (kills, asked) = (shared.history().kills, now());
     let mut native = Native::connect(shared.at)?;
     native.patience(Duration::from_millis(500))?;
-    let queue = if n.is_multiple_of(2) { "plain" } else { "ordered" };
     let attach = json!({ "consumer": 1, "queue": queue, "credit": 8, "per_session": 1 + n % 3, "lock_ms": LOCK_MS });
     if let Err(problem) = native.ask("attach", attach)? {
         eprintln!("attach: {problem}");
         return Ok(());
     }
-    while !shared.done.load(Ordering::Relaxed) {
+    while !shared.is_done() {
         let said = match native.hear() {
             Ok(said) => said,
             Err(error)
@@ -341,7 +384,7 @@ fn consume_once(shared: &Shared, n: u64, holder: u64, rng: &mut Rng) -> io::Resu
             Err(error) => return Err(error),
         };
         let Some(delivered) = said.get("deliver") else { continue };
-        let mut got = all(&delivered["messages"]);
+        let mut got = all(queue, &delivered["messages"]);
         let count = got.len();
         // A slow worker comes to some of them too late: it never had those.
         got.retain(|got| got.until > now());
@@ -351,7 +394,7 @@ fn consume_once(shared: &Shared, n: u64, holder: u64, rng: &mut Rng) -> io::Resu
                 return Ok(()); // said by a server that is no more
             }
             history.received(holder, true, asked, now(), &got);
-            if rng.chance(3) && !shared.quiet.load(Ordering::Relaxed) {
+            if rng.chance(3) && !shared.is_quiet() {
                 history.disconnected(holder);
                 return Ok(()); // gone without a word
             }
@@ -359,21 +402,9 @@ fn consume_once(shared: &Shared, n: u64, holder: u64, rng: &mut Rng) -> io::Resu
         if shared.slow.load(Ordering::Relaxed) {
             take_time(shared, rng);
         }
-        {
-            let mut history = shared.history();
-            got.iter().for_each(|got| history.completing(&got.id, now()));
-        }
-        let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
         native.patience(Duration::from_secs(20))?;
-        if !leases.is_empty() {
-            let settle =
-                json!({ "queue": queue, "items": [{ "leases": leases, "outcome": "complete" }] });
-            match native.ask("settle", settle)? {
-                Ok(answer) => note_completed(shared, &got, &answer),
-                Err(problem) => {
-                    shared.history().wrong("settlement refused", problem.to_string());
-                }
-            }
+        if !got.is_empty() {
+            finish(shared, &mut native, queue, then, &got)?;
         }
         if let Err(problem) = native.ask("credit", json!({ "consumer": 1, "credit": count }))? {
             eprintln!("credit: {problem}");

@@ -7,9 +7,18 @@ use malote_model::LeaseToken;
 /// The server's clock follows the machine's, a little apart.
 const CLOCKS_APART_MS: u64 = 20;
 
+/// What a message is known by: its id, and the queue that it comes out of. One that comes out of several is known by
+/// several names, and must come out of each.
+pub fn name(id: &str, queue: &str) -> String {
+    format!("{id}@{queue}")
+}
+
 /// A message as a receiver got it.
 pub struct Got {
+    /// See [`name`].
     pub id: String,
+    /// Its sequence in the queue.
+    pub seq: u64,
     pub session: Option<String>,
     /// Its number within its session, as its only sender counted.
     pub number: u64,
@@ -28,7 +37,8 @@ struct Sent {
     completing: Option<u64>,
     /// When that was acknowledged.
     completed: Option<u64>,
-    delivered: bool,
+    /// Under which sequence it came.
+    seq: Option<u64>,
 }
 
 struct Lease {
@@ -53,15 +63,18 @@ pub struct History {
     killed_at: u64,
     pub deliveries: u64,
     pub redeliveries: u64,
+    /// Answers that said: sent before.
+    pub recognised: u64,
     /// Messages that were refused, by the problem's code.
     pub refusals: BTreeMap<String, u64>,
     pub violations: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// Everything that must never happen, in the order in which it is told.
-const VIOLATIONS: [&str; 8] = [
+const VIOLATIONS: [&str; 9] = [
     "lost",
     "duplicated",
+    "stored twice",
     "out of order",
     "two holders",
     "invented",
@@ -114,13 +127,17 @@ impl History {
             };
             let other = sent.session != got.session || sent.number != got.number;
             let done = sent.completed.is_some_and(|at| at < asked);
-            let first = !sent.delivered;
+            let first = sent.seq.is_none();
+            let twice = sent.seq.is_some_and(|seq| seq != got.seq);
             let refused = sent.refused;
             if other {
                 self.wrong(
                     "changed",
                     format!("{} came as {:?} {}", got.id, got.session, got.number),
                 );
+            }
+            if twice {
+                self.wrong("stored twice", format!("{} came as {} too", got.id, got.seq));
             }
             if refused {
                 self.wrong("refused and delivered", got.id.clone());
@@ -137,7 +154,7 @@ impl History {
                 self.check_order(holder, got, &batch);
             }
             if let Some(sent) = self.messages.get_mut(&got.id) {
-                sent.delivered = true;
+                sent.seq = Some(got.seq);
             }
             let (session, until) = (got.session.clone(), got.until);
             self.held.insert(got.id.clone(), Lease { session, holder, until, bound });
@@ -261,6 +278,16 @@ impl History {
         self.messages.values().filter(|sent| sent.completed.is_some()).count()
     }
 
+    /// How many messages were completed, by the queue that they came out of.
+    pub fn completed_by_queue(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (id, _) in self.messages.iter().filter(|(_, sent)| sent.completed.is_some()) {
+            let queue = id.rsplit_once('@').map_or("", |(_, queue)| queue);
+            *counts.entry(queue.to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
     /// Acknowledged, and nobody ever began to complete it.
     pub fn missing(&self) -> Vec<String> {
         let gone = |sent: &Sent| sent.acknowledged && sent.completing.is_none();
@@ -276,6 +303,10 @@ impl History {
             self.deliveries,
             self.redeliveries
         );
+        println!("recognised as sent before {}", self.recognised);
+        for (queue, count) in self.completed_by_queue() {
+            println!("out of {queue} {count}");
+        }
         for (code, count) in &self.refusals {
             println!("refused as {code} {count}");
         }

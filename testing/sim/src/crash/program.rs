@@ -99,6 +99,7 @@ fn note(history: &mut History, told: &Value) -> Option<()> {
 fn got(told: &Value) -> Option<Got> {
     Some(Got {
         id: told["id"].as_str()?.to_owned(),
+        seq: told["seq"].as_u64().unwrap_or(0),
         session: told["session"].as_str().map(str::to_owned),
         // A body that was not what was sent has none: it is told as changed.
         number: told["number"].as_u64().unwrap_or(u64::MAX),
@@ -122,8 +123,7 @@ mod tests {
 
     fn received(holder: u64, id: &str, number: u64, epoch: u32) -> Value {
         let lease = format!("{epoch:08x}{:024x}", 7);
-        let one =
-            json!({ "id": id, "session": "s", "number": number, "lease": lease, "until": 5000 });
+        let one = json!({ "id": id, "session": "s", "number": number, "seq": number, "lease": lease, "until": 5000 });
         json!({ "what": "received", "holder": holder, "bound": true, "asked": 50, "now": 100, "messages": [one] })
     }
 

@@ -215,10 +215,17 @@ fn items<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], |all| all)
 }
 
-/// Which of the ids an entry of a batch's answer is about: it has their place.
+/// Which entry of a batch an entry of its answer is about: ids are places.
+fn place(entry: &Value) -> Option<usize> {
+    entry["Id"].as_str()?.parse().ok()
+}
+
 fn entry_of<'a>(entry: &Value, ids: &'a [String]) -> Option<&'a str> {
-    let at: usize = entry["Id"].as_str()?.parse().ok()?;
-    ids.get(at).map(String::as_str)
+    ids.get(place(entry)?).map(String::as_str)
+}
+
+fn names(entries: &[Value], at: usize) -> bool {
+    entries.iter().any(|entry| place(entry) == Some(at))
 }
 
 fn consume(load: &Load, n: u64, seed: u64) {
@@ -239,7 +246,7 @@ fn consume(load: &Load, n: u64, seed: u64) {
 fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
     let ask = json!({
         "QueueUrl": queue_url(), "MaxNumberOfMessages": 1 + rng.below(10), "WaitTimeSeconds": 1,
-        "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId"],
+        "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId", "SequenceNumber"],
     });
     let asked = now();
     let answer = match call(http, "ReceiveMessage", &ask)? {
@@ -291,6 +298,7 @@ fn got(message: &Value, until: u64) -> Option<Got> {
     let body: Value = serde_json::from_str(message["Body"].as_str()?).ok()?;
     Some(Got {
         id: body["id"].as_str()?.to_owned(),
+        seq: message["Attributes"]["SequenceNumber"].as_str()?.parse().ok()?,
         session: message["Attributes"]["MessageGroupId"].as_str().map(str::to_owned),
         number: body["number"].as_u64()?,
         lease: message["ReceiptHandle"].as_str()?.to_owned(),
@@ -325,8 +333,7 @@ fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
         Ok(answer) => {
             let gone = items(&answer, "Successful");
             for (n, got) in group.iter().enumerate() {
-                let yes = gone.iter().any(|entry| entry["Id"] == n.to_string());
-                history.completed(&got.id, yes, now());
+                history.completed(&got.id, names(gone, n), now());
             }
         }
         Err(problem) => {
@@ -359,7 +366,7 @@ fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
         Ok(answer) => {
             let held = items(&answer, "Successful");
             for (n, got) in group.iter().enumerate() {
-                if held.iter().any(|entry| entry["Id"] == n.to_string()) {
+                if names(held, n) {
                     load.extended.fetch_add(1, Ordering::Relaxed);
                     history.extended(&got.id, asked + EXTENDED_S * 1000);
                 }

@@ -4,7 +4,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use super::Protocol;
 
 /// An answer must come within this, long polls included.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -208,6 +210,84 @@ impl Native {
                 }
                 _ => others.push(said),
             }
+        }
+    }
+}
+
+/// A queue's name as one part of a path.
+pub(crate) fn in_path(queue: &str) -> String {
+    queue.replace('/', "%2F").replace('$', "%24")
+}
+
+/// An answer, or the problem that was said instead.
+type Said = Result<Value, Value>;
+
+fn said((status, answer): (u16, Value)) -> Said {
+    if status < 300 { Ok(answer) } else { Err(answer) }
+}
+
+/// Whoever can settle.
+pub(crate) trait Settles {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said>;
+
+    /// The same, and sends, all of it or nothing.
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said>;
+}
+
+impl Settles for Http {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said> {
+        let path = format!("/api/v1/queues/{}/settle", in_path(queue));
+        self.ask("POST", &path, &items[0]).map(said)
+    }
+
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said> {
+        let settle = json!([{ "queue": queue, "items": items }]);
+        let work = json!({ "send": messages, "settle": settle });
+        self.ask("POST", "/api/v1/transactions", &work).map(said)
+    }
+}
+
+impl Settles for Native {
+    fn settle(&mut self, queue: &str, items: &Value) -> io::Result<Said> {
+        self.ask("settle", json!({ "queue": queue, "items": items }))
+    }
+
+    fn transact(&mut self, queue: &str, items: &Value, messages: &[Value]) -> io::Result<Said> {
+        let transaction = self.next;
+        let steps = [
+            ("begin", json!({ "transaction": transaction })),
+            ("send", json!({ "transaction": transaction, "messages": messages })),
+            ("settle", json!({ "transaction": transaction, "queue": queue, "items": items })),
+        ];
+        for (name, frame) in steps {
+            if let Err(problem) = self.ask(name, frame)? {
+                return Ok(Err(problem));
+            }
+        }
+        self.ask("commit", json!({ "transaction": transaction }))
+    }
+}
+
+/// A sender's connection.
+pub(crate) enum Speaker {
+    Http(Http),
+    Native(Native),
+}
+
+impl Speaker {
+    pub(crate) fn connect(to: SocketAddr, protocol: Protocol) -> io::Result<Speaker> {
+        match protocol {
+            Protocol::Http => Http::connect(to).map(Speaker::Http),
+            Protocol::Native => Native::connect(to).map(Speaker::Native),
+        }
+    }
+
+    /// Sends all or none; each message names its queue or topic.
+    pub(crate) fn send(&mut self, messages: &[Value]) -> io::Result<Said> {
+        let messages = json!({ "messages": messages });
+        match self {
+            Speaker::Http(http) => http.ask("POST", "/api/v1/send", &messages).map(said),
+            Speaker::Native(native) => native.ask("send", messages),
         }
     }
 }

@@ -91,12 +91,15 @@ impl Model {
                 self.delete(name);
                 Need { durable: self.end, ..Need::default() }
             }
-            (Ask::Purge { queue }, Reply::Count(count)) => {
-                let out = |msg: &&Msg| !matches!(msg.place, Place::Out(_));
-                let gone = self.state.queue(queue).msgs.values().filter(out).count() as u64;
+            (Ask::Purge { queue, leased }, Reply::Count(count)) => {
+                let goes = |msg: &&Msg| *leased || !matches!(msg.place, Place::Out(_));
+                let gone = self.state.queue(queue).msgs.values().filter(goes).count() as u64;
                 assert_eq!(*count, gone, "purged");
-                self.note(Ev::Purge { queue: queue.clone() });
+                self.note(Ev::Purge { queue: queue.clone(), leased: *leased });
                 self.done(queue)
+            }
+            (Ask::CompleteLate { queue, seqs }, Reply::Count(count)) => {
+                self.complete_late(queue, seqs, *count)
             }
             (Ask::Pause { queue, paused }, Reply::Done) => {
                 if self.state.queue(queue).paused == *paused {

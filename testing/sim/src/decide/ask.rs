@@ -27,6 +27,11 @@ pub enum Ask {
     },
     Purge {
         queue: QueueName,
+        leased: bool,
+    },
+    CompleteLate {
+        queue: QueueName,
+        seqs: Vec<Seq>,
     },
     Pause {
         queue: QueueName,
@@ -115,6 +120,7 @@ impl Ask {
             Ask::Update { .. } => "asked update",
             Ask::Delete { .. } => "asked delete",
             Ask::Purge { .. } => "asked purge",
+            Ask::CompleteLate { .. } => "asked complete late",
             Ask::Pause { .. } => "asked pause",
             Ask::Send { .. } => "asked send",
             Ask::Commit { .. } => "asked commit",

@@ -54,7 +54,13 @@ impl Model {
                     None => Ok(()),
                 }
             }
-            Ask::Purge { queue: name } | Ask::Pause { queue: name, .. } => queue(name).map(drop),
+            Ask::Purge { queue: name, .. } | Ask::Pause { queue: name, .. } => {
+                queue(name).map(drop)
+            }
+            Ask::CompleteLate { queue: name, .. } => match queue(name)?.sessioned() {
+                true => Err(Refusal::HasSessions { queue: name.clone(), why: "" }),
+                false => Ok(()),
+            },
             Ask::Send { items } => self.check_send(items),
             Ask::Commit { sends, settles, states } => self.check_commit(sends, settles, states),
             Ask::Cancel { queue: name, seqs } => {

@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use malote_engine::Wants;
 use malote_model::{
-    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, Settlement,
+    Changes, DeadLetterTarget, DeadReason, LeaseToken, QueueName, Refusal, RetryOrder, Seq,
+    Settlement,
 };
 
 use super::check::check_session;
 use super::{Consumer, Model, Need};
-use crate::model::{Cause, Dead, End, Ev, Lease, Place, Way, What, Why};
+use crate::model::{Cause, Dead, End, Ev, Lease, Msg, Place, Way, What, Why};
 
 /// A message that died in so many queues goes no further.
 const DIED_IN_MAX: usize = 16;
@@ -75,6 +76,21 @@ impl Model {
         let msg = &q.msgs[&seq];
         let said = self.said_expired.contains(&(queue.clone(), seq));
         q.expired(msg, self.now) || said && q.may_expire(msg, self.now)
+    }
+
+    /// Messages that were received once and that nobody has are completed without a lease.
+    pub(super) fn complete_late(&mut self, queue: &QueueName, seqs: &[Seq], count: u64) -> Need {
+        let mut gone = 0;
+        for &Seq(seq) in seqs {
+            let msg = self.state.queue(queue).msgs.get(&seq);
+            let nobodys = |msg: &Msg| matches!(msg.place, Place::Here { .. });
+            if msg.is_some_and(|msg| msg.receives > 0 && nobodys(msg)) {
+                self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Completed });
+                gone += 1;
+            }
+        }
+        assert_eq!(count, gone, "completed late in {queue}");
+        if gone > 0 { self.done(queue) } else { self.eager(queue) }
     }
 
     pub(super) fn set_state(&mut self, hold: LeaseToken, state: &Option<Bytes>) {

@@ -179,6 +179,7 @@ impl Model {
             Event::Kept(_) => {}
             Event::Booted { .. } => panic!("the broker starts once"),
             Event::TopicDeclared { name, spec, .. } => out.push(format!("topic {name} {spec:?}")),
+            Event::TopicUpdated { .. } => panic!("nobody updates a topic"),
             Event::TopicDeleted { topic } => out.push(format!("delete {}", name(topic))),
             Event::Bound { topic, queue, rule } => {
                 out.push(format!("bind {} {} {rule:?}", name(topic), name(queue)));
@@ -190,7 +191,9 @@ impl Model {
             Event::Updated { queue, spec } => out.push(format!("update {} {spec:?}", name(queue))),
             Event::Deleted { queue } => out.push(format!("delete {}", name(queue))),
             Event::Paused { queue, paused } => out.push(format!("pause {} {paused}", name(queue))),
-            Event::Purged { queue, .. } => out.push(format!("purge {}", name(queue))),
+            Event::Purged { queue, leased, .. } => {
+                out.push(format!("purge {} {leased}", name(queue)));
+            }
             Event::Sent(sent) => {
                 out.extend(sent.places.iter().map(|p| format!("put {} {}", name(&p.queue), p.seq)));
             }
@@ -231,7 +234,7 @@ impl Model {
             Event::Unheld { queue, session, lost } => {
                 out.push(format!("unhold {} {session} {lost}", name(queue)));
             }
-            Event::State { queue, session, state } => {
+            Event::State { queue, session, state, .. } => {
                 let bytes = state.as_ref().map(|state| state.len());
                 out.push(format!("state {} {session} {bytes:?}", name(queue)));
             }
@@ -264,7 +267,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
         Ev::Declare { name, spec } => format!("declare {name} {spec:?}"),
         Ev::Update { name, spec, .. } => format!("update {name} {spec:?}"),
         Ev::Delete { name } => format!("delete {name}"),
-        Ev::Purge { queue } => format!("purge {queue}"),
+        Ev::Purge { queue, leased } => format!("purge {queue} {leased}"),
         Ev::Pause { queue, paused } => format!("pause {queue} {paused}"),
         Ev::Put { queue, .. } => format!("put {queue} {}", state.queue(queue).next_seq),
         Ev::Gone { queue, seq, end } => format!("gone {queue} {seq} {end:?}"),

@@ -85,6 +85,18 @@ pub(super) fn matches(filter: &Filter, message: &Message) -> bool {
     }
 }
 
+/// A filter that took a message, for counting.
+pub(super) fn word(filter: &Filter) -> &'static str {
+    match filter {
+        Filter::All | Filter::None => "matched everything",
+        Filter::Key(_) => "matched a key",
+        Filter::Pattern(_) => "matched a pattern",
+        Filter::Headers(_) => "matched headers",
+        Filter::Correlation(_) => "matched fields",
+        Filter::Sql(_) => "matched a condition",
+    }
+}
+
 /// The words between dots; the empty key has none.
 fn words(key: &str) -> Vec<&str> {
     if key.is_empty() { Vec::new() } else { key.split('.').collect() }

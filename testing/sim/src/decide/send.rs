@@ -75,6 +75,7 @@ impl Model {
             receives: 0,
             failed: 0,
             released: 0,
+            first: None,
             at: self.now,
             // Where it goes on from, it is still needed; elsewhere only when it ends.
             ttl_ms: message.ttl_ms.filter(|_| !lives || goes_on),

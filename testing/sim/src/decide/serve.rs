@@ -201,6 +201,8 @@ impl Model {
             "counters of {seq} in {}",
             by.queue
         );
+        let first = grant.first_at.map(|at| at.0);
+        assert_eq!(first, msg.first.or(Some(self.now)), "the first grant of {seq}");
         let mut durable = msg.rests;
         if let Some(s) = msg.session.as_ref().and_then(|session| q.sessions.get(session)) {
             durable = durable.max(s.rests);
@@ -233,7 +235,8 @@ impl Model {
         };
         assert_eq!(grant.until.0, lease.until, "the lock of a lease");
         self.issue(token, by.queue);
-        self.note(Ev::Grant { queue: by.queue.clone(), seq, token, lease: Box::new(lease) });
+        let (queue, lease, at) = (by.queue.clone(), Box::new(lease), self.now);
+        self.note(Ev::Grant { queue, seq, token, lease, at });
         Need { durable: need.durable.max(durable), written: hi }
     }
 }

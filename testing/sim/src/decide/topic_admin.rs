@@ -1,5 +1,7 @@
 //! Topics, subscriptions and rules come and go.
 
+use std::collections::BTreeSet;
+
 use malote_engine::command::Reply;
 use malote_model::{QueueName, QueueSpec, Refusal, Rule, Seq, TopicKind, TopicName, TopicSpec};
 
@@ -144,8 +146,7 @@ impl Model {
                 durable(self)
             }
             (TopicAsk::Cancel { topic, seqs }, Reply::Count(count)) => {
-                let mut seqs: Vec<u64> = seqs.iter().map(|seq| seq.0).collect();
-                seqs.dedup();
+                let seqs: BTreeSet<u64> = seqs.iter().map(|seq| seq.0).collect();
                 assert_eq!(*count, seqs.len() as u64, "cancelled");
                 let queue = QueueName::inbox(topic);
                 for &seq in &seqs {

@@ -8,7 +8,7 @@ use malote_engine::journal::Pos;
 use malote_model::{Changes, DeadReason, Message, QueueName, TopicName, When};
 
 use super::check::check_session;
-use super::matching::{act, matches};
+use super::matching::{act, matches, word};
 use super::{Group, Model, Need};
 use crate::model::{Cause, Dead, End, Ev, Letter, Place, Via, Way, Why};
 
@@ -23,6 +23,8 @@ struct Copies {
     misfits: Vec<QueueName>,
     /// May not have it again.
     barred: usize,
+    /// By which kinds of rules.
+    by: Vec<&'static str>,
 }
 
 impl Model {
@@ -35,6 +37,7 @@ impl Model {
                 |message: &Message| check_session(name, sessions, message.session.as_ref()).is_ok();
             let hits: Vec<_> =
                 rules.values().filter(|rule| matches(&rule.filter, message)).collect();
+            copies.by.extend(hits.iter().map(|rule| word(&rule.filter)));
             let acting = hits.iter().filter(|rule| rule.action.is_some());
             let has_plain = hits.iter().any(|rule| rule.action.is_none());
             if way.died_in.iter().any(|of| of.0 == *name && self.state.is_there(of)) {
@@ -108,8 +111,9 @@ impl Model {
             assert_eq!(said, (self.state.queue(&inbox).next_seq, false, 1), "scheduled at {topic}");
             return self.put_copy(&inbox, letter, via);
         }
-        let Copies { mut plain, changed, misfits, .. } =
+        let Copies { mut plain, changed, misfits, by, .. } =
             self.copies(topic, &letter.message, &Way::default());
+        by.into_iter().for_each(|kind| self.met.count(kind, 1));
         plain.retain(|queue| {
             let q = self.state.queue(queue);
             let known = key.clone().and_then(|key| q.known_by(key, letter, self.now));
@@ -199,7 +203,8 @@ impl Model {
         message.properties = msg.properties.clone();
         message.key = msg.key.clone().or(message.key);
         message.when = When::Now;
-        let Copies { plain, changed, misfits, barred } = self.copies(topic, &message, &msg.way);
+        let Copies { plain, changed, misfits, barred, by } = self.copies(topic, &message, &msg.way);
+        by.into_iter().for_each(|kind| self.met.count(kind, 1));
         let nobody = plain.is_empty() && misfits.is_empty() && changed.is_empty();
         self.met.count("changed", changed.len() as u64);
         for (queue, copy) in &changed {

@@ -29,9 +29,13 @@ impl State {
                     topic.rules.remove(name);
                 }
             }
-            Ev::Purge { queue } => {
+            Ev::Purge { queue, leased } => {
+                if *leased {
+                    let of_message = |lease: &Lease| matches!(lease.what, What::Message(_));
+                    self.leases.retain(|_, lease| lease.queue != *queue || !of_message(lease));
+                }
                 let q = self.queue_mut(queue);
-                q.msgs.retain(|_, msg| matches!(msg.place, Place::Out(_)));
+                q.msgs.retain(|_, msg| !*leased && matches!(msg.place, Place::Out(_)));
                 self.eager(queue, pos);
             }
             Ev::Pause { queue, paused } => {
@@ -70,13 +74,14 @@ impl State {
                     cause.count(&mut q.totals);
                 }
             }
-            Ev::Grant { queue, seq, token, lease } => {
+            Ev::Grant { queue, seq, token, lease, at } => {
                 self.leases.insert(*token, (**lease).clone());
                 let q = self.queue_mut(queue);
                 let Some(msg) = q.msgs.get_mut(seq) else { panic!("a grant of nothing") };
                 msg.place = Place::Out(*token);
                 q.totals.delivered += 1;
                 q.totals.redelivered += u64::from(msg.receives > 0);
+                msg.first = msg.first.or(Some(*at));
                 msg.receives += 1;
             }
             Ev::Renew { token, until } => {
@@ -128,7 +133,7 @@ impl State {
                     q.totals.expired += u64::from(dead.reason == DeadReason::Expired);
                 }
                 msg.change(changes, pos);
-                (msg.receives, msg.failed, msg.released) = (0, 0, 0);
+                (msg.receives, msg.failed, msg.released, msg.first) = (0, 0, 0, None);
                 (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
                 msg.dead = None;
                 match why {

@@ -93,6 +93,7 @@ impl World {
             };
             let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed);
             assert_eq!(is, (state, due, msg.receives, msg.failed), "message {seq} of {name}");
+            assert_eq!(p.first_at.map(|at| at.0), msg.first, "first grant of {seq} of {name}");
             if p.pos < written {
                 let expected = Expected::of(msg);
                 match Stored::read_now(&self.journal.segments, p.pos) {

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use malote_engine::command::{Command, ConnectionId, Work};
+use malote_engine::command::{Command, ConnectionId, Moving, Work};
 use malote_engine::{Outgoing, StateChange};
 
-use malote_model::Address;
+use malote_model::{Address, Timestamp};
 
 use crate::decide::{Ask, REDRIVE, TopicAsk};
 use crate::model::Letter;
@@ -29,7 +29,12 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         }
         Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
         Ask::Delete { name } => Command::Delete { name },
-        Ask::Purge { queue } => Command::Purge { queue },
+        Ask::Purge { queue, leased } => Command::Purge { queue, leased },
+        Ask::CompleteLate { queue, seqs } => {
+            // Later than any queue was made.
+            let items = seqs.into_iter().map(|seq| (seq, Timestamp(u64::MAX))).collect();
+            Command::CompleteLate { queue, items }
+        }
         Ask::Pause { queue, paused } => Command::Pause { queue, paused },
         Ask::Send { items } => Command::Send { items: outgoing(items) },
         Ask::Commit { sends, settles, states } => {
@@ -58,7 +63,10 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::SetState { hold, state } => Command::SetState { change: StateChange { hold, state } },
         Ask::GetState { queue, session, hold } => Command::GetState { queue, session, hold },
         Ask::BreakSession { queue, session } => Command::BreakSession { queue, session },
-        Ask::Move { from, items } => Command::Move { from, items, why: REDRIVE },
+        Ask::Move { from, items } => {
+            let items = items.into_iter().map(|(seq, to)| Moving::as_it_is(seq, to)).collect();
+            Command::Move { from, items, why: REDRIVE }
+        }
         Ask::Replace { from, seq, to, message } => {
             Command::Replace { from, seq, to, message: message.outgoing.clone() }
         }

@@ -186,7 +186,12 @@ impl World {
             }
             440..700 => self.write_one(),
             700..830 => self.sync(),
-            830..860 => self.bring_back(),
+            830..860 => {
+                self.bring_back();
+                while self.rng.chance(60) && !self.reads.is_empty() {
+                    self.bring_back();
+                }
+            }
             860..890 => drop(self.journal.keeper.step()),
             890..900 | 992.. => self.compact(),
             900..930 => {
@@ -194,8 +199,8 @@ impl World {
                 self.now += 1 + self.rng.below(ms);
                 self.say(|| String::from("the clock jumps"));
             }
-            988 if self.rng.chance(30) => self.deepen(),
-            988..992 => {
+            988 => self.deepen(),
+            989..992 => {
                 if let Some((at, asks)) = Clients::at_the_edge(self) {
                     self.now = at;
                     self.turn_at_once(asks);

@@ -138,5 +138,9 @@ impl World {
             self.turn_at_once(vec![(0, Ask::Settle { leases, settlement, state: None })]);
         }
         self.flush();
+        // Mostly while it is still as it was read.
+        while !self.reads.is_empty() && self.rng.chance(90) {
+            self.bring_back();
+        }
     }
 }

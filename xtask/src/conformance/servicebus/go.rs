@@ -15,7 +15,7 @@ const PROGRAMS: &[(&str, &[&str], Kind)] = &[
     ("worker", &[], Kind::Open),
 ];
 
-fn sources() -> PathBuf {
+pub(super) fn sources() -> PathBuf {
     cargo::root().join("testing/conformance/servicebus/go")
 }
 
@@ -49,7 +49,12 @@ pub(in crate::conformance) fn programs() -> Result<Outcome> {
     let folder = cargo::root().join("testing/conformance/servicebus");
     let mut outcome = Outcome::default();
     for (program, args, kind) in PROGRAMS {
-        let server = Server::start(&target.join("release/malote"), &target, &folder, *kind)?;
+        let server = Server::start(
+            &target.join("release/malote"),
+            target.join("conformance/data/go"),
+            &folder,
+            *kind,
+        )?;
         let mut command = Command::new(home.join(program));
         let told = counted(command.args(*args).envs(server.variables()))?;
         outcome.passed += told.passed;

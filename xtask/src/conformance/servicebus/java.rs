@@ -33,7 +33,12 @@ pub(in crate::conformance) fn programs() -> Result<Outcome> {
     compiler.args(["--release", RELEASE, "-d"]).arg(&classes).args(["-cp", &libraries]);
     run(compiler.args(files))?;
     let folder = cargo::root().join("testing/conformance/servicebus");
-    let server = Server::start(&target.join("release/malote"), &target, &folder, Kind::Open)?;
+    let server = Server::start(
+        &target.join("release/malote"),
+        target.join("conformance/data/java"),
+        &folder,
+        Kind::Open,
+    )?;
     let mut java = Command::new("java");
     java.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=off");
     java.args(["-cp", &format!("{}:{libraries}", classes.display()), "malote.Main"]);

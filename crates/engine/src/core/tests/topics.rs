@@ -3,6 +3,8 @@
 use expect_test::expect;
 
 use super::check;
+use super::world::World;
+use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
 fn every_queue_with_a_matching_rule_has_a_copy() {
@@ -301,4 +303,23 @@ fn a_way_is_remembered_in_sessions_too() {
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0"#]],
     );
+}
+
+#[test]
+fn what_several_queues_share_takes_its_room_once() {
+    let mut world = World::new(SEGMENT_BYTES_MAX);
+    let mut run = |script: &str| {
+        script.split(" | ").for_each(|step| world.step(step));
+        world.live()
+    };
+    run("topic t kind=fanout | queue a | queue b | queue c | bind t a | bind t b | bind t c");
+    let (records, bytes, counted) = run("send @t x");
+    assert_eq!((records, counted), (1, 3 * bytes));
+    // Two are left that need it, and then one.
+    assert_eq!(run("receive a | complete a"), (1, bytes, 2 * bytes));
+    let dead = run("receive b | dead b");
+    assert_eq!((dead.0, dead.2), (2, 2 * bytes));
+    assert_eq!(run("receive c | complete c").0, 2);
+    // Not shared: each of these is a record of its own.
+    assert_eq!(run("send b y | send c y").0, 4);
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use malote_model::{
     Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Durability, Filter,
     LeaseToken, Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq,
-    SessionId, Sessions, Settlement, SqlAction, SqlFilter, Timestamp, TopicKind, TopicName,
+    SessionId, Sessions, Settlement, SqlAction, SqlFilter, Status, Timestamp, TopicKind, TopicName,
     TopicSpec, Value, When,
 };
 
@@ -35,6 +35,8 @@ pub(super) struct World {
     rests_from: Pos,
     /// Tell of answers whether they wait for that turn.
     tell_waits: bool,
+    /// Tell of grants when their messages were first granted.
+    tell_firsts: bool,
     full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
 }
@@ -99,6 +101,7 @@ impl World {
             said: String::new(),
             rests_from: Pos::ZERO,
             tell_waits: false,
+            tell_firsts: false,
             full,
             _dir: dir,
         }
@@ -109,6 +112,12 @@ impl World {
             self.tell_waits = true;
             self.step(step);
             self.tell_waits = false;
+            return;
+        }
+        if let Some(step) = line.strip_prefix("firsts ") {
+            self.tell_firsts = true;
+            self.step(step);
+            self.tell_firsts = false;
             return;
         }
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -171,6 +180,8 @@ impl World {
                     Some("drop") => Overflow::DropOldest,
                     Some(_) => Overflow::DeadLetterOldest,
                 };
+                spec.status = status(&option);
+                spec.dead_letters_keep_age = flag("aged");
                 spec.auto_delete = flag("auto");
                 spec.idle_ms_max = number("idle");
                 spec.exclusive = flag("exclusive");
@@ -200,8 +211,8 @@ impl World {
             }
             "send" | "tx" => {
                 let item = |body: &str| {
-                    let mut message =
-                        Message { message_id: Some(body.into()), ..Message::default() };
+                    let id = option("id").unwrap_or(body);
+                    let mut message = Message { message_id: Some(id.into()), ..Message::default() };
                     message.dedup_id = option("known").map(Into::into);
                     message.key = option("key").map(Into::into);
                     message.subject = option("subject").map(Into::into);
@@ -247,7 +258,7 @@ impl World {
                 from: address(plain[0]),
                 seqs: vec![Seq(plain[1].parse().unwrap())],
             },
-            "topic" => {
+            "topic" | "retopic" => {
                 let kind = match option("kind") {
                     None => TopicKind::Filter,
                     Some("direct") => TopicKind::Direct,
@@ -261,9 +272,13 @@ impl World {
                     content: flag("content"),
                 });
                 let (auto_delete, internal) = (flag("auto"), flag("internal"));
-                let spec = TopicSpec { kind, auto_delete, internal, dedup };
-                let name = TopicName::new(plain[0]).unwrap();
-                Command::DeclareTopic { name, spec: Box::new(spec) }
+                let status = status(&option);
+                let spec = TopicSpec { kind, auto_delete, internal, dedup, status };
+                let (name, spec) = (TopicName::new(plain[0]).unwrap(), Box::new(spec));
+                match *verb {
+                    "topic" => Command::DeclareTopic { name, spec },
+                    _ => Command::UpdateTopic { name, spec },
+                }
             }
             "bind" => Command::Bind {
                 topic: TopicName::new(plain[0]).unwrap(),
@@ -387,10 +402,22 @@ impl World {
             "redrive" => {
                 let to = option("to")
                     .map_or_else(|| QueueName::new(queue(0).owner().unwrap()), QueueName::new);
-                let items = vec![(Seq(plain[1].parse().unwrap()), to.unwrap())];
+                let seq = Seq(plain[1].parse().unwrap());
+                let message_id = option("id").map(Into::into);
+                let items = vec![Moving { seq, to: to.unwrap(), message_id }];
                 Command::Move { from: queue(0), items, why: MoveWhy::Redrive }
             }
-            "purge" => Command::Purge { queue: queue(0) },
+            "purge" if plain.len() > 1 && !flag("all") => {
+                let session = || option("s").map(|s| SessionId::new(s).unwrap());
+                let seqs = plain[1..].iter().map(|seq| (Seq(seq.parse().unwrap()), session()));
+                Command::PurgeThese { queue: queue(0), items: seqs.collect() }
+            }
+            "purge" => Command::Purge { queue: queue(0), leased: flag("all") },
+            "late" => {
+                let since = Timestamp(number("since").unwrap_or(self.now));
+                let items = vec![(Seq(plain[1].parse().unwrap()), since)];
+                Command::CompleteLate { queue: queue(0), items }
+            }
             "pause" => Command::Pause { queue: queue(0), paused: true },
             "resume" => Command::Pause { queue: queue(0), paused: false },
             "delete" => Command::Delete { name: queue(0) },
@@ -428,6 +455,13 @@ impl World {
         let each = Totals::NAMES.iter().zip(totals.values()).filter(|(_, n)| *n > 0);
         let each: Vec<_> = each.map(|(name, n)| format!("{name} {n}")).collect();
         writeln!(self.said, "{}", each.join(", ")).unwrap();
+    }
+
+    /// Live records, their bytes, and what is counted once for each queue that has them.
+    pub(super) fn live(&self) -> (usize, u64, u64) {
+        let (mut records, mut bytes) = (0, 0);
+        self.core.live(&mut |_, more| (records, bytes) = (records + 1, bytes + more));
+        (records, bytes, self.core.counted_bytes())
     }
 
     /// How many records a message stands under, itself included.
@@ -534,9 +568,9 @@ impl World {
         let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
         let (queue, sessions) = (id(plain), id(sessioned));
         let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
-        let (until, bound, hold) = (Timestamp(1000), false, None);
+        let (at, until, bound, hold) = (Timestamp(0), Timestamp(1000), false, None);
         let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
-        let leased = Leased { queue, until, bound, hold, sessions: of, deferred, items };
+        let leased = Leased { queue, at, until, bound, hold, sessions: of, deferred, items };
         self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
         let session = SessionId::new("one").unwrap();
         let held = Event::Held { queue: sessions, session, token, until, bound };
@@ -559,7 +593,10 @@ impl World {
             }
             Reply::Sent(sent) => {
                 let each = sent.iter().map(|receipt| match (receipt.duplicate, receipt.copies) {
-                    (true, _) => format!("{} again", receipt.seq),
+                    (true, _) => match receipt.first_id {
+                        Some(id) => format!("{} again, as {id:x}", receipt.seq),
+                        None => format!("{} again", receipt.seq),
+                    },
                     (false, 1) => receipt.seq.to_string(),
                     (false, copies) => format!("{copies} copies"),
                 });
@@ -590,13 +627,21 @@ impl World {
                         &mut None,
                     )
                     .unwrap();
-                    let mut text = String::from_utf8(message.body.bytes.to_vec()).unwrap();
+                    let body = String::from_utf8(message.body.bytes.to_vec()).unwrap();
+                    let mut text = body.clone();
                     if let Some(lease) = grant.lease {
                         write!(text, " as {}", self.name(lease)).unwrap();
                     }
                     if grant.receives > 1 || grant.failed > 0 {
                         write!(text, " (receives {}, failed {})", grant.receives, grant.failed)
                             .unwrap();
+                    }
+                    if let (Some(at), true) = (grant.first_at, self.tell_firsts) {
+                        write!(text, " first at {at}").unwrap();
+                    }
+                    if let Some(id) = message.message_id.filter(|id| !id.is_empty() && *id != body)
+                    {
+                        write!(text, " called {id}").unwrap();
                     }
                     if let Some(Value::String(value)) = message.properties.get("set") {
                         write!(text, " set={value}").unwrap();
@@ -656,7 +701,10 @@ impl World {
                 each.collect::<Vec<_>>().join("; ")
             }
             Reply::Sessions { sessions, next } => {
-                let each = sessions.iter().map(|s| format!("{} {}", s.session, s.messages));
+                let each = sessions.iter().map(|s| match s.state_at {
+                    Timestamp(0) => format!("{} {}", s.session, s.messages),
+                    at => format!("{} {} state at {at}", s.session, s.messages),
+                });
                 let mut all: Vec<_> = each.collect();
                 all.extend(next.map(|next| format!("more from {next}")));
                 all.join(", ")
@@ -672,6 +720,15 @@ fn address(text: &str) -> Address {
     match text.strip_prefix('@') {
         Some(topic) => TopicName::new(topic).unwrap().into(),
         None => QueueName::new(text).unwrap().into(),
+    }
+}
+
+fn status<'a>(option: &impl Fn(&str) -> Option<&'a str>) -> Status {
+    match option("status") {
+        None => Status::Active,
+        Some("send") => Status::SendDisabled,
+        Some("receive") => Status::ReceiveDisabled,
+        Some(_) => Status::Disabled,
     }
 }
 

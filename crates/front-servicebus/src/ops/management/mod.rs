@@ -8,9 +8,10 @@
 //! | `schedule-message`, `cancel-scheduled-message` | `schedule.rs` |
 //! | `renew-session-lock`, `get-session-state`, `set-session-state`, `get-message-sessions` | `sessions.rs` |
 //! | `add-rule`, `remove-rule`, `enumerate-rules` | `rules.rs` |
-//! | `batch-delete-messages` | not there: refused as not implemented |
+//! | `batch-delete-messages` | `delete.rs` |
 
 mod deferred;
+mod delete;
 mod locks;
 mod peek;
 mod rules;
@@ -139,6 +140,7 @@ async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answere
         "renew-lock" => locks::renew(context).await,
         "update-disposition" => locks::update_disposition(context).await,
         "receive-by-sequence-number" => deferred::receive(context).await,
+        "batch-delete-messages" => delete::batch(context).await,
         "schedule-message" => schedule::schedule(context).await,
         "cancel-scheduled-message" => schedule::cancel(context).await,
         "renew-session-lock" => sessions::renew(context).await,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use malote_engine::{SessionFacts, StateChange};
+use malote_model::Timestamp;
 use malote_wire_amqp::performative::AmqpError;
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
@@ -9,6 +10,9 @@ use super::{Answered, Context, bad};
 use crate::limits;
 use crate::refusal::{Lock, error_of, of_refusal, servicebus};
 use crate::wire::timestamp;
+
+/// 9999-12-31T23:59:59Z.
+const LAST_MOMENT_MS: i64 = 253_402_300_799_000;
 
 pub(super) async fn renew(context: &Context<'_>) -> Answered {
     let queue = context.queue()?;
@@ -35,7 +39,8 @@ pub(super) async fn set_state(context: &Context<'_>) -> Answered {
     let (_, hold) = context.held()?;
     let state = match context.body.get("session-state") {
         None | Some(Value::Null) => None,
-        Some(Value::Binary(state)) => Some(state.clone()),
+        // Nothing is none: some clients clear it so.
+        Some(Value::Binary(state)) => Some(state.clone()).filter(|state| !state.is_empty()),
         // A client that sets a text means its bytes.
         Some(Value::String(state)) => Some(Bytes::copy_from_slice(state.as_bytes())),
         Some(_) => return Err(bad("`session-state` is binary or null".to_owned())),
@@ -45,28 +50,27 @@ pub(super) async fn set_state(context: &Context<'_>) -> Answered {
     Ok(Some(Map::default()))
 }
 
-/// This time, or a later one, asks for all sessions that there are.
-const ANY_TIME_MS: i64 = 253_402_300_799_000;
-
-/// Sessions with messages or state; or those with a state that was changed since. The engine does not know when that
-/// was: all of them are told, unless it asks for what has yet to happen.
+/// Sessions with messages or state or, with a time to begin with, those whose state was set since.
 pub(super) async fn list(context: &Context<'_>) -> Answered {
     let queue = context.queue()?.clone();
     let page = |name: &str| context.number(name).and_then(|n| usize::try_from(n).ok());
     let skip = page("skip").unwrap_or(0);
     let top = page("top").unwrap_or(limits::PAGE_MAX).min(limits::PAGE_MAX);
-    let since = context.number("last-updated-time").unwrap_or(ANY_TIME_MS);
-    let any = since >= ANY_TIME_MS;
-    let yet = !any && since > timestamp(context.front.engine.now());
-    let (mut ids, mut passed, mut from) = (Vec::new(), 0, (!yet).then_some(0));
+    // The last moment of all is how clients ask for no time.
+    let since = context.number("last-updated-time").filter(|ms| *ms < LAST_MOMENT_MS);
+    let since = since.map(|ms| Timestamp(u64::try_from(ms).unwrap_or(0)));
+    let listed = |facts: &SessionFacts| match since {
+        None => facts.messages > 0 || facts.state_bytes > 0,
+        Some(since) => facts.state_bytes > 0 && facts.state_at > since,
+    };
+    let (mut ids, mut passed, mut from) = (Vec::new(), 0, Some(0));
     while let Some(at) = from
         && ids.len() < top
     {
         let looked = context.front.engine.sessions(queue.clone(), at, limits::PAGE_MAX).await;
         let (sessions, next) = looked.map_err(|error| error_of(error, Lock::Session))?;
         from = next;
-        let counts = |facts: &&SessionFacts| (any && facts.messages > 0) || facts.state_bytes > 0;
-        for facts in sessions.iter().filter(counts) {
+        for facts in sessions.iter().filter(|facts| listed(facts)) {
             if passed >= skip && ids.len() < top {
                 ids.push(Str::from(facts.session.as_str()));
             }

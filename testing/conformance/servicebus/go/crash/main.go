@@ -77,6 +77,7 @@ type note struct {
 	ID      string `json:"id"`
 	Session string `json:"session,omitempty"`
 	Number  int64  `json:"number"`
+	Seq     int64  `json:"seq,omitempty"`
 	Lease   string `json:"lease,omitempty"`
 	Until   int64  `json:"until,omitempty"`
 }

@@ -48,7 +48,7 @@ func (w *world) work(n uint64) {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		for range 1 + chance.IntN(4) {
+		for range 1 + chance.IntN(12) {
 			if !w.once(from, chance, event{Holder: holder, Asked: asked, Bound: true}) {
 				break
 			}
@@ -75,13 +75,20 @@ func (w *world) close(from receiver) {
 // once receives some messages and completes them, one after the other. False once there is no use in going on.
 func (w *world) once(from receiver, chance *rand.Rand, as event) bool {
 	ctx, done := w.within(500 * time.Millisecond)
-	messages, _ := from.ReceiveMessages(ctx, 1+chance.IntN(10), nil)
+	most := 1 + chance.IntN(10)
+	if as.Bound {
+		most = 1 // the client gives back what comes between two calls: of several, a later one could overtake it
+	}
+	messages, _ := from.ReceiveMessages(ctx, most, nil)
 	over := ctx.Err() != nil
 	done()
 	var got []note
 	now := time.Now()
 	for _, message := range messages {
 		one := note{ID: message.MessageID, Lease: hex.EncodeToString(message.LockToken[:]), Until: message.LockedUntil.UnixMilli()}
+		if message.SequenceNumber != nil {
+			one.Seq = *message.SequenceNumber
+		}
 		if message.SessionID != nil {
 			one.Session = *message.SessionID
 		}

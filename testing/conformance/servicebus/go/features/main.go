@@ -1,4 +1,4 @@
-// Command features shows what the front end does, by the official client: queues, sessions, topics, and access.
+// Command features shows what the front end does, by the official client: queues, sessions, topics, access, and administration.
 //
 // `features open` runs against a server that asks for no credentials, `features guarded` against one with keys and TLS.
 package main
@@ -20,7 +20,7 @@ func main() {
 		os.Args = slices.Delete(os.Args, 1, 2)
 	}
 	if kind == "guarded" {
-		harness.Run(access)
+		harness.Run(slices.Concat(access, administration))
 		return
 	}
 	harness.Run(slices.Concat(queues, sessions, topics))
@@ -44,7 +44,9 @@ func receive(from receiver, count int) []*bus.ReceivedMessage {
 	defer done()
 	var got []*bus.ReceivedMessage
 	for len(got) < count {
-		more, err := from.ReceiveMessages(ctx, count-len(got), nil)
+		// All in one call: between two, the client gives back what comes, and a later one could overtake it.
+		options := &bus.ReceiveMessagesOptions{TimeAfterFirstMessage: harness.Patience}
+		more, err := from.ReceiveMessages(ctx, count-len(got), options)
 		harness.That(err == nil, "%d of %d messages came: %v", len(got), count, err)
 		got = append(got, more...)
 	}

@@ -12,6 +12,9 @@ import (
 
 // Pool works sessions side by side: each worker holds one session at a time, handles its messages one after the other,
 // and lets go of it once nothing has come for a while.
+//
+// It receives one message at a time: between two calls the client gives back what has come, and with several under way
+// a later one may overtake it.
 type Pool struct {
 	Client  *bus.Client
 	Queue   string
@@ -74,7 +77,7 @@ func (p *Pool) one(ctx context.Context, worker int) {
 func (p *Pool) work(ctx context.Context, worker int, receiver *bus.SessionReceiver) {
 	for idle := 0; idle < p.IdleMax; {
 		receiving, done := context.WithTimeout(ctx, p.ReceiveWait)
-		messages, err := receiver.ReceiveMessages(receiving, 4, nil)
+		messages, err := receiver.ReceiveMessages(receiving, 1, nil)
 		done()
 		if ctx.Err() != nil {
 			return // what came and was not begun goes back with the session

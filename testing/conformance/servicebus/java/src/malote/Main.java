@@ -13,7 +13,8 @@ public final class Main {
         List<String> wanted = Arrays.asList(names);
         int passed = 0;
         int failed = 0;
-        List<Harness.Case> cases = Stream.of(Queues.CASES, Sessions.CASES, Topics.CASES, Processors.CASES, Transactions.CASES)
+        List<Harness.Case> cases = Stream
+            .of(Queues.CASES, Sessions.CASES, Topics.CASES, Processors.CASES, Transactions.CASES, Administration.CASES)
             .flatMap(List::stream).toList();
         for (Harness.Case it : cases) {
             if (!wanted.isEmpty() && !wanted.contains(it.name())) {

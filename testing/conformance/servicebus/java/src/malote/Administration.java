@@ -1,0 +1,129 @@
+package malote;
+
+import static malote.Harness.*;
+
+import com.azure.core.exception.ResourceExistsException;
+import com.azure.core.exception.ResourceNotFoundException;
+import com.azure.core.http.policy.HttpPipelinePolicy;
+import com.azure.core.util.UrlBuilder;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
+import com.azure.messaging.servicebus.administration.models.CorrelationRuleFilter;
+import com.azure.messaging.servicebus.administration.models.CreateQueueOptions;
+import com.azure.messaging.servicebus.administration.models.CreateRuleOptions;
+import com.azure.messaging.servicebus.administration.models.CreateSubscriptionOptions;
+import com.azure.messaging.servicebus.administration.models.FalseRuleFilter;
+import com.azure.messaging.servicebus.administration.models.SqlRuleAction;
+import com.azure.messaging.servicebus.administration.models.SqlRuleFilter;
+import com.azure.messaging.servicebus.administration.models.TrueRuleFilter;
+import java.net.URI;
+import java.time.Duration;
+import java.util.List;
+import java.util.UUID;
+
+/** Queues, topics, subscriptions and rules, made and changed by the client for it. */
+final class Administration {
+    static final List<Case> CASES = List.of(
+        new Case("queues are administered", Administration::queues),
+        new Case("topics and subscriptions are administered", Administration::topics),
+        new Case("rules are administered", Administration::rules));
+
+    private Administration() {
+    }
+
+    /** The builder takes the host alone from its text, and speaks HTTPS: what a user writes. */
+    private static ServiceBusAdministrationClient client() {
+        URI at = URI.create("http://" + variable("MALOTE_ADMIN_AT"));
+        HttpPipelinePolicy toServer = (context, next) -> {
+            UrlBuilder url = UrlBuilder.parse(context.getHttpRequest().getUrl());
+            url.setScheme("http").setHost(at.getHost()).setPort(at.getPort());
+            context.getHttpRequest().setUrl(url.toString());
+            return next.process();
+        };
+        return new ServiceBusAdministrationClientBuilder()
+            .connectionString(connectionString("RootManageSharedAccessKey", "SAS_KEY_VALUE")).addPolicy(toServer).buildClient();
+    }
+
+    private static String name(String kind) {
+        return kind + "-" + UUID.randomUUID().toString().substring(0, 13);
+    }
+
+    private static void missing(String what, Runnable attempt) {
+        try {
+            attempt.run();
+        } catch (ResourceNotFoundException expected) {
+            return;
+        }
+        throw new AssertionError(what + " is there");
+    }
+
+    private static void queues() {
+        var client = client();
+        String name = name("java");
+        same("exists", client.getQueueExists(name), false);
+        var asked = new CreateQueueOptions().setUserMetadata("<m> & more").setLockDuration(Duration.ofSeconds(20)).setSessionRequired(true);
+        client.createQueue(name, asked);
+        var told = client.getQueue(name);
+        same("metadata", told.getUserMetadata(), "<m> & more");
+        same("lock", told.getLockDuration(), Duration.ofSeconds(20));
+        same("sessions", told.isSessionRequired(), true);
+        same("deliveries", told.getMaxDeliveryCount(), 10);
+        same("changed", client.updateQueue(told.setMaxDeliveryCount(5)).getMaxDeliveryCount(), 5);
+        try {
+            client.createQueue(name);
+            throw new AssertionError("the queue was made again");
+        } catch (ResourceExistsException expected) {
+            // As it should be.
+        }
+        send(builder(), name, of("s", "x"));
+        var facts = client.getQueueRuntimeProperties(name);
+        same("messages", facts.getTotalMessageCount(), 1L);
+        same("active", facts.getActiveMessageCount(), 1);
+        that(client.listQueues().stream().anyMatch(queue -> queue.getName().equals(name)), "the queue is not on the list");
+        client.deleteQueue(name);
+        missing("the queue", () -> client.getQueue(name));
+        missing("the queue", () -> client.deleteQueue(name));
+        same("namespace", client.getNamespaceProperties().getName(), "localhost");
+    }
+
+    private static void topics() {
+        var client = client();
+        String name = name("java-topic");
+        client.createTopic(name);
+        same("changed", client.updateTopic(client.getTopic(name).setUserMetadata("t")).getUserMetadata(), "t");
+        client.createSubscription(name, "s", new CreateSubscriptionOptions().setMaxDeliveryCount(4));
+        var told = client.getSubscription(name, "s");
+        same("deliveries", told.getMaxDeliveryCount(), 4);
+        same("changed", client.updateSubscription(told.setMaxDeliveryCount(7)).getMaxDeliveryCount(), 7);
+        same("subscriptions", client.getTopicRuntimeProperties(name).getSubscriptionCount(), 1);
+        same("messages", client.getSubscriptionRuntimeProperties(name, "s").getTotalMessageCount(), 0L);
+        same("listed", client.listSubscriptions(name).stream().count(), 1L);
+        missing("the subscription", () -> client.getSubscription(name, "none"));
+        client.deleteSubscription(name, "s");
+        client.deleteTopic(name);
+        missing("the topic", () -> client.getTopic(name));
+    }
+
+    private static void rules() {
+        var client = client();
+        String name = name("java-rules");
+        client.createTopic(name);
+        client.createSubscription(name, "s");
+        that(client.getRule(name, "s", "$Default").getFilter() instanceof TrueRuleFilter, "the first rule takes everything");
+        var sql = new CreateRuleOptions(new SqlRuleFilter("a = 1")).setAction(new SqlRuleAction("SET b = 2"));
+        client.createRule(name, "sql", "s", sql);
+        var told = client.getRule(name, "s", "sql");
+        same("filter", ((SqlRuleFilter) told.getFilter()).getSqlExpression(), "a = 1");
+        same("action", ((SqlRuleAction) told.getAction()).getSqlExpression(), "SET b = 2");
+        var correlation = new CorrelationRuleFilter("c").setLabel("news");
+        correlation.getProperties().put("k", "v");
+        client.createRule(name, "correlation", "s", new CreateRuleOptions(correlation));
+        var filter = (CorrelationRuleFilter) client.getRule(name, "s", "correlation").getFilter();
+        same("correlation", filter.getCorrelationId() + filter.getLabel() + filter.getProperties(), "cnews{k=v}");
+        that(client.updateRule(name, "s", told.setFilter(new FalseRuleFilter())).getFilter() instanceof FalseRuleFilter, "changed");
+        same("listed", client.listRules(name, "s").stream().count(), 3L);
+        client.deleteRule(name, "s", "sql");
+        missing("the rule", () -> client.getRule(name, "s", "sql"));
+        client.deleteTopic(name);
+    }
+}

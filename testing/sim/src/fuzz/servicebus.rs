@@ -1,0 +1,121 @@
+//! Service Bus: messages on their way in and out, requests to `$management`, addresses and tokens.
+
+use bytes::Bytes;
+use malote_engine::Stored;
+use malote_front_servicebus::Config;
+use malote_front_servicebus::wire::address::Node;
+use malote_front_servicebus::wire::message::{Telling, read, write};
+use malote_front_servicebus::wire::sas::Token;
+use malote_front_servicebus::wire::{duration, rule, value};
+use malote_model::Timestamp;
+use malote_wire_amqp::message::{Draft, Message as Wire, Properties, decode_batch};
+use malote_wire_amqp::types::{Map, Value};
+
+/// Texts that clients write: addresses, tokens, spans of time, files.
+pub(super) const WORDS: &[&str] = &[
+    "amqps://localhost:5671/topic/Subscriptions/sub/$DeadLetterQueue/$management",
+    "queue/$Transfer/$DeadLetterQueue",
+    "SharedAccessSignature sr=sb%3A%2F%2Fhost%2Forders&sig=q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA%3D&se=1700000000&skn=Root%20Key",
+    "P10675199DT2H48M5.4775807S",
+    "-P1Y2M3DT4H5M6.7S",
+    r#"{"UserConfig":{"Namespaces":[{"Name":"n","Queues":[{"Name":"q","Properties":{"RequiresSession":true,"LockDuration":"PT1M","DefaultMessageTimeToLive":"PT1H","MaxDeliveryCount":3}}],"Topics":[{"Name":"t","Properties":{},"Subscriptions":[{"Name":"s","Properties":{},"Rules":[{"Name":"r","Properties":{"FilterType":"Sql","SqlFilter":{"SqlExpression":"a = 1"}}},{"Name":"c","Properties":{"FilterType":"Correlation","CorrelationFilter":{"ContentType":"x","Properties":{"a":"b"}}}}]}]}]}]}}"#,
+];
+
+/// Requests to `$management`.
+pub(super) fn requests() -> Vec<Vec<u8>> {
+    let request = |operation: &str, body: Map| {
+        let properties = Properties { message_id: Some("1".into()), ..Properties::default() };
+        let draft = Draft {
+            properties: Some(properties),
+            application_properties: Map::default().with_string("operation", operation),
+            ..Draft::value(body)
+        };
+        draft.to_bytes().to_vec()
+    };
+    let sql = Map::default().with_string("expression", "color = 'blue'");
+    let action = Map::default().with_string("expression", "SET a = 1");
+    let sql = Map::default().with_string("sql-filter", sql).with_string("sql-rule-action", action);
+    let properties = Map::default().with_string("n", 1_i32).with_string("t", Value::Timestamp(5));
+    let correlation = Map::default()
+        .with_string("correlation-id", "c")
+        .with_string("label", "l")
+        .with_string("properties", properties);
+    let correlation = Map::default().with_string("correlation-filter", correlation);
+    let add = |description: Map| {
+        Map::default().with_string("rule-name", "r").with_string("rule-description", description)
+    };
+    let message = Draft::data("later").to_bytes();
+    let item = Value::Map(Map::default().with_string("message", message));
+    vec![
+        request("com.microsoft:add-rule", add(sql)),
+        request("com.microsoft:add-rule", add(correlation)),
+        request(
+            "com.microsoft:schedule-message",
+            Map::default().with_string("messages", vec![item]),
+        ),
+    ]
+}
+
+/// A message that is taken comes back as it was; a batch is as good as its messages.
+pub(super) fn try_message(bytes: &[u8]) {
+    let Ok(wire) = Wire::parse(Bytes::copy_from_slice(bytes)) else { return };
+    round(&wire);
+    if let Ok(Ok(batch)) = decode_batch(&wire, 100) {
+        batch.iter().for_each(round);
+    }
+}
+
+fn round(wire: &Wire) {
+    let now = Timestamp(1_700_000_000_000);
+    let Ok(message) = read(wire, now) else { return };
+    let stored = Stored {
+        message,
+        enqueued_at: now,
+        sent_at: now,
+        dead: None,
+        deaths: Vec::new(),
+        first_seq: None,
+        depth: 1,
+    };
+    let written = write(&stored, &Telling { seq: 1, ..Telling::default() });
+    let again = Wire::parse(written).expect("what we write can be read");
+    assert_eq!(again.body(), wire.body(), "a body comes back byte for byte");
+    let again = read(&again, now).expect("what we write means something");
+    let was = &stored.message;
+    assert_eq!(again.body, was.body);
+    assert_eq!(again.session, was.session);
+    assert_eq!(again.message_id, was.message_id);
+    assert_eq!(again.correlation_id, was.correlation_id);
+    // As text: NaN is not equal to itself.
+    assert_eq!(format!("{:?}", again.properties), format!("{:?}", was.properties));
+}
+
+pub(super) fn try_request(bytes: &[u8]) {
+    let Ok(wire) = Wire::parse(Bytes::copy_from_slice(bytes)) else { return };
+    let Ok(Some(Value::Map(body))) = wire.value() else { return };
+    for (_, value) in &body.0 {
+        let _ = (value::to_model(value), value::text(value));
+        if let Some(description) = value.as_map()
+            && let Ok(read) = rule::read("r", description)
+        {
+            rule::write(&read);
+        }
+        for item in value.as_items().unwrap_or_default() {
+            if let Some(Value::Binary(bytes)) = item.as_map().and_then(|map| map.get("message")) {
+                try_message(bytes);
+            }
+        }
+    }
+}
+
+pub(super) fn try_words(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let _ = Node::parse(text);
+    let _ = Config::parse(text);
+    if let Some(token) = Token::parse(text) {
+        let _ = (token.expires_ms(), token.path("host"), token.is_signed_with("key"));
+    }
+    if let Some(ms) = duration::parse_ms(text) {
+        duration::format_ms(ms);
+    }
+}
