@@ -11,7 +11,7 @@ use crate::output::{Output, OutputArgs};
 use crate::{
     backup, bench, completions, config, dlq, health, key, peek, queue, receive, request, restore,
     rule, send, serve, session, settle, subscription, tail, token, topic, topology, user, verify,
-    version,
+    version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -36,6 +36,7 @@ pub(crate) enum Command {
     Send(send::Send),
     Request(request::Request),
     Receive(receive::Receive),
+    Work(work::Work),
     Settle(settle::Settle),
     Peek(peek::Peek),
     Tail(tail::Tail),
@@ -67,6 +68,7 @@ impl Command {
             Self::Send(command) => command.run(),
             Self::Request(command) => command.run(),
             Self::Receive(command) => command.run(),
+            Self::Work(command) => command.run(),
             Self::Settle(command) => command.run(),
             Self::Peek(command) => command.run(),
             Self::Tail(command) => command.run(),

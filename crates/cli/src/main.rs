@@ -37,6 +37,7 @@ mod user;
 mod verify;
 mod version;
 mod when;
+mod work;
 
 use std::process::ExitCode;
 

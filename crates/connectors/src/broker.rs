@@ -26,7 +26,7 @@ pub trait Broker: Send + Sync + 'static {
     /// Makes the queue, or finds it just as asked.
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()>;
 
-    /// Sends all or none, durably.
+    /// Sends durably: all or none where the broker can; else in order, and of an error nobody knows how far it came.
     fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>>;
 
     /// Messages of a queue without sessions, or of any of its sessions one at a time.

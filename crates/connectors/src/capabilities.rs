@@ -61,6 +61,8 @@ capabilities! {
     sessions Sessions "sessions" => "use a worker without sessions, or another broker";
     /// The next ready session is found by waiting, and given in the order in which sessions became ready.
     fair_sessions FairSessions "sessions in turn" => "expect that a busy session is served for longer";
+    /// Whoever receives says how long its locks last.
+    choose_lock ChooseLock "locks as long as the worker says" => "give the worker the queue's own lock";
     /// Sessions have a state.
     session_state SessionState "session state" => "keep the state in your own database";
     /// The state changes in the same step as a settlement.
@@ -112,7 +114,7 @@ impl fmt::Display for Missing {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "servicebus"))]
 mod tests {
     use std::fmt::Write as _;
 
@@ -124,6 +126,7 @@ mod tests {
         let all = [
             ("`embedded:DIR`", crate::embedded::CAPABILITIES),
             ("`malote://`", crate::native::CAPABILITIES),
+            ("`servicebus://`", crate::servicebus::broker::CAPABILITIES),
         ];
         let mut page = String::from(
             "# What each broker can do\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote-connectors`; \

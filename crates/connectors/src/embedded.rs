@@ -25,6 +25,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     declare: true,
     sessions: true,
     fair_sessions: true,
+    choose_lock: true,
     session_state: true,
     state_with_settle: true,
     renew: true,

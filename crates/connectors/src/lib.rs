@@ -4,9 +4,11 @@
 //! |---|---|---|
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
+//! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
-//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do. What a broker cannot do is refused
-//! when a worker starts, never done weaker in silence. `tests/contract` holds every connector to the same rules.
+//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do.
+//! What a broker cannot do is refused when a worker starts, never done weaker in silence. `tests/contract` holds every
+//! connector to the same rules.
 
 pub mod broker;
 pub mod capabilities;
@@ -31,10 +33,14 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("malote", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(Native::connect(url).await?))
         }
+        #[cfg(feature = "servicebus")]
+        Some(("servicebus", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(servicebus::ServiceBus::connect(url).await?))
+        }
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
             let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR or malote://HOST:PORT"
+                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT or servicebus://CONNECTION-STRING"
             );
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }

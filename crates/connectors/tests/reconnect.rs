@@ -1,4 +1,5 @@
 //! The native connection loses its socket: leases and holds live on, or are known to be lost.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod common;
 

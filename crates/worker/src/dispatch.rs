@@ -53,6 +53,11 @@ impl Routes {
         self.by_type.is_empty() && self.any.is_none()
     }
 
+    /// Whether a message may be put off because nobody here knows its type.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.any.is_none() && self.unknown.receives > 1 && !self.unknown.every.is_zero()
+    }
+
     /// The handler, or what becomes of a message that has none.
     pub(crate) fn of(&self, delivery: &Delivery) -> Result<&Boxed, Outcome> {
         let kind = kind(delivery);

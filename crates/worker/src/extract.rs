@@ -188,6 +188,10 @@ impl FromDelivery for SessionState {
                 "the handler needs a session's state, and the worker has no sessions",
             )
         };
+        if !incoming.broker.capabilities().state_with_settle {
+            let fix = "the broker cannot change a session's state together with a settlement";
+            return Err(Failure::dead("NoSessionState", fix));
+        }
         let held = incoming.held().ok_or_else(no_session)?;
         let state = incoming.broker.state(incoming.queue(), held).await?;
         Ok(Self { incoming: incoming.clone(), state })

@@ -230,7 +230,8 @@ impl Worker {
         if self.settings.sessions.is_some() {
             needs.push(Capability::Sessions);
         }
-        if !matches!(self.settings.retry.backoff, Backoff::None) {
+        let waits = self.routes.may_wait() || !matches!(self.settings.retry.backoff, Backoff::None);
+        if waits {
             needs.push(Capability::Delay);
         }
         if self.settings.timeout + self.settings.stuck_after > self.settings.lock {
@@ -355,6 +356,11 @@ impl Running {
     /// Does not wait for handlers: they are dropped, and their messages go back uncounted.
     pub fn stop_now(&self) {
         self.now.cancel();
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.ended.is_finished()
     }
 
     /// Waits for its end.

@@ -129,6 +129,18 @@ impl Server {
         std::net::TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap()
     }
 
+    /// Where it speaks AMQP: it says so right after the port of HTTP.
+    pub fn amqp(&mut self) -> String {
+        let stdout = self._stdout.as_mut().unwrap();
+        loop {
+            let mut line = String::new();
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "it does not say where");
+            if let Some((_, rest)) = line.split_once("AMQP") {
+                return rest.split_whitespace().next().unwrap().to_owned();
+            }
+        }
+    }
+
     /// Kills it; its directory stays.
     pub fn stop(&mut self) {
         let _ = self.child.kill();

@@ -478,6 +478,8 @@ pub(super) struct Spec {
     delay_ms: u64,
     message_bytes_max: u64,
     backlog_warning: u64,
+    dead_letters_keep_age: bool,
+    status: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -574,6 +576,8 @@ impl From<QueueSpec> for Spec {
             delay_ms: spec.delay_ms,
             message_bytes_max: spec.message_bytes_max,
             backlog_warning: spec.backlog_warning,
+            dead_letters_keep_age: spec.dead_letters_keep_age,
+            status: spec.status.word(),
         }
     }
 }

@@ -26,16 +26,19 @@
 //! | sessions and their state | `session.rs` |
 //! | peek, schedule, cancel, deferred messages | `management.rs` |
 //! | conditions → kinds of errors | `error.rs` |
+//! | all of it as a broker for workers | `broker.rs`, `convert.rs` |
 //!
 //! Not here: WebSocket, transactions, administration, tokens of Entra ID.
 //!
 //! What waits is bounded: bytes that are sent and have no outcome, messages that were asked for and not taken, requests
 //! without an answer. A lost connection ends its links; the client makes a new one when it is asked for the next.
 
+pub mod broker;
 mod claims;
 mod client;
 mod config;
 mod connection;
+mod convert;
 mod desk;
 mod dial;
 mod driver;
@@ -49,6 +52,7 @@ mod sender;
 mod session;
 mod settle;
 
+pub use broker::ServiceBus;
 pub use client::Client;
 pub use config::{Config, Credential, Tls};
 pub use error::{Error, Kind, Result};

@@ -16,7 +16,7 @@ pub async fn a_message_goes_through(world: &World) {
     let got = source.fetch(10, PATIENCE).await.unwrap();
     assert_eq!(got.len(), 1);
     assert_eq!(&got[0].message.body.bytes[..], b"hello");
-    assert_eq!((got[0].seq, got[0].receives, got[0].failed), (sent[0].seq, 1, 0));
+    assert_eq!((got[0].receives, got[0].failed), (1, 0));
     let done = broker.settle(&queue(Q), vec![Settle::complete(got[0].lease)]).await.unwrap();
     assert_eq!(done, [Ok(())]);
     source.close().await.unwrap();
@@ -51,7 +51,14 @@ pub async fn everything_of_a_message_goes_through(world: &World) {
     broker.send(vec![(to(Q), sent.clone())]).await.unwrap();
     let source = broker.open(&queue(Q), LOCK).await.unwrap();
     let got = source.fetch(1, PATIENCE).await.unwrap().remove(0).message;
-    assert_eq!(got, Message { origin_id: some("m-1"), ..sent });
+    let mut expected = Message { origin_id: some("m-1"), ..sent };
+    if let World::ServiceBus(_) = world {
+        // What the service has no field for, or does not tell.
+        expected.body.kind = malote_model::BodyKind::Bytes;
+        (expected.origin_id, expected.key, expected.dedup_id) = (None, None, None);
+        (expected.user_id, expected.app_id, expected.content_encoding) = (None, None, None);
+    }
+    assert_eq!(got, expected);
 }
 
 pub async fn a_queue_is_first_in_first_out(world: &World) {

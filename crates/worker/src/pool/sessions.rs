@@ -42,7 +42,8 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
 
 /// What there is to do next in a session.
 enum Step {
-    Handle(Delivery),
+    /// The first of those that are here.
+    Handle,
     /// Another session is ready, and in hand.
     Switch(Box<dyn Source>),
     LetGo,
@@ -54,7 +55,7 @@ async fn drain(
     settings: &SessionSettings,
     source: Box<dyn Source>,
 ) -> Option<Box<dyn Source>> {
-    let Some(held) = source.held().cloned() else { return None };
+    let held = source.held().cloned()?;
     let watch = pool.locks.watch(held.hold);
     let settled = TaskTracker::new();
     let mut here = VecDeque::new();
@@ -62,7 +63,8 @@ async fn drain(
     let mut quantum = Quantum::new(settings);
     let next = loop {
         match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy).await {
-            Step::Handle(delivery) => {
+            Step::Handle => {
+                let Some(delivery) = here.pop_front() else { continue };
                 let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lost()).await
                 else {
                     break None;
@@ -117,9 +119,7 @@ async fn step(
             if admit.await.is_none_or(|count| count == 0) {
                 return Step::LetGo;
             }
-            if let Some(delivery) = here.pop_front() {
-                return Step::Handle(delivery);
-            }
+            return Step::Handle;
         }
         match source.fetch(settings.prefetch, Duration::ZERO).await {
             Ok(some) if !some.is_empty() => {

@@ -1,4 +1,5 @@
 //! Workers on the engine in memory: outcomes, sessions, ends.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod ends;
 mod native;

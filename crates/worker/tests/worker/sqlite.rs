@@ -108,7 +108,9 @@ async fn what_fails_leaves_nothing_and_is_done_later() {
         }
     }
     let runs = Arc::new(AtomicU32::new(0));
-    let worker = world.worker().handle(half).state(runs.clone()).timeout(Duration::from_secs(10));
+    // One at a time: whoever hangs has the only write lock, and others would wait for it until their time is over.
+    let worker = world.worker().handle(half).state(runs.clone()).slots(1);
+    let worker = worker.timeout(Duration::from_secs(10));
     let counts = world.broker.drain(worker.retry(Retry::at_once(5))).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried), (4, 4));
     assert_eq!(runs.load(Ordering::SeqCst), 8);

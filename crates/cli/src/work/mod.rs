@@ -1,0 +1,172 @@
+//! `malote work`: a worker whose handler is a command, an address, or the terminal.
+
+mod command;
+mod http;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use malote::{Capability, Malote, Meta, Outcome, Retry, Running, Sessions, Worker};
+use malote_connectors::BrokerError;
+
+use crate::output::note;
+use crate::when;
+
+/// How often it looks whether there is anything left to do.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Handle the messages of a queue: with a command, over HTTP, or by printing them
+///
+/// A command gets the body on standard input and the rest as MALOTE_… variables. Its exit code is the outcome: 0 done,
+/// 65 dead-letter, 75 later and not counted, anything else try again. An address gets a POST: 2xx done, 429 and 5xx
+/// try again, any other 4xx dead-letter. Messages of a session are handled in order, one at a time. Ctrl-C lets what
+/// runs finish; a second one does not wait.
+#[derive(clap::Args)]
+pub(crate) struct Work {
+    /// The queue
+    #[arg(env = "SERVICEBUS_QUEUE_NAME", hide_env_values = true)]
+    queue: String,
+    /// Run this shell command for each message
+    #[arg(long, value_name = "COMMAND", conflicts_with = "http")]
+    exec: Option<String>,
+    /// POST each message to this http:// address
+    #[arg(long, value_name = "URL")]
+    http: Option<String>,
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, embedded:DIR or servicebus://CONNECTION-STRING
+    #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
+    broker: Option<String>,
+    /// A Service Bus connection string, where no --broker is given
+    #[arg(long, value_name = "TEXT", env = "SERVICEBUS_CONNECTION_STRING", hide_env_values = true)]
+    connection_string: Option<String>,
+    /// Sessions, or messages of a queue without sessions, at once
+    #[arg(
+        long,
+        value_name = "N",
+        env = "WORKER_COUNT",
+        hide_env_values = true,
+        default_value_t = 100
+    )]
+    slots: usize,
+    /// Attempts before a message is dead-lettered
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    attempts: u32,
+    /// Time until the second attempt, doubled each time; 0s for at once
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    backoff: Option<Duration>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
+    timeout: Duration,
+    /// How long a lock lasts; it is renewed by itself
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
+    lock: Duration,
+    /// End when there was nothing to do for so long
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    exit_when_idle: Option<Duration>,
+}
+
+impl Work {
+    pub(crate) fn run(self) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.work())
+    }
+
+    fn url(&self) -> String {
+        match (&self.broker, &self.connection_string) {
+            (Some(url), _) => url.clone(),
+            (None, Some(text)) => format!("servicebus://{text}"),
+            (None, None) => "malote://127.0.0.1:8080".to_owned(),
+        }
+    }
+
+    fn worker(&self, malote: &Malote, sessions: bool) -> Worker {
+        let worker = Worker::new(malote, &self.queue)
+            .timeout(self.timeout)
+            .lock(self.lock)
+            .retry(self.retry(malote));
+        let worker = match sessions {
+            true => worker.with_sessions(Sessions { max: self.slots, ..Sessions::default() }),
+            false => worker.slots(self.slots),
+        };
+        match (&self.exec, &self.http) {
+            (Some(line), _) => worker.state(command::Line(line.clone())).handle(command::run),
+            (None, Some(url)) => worker.state(http::Target(url.clone())).handle(http::post),
+            (None, None) => worker.handle(print),
+        }
+    }
+
+    /// A broker without delays tries again at once, unless it is told what it cannot do.
+    fn retry(&self, malote: &Malote) -> Retry {
+        let delays = malote.broker().capabilities().has(Capability::Delay);
+        match self.backoff {
+            Some(base) if base.is_zero() => Retry::at_once(self.attempts),
+            Some(base) => Retry::exponential(base, self.attempts),
+            None if delays => Retry { attempts: self.attempts, ..Retry::default() },
+            None => Retry::at_once(self.attempts),
+        }
+    }
+
+    async fn work(self) -> Result<()> {
+        let malote = Malote::connect(&self.url()).await.context("no broker")?;
+        // With sessions if the queue has some.
+        let running = match self.worker(&malote, true).start().await {
+            Err(malote::Error::Broker(BrokerError::Refused { code, .. }))
+                if code != "queue_not_found" =>
+            {
+                self.worker(&malote, false).start().await?
+            }
+            started => started?,
+        };
+        let report = until_end(running, self.exit_when_idle).await?;
+        malote.close().await?;
+        let malote::Counts { done, retried, dead, released, lost, .. } = report.counts;
+        note(format_args!(
+            "{done} done, {retried} tried again, {dead} dead-lettered, {released} given back, {lost} lost"
+        ));
+        Ok(())
+    }
+}
+
+/// Runs until a signal, or until there was nothing to do for long enough.
+async fn until_end(running: Running, idle: Option<Duration>) -> Result<malote::Report> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut asked = false;
+    let mut quiet_since = tokio::time::Instant::now();
+    let mut seen = running.counts();
+    while !running.is_over() {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            () = tokio::time::sleep(LOOK) => {
+                let now = running.counts();
+                if running.busy() > 0 || now != seen {
+                    (quiet_since, seen) = (tokio::time::Instant::now(), now);
+                }
+                if idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
+                    running.stop();
+                }
+                continue;
+            }
+        }
+        if asked {
+            running.stop_now();
+        }
+        running.stop();
+        asked = true;
+    }
+    Ok(running.ended().await?)
+}
+
+/// Prints a message: sequence, session and body.
+async fn print(meta: Meta) -> Outcome {
+    let message = meta.message();
+    let session = message.session.as_ref().map_or("-", |session| session.as_str());
+    let body = String::from_utf8_lossy(&message.body.bytes);
+    let line = format!("{}\t{session}\t{body}\n", meta.delivery().seq.0);
+    match std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes()) {
+        Ok(()) => Outcome::Done,
+        // Nobody reads it: then it was not handled.
+        Err(_) => Outcome::Release,
+    }
+}

@@ -1,0 +1,120 @@
+//! `malote work`: commands and addresses as handlers, over both protocols.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use common::{Said, Server, malote, words};
+
+/// Long enough for any machine to find the next message.
+const IDLE: &str = "--exit-when-idle 10s";
+
+fn work(server: &Server, line: &str) -> Said {
+    let mut command = malote(server.home.path());
+    let broker = server.url.replace("http://", "malote://");
+    command.args(words(line)).args(words(IDLE)).env("MALOTE_WORK_URL", broker);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.output().unwrap().into()
+}
+
+#[test]
+fn an_exit_code_is_an_outcome() {
+    let server = Server::start();
+    server.ok("queue create orders");
+    for body in ["good", "bad", "again"] {
+        server.ok(&format!("send orders {body} --id {body} --subject s --prop order-id={body}"));
+    }
+    let script = server.home.path().join("handler.sh");
+    let log = server.home.path().join("log");
+    let lines = format!(
+        "read -r body || true\necho \"$body $MALOTE_MESSAGE_ID $MALOTE_SUBJECT $MALOTE_PROPERTY_ORDER_ID $MALOTE_ATTEMPT\" >> {}\n\
+         case $body-$MALOTE_ATTEMPT in bad-*) echo unpayable >&2; exit 65;; again-1) exit 1;; esac\n",
+        log.display()
+    );
+    std::fs::write(&script, lines).unwrap();
+    let said = work(&server, &format!("work orders --backoff 0s --exec 'sh {}'", script.display()));
+    assert_eq!(said.code, 0, "{said}");
+    assert!(said.err.contains("2 done, 1 tried again, 1 dead-lettered"), "{said}");
+    let mut log: Vec<_> =
+        std::fs::read_to_string(log).unwrap().lines().map(str::to_owned).collect();
+    log.sort();
+    assert_eq!(
+        log,
+        ["again again s again 1", "again again s again 2", "bad bad s bad 1", "good good s good 1"]
+    );
+    let dead = server.ok("dlq show orders 1");
+    assert!(dead.contains("Rejected") && dead.contains("unpayable"), "{dead}");
+}
+
+#[test]
+fn an_answer_is_an_outcome() {
+    let server = Server::start();
+    server.ok("queue create orders");
+    for body in ["good", "bad", "again"] {
+        server.ok(&format!("send orders {body} --id {body}"));
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = Vec::new();
+            let mut some = [0; 4096];
+            // The bodies are known: each request ends with one of them.
+            let ends = |asked: &[u8]| {
+                ["good", "bad", "again"]
+                    .iter()
+                    .any(|body| asked.ends_with(format!("\r\n\r\n{body}").as_bytes()))
+            };
+            while !ends(&asked) {
+                let read = stream.read(&mut some).unwrap();
+                assert!(read > 0);
+                asked.extend_from_slice(&some[..read]);
+            }
+            let asked = String::from_utf8(asked).unwrap().to_lowercase();
+            let first = asked.contains("malote-attempt: 1");
+            let status = match () {
+                () if asked.ends_with("bad") => "422 Unprocessable",
+                () if asked.ends_with("again") && first => "503 Busy",
+                () => "204 Done",
+            };
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let said = work(&server, &format!("work orders --backoff 0s --http http://{at}/hook"));
+    assert!(said.err.contains("2 done, 1 tried again, 1 dead-lettered"), "{said}");
+}
+
+/// Three variables, as the program that this replaces has them, over AMQP 1.0.
+#[test]
+fn three_variables_drain_a_hundred_sessions_over_service_bus() {
+    let mut server = Server::start();
+    let amqp = server.amqp();
+    server.ok("queue create orders --sessions dynamic");
+    server.ok("send orders"); // 100 sessions × 10 messages
+    let mut command = malote(server.home.path());
+    let string = format!(
+        "Endpoint=sb://{amqp};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true"
+    );
+    command.args(words(&format!("work {IDLE}")));
+    command.env("SERVICEBUS_CONNECTION_STRING", string);
+    command.env("SERVICEBUS_QUEUE_NAME", "orders").env("WORKER_COUNT", "16");
+    let said: Said = command.output().unwrap().into();
+    assert_eq!(said.code, 0, "{said}");
+    assert!(said.err.contains("1000 done, 0 tried again, 0 dead-lettered"), "{}", said.err);
+    let mut last: HashMap<String, u64> = HashMap::new();
+    for line in said.out.lines() {
+        let mut fields = line.split('\t');
+        let seq: u64 = fields.next().unwrap().parse().unwrap();
+        let session = fields.next().unwrap().to_owned();
+        let before = last.insert(session, seq).unwrap_or_default();
+        assert!(before < seq, "{line} came after {before}");
+    }
+    assert_eq!((last.len(), said.out.lines().count()), (100, 1000));
+}
