@@ -324,9 +324,13 @@ async fn receive(
 ) -> anyhow::Result<Done> {
     let (mut latency, mut messages, mut last) = (Latency::new(), 0, watch.elapsed());
     let mut under_way = VecDeque::new();
+    let mut waited = Duration::ZERO;
     while watch.elapsed() < time {
         let next = receiver.next_many(GROUP);
-        let Ok(some) = tokio::time::timeout(DRY, next).await else { break };
+        let Ok(some) = tokio::time::timeout(DRY, next).await else {
+            waited = DRY;
+            break;
+        };
         let some = some?;
         let settled = receiver.start(&some, &Settlement::Complete).await?;
         under_way.push_back((Watch::start(), settled));
@@ -342,7 +346,7 @@ async fn receive(
         messages += completed(settled).await?;
         latency.record(begun.elapsed());
         // When the queue is dry these were answered long ago, while nothing came.
-        last = last.max(watch.elapsed().saturating_sub(DRY));
+        last = last.max(watch.elapsed().saturating_sub(waited));
     }
     Ok(Done { messages, latency, last })
 }
