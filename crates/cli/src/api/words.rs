@@ -59,6 +59,10 @@ sparse! {
         /// Where its messages go on to.
         #[serde(deserialize_with = "present")]
         forward_to: OrNone<Target>,
+        /// Dead letters live from when they came into the queue, not from when they died.
+        dead_letters_keep_age: bool,
+        /// `active`, `send_disabled`, `receive_disabled` or `disabled`.
+        status: String,
         /// Where dead letters go.
         dead_letter: DeadLetterWord,
         /// `fsync` or `relaxed`.

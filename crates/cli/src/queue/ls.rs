@@ -155,6 +155,7 @@ impl Facts for Queue {
             ("idle max", time(spec.idle_ms_max)),
             ("exclusive", spec.exclusive.unwrap_or_default().to_string()),
             ("forward to", or(spec.forward_to.clone(), "none", |to| to.to_string())),
+            ("status", word(&spec.status)),
         ]
     }
 

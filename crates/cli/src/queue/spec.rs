@@ -51,6 +51,18 @@ enum Overflow {
     DeadLetterOldest,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Status {
+    /// Everything works
+    Active,
+    /// Nobody may send to it
+    SendDisabled,
+    /// Nobody may receive of it
+    ReceiveDisabled,
+    /// Neither
+    Disabled,
+}
+
 /// What `create` and `update` take.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SpecArgs {
@@ -123,6 +135,12 @@ pub(crate) struct SpecArgs {
     /// Its messages go on to `queue:NAME` or `topic:NAME`, or `none` [default: none]
     #[arg(long, value_name = "WHERE", value_parser = forward_to)]
     forward_to: Option<OrNone<Target>>,
+    /// Dead letters live from when they came into the queue, not from when they died [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    dead_letters_keep_age: Option<bool>,
+    /// What callers may do with it [default: active]
+    #[arg(long, value_enum, value_name = "STATUS")]
+    status: Option<Status>,
 }
 
 impl SpecArgs {
@@ -164,6 +182,8 @@ impl SpecArgs {
             // Only a connection can have such a queue, and a command line is none.
             exclusive: None,
             forward_to: self.forward_to.clone(),
+            dead_letters_keep_age: self.dead_letters_keep_age,
+            status: word(&|| self.status?.to_possible_value()),
         }
     }
 
