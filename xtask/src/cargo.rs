@@ -42,8 +42,23 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs one command of the simulation package. `extra` goes to cargo, `args` to the command.
-pub(crate) fn sim_status(command: &str, args: &[&str], extra: &[&str]) -> Result<ExitStatus> {
+/// What is built for release. Always both: built apart, their libraries would differ and be built twice.
+pub(crate) const RELEASE: [&str; 6] =
+    ["build", "--release", "--package", "malote-cli", "--package", "malote-sim"];
+
+/// Runs one command of the simulation package; some of them run the real binary, and an old one would prove nothing.
+pub(crate) fn sim(command: &str, args: &[&str]) -> Result<ExitStatus> {
+    run(&RELEASE)?;
+    Command::new(target().join("release/malote-sim"))
+        .arg(command)
+        .args(args)
+        .current_dir(root())
+        .status()
+        .context("cannot start the simulation")
+}
+
+/// The same of a build of its own. `extra` goes to cargo, `args` to the command.
+pub(crate) fn sim_apart(command: &str, args: &[&str], extra: &[&str]) -> Result<ExitStatus> {
     cargo()
         .args(["run", "--release", "--package", "malote-sim"])
         .args(extra)

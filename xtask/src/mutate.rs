@@ -68,5 +68,5 @@ fn simulate(args: &[String], features: Option<&str>) -> Result<bool> {
         extra.extend(["--features", features]);
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    Ok(cargo::sim_status("sim", &args, &extra)?.success())
+    Ok(cargo::sim_apart("sim", &args, &extra)?.success())
 }

@@ -42,7 +42,7 @@ impl Step {
     /// A command of the simulation package that must succeed.
     pub(crate) fn sim(name: &str, command: &'static str, args: &'static [&'static str]) -> Step {
         Step::new(name, move || {
-            let status = cargo::sim_status(command, args, &[])?;
+            let status = cargo::sim(command, args)?;
             if status.code() == Some(SIM_SKIPPED) {
                 return Ok(Outcome { skipped: Some("what it needs"), ..Outcome::default() });
             }

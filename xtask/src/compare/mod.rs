@@ -20,7 +20,7 @@ const ROUNDS: usize = 3;
 
 /// Compares with that system; says whether the goal was met.
 pub(crate) fn run(system: &str) -> Result<bool> {
-    cargo::run(&["build", "--release", "-p", "malote-cli"])?;
+    cargo::run(&cargo::RELEASE)?;
     match system {
         "artemis" => artemis::run(),
         "elasticmq" => elasticmq::run(),
