@@ -480,7 +480,9 @@ impl Turn<'_> {
             let why = Why::Dead { reason, source, receives: 0, failed: 0, cause };
             let way = Way { home: Some(home), ..Way::default() };
             let places = smallvec![now(dead)];
-            self.commit_moved(here, from, places, size, Kept { way, ..kept }, why, false);
+            // Dead letters in the own set do not expire.
+            let kept = Kept { way, ttl_ms: None, ..kept };
+            self.commit_moved(here, from, places, size, kept, why, false);
             return Ok(());
         }
         if places.is_empty() {
