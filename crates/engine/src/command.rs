@@ -35,6 +35,8 @@ pub enum Command {
     Pause { queue: QueueName, paused: bool },
     /// Send all or none, to queues and topics.
     Send { items: Vec<(Address, Outgoing)> },
+    /// Several such sends, one after the other, each all or none on its own.
+    SendEach { sends: Vec<Vec<(Address, Outgoing)>> },
     /// Do all of it or nothing.
     Commit { work: Work },
     /// Take back scheduled messages.
@@ -342,6 +344,8 @@ pub enum Reply {
     Declared { created: bool },
     /// What became of each message sent, in order.
     Sent(Vec<Receipt>),
+    /// The same for each send.
+    SentEach(Vec<Result<Vec<Receipt>, Refusal>>),
     /// How many were removed or moved, or how much credit there was.
     Count(u64),
     /// One outcome per lease, in order.
