@@ -9,6 +9,7 @@ mod apply;
 mod consume;
 mod dedup;
 mod expire;
+mod fair;
 mod held;
 mod hold;
 mod index;
