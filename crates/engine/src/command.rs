@@ -450,6 +450,10 @@ pub struct QueueFacts {
     pub bytes: u64,
     /// When the oldest ready message was enqueued, to the precision of an index block.
     pub oldest_at: Option<Timestamp>,
+    /// Tenants that others pass at present.
+    pub noisy: Noisy,
+    /// When the oldest ready message of all the others was enqueued.
+    pub quiet_oldest_at: Option<Timestamp>,
     /// Consumers attached or waiting.
     pub consumers: u64,
     /// Sessions with messages, a hold or a state.
@@ -460,6 +464,17 @@ pub struct QueueFacts {
     pub sessions_ready: u64,
     /// Since it was declared.
     pub totals: Totals,
+}
+
+/// Tenants of a queue with much of what is out, and what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noisy {
+    /// How many.
+    pub tenants: u64,
+    /// Their messages that wait for a receiver.
+    pub ready: u64,
+    /// Their messages out to receivers.
+    pub locked: u64,
 }
 
 /// Spells the totals once: their names are a part of snapshots and of what front ends show.

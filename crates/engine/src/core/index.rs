@@ -42,7 +42,7 @@ struct Block {
     expires: Vec<u64>,
     /// its priority;
     priority: Vec<u8>,
-    /// the slot of its session.
+    /// the slot of its session or, in a queue without, its tenant.
     session: Vec<u32>,
     /// Those that were copied elsewhere; most blocks have none.
     moved: Option<Box<Elsewhere>>,
@@ -65,7 +65,7 @@ pub(super) struct Entry {
     /// Its own expiry, 0 for none.
     pub expires: u64,
     pub priority: u8,
-    /// The slot of its session, if it must be found by its sequence.
+    /// The slot of its session, if it must be found by its sequence; or its tenant.
     pub session: Option<u32>,
     /// Its time is asked for one day: the queue has a time to live.
     pub timed: bool,
@@ -343,10 +343,15 @@ impl Index {
         found.copied().unwrap_or(0)
     }
 
-    /// The slot of the session that a message was enqueued in, where that is kept.
+    /// The slot of the session that a message was enqueued in, or its tenant, where that is kept.
     pub(super) fn session(&self, seq: u64) -> Option<u32> {
         let (b, i) = self.find(seq)?;
         self.blocks[b].session.get(i).copied()
+    }
+
+    /// Where blocks that keep a slot for each message begin.
+    pub(super) fn first_with_session(&self) -> Option<u64> {
+        self.blocks.iter().find(|b| !b.session.is_empty()).map(|b| b.first)
     }
 
     /// Live messages that expire by their own word: when, and which.

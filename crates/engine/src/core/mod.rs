@@ -10,6 +10,7 @@ mod column;
 mod consume;
 mod dedup;
 mod expire;
+mod fair;
 mod held;
 mod hold;
 mod index;
