@@ -10,7 +10,7 @@ use malote_model::{Message, Properties, QueueName, SessionId, Value};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 use crate::once::Effect;
 
 /// How often a handler failed on a message, laid over it with every failure.
@@ -41,7 +41,7 @@ pub struct Incoming {
     pub(crate) shared: Arc<Shared>,
     pub(crate) cancelled: CancellationToken,
     /// What is to be committed with the handler's success.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
     /// A state that is to change with the settlement.
     pub(crate) new_state: Mutex<Option<Option<Bytes>>>,

@@ -43,7 +43,7 @@ impl Pool {
             broker: self.broker.clone(),
             shared: self.shared.clone(),
             cancelled: lost.child_token(),
-            #[cfg(feature = "sqlite")]
+            #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
             delivery,
