@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use malote::model::Sessions;
 use malote::once::INBOX_AGE;
-use malote::once::postgres::Postgres;
-use malote::{Attempt, Error, Failure, Outgoing, Retry, SessionId, State, Tx};
+use malote::once::postgres::{DEPENDENCY, Postgres};
+use malote::{Attempt, Breaker, Error, Failure, Outgoing, Retry, SessionId, State, Tx};
 use tokio::sync::{Mutex, mpsc};
 
 use super::{ORDERS, RECEIPTS, World, client, database, until};
@@ -203,6 +203,26 @@ async fn a_lost_connection_is_made_anew() {
         assert!(world.one::<i64>(others).await > 0);
     }
     assert_eq!(world.charges().await, ["1", "2"]);
+}
+
+/// A database that is away is a dependency that failed: the worker waits for it instead of burning attempts.
+#[tokio::test]
+async fn a_breaker_knows_the_database() {
+    let world = World::new(Sessions::None, Sessions::None).await;
+    let admin = client(&super::server().url("postgres")).await;
+    let name: String = world.one("select current_database()::text").await;
+    let closed = format!("alter database {name} allow_connections false");
+    admin.batch_execute(&closed).await.unwrap();
+    let away = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1";
+    admin.query_one(away, &[&name]).await.unwrap();
+    for n in 0..20 {
+        world.send(&n.to_string()).await;
+    }
+    let worker = world.worker().handle(charge).breaker(Breaker::of(DEPENDENCY));
+    let running = worker.start().await.unwrap();
+    until(async || !running.is_taking()).await;
+    running.stop();
+    assert_eq!(running.ended().await.unwrap().counts.done, 0);
 }
 
 #[tokio::test]

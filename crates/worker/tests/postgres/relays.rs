@@ -136,7 +136,7 @@ struct Relay {
     name: String,
     wanted: Arc<std::sync::Mutex<Option<Moment>>>,
     task: JoinHandle<()>,
-    _stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
 }
 
 async fn relay(world: &World, name: String, seen: &Arc<Seen>) -> Relay {
@@ -150,7 +150,7 @@ async fn relay(world: &World, name: String, seen: &Arc<Seen>) -> Relay {
     let task = tokio::spawn(async move {
         db.relay_until(&malote, async { drop(stopped.await) }).await.unwrap();
     });
-    Relay { name, wanted, task, _stop: stop }
+    Relay { name, wanted, task, stop }
 }
 
 /// One of the writers. Each number of a key is written by whoever has the key's row, so numbers are in order; all else
@@ -195,6 +195,40 @@ async fn write(url: String, seed: u64, written: mpsc::UnboundedSender<(String, S
         for one in said {
             written.send(one).unwrap();
         }
+    }
+}
+
+/// Where nobody is killed, nothing is sent twice: a key is one relay's, and what that sent is gone for the next.
+#[tokio::test]
+async fn relays_share_an_outbox_without_repeats() {
+    let world = World::new(Sessions::None, Sessions::Dynamic).await;
+    let seen = Arc::<Seen>::default();
+    let mut relays = Vec::new();
+    for n in 0..RELAYS {
+        relays.push(relay(&world, format!("relay-{n}"), &seen).await);
+    }
+    for n in 0..200 {
+        world.sql.batch_execute("begin").await.unwrap();
+        for key in 0..KEYS {
+            let session = SessionId::new(&format!("key-{key}")).unwrap();
+            let outgoing = Outgoing::text(RECEIPTS, n.to_string()).session(session);
+            Postgres::send_in(&world.sql, outgoing).await.unwrap();
+        }
+        world.sql.batch_execute("commit").await.unwrap();
+    }
+    world.until("select count(*) = 0 from malote_outbox").await;
+    for one in relays {
+        drop(one.stop);
+        one.task.await.unwrap();
+    }
+    assert_eq!(seen.duplicates.load(Ordering::SeqCst), 0);
+    let mut received = BTreeMap::<String, Vec<u32>>::new();
+    for (key, text) in world.received(Some(8)).await {
+        received.entry(key).or_default().push(text.parse().unwrap());
+    }
+    assert_eq!(received.len() as u64, KEYS);
+    for (key, numbers) in received {
+        assert_eq!(numbers, (0..200).collect::<Vec<_>>(), "{key}");
     }
 }
 

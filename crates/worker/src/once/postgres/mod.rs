@@ -32,6 +32,9 @@ pub use tokio_postgres;
 /// The tables, as [`Postgres::install`] makes them where they are missing. They are found by the `search_path`.
 pub const TABLES: &str = include_str!("tables.sql");
 
+/// What a breaker knows the database by.
+pub const DEPENDENCY: &str = "postgres";
+
 /// Connections at once unless it is said otherwise: a transaction of a handler has one.
 const CONNECTIONS: usize = 16;
 /// How long a transaction may wait for its handler. A frozen process keeps its locks no longer, and whoever has its
@@ -205,7 +208,8 @@ impl Postgres {
             return Err(Failure::dead("ZeroByte", text));
         }
         loop {
-            let (lent, used) = self.pool.take().await?;
+            let taken = self.pool.take().await;
+            let (lent, used) = taken.map_err(|error| Failure::of_dependency(DEPENDENCY, error))?;
             match begin(lent.client(), self.idle, consumer, &id, fence).await {
                 Ok(Begun::Fresh) => return Ok(lent),
                 Ok(begun) => {
@@ -215,7 +219,7 @@ impl Postgres {
                     begun.go_on()?;
                 }
                 Err(error) if used && is_away(&error) => {}
-                Err(error) => return Err(wrong(&error).into()),
+                Err(error) => return Err(failure(&error)),
             }
         }
     }
@@ -291,6 +295,12 @@ fn is_away(error: &tokio_postgres::Error) -> bool {
     })
 }
 
+/// Why a message comes again: a database that is away is a dependency that failed, and its breaker counts it.
+fn failure(error: &tokio_postgres::Error) -> Failure {
+    let text = wrong(error);
+    if is_away(error) { Failure::of_dependency(DEPENDENCY, text) } else { text.into() }
+}
+
 /// An open transaction. Dropped, its connection is cut, and the server rolls it back.
 pub struct Open {
     /// Taken when it is over; statements under way keep it from that.
@@ -304,11 +314,10 @@ impl Open {
         client.map_err(|_| Error::Database("the transaction is over".into()))
     }
 
-    async fn end(&self, how: &str) -> Result<(), Error> {
-        let Some(lent) = self.lent.write().await.take() else {
-            return Err(Error::Database("the transaction is over".into()));
-        };
-        lent.client().batch_execute(how).await.map_err(|error| wrong(&error))?;
+    /// Nobody but the worker ends it, and once.
+    async fn end(&self, how: &str) -> Result<(), tokio_postgres::Error> {
+        let lent = self.lent.write().await.take().expect("a transaction ends once");
+        lent.client().batch_execute(how).await?;
         lent.give_back();
         Ok(())
     }
@@ -319,12 +328,15 @@ struct Ending(Arc<Open>);
 impl Effect for Ending {
     fn commit(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + '_>> {
         // Of a transaction in which a statement failed, a commit alone is a rollback and no error.
-        Box::pin(async move { Ok(self.0.end("select 1; commit").await?) })
+        Box::pin(
+            async move { self.0.end("select 1; commit").await.map_err(|error| failure(&error)) },
+        )
     }
 
     fn rollback(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
             if let Err(error) = self.0.end("rollback").await {
+                let error = wrong(&error);
                 tracing::warn!(%error, "a transaction was not rolled back by us: its connection is cut");
             }
         })

@@ -1,4 +1,6 @@
 //! Connections to the database: a bounded number, kept while they work.
+//!
+//! Pools of others keep the messages of their connections to themselves; a relay listens to them.
 
 use std::pin::Pin;
 use std::sync::Arc;
