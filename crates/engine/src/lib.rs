@@ -34,7 +34,7 @@ pub use codec::{
     encode_topic_spec, read_state,
 };
 pub use command::{
-    Binding, ConsumerId, Held, MessageState, Moving, Peek, QueueFacts, SessionFacts, StateChange,
+    Binding, ConsumerId, Held, MessageState, Moving, Noisy, Peek, QueueFacts, SessionFacts, StateChange,
     TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};

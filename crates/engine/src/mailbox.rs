@@ -85,11 +85,11 @@ impl Mailbox {
     }
 
     /// Room for messages that are about to be sent; held until they are answered.
-    pub(crate) async fn publish_permit(
+    pub(crate) async fn publish_permit<'a>(
         &self,
-        items: &[(Address, Outgoing)],
+        items: impl IntoIterator<Item = &'a (Address, Outgoing)>,
     ) -> Result<SemaphorePermit<'_>, EngineError> {
-        let bytes: usize = items.iter().map(|(_, message)| message.size() + 64).sum();
+        let bytes: usize = items.into_iter().map(|(_, message)| message.size() + 64).sum();
         let kib = (bytes >> 10) as u32 + 1;
         self.publishing.acquire_many(kib.min(PUBLISHING_KIB_MAX)).await.map_err(|_| self.closed())
     }

@@ -51,7 +51,8 @@ pub use extract::{
 pub use handler::Handler;
 pub use incoming::Incoming;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Embedded, Held, Native, Sent,
+    Broker, BrokerError, Capabilities, Capability, Delivery, Doing, Embedded, Held, Native,
+    NewState, Sent, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};

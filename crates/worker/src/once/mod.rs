@@ -106,6 +106,11 @@ impl Incoming {
             effect.rollback().await;
             return outcome;
         }
+        // Whoever was frozen past its lock does not commit, even if nobody else has the message yet.
+        if !self.lock.holds() {
+            effect.rollback().await;
+            return Outcome::Release;
+        }
         match effect.commit().await {
             Ok(()) => outcome,
             Err(failure) => failure.into(),
