@@ -413,6 +413,8 @@ pub struct Peeked {
     pub pos: Pos,
     /// Where it stands in its life.
     pub state: MessageState,
+    /// It was set aside, and is again when its lease ends: also while it is out.
+    pub deferred: bool,
     /// Grants so far.
     pub receives: u32,
     /// Failed deliveries so far.
