@@ -36,6 +36,8 @@ pub enum Command {
     Pause { queue: QueueName, paused: bool },
     /// Send all or none, to queues and topics.
     Send { items: Vec<(Address, Outgoing)> },
+    /// Several such sends, one after the other, each all or none on its own.
+    SendEach { sends: Vec<Vec<(Address, Outgoing)>> },
     /// Do all of it or nothing.
     Commit { work: Work },
     /// Take back scheduled messages.
@@ -343,6 +345,8 @@ pub enum Reply {
     Declared { created: bool },
     /// What became of each message sent, in order.
     Sent(Vec<Receipt>),
+    /// The same for each send.
+    SentEach(Vec<Result<Vec<Receipt>, Refusal>>),
     /// How many were removed or moved, or how much credit there was.
     Count(u64),
     /// One outcome per lease, in order.
@@ -410,6 +414,8 @@ pub struct Peeked {
     pub pos: Pos,
     /// Where it stands in its life.
     pub state: MessageState,
+    /// It was set aside, and is again when its lease ends: also while it is out.
+    pub deferred: bool,
     /// Grants so far.
     pub receives: u32,
     /// Failed deliveries so far.

@@ -24,6 +24,7 @@ mod mailbox;
 mod open;
 pub mod reads;
 mod remove;
+mod room;
 mod shard;
 pub mod topic;
 mod topics;

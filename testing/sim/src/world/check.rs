@@ -91,8 +91,15 @@ impl World {
                 Place::Out(_) => (MessageState::Locked, None),
                 Place::Deferred => (MessageState::Deferred, None),
             };
-            let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed);
-            assert_eq!(is, (state, due, msg.receives, msg.failed), "message {seq} of {name}");
+            let deferred = match msg.place {
+                Place::Out(token) => {
+                    self.model.state.leases.get(&token).is_some_and(|lease| lease.deferred)
+                }
+                place => place == Place::Deferred,
+            };
+            let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed, p.deferred);
+            let want = (state, due, msg.receives, msg.failed, deferred);
+            assert_eq!(is, want, "message {seq} of {name}");
             assert_eq!(p.first_at.map(|at| at.0), msg.first, "first grant of {seq} of {name}");
             if p.pos < written {
                 let expected = Expected::of(msg);

@@ -381,6 +381,14 @@ impl World {
     ) {
         let now = self.now;
         let mut own_need = Need::default();
+        for output in &mut out {
+            if let To::Request(_, answer) = &mut output.to
+                && let Ok(Reply::SentEach(each)) = answer
+            {
+                let only = each.pop().filter(|_| each.is_empty()).expect("one send, one answer");
+                *answer = only.map(Reply::Sent);
+            }
+        }
         if let Some((request, ask)) = &own {
             let is_own = |output: &Output| matches!(&output.to, To::Request(r, _) if r == request);
             let at = out.iter().position(is_own);
