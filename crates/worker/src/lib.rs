@@ -26,6 +26,11 @@
 //! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
 //! `malote_connectors`.
 
+/// The programs of the guide are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/ordering.md")]
+mod ordering {}
+
 pub mod breaker;
 mod client;
 mod clock;

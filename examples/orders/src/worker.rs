@@ -10,7 +10,7 @@ use crate::order::{Order, QUEUE};
 
 /// How long a worker that does not answer keeps its customers. One that was killed loses them as soon as its
 /// connection is gone.
-pub const LOCK: Duration = Duration::from_secs(3);
+pub const LOCK: Duration = Duration::from_secs(4);
 /// Attempts before an order is given up.
 pub const ATTEMPTS: u32 = 3;
 

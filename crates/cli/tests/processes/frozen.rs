@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::child::Role;
 use crate::lab::{Lab, message};
 
-const LOCK: Duration = Duration::from_secs(2);
+const LOCK: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_worker_wakes_up_fenced() {
