@@ -24,7 +24,8 @@ pub enum Command {
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
     Delete { name: QueueName },
-    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over.
+    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over, and what
+    /// is sent again is new.
     Purge { queue: QueueName, leased: bool },
     /// Drop those of these messages that are ready, each of its session.
     PurgeThese { queue: QueueName, items: Vec<(Seq, Option<SessionId>)> },
@@ -413,6 +414,8 @@ pub struct Peeked {
     pub pos: Pos,
     /// Where it stands in its life.
     pub state: MessageState,
+    /// It was set aside, and is again when its lease ends: also while it is out.
+    pub deferred: bool,
     /// Grants so far.
     pub receives: u32,
     /// Failed deliveries so far.

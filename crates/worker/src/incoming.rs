@@ -10,7 +10,7 @@ use malote_model::{Message, Properties, QueueName, SessionId, Value};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 use crate::once::Effect;
 use crate::pool::Lock;
 
@@ -44,7 +44,7 @@ pub struct Incoming {
     /// The lock that it is handled under: its own, or its session's.
     pub(crate) lock: Arc<Lock>,
     /// What is to be committed with the handler's success.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
     /// A state that is to change with the settlement.
     pub(crate) new_state: Mutex<Option<Option<Bytes>>>,

@@ -39,7 +39,7 @@ pub mod extract;
 mod gate;
 mod handler;
 mod incoming;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 pub mod once;
 pub mod outcome;
 mod pool;
@@ -61,7 +61,7 @@ pub use malote_connectors::{
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
@@ -81,7 +81,7 @@ pub enum Error {
     #[error("the value cannot be sent as JSON: {0}")]
     Encode(String),
     /// The database of an inbox or outbox said no.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     #[error("the database: {0}")]
     Database(String),
     /// A worker that cannot be.
@@ -95,4 +95,13 @@ pub enum Error {
         /// How many.
         stuck: usize,
     },
+}
+
+/// Examples of the guide are compiled with the tests.
+#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/exactly-once.md")]
+    struct ExactlyOnce;
+    #[doc = include_str!("../../../docs/guide/outbox.md")]
+    struct Outbox;
 }

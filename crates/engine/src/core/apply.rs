@@ -462,6 +462,10 @@ impl Core {
             let mut out: Vec<u64> = q.touched.iter().filter_map(is_out).collect();
             out.sort_unstable();
             out.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
+            // As if nothing had ever been sent.
+            let seen = self.queues.get_mut(&id).and_then(|q| q.seen.as_mut());
+            let forgotten = seen.map(std::mem::take);
+            self.seen_keys -= forgotten.map_or(0, |seen| seen.len());
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.locked > 0 || below < q.next_seq {

@@ -561,13 +561,7 @@ impl Queue {
 
     /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes;
     /// `out` if they stay in the queue.
-    pub(super) fn ready_batch(
-        &self,
-        max: usize,
-        bytes_max: u64,
-        out: bool,
-        now: u64,
-    ) -> Vec<u64> {
+    pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, out: bool, now: u64) -> Vec<u64> {
         let mut seqs = Vec::with_capacity(max.min(64));
         let mut bytes = 0;
         let mut put = |seq: u64| {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use malote_engine::ConsumerId;
 use malote_model::Principal;
 use malote_wire_amqp::connection::{DeliveryId, LinkId};
-use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode};
+use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode, condition};
 
 use super::Conn;
 use super::link::{Answers, Desk, Link, Requests, Sender};
@@ -86,6 +86,14 @@ impl Conn {
                 return;
             }
         };
+        // One pair of links to `$cbs` on a connection, as in the service: who finds it taken, by a link that was not
+        // closed, connects anew.
+        if self.is_taken(&found) {
+            self.links.remove(&link);
+            let text = "Only one link to $cbs of each kind is allowed on a connection.";
+            let _ = self.amqp.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
+            return;
+        }
         let answer = granted(wanted, &found);
         let state = match found {
             Found::Sender { to, message_bytes_max } => {
@@ -97,6 +105,7 @@ impl Conn {
                 let receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
                 Link::Receiver(Box::new(receiver))
             }
+            Found::Nothing => Link::Nothing,
             Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
             Found::Requests(entity) => {
@@ -108,7 +117,7 @@ impl Conn {
         let credit = match &state {
             Link::Sender(_) => Some(limits::SEND_CREDIT),
             Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
-            Link::Attaching(_) | Link::Receiver(_) | Link::Answers(_) => None,
+            Link::Attaching(_) | Link::Receiver(_) | Link::Nothing | Link::Answers(_) => None,
         };
         if let Some(claim) = Wish::of(wanted).ok().and_then(|wish| wish.claim()) {
             self.claimed.insert(link, claim);
@@ -123,6 +132,14 @@ impl Conn {
             let _ = self.amqp.grant(link, credit);
         }
         self.transmit(link);
+    }
+
+    fn is_taken(&self, found: &Found) -> bool {
+        self.links.values().any(|link| match (found, link) {
+            (Found::ClaimsRequests, Link::Requests(requests)) => requests.desk == Desk::Claims,
+            (Found::ClaimsAnswers, Link::Answers(answers)) => answers.desk == Desk::Claims,
+            _ => false,
+        })
     }
 
     pub(super) fn sent(

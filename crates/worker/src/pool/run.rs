@@ -45,7 +45,7 @@ impl Pool {
             shared: self.shared.clone(),
             cancelled: lost.child_token(),
             lock: lock.clone(),
-            #[cfg(feature = "sqlite")]
+            #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
             delivery,

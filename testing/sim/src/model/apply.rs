@@ -36,6 +36,9 @@ impl State {
                 }
                 let q = self.queue_mut(queue);
                 q.msgs.retain(|_, msg| !*leased && matches!(msg.place, Place::Out(_)));
+                if *leased {
+                    q.seen.clear();
+                }
                 self.eager(queue, pos);
             }
             Ev::Pause { queue, paused } => {

@@ -193,7 +193,9 @@ fn a_deferred_message_is_out_while_somebody_has_it() {
 fn taken_messages_are_never_out() {
     check_many(
         "queue q \n send q A1..31 s=A \n send q B1 s=B \n receive q take max=40",
-        expect!["A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15, A16, A17, A18, A19, A20, A21, A22, A23, A24, A25, A26, A27, A28, A29, A30, A31, B1"],
+        expect![
+            "A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15, A16, A17, A18, A19, A20, A21, A22, A23, A24, A25, A26, A27, A28, A29, A30, A31, B1"
+        ],
     );
 }
 
