@@ -265,6 +265,34 @@ impl Engine {
         Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
     }
 
+    /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
+    pub async fn send_each(&self, sends: Vec<Vec<(Address, Message)>>) -> Vec<Answer<Vec<Sent>>> {
+        let checked: Vec<_> = sends.into_iter().map(|send| self.outgoing(send)).collect();
+        let count = checked.len();
+        let mut given = Vec::with_capacity(count);
+        let mut sends = Vec::with_capacity(count);
+        for each in checked {
+            given.push(each.map(|(items, given)| {
+                sends.push(items);
+                given
+            }));
+        }
+        let bytes = sends.iter().map(|items| publishing_bytes(items)).sum();
+        let command = Command::SendEach { sends };
+        let asked = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
+        let mut each = match answer!(asked, Reply::SentEach(each) => each) {
+            Ok(each) => each.into_iter(),
+            Err(error) => return given.into_iter().map(|g| g.and(Err(error.clone()))).collect(),
+        };
+        let pair = |given: Answer<Vec<Given>>| {
+            let given = given?;
+            let receipts = each.next().unwrap_or(Err(Refusal::Busy))?;
+            let all = receipts.into_iter().zip(given);
+            Ok(all.map(|(receipt, given)| Sent::of(receipt, given)).collect())
+        };
+        given.into_iter().map(pair).collect()
+    }
+
     pub(crate) fn outgoing(
         &self,
         messages: Vec<(Address, Message)>,

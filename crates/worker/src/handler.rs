@@ -42,7 +42,7 @@ macro_rules! handlers {
                     Err(failure) => return failure.into(),
                 };)*
                 let outcome = self($($argument),*).await.into_outcome();
-                #[cfg(feature = "sqlite")]
+                #[cfg(feature = "once")]
                 let outcome = incoming.finish(outcome).await;
                 outcome
             }

@@ -9,6 +9,7 @@ use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode,
 use super::Conn;
 use super::link::{Answers, Desk, Link, Requests, Sender};
 use super::receiver::Receiver;
+use super::sends::Whose;
 use super::transaction::within;
 use crate::limits;
 use crate::ops::attach::{Found, Wish, granted};
@@ -22,7 +23,9 @@ pub(crate) enum Done {
     Sasl(Option<Principal>),
     /// What a link wants was found, or not. None: nobody waits for it any more.
     Attached { link: LinkId, wanted: Box<Attach>, found: Option<Result<Found, AmqpError>> },
-    /// A message or a batch was sent, or not.
+    /// Messages and batches were sent, or not, each by itself.
+    SentTogether(Vec<(Whose, Result<(), AmqpError>)>),
+    /// One was staged or refused, without the engine.
     Sent {
         link: LinkId,
         delivery: DeliveryId,
@@ -56,6 +59,7 @@ impl Conn {
                 self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
                 self.sent(link, delivery, settled, txn_id, sent);
             }
+            Done::SentTogether(all) => self.sent_together(all),
             Done::Settled(settled) => self.settled(settled),
             Done::Credited { consumer, left } => self.credited(consumer, left),
             Done::Coordinated { link, delivery, settled, outcome } => {
@@ -138,7 +142,7 @@ impl Conn {
         })
     }
 
-    fn sent(
+    pub(super) fn sent(
         &mut self,
         link: LinkId,
         delivery: DeliveryId,

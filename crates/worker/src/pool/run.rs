@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::settle::Decided;
-use super::{Count, Pool};
+use super::{Count, Lock, Pool};
 use crate::clock::wall_ms;
 use crate::incoming::{ATTEMPTS, HISTORY, Incoming};
 use crate::outcome::{Failed, Outcome};
@@ -35,15 +35,17 @@ impl Pool {
         &self,
         delivery: Delivery,
         held: Option<&Held>,
-        lost: &CancellationToken,
+        lock: &Arc<Lock>,
     ) -> Option<Decided> {
+        let lost = lock.lost();
         let incoming = Arc::new(Incoming {
             queue: self.queue.clone(),
             held: held.cloned(),
             broker: self.broker.clone(),
             shared: self.shared.clone(),
             cancelled: lost.child_token(),
-            #[cfg(feature = "sqlite")]
+            lock: lock.clone(),
+            #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
             delivery,
@@ -94,6 +96,10 @@ impl Pool {
             Ok(handler) => handler,
             Err(outcome) => return Ended::With(outcome),
         };
+        // It may have waited for longer than its lock, or the process was frozen.
+        if !incoming.lock.holds() {
+            return Ended::Lost;
+        }
         self.counts.add(Count::started);
         // A task of its own: its panic is its own, and whoever blocks in it does not block this slot for ever.
         let mut task = tokio::spawn(handler(incoming.clone()));

@@ -6,15 +6,19 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use malote_connectors::{BrokerError, Delivery, Source};
-use malote_model::Settlement;
+use malote_model::{SessionId, Settlement};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Counted, Pool, SessionSettings};
+
+/// Handlers that take longer get one message at a time.
+const SLOW: Duration = Duration::from_millis(50);
 
 pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
     let mut next = None;
@@ -26,6 +30,13 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
             let _ = pool.phases.quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
             continue;
         }
+        if pool.alone.is_wanted()
+            && let Some(source) = next.take()
+        {
+            pool.settler.close(source, TaskTracker::new()).await;
+        }
+        let in_hand = pool.phases.quiet.run_until_cancelled(pool.alone.share()).await;
+        let Some(in_hand) = in_hand else { break };
         let source = match next.take() {
             Some(source) => source,
             None => match pool.accept(settings.accept_wait).await {
@@ -33,7 +44,13 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
                 None => continue,
             },
         };
-        next = drain(&pool, &settings, source).await;
+        match drain(&pool, &settings, source).await {
+            Drained::Next(other) => next = other,
+            Drained::LastLife(session) => {
+                drop(in_hand);
+                alone(&pool, &settings, session).await;
+            }
+        }
     }
     if let Some(source) = next {
         pool.settler.close(source, TaskTracker::new()).await;
@@ -49,26 +66,37 @@ enum Step {
     LetGo,
 }
 
-/// Works on a session until it makes way. The next session, if it made way for one.
-async fn drain(
-    pool: &Pool,
-    settings: &SessionSettings,
-    source: Box<dyn Source>,
-) -> Option<Box<dyn Source>> {
-    let held = source.held().cloned()?;
+/// How work on a session ended.
+enum Drained {
+    /// It made way; for this one, if there is one in hand.
+    Next(Option<Box<dyn Source>>),
+    /// One more loss would kill its first message.
+    LastLife(SessionId),
+}
+
+/// Works on a session until it makes way.
+async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>) -> Drained {
+    let Some(held) = source.held().cloned() else { return Drained::Next(None) };
     let watch = pool.locks.watch(held.hold);
     let settled = TaskTracker::new();
     let mut here = VecDeque::new();
     let mut busy = pool.counts.busy();
     let mut quantum = Quantum::new(settings);
-    let next = loop {
+    let drained = loop {
         match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy).await {
             Step::Handle => {
                 let Some(delivery) = here.pop_front() else { continue };
-                let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lost()).await
+                if pool.is_last_life(&delivery) {
+                    // With all that was fetched behind it, which must not be in hand.
+                    pool.gate.not_used(1);
+                    break Drained::LastLife(held.session);
+                }
+                let begun = Instant::now();
+                let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lock()).await
                 else {
-                    break None;
+                    break Drained::Next(None);
                 };
+                pool.note_handling(begun.elapsed());
                 // What goes back to its place must be the next to be delivered: what was fetched behind it goes, too.
                 let back = matches!(
                     decided.settle.settlement,
@@ -79,22 +107,47 @@ async fn drain(
                 decided.open = Some(settled.token());
                 pool.settler.settle(decided).await;
                 if back {
-                    break None;
+                    break Drained::Next(None);
                 }
             }
-            Step::Switch(other) => break Some(other),
-            Step::LetGo => break None,
+            Step::Switch(other) => break Drained::Next(Some(other)),
+            Step::LetGo => break Drained::Next(None),
         }
         if quantum.is_over() {
             if let Some(other) = pool.accept(Duration::ZERO).await {
-                break Some(other);
+                break Drained::Next(Some(other));
             }
             quantum = Quantum::new(settings);
         }
     };
     drop(watch);
     pool.settler.close(source, settled).await;
-    next
+    drained
+}
+
+/// Handles the first message of a session, with nothing else in hand: not even what stands behind it.
+async fn alone(pool: &Pool, settings: &SessionSettings, session: SessionId) {
+    let _busy = pool.counts.busy();
+    let Some(turn) = pool.alone.ask() else { return }; // the session is ready still, for whoever comes next
+    let Some(_room) = pool.be_alone(&turn).await else { return };
+    let lock = pool.settings.lock;
+    let accepted = pool.broker.accept(&pool.queue, Some(session), lock, Duration::ZERO).await;
+    let Ok(Some(source)) = accepted else { return }; // another worker has it by now
+    let Some(held) = source.held().cloned() else { return };
+    let watch = pool.locks.watch(held.hold);
+    let settled = TaskTracker::new();
+    let fetched = source.fetch(1, settings.receive_wait).await.unwrap_or_default();
+    let quiet = &pool.phases.quiet;
+    if let Some(delivery) = fetched.into_iter().next()
+        && quiet.run_until_cancelled(pool.gate.admit(1)).await.is_some_and(|count| count > 0)
+        && let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lock()).await
+    {
+        decided.open = Some(settled.token());
+        pool.settler.settle(decided).await;
+    }
+    drop(watch);
+    pool.settler.close(source, settled).await;
+    pool.flushed().await; // it must be out of hand before others are in
 }
 
 async fn step(
@@ -108,7 +161,8 @@ async fn step(
     let idle_since = Instant::now();
     let mut empty = 0;
     loop {
-        if pool.phases.quiet.is_cancelled() || lost.is_cancelled() {
+        let wanted = pool.alone.is_wanted();
+        if pool.phases.quiet.is_cancelled() || lost.is_cancelled() || wanted {
             return Step::LetGo;
         }
         if !here.is_empty() {
@@ -121,7 +175,8 @@ async fn step(
             }
             return Step::Handle;
         }
-        match source.fetch(settings.prefetch, Duration::ZERO).await {
+        let prefetch = pool.prefetch(settings);
+        match source.fetch(prefetch, Duration::ZERO).await {
             Ok(some) if !some.is_empty() => {
                 here.extend(some);
                 continue;
@@ -135,7 +190,8 @@ async fn step(
             biased;
             () = pool.phases.quiet.cancelled() => return Step::LetGo,
             () = lost.cancelled() => return Step::LetGo,
-            fetched = source.fetch(settings.prefetch, settings.receive_wait) => match fetched {
+            () = pool.alone.wanted() => return Step::LetGo,
+            fetched = source.fetch(prefetch, settings.receive_wait) => match fetched {
                 Ok(some) if some.is_empty() => {
                     empty += 1;
                     if empty >= settings.empty_receives || idle_since.elapsed() >= settings.idle {
@@ -154,6 +210,26 @@ async fn step(
 fn let_go(pool: &Pool, error: &BrokerError) -> Step {
     tracing::debug!(queue = %pool.queue, %error, "a session is over");
     Step::LetGo
+}
+
+impl Pool {
+    fn note_handling(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mean = self.handling_us.load(Ordering::Relaxed);
+        // Of two that write at once one is forgotten: it is a mean.
+        self.handling_us.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
+    }
+
+    /// How many messages of a session to take at once. Few of slow ones: what is in hand waits for nobody else, and is
+    /// counted when the worker dies.
+    fn prefetch(&self, settings: &SessionSettings) -> u32 {
+        let mean = Duration::from_micros(self.handling_us.load(Ordering::Relaxed));
+        if mean > SLOW {
+            return 1;
+        }
+        let half_a_lock = self.settings.lock.as_micros() / 2 / mean.as_micros().max(1);
+        settings.prefetch.min(u32::try_from(half_a_lock).unwrap_or(u32::MAX)).max(1)
+    }
 }
 
 /// How long a session may go on while others wait.

@@ -178,6 +178,9 @@ impl Model {
                 }
             };
             assert_eq!(next, Some(grant.seq.0), "delivered out of order from {}", c.queue);
+            let (passes, alone) = (q.passes(grant.seq.0, self.now), q.noisy().len());
+            self.met.count("passed a noisy tenant", u64::from(passes));
+            self.met.count("delivered beside a noisy tenant", u64::from(alone > 0));
             need = self.grant(&by, grant, need);
         }
         match c.once {

@@ -145,6 +145,9 @@ impl World {
         );
         let held = q.sessions.values().filter(|s| s.hold.is_some()).count() as u64;
         assert_eq!(facts.sessions_held, held, "held sessions of {name}");
+        let noisy = q.noisy();
+        let expected = (noisy.len() as u64, noisy.values().sum::<u64>());
+        assert_eq!((facts.noisy.tenants, facts.noisy.locked), expected, "noisy in {name}");
         let free =
             q.live_sessions().iter().filter(|s| q.sessioned() && q.free(s, now)).count() as u64;
         // What became too old in this moment may still make a session seem ready.
