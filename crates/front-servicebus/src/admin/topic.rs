@@ -103,7 +103,8 @@ pub(super) fn subscriptions<'a>(
 fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
     let TopicFacts { name, spec, labels, .. } = facts;
-    let (mut count, mut bytes) = (0_u64, 0_u64);
+    // Its own are those that are scheduled.
+    let (mut count, mut bytes) = (0_u64, facts.bytes);
     for subscription in subscriptions(name, queues) {
         count += 1;
         bytes += subscription.bytes;
