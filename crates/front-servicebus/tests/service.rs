@@ -146,6 +146,12 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
     assert_eq!(counts, [1, 3]);
     let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
     client.attached(dead).await;
+    // And why they died, in the words of the service.
+    let names = peek(&mut client, desk).await[1].application_properties().unwrap();
+    let name = |name: &str| names.get(name).and_then(Value::as_str).unwrap();
+    assert_eq!(name("DeadLetterReason"), "MaxDeliveryCountExceeded");
+    let why = "Message could not be consumed after 3 delivery attempts.";
+    assert_eq!(name("DeadLetterErrorDescription"), why);
     // However often they are received there.
     for _ in 0..2 {
         let (delivery, message) = receive(&mut client, dead).await;
@@ -334,4 +340,21 @@ async fn sections_in_another_order_are_taken() {
     assert_eq!(message.data().unwrap(), [Bytes::from_static(b"hello")]);
     let of_delivery = message.delivery_annotations().unwrap();
     assert_eq!(of_delivery.get("x-opt-mine"), mine.get("x-opt-mine"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_receives_from_a_queue_that_forwards() {
+    let world = World::new().await;
+    let last = world.queue("last", false).await;
+    let first = QueueName::new("first").unwrap();
+    let spec = QueueSpec { forward_to: Some(last.into()), ..QueueSpec::default() };
+    world.engine.declare(first, spec).await.unwrap();
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let link = client.receiver(channel, "r", "first", None);
+    client.attached(link).await;
+    assert_eq!(client.detached(link).await, "amqp:not-allowed");
+    // What cannot be forwarded is there to be received.
+    let dead = client.receiver(channel, "dead", "first/$deadletterqueue", None);
+    assert!(client.attached(dead).await.source.is_some());
 }

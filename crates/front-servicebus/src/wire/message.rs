@@ -4,8 +4,8 @@
 //! its properties since: a rule's action, properties changed by whoever settled it, the reason of a dead letter.
 
 use bytes::{Bytes, BytesMut};
-use malote_engine::Stored;
-use malote_model::{LeaseToken, Message, QueueName, Seq, Timestamp, When};
+use malote_engine::{DeadLetter, Stored};
+use malote_model::{DeadReason, LeaseToken, Message, QueueName, Seq, Timestamp, When};
 use malote_wire_amqp::message::{Draft, Header, Message as Wire, Properties};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
 use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_value};
@@ -263,14 +263,25 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
         map = map.with_string(name, kept.unwrap_or_else(|| of_model(value)));
     }
     if let Some(dead) = dead {
-        let reasons =
-            [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &dead.text)];
+        let text = words_of(dead).unwrap_or_else(|| dead.text.clone());
+        let reasons = [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &text)];
         map.0.retain(|(key, _)| reasons.iter().all(|(name, _)| key.as_str() != Some(name)));
         for (name, reason) in reasons.into_iter().filter(|(_, reason)| !reason.is_empty()) {
             map = map.with_string(name, string(reason));
         }
     }
     Draft { application_properties: map, ..Draft::default() }.encode(out);
+}
+
+/// The service's words for what a queue itself let a message die of.
+fn words_of(dead: &DeadLetter) -> Option<String> {
+    let failed = dead.failed;
+    let of = |reason: &DeadReason| reason.word() == dead.reason && reason.text() == dead.text;
+    if of(&DeadReason::Expired) {
+        return Some("The message expired and was dead lettered.".to_owned());
+    }
+    let count = of(&DeadReason::MaxFailed { failed, failed_max: failed });
+    count.then(|| format!("Message could not be consumed after {failed} delivery attempts."))
 }
 
 /// Whether the properties, read again, would give the message that there is. Every delivery asks: so nothing is made.
