@@ -76,6 +76,10 @@ impl FromDelivery for Body {
 pub struct Meta(Arc<Incoming>);
 
 impl Meta {
+    pub(crate) fn of(incoming: &Arc<Incoming>) -> Self {
+        Self(incoming.clone())
+    }
+
     /// The message: subject, properties, correlation id and all.
     pub fn message(&self) -> &Message {
         self.0.message()

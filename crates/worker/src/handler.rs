@@ -2,13 +2,30 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::batch::BoxedBatch;
 use crate::extract::FromDelivery;
 use crate::incoming::Incoming;
 use crate::outcome::{IntoOutcome, Outcome};
 
 pub(crate) type Boxed =
     Arc<dyn Fn(Arc<Incoming>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+
+/// How a worker runs it.
+pub enum Route {
+    /// One message after the other.
+    One(Boxed),
+    /// Several at once.
+    Batch {
+        /// The handler.
+        run: BoxedBatch,
+        /// At most so many.
+        max: usize,
+        /// No longer than this from when the first is there.
+        wait: Duration,
+    },
+}
 
 /// What a worker can run for a message.
 #[diagnostic::on_unimplemented(
@@ -20,10 +37,12 @@ pub(crate) type Boxed =
 pub trait Handler<Arguments>: Clone + Send + Sync + 'static {
     /// Takes the arguments from the message and runs.
     fn call(self, incoming: Arc<Incoming>) -> impl Future<Output = Outcome> + Send + 'static;
-}
 
-pub(crate) fn boxed<Arguments, H: Handler<Arguments>>(handler: H) -> Boxed {
-    Arc::new(move |incoming| Box::pin(handler.clone().call(incoming)))
+    /// How a worker runs it.
+    #[doc(hidden)]
+    fn route(self) -> Route {
+        Route::One(Arc::new(move |incoming| Box::pin(self.clone().call(incoming))))
+    }
 }
 
 macro_rules! handlers {

@@ -26,6 +26,7 @@
 //! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
 //! `malote_connectors`.
 
+mod batch;
 pub mod breaker;
 mod client;
 mod clock;
@@ -42,6 +43,7 @@ pub mod retry;
 pub mod testing;
 pub mod worker;
 
+pub use batch::{Batch, BatchHandler, Batched, IntoOutcomes, OfMessage, OfWorker, One};
 pub use breaker::Breaker;
 pub use client::{Malote, Sending};
 pub use dispatch::Unknown;

@@ -69,9 +69,23 @@ impl Locks {
     }
 
     pub(super) fn watch(&self, lease: LeaseToken) -> Watch {
+        self.insert(&mut self.table.all.lock(), lease, Instant::now())
+    }
+
+    /// Several that were granted together.
+    pub(super) fn watch_all(&self, leases: impl Iterator<Item = LeaseToken>) -> Vec<Watch> {
+        let (now, mut all) = (Instant::now(), self.table.all.lock());
+        leases.map(|lease| self.insert(&mut all, lease, now)).collect()
+    }
+
+    fn insert(
+        &self,
+        all: &mut HashMap<LeaseToken, Entry>,
+        lease: LeaseToken,
+        since: Instant,
+    ) -> Watch {
         let lost = CancellationToken::new();
-        let entry = Entry { since: Instant::now(), lost: lost.clone() };
-        self.table.all.lock().insert(lease, entry);
+        all.insert(lease, Entry { since, lost: lost.clone() });
         Watch { table: self.table.clone(), lease, lost }
     }
 }

@@ -1,36 +1,40 @@
-//! Slots of a queue without sessions: who fetches takes as many messages as slots are free.
+//! A queue without sessions: one task fetches onto the shelf, slots take from it and handle.
 
 use std::sync::Arc;
 
-use malote_connectors::{Delivery, Source};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use malote_connectors::{Settle, Source};
+use tokio::time::Instant;
 
-use super::{Counted, PAUSE_FIRST, Pool};
-
-/// Fetches at once: one is under way while another one's messages begin.
-const FETCHERS: usize = 2;
+use super::settle::Decided;
+use super::shelf::{Ahead, Shelf, Unit};
+use super::{Count, PAUSE_FIRST, Pool};
 
 pub(super) fn start(pool: &Arc<Pool>) {
-    let slots = Arc::new(Semaphore::new(pool.settings.slots));
-    for _ in 0..FETCHERS.min(pool.settings.slots) {
-        pool.tasks.spawn(fetch(pool.clone(), slots.clone()));
-    }
+    let ahead = !pool.gate.is_limited();
+    let gathers = pool.routes.batches().map(|batch| batch.gathers).collect();
+    let shelf = Shelf::new(pool.settings.slots, pool.settings.lock, ahead, gathers);
+    pool.tasks.spawn(fetch(pool.clone(), Arc::new(shelf)));
 }
 
-async fn fetch(pool: Arc<Pool>, slots: Arc<Semaphore>) {
-    let share = pool.settings.slots.div_ceil(FETCHERS);
+async fn fetch(pool: Arc<Pool>, shelf: Arc<Shelf>) {
     let mut source: Option<Box<dyn Source>> = None;
     let mut pause = PAUSE_FIRST;
-    while !pool.phases.quiet.is_cancelled() {
+    let quiet = &pool.phases.quiet;
+    while !quiet.is_cancelled() {
         if let Some(wait) = pool.gate.closed_for() {
             // What was fetched ahead goes back: somebody else may be able to work on it.
             let_go(&mut source).await;
-            let _ = pool.phases.quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
+            give_back(&pool, &shelf).await;
+            let _ = quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
             continue;
         }
-        let Some(mut free) = take_slots(&pool, &slots, share).await else { break };
-        let admit = pool.gate.admit(free.num_permits());
-        let Some(count) = pool.phases.quiet.run_until_cancelled(admit).await else { break };
+        let Some(wanted) = quiet.run_until_cancelled(shelf.wanted()).await else { break };
+        let Some(wanted) = wanted else {
+            give_back(&pool, &shelf).await;
+            continue;
+        };
+        let admit = pool.gate.admit(wanted as usize);
+        let Some(count) = quiet.run_until_cancelled(admit).await else { break };
         if count == 0 {
             continue; // it closed meanwhile
         }
@@ -39,7 +43,7 @@ async fn fetch(pool: Arc<Pool>, slots: Arc<Semaphore>) {
                 let fetch = open.fetch(count, pool.settings.fetch_wait);
                 tokio::select! {
                     biased;
-                    () = pool.phases.quiet.cancelled() => break,
+                    () = quiet.cancelled() => break,
                     fetched = fetch => fetched,
                 }
             }
@@ -56,11 +60,12 @@ async fn fetch(pool: Arc<Pool>, slots: Arc<Semaphore>) {
             Ok(deliveries) => {
                 pause = PAUSE_FIRST;
                 pool.gate.not_used(count.saturating_sub(deliveries.len() as u32));
-                for delivery in deliveries {
-                    if let Some(slot) = free.split(1) {
-                        let busy = pool.counts.busy();
-                        pool.tasks.spawn(one(pool.clone(), delivery, (slot, busy)));
-                    }
+                let watches = pool.locks.watch_all(deliveries.iter().map(|d| d.lease));
+                let items = deliveries.into_iter().zip(watches).map(|(delivery, watch)| {
+                    (pool.routes.batch_of(&delivery), Ahead { delivery, watch })
+                });
+                for _ in 0..shelf.put(items) {
+                    pool.tasks.spawn(slot(pool.clone(), shelf.clone()));
                 }
             }
             Err(error) => {
@@ -71,6 +76,7 @@ async fn fetch(pool: Arc<Pool>, slots: Arc<Semaphore>) {
         }
     }
     let_go(&mut source).await;
+    give_back(&pool, &shelf).await;
 }
 
 async fn let_go(source: &mut Option<Box<dyn Source>>) {
@@ -81,25 +87,31 @@ async fn let_go(source: &mut Option<Box<dyn Source>>) {
     }
 }
 
-/// At least one free slot, at most a share of all. None once nothing new is to be taken.
-async fn take_slots(
-    pool: &Pool,
-    slots: &Arc<Semaphore>,
-    share: usize,
-) -> Option<OwnedSemaphorePermit> {
-    let first = slots.clone().acquire_owned();
-    let mut free = pool.phases.quiet.run_until_cancelled(first).await?.ok()?;
-    let more = u32::try_from(slots.available_permits().min(share - 1)).unwrap_or(u32::MAX);
-    if let Ok(more) = slots.clone().try_acquire_many_owned(more) {
-        free.merge(more);
+/// What no slot has begun goes back, uncounted, in order.
+async fn give_back(pool: &Pool, shelf: &Shelf) {
+    for Ahead { delivery, watch } in shelf.clear() {
+        let (settle, lost) = (Settle::release(delivery.lease), watch.lost().clone());
+        pool.settler.settle(Decided { settle, count: Count::released, lost, open: None }).await;
     }
-    Some(free)
 }
 
-async fn one(pool: Arc<Pool>, delivery: Delivery, slot: (OwnedSemaphorePermit, Counted)) {
-    let watch = pool.locks.watch(delivery.lease);
-    if let Some(decided) = pool.handle(delivery, None, watch.lost()).await {
-        pool.settler.settle(decided).await;
+async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
+    while let Some(unit) = shelf.next(&pool.phases.quiet).await {
+        let _busy = pool.counts.busy();
+        let begun = Instant::now();
+        let messages = match unit {
+            Unit::One(Ahead { delivery, watch }) => {
+                if let Some(decided) = pool.handle(delivery, None, watch.lost()).await {
+                    pool.settler.settle(decided).await;
+                }
+                1
+            }
+            Unit::Batch(batch, items) => {
+                let messages = items.len();
+                pool.handle_apart(batch, items).await;
+                messages
+            }
+        };
+        shelf.done(messages, begun.elapsed());
     }
-    drop(slot);
 }

@@ -9,12 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use malote_connectors::{BrokerError, Delivery, Source};
-use malote_model::Settlement;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Counted, Pool, SessionSettings};
+use super::batch::goes_back;
+use super::{Counted, Gathers, Pool, SessionSettings};
+
+/// How long the first message of a session in hand is waited for before another session may be taken instead.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
     let mut next = None;
@@ -61,23 +64,43 @@ async fn drain(
     let mut here = VecDeque::new();
     let mut busy = pool.counts.busy();
     let mut quantum = Quantum::new(settings);
+    // It was given because it has something: that may still be on its way, however far the broker is.
+    let mut first_wait = settings.receive_wait.min(FIRST_WAIT_MAX);
     let next = loop {
-        match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy).await {
+        let handled;
+        let wait = std::mem::take(&mut first_wait);
+        match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy, wait).await {
             Step::Handle => {
-                let Some(delivery) = here.pop_front() else { continue };
-                let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lost()).await
-                else {
-                    break None;
+                let batch = here.front().and_then(|first| pool.routes.batch_of(first));
+                let (all, back) = match batch {
+                    Some(batch) => {
+                        let some = gather(pool, &*source, watch.lost(), &mut here, batch).await;
+                        handled = some.len();
+                        if some.is_empty() {
+                            break None;
+                        }
+                        match pool.handle_in_order(batch, some, &held, watch.lost()).await {
+                            Some(decided) => decided,
+                            None => break None,
+                        }
+                    }
+                    None => {
+                        let Some(first) = here.pop_front() else { continue };
+                        handled = 1;
+                        match pool.handle(first, Some(&held), watch.lost()).await {
+                            Some(decided) => {
+                                let back = goes_back(&decided.settle.settlement);
+                                (vec![decided], back)
+                            }
+                            None => break None,
+                        }
+                    }
                 };
+                for mut decided in all {
+                    decided.open = Some(settled.token());
+                    pool.settler.settle(decided).await;
+                }
                 // What goes back to its place must be the next to be delivered: what was fetched behind it goes, too.
-                let back = matches!(
-                    decided.settle.settlement,
-                    Settlement::Abandon { .. }
-                        | Settlement::Release { .. }
-                        | Settlement::Defer { .. }
-                );
-                decided.open = Some(settled.token());
-                pool.settler.settle(decided).await;
                 if back {
                     break None;
                 }
@@ -85,7 +108,7 @@ async fn drain(
             Step::Switch(other) => break Some(other),
             Step::LetGo => break None,
         }
-        if quantum.is_over() {
+        if quantum.is_over_after(handled) {
             if let Some(other) = pool.accept(Duration::ZERO).await {
                 break Some(other);
             }
@@ -97,6 +120,45 @@ async fn drain(
     next
 }
 
+/// The first of those that are here and others behind it for the same batch handler, as many as it takes; waits for
+/// more of them, but not for long. The first has been admitted.
+async fn gather(
+    pool: &Pool,
+    source: &dyn Source,
+    lost: &CancellationToken,
+    here: &mut VecDeque<Delivery>,
+    batch: usize,
+) -> Vec<Delivery> {
+    let Some(Gathers { max, wait }) = pool.routes.batching(batch).map(|batch| batch.gathers) else {
+        return Vec::new();
+    };
+    let until = Instant::now() + wait;
+    loop {
+        let same = here.iter().take_while(|one| pool.routes.batch_of(one) == Some(batch)).count();
+        let left = until.saturating_duration_since(Instant::now());
+        if same >= max || same < here.len() || left.is_zero() {
+            let mut count = same.min(max);
+            if count > 1 && pool.gate.is_limited() {
+                count = 1 + pool.gate.admit_now(count - 1) as usize;
+            }
+            return here.drain(..count).collect();
+        }
+        let missing = u32::try_from(max - same).unwrap_or(u32::MAX);
+        tokio::select! {
+            biased;
+            // They go back with the session.
+            () = pool.phases.quiet.cancelled() => return Vec::new(),
+            () = lost.cancelled() => return Vec::new(),
+            // Its own clock: the broker's may be another.
+            more = tokio::time::timeout(left, source.fetch(missing, left)) => match more {
+                Ok(Ok(some)) => here.extend(some),
+                Err(_) => {}
+                Ok(Err(_)) => return here.drain(..same).collect(), // it is told when there is nothing left to do
+            },
+        }
+    }
+}
+
 async fn step(
     pool: &Pool,
     settings: &SessionSettings,
@@ -104,6 +166,7 @@ async fn step(
     lost: &CancellationToken,
     here: &mut VecDeque<Delivery>,
     busy: &mut Counted,
+    mut wait: Duration,
 ) -> Step {
     let idle_since = Instant::now();
     let mut empty = 0;
@@ -121,7 +184,7 @@ async fn step(
             }
             return Step::Handle;
         }
-        match source.fetch(settings.prefetch, Duration::ZERO).await {
+        match fetch(pool, source, settings.prefetch, std::mem::take(&mut wait)).await {
             Ok(some) if !some.is_empty() => {
                 here.extend(some);
                 continue;
@@ -151,6 +214,24 @@ async fn step(
     }
 }
 
+/// What is there now or, if it is to wait, within so long: by the worker's own clock, the broker's may be another.
+async fn fetch(
+    pool: &Pool,
+    source: &dyn Source,
+    max: u32,
+    wait: Duration,
+) -> Result<Vec<Delivery>, BrokerError> {
+    let fetched = source.fetch(max, wait);
+    if wait.is_zero() {
+        return fetched.await;
+    }
+    let fetched = tokio::time::timeout(wait, fetched);
+    match pool.phases.quiet.run_until_cancelled(fetched).await {
+        Some(Ok(fetched)) => fetched,
+        Some(Err(_)) | None => Ok(Vec::new()),
+    }
+}
+
 fn let_go(pool: &Pool, error: &BrokerError) -> Step {
     tracing::debug!(queue = %pool.queue, %error, "a session is over");
     Step::LetGo
@@ -167,9 +248,9 @@ impl Quantum {
         Self { left: settings.quantum, until: Instant::now() + settings.quantum_time }
     }
 
-    /// One more was handled.
-    fn is_over(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
+    /// So many more were handled.
+    fn is_over_after(&mut self, handled: usize) -> bool {
+        self.left = self.left.saturating_sub(u32::try_from(handled).unwrap_or(u32::MAX));
         self.left == 0 || Instant::now() >= self.until
     }
 }
