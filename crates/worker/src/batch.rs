@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use malote::{Batch, BatchHandler, Failure, Malote, Worker};
+//! use malote::{Batch, Failure, Malote, Worker};
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Reading { sensor: String, value: f64 }
@@ -16,21 +16,19 @@
 //! }
 //!
 //! # async fn run(malote: Malote) -> Result<(), malote::Error> {
-//! let store = store.batch(100, Duration::from_millis(200));
-//! Worker::new(&malote, "readings").handle(store).run_until_signal().await?;
+//! let worker = Worker::new(&malote, "readings");
+//! worker.handle_batch(store, 100, Duration::from_millis(200)).run_until_signal().await?;
 //! # Ok(()) }
 //! ```
 
-use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use crate::extract::{Body, Cancelled, FromDelivery, Meta, State, Text};
-use crate::handler::{Handler, Route};
+use crate::handler::Handler;
 use crate::incoming::Incoming;
 use crate::outcome::{Failed, Failure, IntoOutcome, Outcome};
 
@@ -85,6 +83,8 @@ impl<'a, T> IntoIterator for &'a Batch<T> {
 )]
 pub trait OfMessage: FromDelivery {}
 
+// What is missing is a body, of which serde is one way.
+#[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned + Send + 'static> OfMessage for T {}
 impl OfMessage for Text {}
 impl OfMessage for Body {}
@@ -151,110 +151,81 @@ pub(crate) type BoxedBatch = Arc<
     dyn Fn(Vec<Arc<Incoming>>) -> Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>> + Send + Sync,
 >;
 
-/// A function that takes several messages at once.
+/// The arguments of a batch handler: the batch, then what is the same for all messages.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a batch handler",
-    label = "not an `async fn` that takes a `malote::Batch`",
-    note = "a batch handler is an `async fn` whose first argument is `malote::Batch<T>`; others are `State<T>` or `Cancelled`",
-    note = "it returns a `Vec` with an outcome for each message, or one outcome for all, and its future is `Send`"
+    message = "`{Self}` are not the arguments of a batch handler",
+    label = "its first argument is not a `malote::Batch`, or there are more than four",
+    note = "the first argument is `malote::Batch<T>`, others are `malote::State<T>` or `malote::Cancelled`"
 )]
-pub trait BatchHandler<Arguments>: Clone + Send + Sync + 'static {
-    /// Takes messages apart and runs. As many outcomes as messages.
-    fn call_all(
-        self,
-        incoming: Vec<Arc<Incoming>>,
-    ) -> impl Future<Output = Vec<Outcome>> + Send + 'static;
-
-    /// As a worker takes it: up to `max` messages at once, and no longer than `wait` from when the first is there.
-    fn batch(self, max: usize, wait: Duration) -> Batched<Self, Arguments>
-    where
-        Self: Sized,
-    {
-        Batched { handler: self, max, wait, arguments: PhantomData }
-    }
+pub trait FromBatch: Sized + Send + 'static {
+    /// Takes them from the messages, with the outcomes of those that could not be read; no arguments if that is all of
+    /// them, or with what became of the others.
+    fn from_batch(all: &[Arc<Incoming>]) -> impl Future<Output = Taken<Self>> + Send;
 }
 
-/// A batch handler, with how many messages it takes.
-pub struct Batched<H, Arguments> {
-    handler: H,
-    max: usize,
-    wait: Duration,
-    arguments: PhantomData<fn(Arguments)>,
+/// What was taken from the messages of a batch.
+pub struct Taken<Arguments> {
+    arguments: Result<Arguments, Outcome>,
+    /// In the order of the messages: none of one that the handler gets.
+    known: Vec<Option<Outcome>>,
 }
 
-impl<H: Clone, Arguments> Clone for Batched<H, Arguments> {
-    fn clone(&self) -> Self {
-        let (handler, arguments) = (self.handler.clone(), PhantomData);
-        Self { handler, max: self.max, wait: self.wait, arguments }
-    }
-}
-
-impl<Arguments, H> Handler<Batch<Arguments>> for Batched<H, Arguments>
+pub(crate) fn boxed<Arguments, H>(handler: H) -> BoxedBatch
 where
-    H: BatchHandler<Arguments>,
-    Arguments: 'static,
+    H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
+    Arguments: FromBatch,
 {
-    /// A batch of one.
-    async fn call(self, incoming: Arc<Incoming>) -> Outcome {
-        let mut outcomes = self.handler.call_all(vec![incoming]).await;
-        outcomes.pop().unwrap_or(Outcome::Release)
-    }
-
-    fn route(self) -> Route {
-        let Self { handler, max, wait, .. } = self;
-        let run: BoxedBatch =
-            Arc::new(move |incoming| Box::pin(handler.clone().call_all(incoming)));
-        Route::Batch { run, max, wait }
-    }
+    Arc::new(move |incoming| {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let Taken { arguments, known } = Arguments::from_batch(&incoming).await;
+            let count = known.iter().filter(|known| known.is_none()).count();
+            let given = match arguments {
+                Ok(arguments) => handler.call(arguments).await.into_outcomes(count),
+                Err(outcome) => vec![outcome; count],
+            };
+            let mut given = given.into_iter();
+            let each = known.into_iter().map(|known| known.or_else(|| given.next()));
+            each.map(|outcome| outcome.unwrap_or(Outcome::Release)).collect()
+        })
+    })
 }
 
-/// Outcomes of all: those that are known already, and in between those that the handler gave.
-fn merged(known: Vec<Option<Outcome>>, given: Vec<Outcome>) -> Vec<Outcome> {
-    let mut given = given.into_iter();
-    let each = known.into_iter().map(|known| known.or_else(|| given.next()));
-    each.map(|outcome| outcome.unwrap_or(Outcome::Release)).collect()
+async fn bodies<T: OfMessage>(all: &[Arc<Incoming>]) -> (Vec<One<T>>, Vec<Option<Outcome>>) {
+    let (mut read, mut known) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+    for one in all {
+        known.push(match T::from_delivery(one).await {
+            Ok(value) => {
+                read.push(One { value, meta: Meta::of(one) });
+                None
+            }
+            Err(failure) => Some(failure.into()),
+        });
+    }
+    (read, known)
 }
 
-macro_rules! batch_handlers {
+macro_rules! from_batch {
     ($($argument:ident)*) => {
-        impl<F, T, Returned, Output, $($argument,)*> BatchHandler<(T, $($argument,)*)> for F
-        where
-            F: Fn(Batch<T>, $($argument),*) -> Returned + Clone + Send + Sync + 'static,
-            Returned: Future<Output = Output> + Send + 'static,
-            Output: IntoOutcomes + 'static,
-            T: OfMessage + 'static,
-            $($argument: OfWorker + 'static,)*
+        impl<T: OfMessage + 'static, $($argument: OfWorker + 'static,)*> FromBatch
+            for (Batch<T>, $($argument,)*)
         {
-            #[allow(non_snake_case)]
-            async fn call_all(self, incoming: Vec<Arc<Incoming>>) -> Vec<Outcome> {
-                let (mut all, mut known) = (Vec::with_capacity(incoming.len()), Vec::new());
-                for one in &incoming {
-                    match T::from_delivery(one).await {
-                        Ok(value) => {
-                            all.push(One { value, meta: Meta::of(one) });
-                            known.push(None);
-                        }
-                        Err(failure) => known.push(Some(failure.into())),
-                    }
-                }
-                let (count, Some(_first)) = (all.len(), incoming.first()) else {
-                    return Vec::new();
+            async fn from_batch(all: &[Arc<Incoming>]) -> Taken<Self> {
+                let (read, known) = bodies::<T>(all).await;
+                let Some(_first) = all.first().filter(|_| !read.is_empty()) else {
+                    return Taken { arguments: Err(Outcome::Release), known };
                 };
-                if count == 0 {
-                    return merged(known, Vec::new());
-                }
-                $(let $argument = match $argument::from_delivery(_first).await {
-                    Ok(argument) => argument,
-                    Err(failure) => return merged(known, vec![failure.into(); count]),
-                };)*
-                let given = self(Batch(all), $($argument),*).await.into_outcomes(count);
-                merged(known, given)
+                let arguments = async {
+                    Ok::<_, Failure>((Batch(read), $($argument::from_delivery(_first).await?,)*))
+                };
+                let arguments = arguments.await.map_err(Outcome::from);
+                Taken { arguments, known }
             }
         }
     };
 }
 
-batch_handlers!();
-batch_handlers!(A);
-batch_handlers!(A B);
-batch_handlers!(A B C);
+from_batch!();
+from_batch!(A);
+from_batch!(A B);
+from_batch!(A B C);

@@ -7,7 +7,7 @@ use malote_connectors::Delivery;
 use malote_model::Value;
 
 use crate::batch::BoxedBatch;
-use crate::handler::{Boxed, Route};
+use crate::handler::Boxed;
 use crate::outcome::Outcome;
 use crate::pool::Gathers;
 
@@ -41,6 +41,12 @@ pub(crate) struct Batching {
     pub gathers: Gathers,
 }
 
+/// How a message is handled.
+pub(crate) enum Route {
+    One(Boxed),
+    Batch(Batching),
+}
+
 enum To {
     One(Boxed),
     /// By its number.
@@ -59,8 +65,8 @@ impl Routes {
     fn to(&mut self, route: Route) -> To {
         match route {
             Route::One(handler) => To::One(handler),
-            Route::Batch { run, max, wait } => {
-                self.batches.push(Batching { run, gathers: Gathers { max, wait } });
+            Route::Batch(batching) => {
+                self.batches.push(batching);
                 To::Batch(self.batches.len() - 1)
             }
         }

@@ -43,14 +43,14 @@ pub mod retry;
 pub mod testing;
 pub mod worker;
 
-pub use batch::{Batch, BatchHandler, Batched, IntoOutcomes, OfMessage, OfWorker, One};
+pub use batch::{Batch, FromBatch, IntoOutcomes, OfMessage, OfWorker, One};
 pub use breaker::Breaker;
 pub use client::{Malote, Sending};
 pub use dispatch::Unknown;
 pub use extract::{
     Attempt, Body, Cancelled, FromDelivery, Meta, Session, SessionState, State, Text,
 };
-pub use handler::Handler;
+pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
     Broker, BrokerError, Capabilities, Capability, Delivery, Embedded, Held, Native, Sent,

@@ -10,12 +10,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::batch::{self, FromBatch, IntoOutcomes};
 use crate::breaker::Breaker;
 use crate::client::{Malote, name};
-use crate::dispatch::{Routes, Unknown};
+use crate::dispatch::{Batching, Route, Routes, Unknown};
 use crate::gate::{Gate, Rate};
-use crate::handler::Handler;
+use crate::handler::{self, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
+use crate::outcome::IntoOutcome;
 use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
 use crate::retry::{Backoff, Retry};
 
@@ -97,15 +99,55 @@ impl Worker {
 
     /// A handler for every message that has no handler of its own.
     #[must_use]
-    pub fn handle<Arguments, H: Handler<Arguments>>(mut self, handler: H) -> Self {
-        let first = self.routes.any(handler.route());
+    pub fn handle<Arguments, H>(self, handler: H) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
+        Arguments: FromDeliveryAll,
+    {
+        self.for_all(Route::One(handler::boxed(handler)))
+    }
+
+    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
+    /// `wait`.
+    #[must_use]
+    pub fn handle_batch<Arguments, H>(self, handler: H, max: usize, wait: Duration) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
+        Arguments: FromBatch,
+    {
+        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
+        self.for_all(Route::Batch(Batching { run, gathers }))
+    }
+
+    fn for_all(mut self, route: Route) -> Self {
+        let first = self.routes.any(route);
         self.check(first, || "a worker has one handler for all: give others a subject".into())
     }
 
     /// A handler for messages of this type: their subject, or the property `type`.
     #[must_use]
-    pub fn on<Arguments, H: Handler<Arguments>>(mut self, kind: &str, handler: H) -> Self {
-        let first = self.routes.on(kind.to_owned(), handler.route());
+    pub fn on<Arguments, H>(self, kind: &str, handler: H) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
+        Arguments: FromDeliveryAll,
+    {
+        self.for_type(kind, Route::One(handler::boxed(handler)))
+    }
+
+    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
+    /// `wait`.
+    #[must_use]
+    pub fn on_batch<Arguments, H>(self, kind: &str, handler: H, max: usize, wait: Duration) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
+        Arguments: FromBatch,
+    {
+        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
+        self.for_type(kind, Route::Batch(Batching { run, gathers }))
+    }
+
+    fn for_type(mut self, kind: &str, route: Route) -> Self {
+        let first = self.routes.on(kind.to_owned(), route);
         self.check(first, || format!("there are two handlers for `{kind}`"))
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use malote::testing::{Held, TestBroker};
 use malote::{
-    Address, Batch, BatchHandler, Error, Failure, Message, Outcome, QueueName, QueueSpec, Retry,
-    SessionId, State, Text, Worker,
+    Address, Batch, Error, Failure, Message, Outcome, QueueName, QueueSpec, Retry, SessionId,
+    State, Text, Worker,
 };
 
 const Q: &str = "readings";
@@ -55,7 +55,7 @@ async fn whole_batches_do_not_wait_and_the_rest_waits_only_so_long() {
     let calls = Calls::default();
     // Nobody could wait that long: it is the last, which is not whole, that does.
     let worker = Worker::new(broker.malote(), Q)
-        .handle(note.batch(16, Duration::from_millis(100)))
+        .handle_batch(note, 16, Duration::from_millis(100))
         .slots(1)
         .state(calls.clone());
     let report = broker.drain(worker).await.unwrap();
@@ -70,7 +70,7 @@ async fn what_comes_while_a_batch_gathers_joins_it() {
     let broker = broker(false).await;
     let calls = Calls::default();
     let worker = Worker::new(broker.malote(), Q).lock(4 * HOUR).state(calls.clone());
-    let running = worker.handle(note.batch(3, HOUR)).slots(8).start().await.unwrap();
+    let running = worker.handle_batch(note, 3, HOUR).slots(8).start().await.unwrap();
     for n in 0..6 {
         send(&broker, None, n..n + 1).await;
     }
@@ -109,7 +109,7 @@ async fn each_message_has_its_own_outcome() {
     }
     let make = || {
         let worker = Worker::new(broker.malote(), Q).retry(Retry::at_once(3));
-        worker.handle(take.batch(8, Duration::ZERO))
+        worker.handle_batch(take, 8, Duration::ZERO)
     };
     let counts = broker.drain(make()).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried, counts.dead, counts.snoozed), (3, 1, 1, 1));
@@ -129,7 +129,7 @@ async fn one_answer_is_for_all_and_a_body_that_cannot_be_read_is_not_among_them(
         if calls.lock().unwrap().len() == 1 { Err(Failure::retry("busy")) } else { Ok(()) }
     }
     let calls = Calls::default();
-    let worker = Worker::new(broker.malote(), Q).handle(take.batch(8, Duration::from_millis(50)));
+    let worker = Worker::new(broker.malote(), Q).handle_batch(take, 8, Duration::from_millis(50));
     let worker = worker.retry(Retry::at_once(3)).slots(1).state(calls.clone());
     let counts = broker.drain(worker).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried, counts.dead), (2, 2, 1));
@@ -148,7 +148,7 @@ async fn a_panic_or_too_few_outcomes_cost_each_message_an_attempt() {
             _ => batch.iter().map(|one| assert_eq!(one.meta.attempt(), 3)).collect(),
         }
     }
-    let worker = Worker::new(broker.malote(), Q).handle(take.batch(4, Duration::from_secs(5)));
+    let worker = Worker::new(broker.malote(), Q).handle_batch(take, 4, Duration::from_secs(5));
     let worker = worker.retry(Retry::at_once(5)).slots(1).state(AtomicU32::new(0));
     let counts = broker.drain(worker).await.unwrap().counts;
     assert_eq!((counts.panicked, counts.retried, counts.done), (1, 8, 4));
@@ -175,7 +175,7 @@ async fn of_a_session_nothing_is_done_ahead_of_what_comes_again() {
     let calls = Calls::default();
     let make = || {
         let worker = Worker::new(broker.malote(), Q).sessions(1).state(calls.clone());
-        worker.handle(take.batch(6, Duration::from_millis(50)))
+        worker.handle_batch(take, 6, Duration::from_millis(50))
     };
     let counts = broker.drain(make()).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried, counts.dead, counts.released), (5, 1, 1, 2));
@@ -201,7 +201,7 @@ async fn a_batch_of_a_session_ends_at_another_handlers_message() {
     }
     let calls = Calls::default();
     let worker = Worker::new(broker.malote(), Q).sessions(1).state(calls.clone());
-    let worker = worker.on("one", note.batch(2, Duration::from_millis(50))).on("other", other);
+    let worker = worker.on_batch("one", note, 2, Duration::from_millis(50)).on("other", other);
     assert_eq!(broker.drain(worker).await.unwrap().counts.done, 6);
     assert_eq!(*calls.lock().unwrap(), [vec![1, 2], vec![3], vec![4, 5], vec![6]]);
 }
@@ -211,7 +211,7 @@ async fn a_batch_that_cannot_be_is_refused_at_the_start() {
     let broker = broker(false).await;
     for (max, wait) in [(0, 0), (2000, 0), (10, 20)] {
         let wait = Duration::from_secs(wait);
-        let worker = Worker::new(broker.malote(), Q).handle(note.batch(max, wait));
+        let worker = Worker::new(broker.malote(), Q).handle_batch(note, max, wait);
         let Err(Error::Settings(why)) = worker.start().await else { panic!("{max}, {wait:?}") };
         assert!(why.starts_with("a batch "), "{why}");
     }
