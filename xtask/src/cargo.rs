@@ -46,6 +46,9 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
 pub(crate) const RELEASE: [&str; 6] =
     ["build", "--release", "--package", "malote-cli", "--package", "malote-sim"];
 
+/// What is off unless a user asks for it, and is checked all the same.
+pub(crate) const FEATURES: &str = "malote/sqlite,malote/postgres";
+
 /// Runs one command of the simulation package; some of them run the real binary, and an old one would prove nothing.
 pub(crate) fn sim(command: &str, args: &[&str]) -> Result<ExitStatus> {
     run(&RELEASE)?;

@@ -235,6 +235,7 @@ mod tests {
             include_str!("../../../README.md"),
             include_str!("../../../docs/operations.md"),
             include_str!("../../../docs/guide/sessions.md"),
+            include_str!("../../../docs/guide/ordering.md"),
             include_str!("../../../docs/guide/topics.md"),
             include_str!("../../../docs/guide/request-reply.md"),
             include_str!("../../../docs/guide/topology.md"),

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
+//! | `malote+tls://…[?ca=FILE]` | [`native`] | the same through TLS, trusting the system and FILE |
 //! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
 //! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do.
@@ -12,6 +13,7 @@
 
 pub mod broker;
 pub mod capabilities;
+mod dial;
 pub mod embedded;
 pub mod memory;
 pub mod native;
@@ -30,7 +32,7 @@ pub use native::Native;
 pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
     match url.split_once(':') {
         Some(("embedded", dir)) if !dir.is_empty() => Ok(Arc::new(Embedded::open(dir)?)),
-        Some(("malote", rest)) if rest.starts_with("//") => {
+        Some(("malote" | "malote+tls", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(Native::connect(url).await?))
         }
         #[cfg(feature = "servicebus")]
@@ -40,7 +42,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
             let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT or servicebus://CONNECTION-STRING"
+                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT or servicebus://CONNECTION-STRING"
             );
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }

@@ -24,7 +24,8 @@ pub enum Command {
     Update { name: QueueName, spec: Box<QueueSpec> },
     /// Remove the queue, its dead letters and all they hold.
     Delete { name: QueueName },
-    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over.
+    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over, and what
+    /// is sent again is new.
     Purge { queue: QueueName, leased: bool },
     /// Drop those of these messages that are ready, each of its session.
     PurgeThese { queue: QueueName, items: Vec<(Seq, Option<SessionId>)> },
@@ -35,6 +36,8 @@ pub enum Command {
     Pause { queue: QueueName, paused: bool },
     /// Send all or none, to queues and topics.
     Send { items: Vec<(Address, Outgoing)> },
+    /// Several such sends, one after the other, each all or none on its own.
+    SendEach { sends: Vec<Vec<(Address, Outgoing)>> },
     /// Do all of it or nothing.
     Commit { work: Work },
     /// Take back scheduled messages.
@@ -342,6 +345,8 @@ pub enum Reply {
     Declared { created: bool },
     /// What became of each message sent, in order.
     Sent(Vec<Receipt>),
+    /// The same for each send.
+    SentEach(Vec<Result<Vec<Receipt>, Refusal>>),
     /// How many were removed or moved, or how much credit there was.
     Count(u64),
     /// One outcome per lease, in order.
@@ -409,6 +414,8 @@ pub struct Peeked {
     pub pos: Pos,
     /// Where it stands in its life.
     pub state: MessageState,
+    /// It was set aside, and is again when its lease ends: also while it is out.
+    pub deferred: bool,
     /// Grants so far.
     pub receives: u32,
     /// Failed deliveries so far.
@@ -446,6 +453,10 @@ pub struct QueueFacts {
     pub bytes: u64,
     /// When the oldest ready message was enqueued, to the precision of an index block.
     pub oldest_at: Option<Timestamp>,
+    /// Tenants that others pass at present.
+    pub noisy: Noisy,
+    /// When the oldest ready message of all the others was enqueued.
+    pub quiet_oldest_at: Option<Timestamp>,
     /// Consumers attached or waiting.
     pub consumers: u64,
     /// Sessions with messages, a hold or a state.
@@ -456,6 +467,17 @@ pub struct QueueFacts {
     pub sessions_ready: u64,
     /// Since it was declared.
     pub totals: Totals,
+}
+
+/// Tenants of a queue with much of what is out, and what they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noisy {
+    /// How many.
+    pub tenants: u64,
+    /// Their messages that wait for a receiver.
+    pub ready: u64,
+    /// Their messages out to receivers.
+    pub locked: u64,
 }
 
 /// Spells the totals once: their names are a part of snapshots and of what front ends show.

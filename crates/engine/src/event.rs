@@ -34,7 +34,8 @@ pub enum Event {
     Deleted { queue: QueueId },
     /// Delivery stopped or resumed.
     Paused { queue: QueueId, paused: bool },
-    /// Every message below `below` that was not out is gone; with `leased`, those that were out as well.
+    /// Every message below `below` that was not out is gone; with `leased`, those that were out as well, and what was
+    /// remembered of any.
     Purged { queue: QueueId, below: u64, leased: bool },
     /// A message came in.
     Sent(Sent),

@@ -13,8 +13,6 @@ use malote_model::{
     Timestamp, limits,
 };
 
-use tokio::sync::SemaphorePermit;
-
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
@@ -143,6 +141,8 @@ pub struct Seen {
     pub seq: Seq,
     /// Where it stands in its life.
     pub state: MessageState,
+    /// It was set aside, and is again when its lease ends: also while it is out.
+    pub deferred: bool,
     /// Grants so far.
     pub receives: u32,
     /// Failed deliveries so far.
@@ -254,8 +254,9 @@ impl Engine {
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, given) = self.outgoing(messages)?;
-        let _publishing = self.room(&items, enough).await?;
-        let sent = answer!(self.ask(Command::Send { items }).await, Reply::Sent(sent) => sent)?;
+        let bytes = publishing_bytes(&items);
+        let sent = self.shared.mailbox.publish(Command::Send { items }, bytes, enough).await;
+        let sent = answer!(sent, Reply::Sent(sent) => sent)?;
         for ((to, session), (sent, given)) in about.iter().zip(sent.iter().zip(&given)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
             let message_id = &given.id;
@@ -264,17 +265,32 @@ impl Engine {
         Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
     }
 
-    /// Room among all that is being sent, unless `enough` is over first.
-    pub(crate) async fn room(
-        &self,
-        items: &[Item],
-        enough: impl Future<Output = ()>,
-    ) -> Answer<SemaphorePermit<'_>> {
-        tokio::select! {
-            biased;
-            room = self.shared.mailbox.publish_permit(items) => room,
-            () = enough => Err(Refusal::Busy.into()),
+    /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
+    pub async fn send_each(&self, sends: Vec<Vec<(Address, Message)>>) -> Vec<Answer<Vec<Sent>>> {
+        let checked: Vec<_> = sends.into_iter().map(|send| self.outgoing(send)).collect();
+        let count = checked.len();
+        let mut given = Vec::with_capacity(count);
+        let mut sends = Vec::with_capacity(count);
+        for each in checked {
+            given.push(each.map(|(items, given)| {
+                sends.push(items);
+                given
+            }));
         }
+        let bytes = sends.iter().map(|items| publishing_bytes(items)).sum();
+        let command = Command::SendEach { sends };
+        let asked = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
+        let mut each = match answer!(asked, Reply::SentEach(each) => each) {
+            Ok(each) => each.into_iter(),
+            Err(error) => return given.into_iter().map(|g| g.and(Err(error.clone()))).collect(),
+        };
+        let pair = |given: Answer<Vec<Given>>| {
+            let given = given?;
+            let receipts = each.next().unwrap_or(Err(Refusal::Busy))?;
+            let all = receipts.into_iter().zip(given);
+            Ok(all.map(|(receipt, given)| Sent::of(receipt, given)).collect())
+        };
+        given.into_iter().map(pair).collect()
     }
 
     pub(crate) fn outgoing(
@@ -596,6 +612,7 @@ impl Engine {
             all.push(Seen {
                 seq,
                 state,
+                deferred: item.deferred,
                 receives: item.receives,
                 failed: item.failed,
                 first_at: item.first_at,
@@ -656,6 +673,11 @@ impl Engine {
     pub fn damaged(&self) -> u64 {
         self.shared.damaged.load(Ordering::Relaxed)
     }
+}
+
+/// What messages take of the room for those that are being sent.
+pub(crate) fn publishing_bytes(items: &[Item]) -> usize {
+    items.iter().map(|(_, message)| message.size() + 64).sum()
 }
 
 /// The command, with tokens of this queue only.

@@ -32,6 +32,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Checks from the end of one round of scrubbing to the next: an hour.
 const SCRUB_REST_CHECKS: u64 = 7200;
 
+/// A snapshot of a large backlog is seconds of work: on busy processors serving comes first.
+fn yield_to_others() {
+    // Elsewhere this is said of a whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, 10) {
+        tracing::debug!(%error, "housekeeping keeps its priority");
+    }
+}
+
 /// What was done since the start, and found at the last snapshot.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -163,6 +172,7 @@ impl Housekeeping {
 
     /// Keeps house until the engine stops.
     pub(crate) fn run(mut self) {
+        yield_to_others();
         let mut ticks = 0;
         while !self.pause(TICK) {
             ticks = (ticks + 1) % CHECK_TICKS;

@@ -24,6 +24,7 @@ mod mailbox;
 mod open;
 pub mod reads;
 mod remove;
+mod room;
 mod shard;
 pub mod topic;
 mod topics;
@@ -34,8 +35,8 @@ pub use codec::{
     encode_topic_spec, read_state,
 };
 pub use command::{
-    Binding, ConsumerId, Held, MessageState, Moving, Peek, QueueFacts, SessionFacts, StateChange,
-    TopicFacts, TopicTotals, Totals, Wants,
+    Binding, ConsumerId, Held, MessageState, Moving, Noisy, Peek, QueueFacts, SessionFacts,
+    StateChange, TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};

@@ -6,19 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use malote_model::{Address, LeaseToken, QueueName, Refusal, Settlement, limits};
+use malote_model::{LeaseToken, QueueName, Refusal, Settlement, limits};
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::codec::Outgoing;
 use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, ToRoute};
 use crate::core::{FixedState, Resident, To};
 use crate::event::QueueId;
 use crate::handle::EngineError;
 use crate::journal::Marks;
-
-/// Kilobytes of messages that are being sent and not yet answered: senders beyond that wait, settlers never do.
-const PUBLISHING_KIB_MAX: u32 = 64 << 10;
+use crate::room::{self, Place, Room};
 
 type Answer = Result<Reply, EngineError>;
 type Reads = std::sync::mpsc::Sender<ToRead>;
@@ -34,7 +31,7 @@ pub(crate) struct Request {
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     arrived: Condvar,
-    publishing: Semaphore,
+    room: Room,
     next_id: AtomicU64,
     poisoned: AtomicBool,
     marks: Arc<Marks>,
@@ -75,7 +72,7 @@ impl Mailbox {
         Self {
             state: Mutex::new(State { requests: Vec::new(), asleep: false, open: true }),
             arrived: Condvar::new(),
-            publishing: Semaphore::new(PUBLISHING_KIB_MAX as usize),
+            room: Room::new(room::KIB_MAX),
             next_id: AtomicU64::new(1),
             poisoned: AtomicBool::new(false),
             marks,
@@ -84,14 +81,30 @@ impl Mailbox {
         }
     }
 
-    /// Room for messages that are about to be sent; held until they are answered.
-    pub(crate) async fn publish_permit(
+    /// Sends messages of so many bytes, once there is room for them, and waits for the answer: the room is theirs until
+    /// then. Whoever asks first is first. Once `enough` is over it no longer waits for room: [`Refusal::Busy`].
+    pub(crate) async fn publish(
         &self,
-        items: &[(Address, Outgoing)],
-    ) -> Result<SemaphorePermit<'_>, EngineError> {
-        let bytes: usize = items.iter().map(|(_, message)| message.size() + 64).sum();
-        let kib = (bytes >> 10) as u32 + 1;
-        self.publishing.acquire_many(kib.min(PUBLISHING_KIB_MAX)).await.map_err(|_| self.closed())
+        command: Command,
+        bytes: usize,
+        enough: impl Future<Output = ()>,
+    ) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        let request = Request { command, reply: Some(reply) };
+        let place = self.room.enter(bytes, request, |request| self.put(request));
+        let mut publishing = Publishing { mailbox: self, place };
+        let mut asking = Asking { mailbox: self, answer };
+        let answered = tokio::select! {
+            biased;
+            answered = &mut asking.answer => answered,
+            () = enough => {
+                if publishing.withdraw() {
+                    return Err(Refusal::Busy.into());
+                }
+                (&mut asking.answer).await
+            }
+        };
+        answered.unwrap_or_else(|_| Err(self.closed()))
     }
 
     /// Asks and waits for the answer.
@@ -162,7 +175,7 @@ impl Mailbox {
             state.requests.clear();
         }
         drop(state);
-        self.publishing.close();
+        self.room.close();
         self.outlets.lock().connections.clear();
         self.reads.lock().take();
         self.arrived.notify_one();
@@ -331,6 +344,27 @@ impl Drop for Asking<'_> {
         if let Ok(unheard) = self.answer.try_recv() {
             self.mailbox.take_back(unheard);
         }
+    }
+}
+
+/// Waits for room, or has it.
+struct Publishing<'a> {
+    mailbox: &'a Mailbox,
+    place: Place,
+}
+
+impl Publishing<'_> {
+    /// False if it has it.
+    fn withdraw(&mut self) -> bool {
+        let mailbox = self.mailbox;
+        mailbox.room.withdraw(&mut self.place, |request| mailbox.put(request))
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        let mailbox = self.mailbox;
+        mailbox.room.leave(&self.place, |request| mailbox.put(request));
     }
 }
 

@@ -5,7 +5,7 @@ use malote_model::{
 };
 
 use crate::command::{Command, Reply, StateChange, Work};
-use crate::handle::{Engine, EngineError, Given, Sent};
+use crate::handle::{Engine, EngineError, Given, Sent, publishing_bytes};
 
 /// Sends, settlements and session states that will happen together or not at all.
 pub struct Transaction {
@@ -105,11 +105,13 @@ impl Transaction {
     ) -> Result<Vec<Sent>, EngineError> {
         self.check_time()?;
         let Self { engine, work, given, .. } = self;
-        let _publishing = match &work.sends[..] {
-            [] => None,
-            sends => Some(engine.room(sends, enough).await?),
+        let bytes = publishing_bytes(&work.sends);
+        let command = Command::Commit { work };
+        let committed = match bytes {
+            0 => engine.ask(command).await,
+            bytes => engine.shared.mailbox.publish(command, bytes, enough).await,
         };
-        match engine.ask(Command::Commit { work }).await? {
+        match committed? {
             Reply::Sent(sent) => Ok(sent
                 .into_iter()
                 .zip(given)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_engine::{Engine, QueueFacts};
+use malote_engine::{Engine, Noisy, QueueFacts};
 use malote_model::{QueueName, Timestamp};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -19,7 +19,7 @@ use crate::problem::Problem;
 pub const STEP: Duration = Duration::from_secs(10);
 /// One hour of them.
 const POINTS_MAX: usize = 360;
-/// Queues with a history: 2,000 of them, all busy, are about 90 MB.
+/// Queues with a history: 2,000 of them, all busy, are about 120 MB.
 const QUEUES_MAX: usize = 2000;
 
 /// A queue at one moment.
@@ -52,6 +52,12 @@ pub struct Point {
     /// Messages completed until then.
     #[serde(skip)]
     pub completed: u64,
+    /// Tenants that others passed, and what they had.
+    #[serde(skip)]
+    pub noisy: Noisy,
+    /// Of the oldest ready message of the others.
+    #[serde(skip)]
+    pub quiet_oldest_age_ms: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +124,7 @@ impl Series {
         if self.points.len() == POINTS_MAX {
             self.points.pop_front();
         }
+        let age_ms = |at: Option<Timestamp>| at.map(|at| now.0.saturating_sub(at.0));
         self.points.push_back(Point {
             at: now.0,
             ready: facts.ready,
@@ -126,12 +133,14 @@ impl Series {
             scheduled: facts.scheduled,
             deferred: facts.deferred,
             dead_lettered: facts.dead_lettered,
-            oldest_age_ms: facts.oldest_at.map(|at| now.0.saturating_sub(at.0)),
+            oldest_age_ms: age_ms(facts.oldest_at),
             in_per_s,
             out_per_s,
             sent,
             delivered: facts.totals.delivered,
             completed,
+            noisy: facts.noisy,
+            quiet_oldest_age_ms: age_ms(facts.quiet_oldest_at),
         });
     }
 }

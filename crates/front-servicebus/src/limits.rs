@@ -18,6 +18,8 @@ pub const FAREWELL: Duration = Duration::from_secs(5);
 pub const SEND_CREDIT: u32 = 200;
 /// Bytes of messages of one connection that are being sent and not answered yet; more is refused as busy.
 pub const SENDING_BYTES_MAX: usize = 64 << 20;
+/// Bytes of messages that are handed over at once; what is more goes next.
+pub const TOGETHER_BYTES_MAX: usize = 1 << 20;
 /// Requests that a client may have under way at one desk.
 pub const REQUEST_CREDIT: u32 = 100;
 /// Answers that wait for a client's credit.

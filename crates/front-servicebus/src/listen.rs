@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use malote_engine::Outbox;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Duration, Instant, sleep, sleep_until, timeout};
@@ -34,7 +34,9 @@ where
     // What was asked for in time is handed over; nobody hears the answers.
     let clean = conn.clean;
     conn.ended(unwritten.len());
-    while let Ok(Some(_)) = timeout(limits::FAREWELL, conn.work.next()).await {}
+    while let Ok(Some(done)) = timeout(limits::FAREWELL, conn.work.next()).await {
+        conn.done_after_all(done);
+    }
     // What is on its way here was seen by nobody: it comes back before the connection is lost, and so uncounted.
     drop(outbox);
     drop(conn);
@@ -88,7 +90,14 @@ where
                 0 => return Ok(()),
                 _ => conn.amqp.received(now_ms()),
             },
-            Some(done) = conn.work.next(), if !conn.work.is_empty() => conn.done(done),
+            Some(done) = conn.work.next(), if !conn.work.is_empty() => {
+                conn.done(done);
+                // All that is over by now: the socket is looked at once, not once for each. Whoever is asked here without
+                // being waited for is asked again by the select.
+                while let Some(Some(done)) = conn.work.next().now_or_never() {
+                    conn.done(done);
+                }
+            }
             outbound = outbox.next(), if !engine_over => match outbound {
                 Some(outbound) => conn.outbound(outbound),
                 // The engine is going; so is the process.

@@ -562,11 +562,8 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     for (token, path, said) in [
         (all.to_owned(), "/mine", "401 40100. InvalidSignature"),
         (sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999), "/mine", "200 fine"),
-        (
-            sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999),
-            "/other",
-            "401 40100. Manage claims are required for this",
-        ),
+        // There is none: whoever is known is told so.
+        (sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999), "/other", "200 fine"),
         (sign("http%3a%2f%2flocalhost%3a5300%2fmine", 99_999_999_999), "/mine", "200 fine"),
         (
             sign("http%3a%2f%2flocalhost%3a5300%2fmine", 99_999_999_999),
@@ -583,6 +580,89 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     }
     let (status, body) = n.get("/mine").await;
     assert!(status == 401 && body.contains("MissingToken"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
+    let world = World::new().await;
+    let front =
+        Front { engine: world.engine.clone(), access: Arc::new(OneKey), keys: Arc::new(OneKey) };
+    let router = Admin::new(Arc::new(front)).router(Vec::new(), false);
+    let n = Namespace { world, router };
+    let topic = TopicName::new("news").unwrap();
+    n.world.queue("other", false).await;
+    n.world.engine.declare_topic(topic.clone(), Default::default()).await.unwrap();
+    let copies = QueueName::subscription(&topic, "all").unwrap();
+    n.world.engine.subscribe(copies, QueueSpec::default(), None).await.unwrap();
+    let ask = async |method: &str, path: &str, kind: &str| {
+        let request = request(method, path).header("authorization", "Bearer bearer");
+        let (status, body) = n.ask(request.body(entry(kind, "")).unwrap()).await;
+        let detail = body.split_once("<Detail>").map_or("fine", |(_, rest)| rest);
+        format!("{status} {}", detail.split([':', '.']).take(4).collect::<Vec<_>>().join(":"))
+    };
+    let queue = "QueueDescription";
+    let read = "401 Manage,EntityRead claims required for this operation";
+    let write = "401 Authorization failed for specified action: Manage,EntityWrite";
+    let delete = "401 Authorization failed for specified action: Manage,EntityDelete";
+    let below = "401 401 SubCode=40100: Unauthorized : Unauthorized access for ";
+    for (method, path, kind, said) in [
+        ("GET", "/missing", "", "200 fine".to_owned()),
+        ("GET", "/other", "", read.to_owned()),
+        ("GET", "/$Resources/Queues", "", read.to_owned()),
+        ("GET", "/$Resources/Topics", "", read.to_owned()),
+        ("GET", "/news", "", read.to_owned()),
+        ("PUT", "/new", queue, write.to_owned()),
+        ("PUT", "/new", "TopicDescription", write.to_owned()),
+        ("DELETE", "/other", "", delete.to_owned()),
+        ("DELETE", "/missing", "", delete.to_owned()),
+        ("GET", "/news/Subscriptions", "", format!("{below}'EnumerateSubscriptions'")),
+        ("GET", "/news/Subscriptions/all", "", format!("{below}'GetSubscription'")),
+        ("GET", "/news/Subscriptions/missing", "", format!("{below}'GetSubscription'")),
+        ("DELETE", "/news/Subscriptions/all", "", format!("{below}'DeleteSubscription'")),
+        ("GET", "/news/Subscriptions/all/Rules/a", "", format!("{below}'GetRule'")),
+    ] {
+        let is = ask(method, path, kind).await;
+        assert!(is.starts_with(&said), "{method} {path}: {is}");
+    }
+    let (path, kind) = ("/news/Subscriptions/new", "SubscriptionDescription");
+    let said = format!("{below}'CreateOrUpdateSubscription'");
+    assert!(ask("PUT", path, kind).await.starts_with(&said));
+    // Once there is one of its own, it sees that one and no other.
+    assert!(ask("PUT", "/mine", queue).await.starts_with("201"));
+    assert_eq!(ask("GET", "/$Resources/Queues", "").await, "200 fine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_to_forward_to_is_told_as_it_was_written() {
+    let n = Namespace::new().await;
+    for name in ["target", "elsewhere"] {
+        n.world.queue(name, false).await;
+    }
+    let told = |body: &str| {
+        let part = |name: &str| {
+            let (_, rest) = body.split_once(&format!("<{name}>"))?;
+            rest.split_once("</").map(|(text, _)| text.to_owned())
+        };
+        [part("ForwardTo"), part("ForwardDeadLetteredMessagesTo")].map(Option::unwrap_or_default)
+    };
+    let given = |to: &str, dead: &str| {
+        format!(
+            "<ForwardTo>{to}</ForwardTo><ForwardDeadLetteredMessagesTo>{dead}</ForwardDeadLetteredMessagesTo>"
+        )
+    };
+    let kind = "QueueDescription";
+    let https = "https://name.space/target";
+    let (status, body) = n.put("/q", kind, &given(https, "target")).await;
+    assert_eq!((status, told(&body)), (201, [https, "sb://localhost:5300/target"].map(Into::into)));
+    assert_eq!(told(&n.get("/q").await.1), [https, "sb://localhost:5300/target"]);
+    // What was written is not told of another one.
+    let queue = QueueName::new("q").unwrap();
+    let mut spec = n.queue("q").await;
+    spec.forward_to = Some(QueueName::new("elsewhere").unwrap().into());
+    n.world.engine.update(queue, spec).await.unwrap();
+    assert_eq!(told(&n.get("/q").await.1)[0], "sb://localhost:5300/elsewhere");
+    let (_, body) = n.update("/q", kind, "").await;
+    assert!(!body.contains("target") && !body.contains("written"), "{body}");
 }
 
 /// A token of the key `Ana`.

@@ -400,6 +400,10 @@ impl malote_front_sqs::History for Remembered {
             sent: point.sent,
             received: point.delivered,
             deleted: point.completed,
+            noisy_groups: point.noisy.tenants,
+            noisy_visible: point.noisy.ready,
+            noisy_not_visible: point.noisy.locked,
+            quiet_oldest_age_s: point.quiet_oldest_age_ms.map(|ms| ms / 1000),
         });
         samples.collect()
     }

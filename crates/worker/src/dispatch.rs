@@ -101,6 +101,10 @@ impl Routes {
         }
     }
 
+    pub(crate) fn batching_of(&self, delivery: &Delivery) -> Option<&Batching> {
+        self.batching(self.batch_of(delivery)?)
+    }
+
     fn find(&self, delivery: &Delivery) -> Option<&To> {
         if self.by_type.is_empty() {
             return self.any.as_ref();

@@ -49,7 +49,7 @@ where
                 Err(failure) => return failure.into(),
             };
             let outcome = handler.call(arguments).await.into_outcome();
-            #[cfg(feature = "sqlite")]
+            #[cfg(feature = "once")]
             let outcome = incoming.finish(outcome).await;
             outcome
         })

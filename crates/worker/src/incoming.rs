@@ -10,8 +10,9 @@ use malote_model::{Message, Properties, QueueName, SessionId, Value};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 use crate::once::Effect;
+use crate::pool::Lock;
 
 /// How often a handler failed on a message, laid over it with every failure.
 pub(crate) const ATTEMPTS: &str = "malote-attempts";
@@ -40,8 +41,10 @@ pub struct Incoming {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) cancelled: CancellationToken,
+    /// The lock that it is handled under: its own, or its session's.
+    pub(crate) lock: Arc<Lock>,
     /// What is to be committed with the handler's success.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
     /// A state that is to change with the settlement.
     pub(crate) new_state: Mutex<Option<Option<Bytes>>>,

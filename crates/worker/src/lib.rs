@@ -26,6 +26,11 @@
 //! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
 //! `malote_connectors`.
 
+/// The programs of the guide are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/ordering.md")]
+mod ordering {}
+
 mod batch;
 pub mod breaker;
 mod client;
@@ -35,7 +40,7 @@ pub mod extract;
 mod gate;
 mod handler;
 mod incoming;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 pub mod once;
 pub mod outcome;
 mod pool;
@@ -53,11 +58,12 @@ pub use extract::{
 pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Embedded, Held, Native, Sent,
+    Broker, BrokerError, Capabilities, Capability, Delivery, Doing, Embedded, Held, Native,
+    NewState, Sent, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "once")]
 pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
@@ -77,7 +83,7 @@ pub enum Error {
     #[error("the value cannot be sent as JSON: {0}")]
     Encode(String),
     /// The database of an inbox or outbox said no.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     #[error("the database: {0}")]
     Database(String),
     /// A worker that cannot be.
@@ -91,4 +97,13 @@ pub enum Error {
         /// How many.
         stuck: usize,
     },
+}
+
+/// Examples of the guide are compiled with the tests.
+#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/exactly-once.md")]
+    struct ExactlyOnce;
+    #[doc = include_str!("../../../docs/guide/outbox.md")]
+    struct Outbox;
 }

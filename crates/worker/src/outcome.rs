@@ -67,7 +67,7 @@ impl Failure {
     }
 
     /// There is nothing to do for the handler: this is the outcome.
-    #[cfg(feature = "sqlite")]
+    #[cfg(feature = "once")]
     pub(crate) fn already(outcome: Outcome) -> Self {
         Self(Box::new(outcome))
     }

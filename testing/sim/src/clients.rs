@@ -221,6 +221,42 @@ impl Clients {
         Some((now, asks))
     }
 
+    /// A tenant sends many, and most of them go out at once; then others send.
+    pub(crate) fn noise(World { rng, clients: this, now, .. }: &mut World) -> Vec<(usize, Ask)> {
+        let (queue, until) = (name("plain"), Timestamp(*now));
+        let noisy = SESSIONS[rng.below(2) as usize];
+        let mut send = |count: u64, of: Option<&str>| {
+            let items = (0..count).map(|_| {
+                let number = this.next_message;
+                this.next_message += 1;
+                let message_id = Some(format!("m{number}"));
+                let session = of.map(session);
+                let message = Message { message_id, session, ..Message::default() };
+                (queue.clone().into(), Rc::new(Letter::new(message, false)))
+            });
+            Ask::Send { items: items.collect() }
+        };
+        let many = send(30 + rng.below(40), Some(noisy));
+        let quiet = pick(rng, &SESSIONS).copied().filter(|_| rng.chance(60));
+        let few = send(1 + rng.below(5), quiet);
+        let mut receive = |credit: u64| {
+            let consumer = this.consumer();
+            Ask::Attach(Attach {
+                free_standing: false,
+                consumer,
+                connection: None,
+                queue: queue.clone(),
+                wants: Wants::Any { per_session: 1 },
+                credit: credit as u32,
+                take: false,
+                lock_ms: Some(20_000),
+                once_until: Some(until),
+            })
+        };
+        let (most, some) = (receive(20 + rng.below(40)), receive(1 + rng.below(9)));
+        vec![(1, many), (1, most), (1, few), (1, some)]
+    }
+
     fn queue(&self, rng: &mut Rng) -> QueueName {
         if let Some(queue) = pick(rng, &self.subscriptions).filter(|_| rng.chance(25)) {
             return if rng.chance(12) { queue.dead_letters() } else { queue.clone() };
@@ -499,6 +535,13 @@ impl Clients {
                 let (queue, q) = self.existing(rng, state)?;
                 let some = q.msgs.keys().map(|&seq| Seq(seq)).take(1 + rng.below(4) as usize);
                 Ask::CompleteLate { queue, seqs: some.collect() }
+            }
+            97..98 if rng.chance(20) => {
+                let (queue, q) = self.existing(rng, state)?;
+                let item =
+                    |(&seq, msg): (&u64, &crate::model::Msg)| (Seq(seq), msg.session.clone());
+                let some = q.msgs.iter().map(item).take(1 + rng.below(4) as usize);
+                Ask::PurgeThese { queue, items: some.collect() }
             }
             97..98 => self.admin(rng, who, state, now)?,
             98..99 => {

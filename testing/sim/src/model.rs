@@ -86,6 +86,8 @@ pub struct Msg {
     pub properties: Properties,
     /// As far as the queues it was in knew it.
     pub session: Option<SessionId>,
+    /// Whose it is, where that counts.
+    pub tenant: Option<SessionId>,
     pub place: Place,
     pub receives: u32,
     pub failed: u32,
@@ -123,6 +125,8 @@ pub struct Dead {
     pub way: Way,
     /// Another routing key from now on.
     pub key: Option<String>,
+    /// What is left of its time where it goes, if that counts from before it died.
+    pub ttl_ms: Option<u64>,
 }
 
 /// Something in somebody's hands.
@@ -214,6 +218,7 @@ pub enum End {
     Completed,
     Taken,
     Cancelled,
+    Purged,
     /// Once too often, and there is no place for dead letters.
     Dropped(Cause),
     Replaced,
@@ -384,6 +389,11 @@ impl Queue {
         }
     }
 
+    /// Whether anything is given out.
+    pub fn delivers(&self) -> bool {
+        !self.paused && self.spec.status.receives()
+    }
+
     pub fn sessioned(&self) -> bool {
         self.spec.sessions.required()
     }
@@ -519,10 +529,40 @@ impl Queue {
         ids
     }
 
-    /// Of a queue without sessions: the oldest of the highest priority.
+    /// Session ids are tenants: there are neither sessions nor priorities, and messages neither rest nor pass.
+    pub fn has_tenants(&self) -> bool {
+        let plain = !self.sessioned() && self.spec.priority_max == 0;
+        plain && self.owner.is_none() && self.spec.forward_to.is_none()
+    }
+
+    /// How many messages of the tenants that are noisy are out: thirty or more, and more than a tenth of all.
+    pub fn noisy(&self) -> BTreeMap<&SessionId, u64> {
+        let mut out = BTreeMap::new();
+        let mut all = 0;
+        for msg in self.msgs.values().filter(|msg| matches!(msg.place, Place::Out(_))) {
+            all += 1;
+            if let Some(tenant) = &msg.tenant {
+                *out.entry(tenant).or_default() += 1;
+            }
+        }
+        out.retain(|_, out| *out >= 30 && *out * 10 > all);
+        out
+    }
+
+    /// Of a queue without sessions: the oldest of the highest priority; those of noisy tenants come last, and first of
+    /// whom the fewest are out.
     pub fn first_ready(&self, now: u64) -> Option<u64> {
+        let noisy = self.noisy();
+        let noise = |msg: &Msg| msg.tenant.as_ref().and_then(|tenant| noisy.get(tenant));
         let ready = self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
-        ready.min_by_key(|(seq, msg)| (255 - self.priority(msg), **seq)).map(|(&seq, _)| seq)
+        let turn = |seq: &u64, msg: &Msg| (255 - self.priority(msg), noise(msg).copied(), *seq);
+        ready.min_by_key(|(seq, msg)| turn(seq, msg)).map(|(&seq, _)| seq)
+    }
+
+    /// Whether a message passes an older one.
+    pub fn passes(&self, seq: u64, now: u64) -> bool {
+        let mut older = self.msgs.range(..seq);
+        self.has_tenants() && older.any(|(_, msg)| msg.ready(now) && !self.expired(msg, now))
     }
 }
 

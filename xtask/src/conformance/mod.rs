@@ -48,7 +48,7 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
 }
 
 /// What is not on this machine: a skip, except where somebody relies on it.
-fn missing(what: &'static str, why: &str) -> Result<Outcome> {
+pub(crate) fn missing(what: &'static str, why: &str) -> Result<Outcome> {
     if std::env::var_os("CI").is_some() {
         bail!("{what} is needed: {why}");
     }

@@ -19,11 +19,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "malote-cli",
         &["malote-model", "malote-engine", "malote-server", "malote-connectors", "malote"],
     ),
+    ("malote-services", &[]),
     ("malote-sim", &["malote-*"]),
     ("malote-conformance", &["malote-*"]),
     ("malote-conformance-sqs", &[]),
     ("malote-bench", &["malote-*"]),
-    ("xtask", &[]),
+    ("xtask", &["malote-services"]),
 ];
 
 /// Crates from elsewhere that some of ours must do without, and why.

@@ -15,6 +15,8 @@ use super::measure::{Watch, resident_bytes};
 
 /// Messages of one send.
 const BATCH: u64 = 1000;
+/// Looks at the memory, a fifth of a second apart, that find no less of it.
+const QUIET_LOOKS: u32 = 20;
 /// Messages of each session, where there are sessions.
 const PER_SESSION: u64 = 10;
 
@@ -43,9 +45,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let sessions = if args.sessions { Sessions::Dynamic } else { Sessions::None };
     runtime.block_on(engine.declare(queue(), QueueSpec { sessions, ..QueueSpec::default() }))?;
     let ready = watch.elapsed();
-    // What recovery needed for a moment goes back to the system a moment later.
-    std::thread::sleep(Duration::from_secs(2));
-    say(format!("ready {} {}", ready.as_millis(), resident_bytes()))?;
+    say(format!("ready {} {}", ready.as_millis(), settled_bytes()))?;
     runtime.block_on(fill(&engine, args.fill, args.sessions))?;
     say(format!("filled {}", args.fill))?;
     if args.publish_ms > 0 {
@@ -65,6 +65,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     std::io::stdin().read_line(&mut String::new())?;
     drop(running);
     Ok(())
+}
+
+/// Memory once nothing moves any more: recovery, and the snapshot that may follow it, need more for a moment.
+fn settled_bytes() -> u64 {
+    let (mut least, mut quiet) = (resident_bytes(), 0);
+    while quiet < QUIET_LOOKS {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = resident_bytes();
+        quiet = if now < least - least / 100 { 0 } else { quiet + 1 };
+        least = least.min(now);
+    }
+    least
 }
 
 fn say(line: String) -> anyhow::Result<()> {

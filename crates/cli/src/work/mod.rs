@@ -32,7 +32,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, embedded:DIR or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR or servicebus://CONNECTION-STRING
     #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
     broker: Option<String>,
     /// A Service Bus connection string, where no --broker is given

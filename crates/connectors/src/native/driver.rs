@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use malote_model::LeaseToken;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -23,6 +22,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use super::frames::{Answer, Frame, Reply, Says, SettleItem, Welcome, decode, encode};
 use super::target::Target;
 use crate::broker::{BrokerError, Delivery, Settle};
+use crate::dial::{DialError, Stream, dial};
 
 /// Calls that wait to be written.
 pub(super) const ASKS_MAX: usize = 1024;
@@ -36,7 +36,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-type Socket = WebSocketStream<TcpStream>;
+type Socket = WebSocketStream<Box<dyn Stream>>;
 pub(super) type Said = Result<Vec<Delivery>, BrokerError>;
 
 /// What a caller wants of the driver.
@@ -166,10 +166,12 @@ pub(super) async fn drive(
 async fn open(target: &Target) -> Result<(Socket, Welcome), BrokerError> {
     let unreachable = |text: String| BrokerError::Unreachable { text };
     let opened = timeout(CONNECT_MAX, async {
-        let stream = TcpStream::connect((target.host.as_str(), target.port))
-            .await
-            .map_err(|e| unreachable(format!("{}:{}: {e}", target.host, target.port)))?;
-        stream.set_nodelay(true).map_err(|e| unreachable(e.to_string()))?;
+        let dialed = dial(&target.host, target.port, &target.tls).await;
+        let at = |why| format!("{}:{}: {why}", target.host, target.port);
+        let stream = dialed.map_err(|error| match error {
+            DialError::Unreachable(why) => unreachable(at(why)),
+            DialError::Wrong(why) => BrokerError::Refused { code: "bad_tls".into(), text: at(why) },
+        })?;
         let wrong = |e: &dyn std::fmt::Display| BrokerError::Refused {
             code: "bad_url".into(),
             text: format!("{}:{}: {e}", target.host, target.port),

@@ -1,4 +1,4 @@
-//! `malote://HOST:PORT`: a Malote server, over its native connection (docs/protocols/http.md).
+//! `malote://HOST:PORT` and `malote+tls://`: a Malote server, over its native connection (docs/protocols/http.md).
 //!
 //! `target.rs` reads the URL, `frames.rs` has the bytes, `driver.rs` the socket and how it comes back. Here is what a
 //! worker sees of it.

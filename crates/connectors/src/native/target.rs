@@ -1,9 +1,10 @@
-//! Where a `malote://` URL leads.
+//! Where a `malote://` or `malote+tls://` URL leads.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::broker::BrokerError;
+use crate::dial::Tls;
 
 /// The port of the HTTP API unless the URL names another.
 const PORT: u16 = 8080;
@@ -12,6 +13,7 @@ const PORT: u16 = 8080;
 pub(super) struct Target {
     pub host: String,
     pub port: u16,
+    pub tls: Tls,
     user: Option<(String, String)>,
 }
 
@@ -19,15 +21,28 @@ impl Target {
     pub(super) fn of(url: &str) -> Result<Self, BrokerError> {
         let wrong = |why: &str| BrokerError::Refused {
             code: "bad_url".into(),
-            text: format!("the URL {why}: write malote://[USER:PASSWORD@]HOST[:PORT]"),
+            text: format!(
+                "the URL {why}: write malote://[USER:PASSWORD@]HOST[:PORT] or malote+tls://…[?ca=FILE]"
+            ),
         };
-        let rest = url.strip_prefix("malote://").ok_or_else(|| wrong("is none of Malote's"))?;
+        let text = |part| unescaped(part).ok_or_else(|| wrong("has a bad escape"));
+        let (tls, rest) = match url.split_once("://") {
+            Some(("malote", rest)) => (Tls::Off, rest),
+            Some(("malote+tls", rest)) => match rest.split_once('?') {
+                None => (Tls::System, rest),
+                Some((rest, query)) => {
+                    let ca = query.strip_prefix("ca=").filter(|path| !path.is_empty());
+                    let ca = ca.ok_or_else(|| wrong("says something else than `?ca=FILE`"))?;
+                    (Tls::AuthorityFile(text(ca)?.into()), rest)
+                }
+            },
+            _ => return Err(wrong("is none of Malote's")),
+        };
         let rest = rest.trim_end_matches('/');
         let (user, address) = match rest.rsplit_once('@') {
             Some((who, address)) => {
                 let (user, password) =
                     who.split_once(':').ok_or_else(|| wrong("has a user without a password"))?;
-                let text = |part| unescaped(part).ok_or_else(|| wrong("has a bad escape"));
                 (Some((text(user)?, text(password)?)), address)
             }
             None => (None, rest),
@@ -46,7 +61,7 @@ impl Target {
         if host.is_empty() {
             return Err(wrong("has no host"));
         }
-        Ok(Self { host: host.to_owned(), port, user })
+        Ok(Self { host: host.to_owned(), port, tls, user })
     }
 
     pub(super) fn url(&self) -> String {
@@ -88,6 +103,11 @@ mod tests {
         assert_eq!(target.authorization().unwrap(), "Basic YW5hOnBAc3M=");
         let target = Target::of("malote://[::1]").unwrap();
         assert_eq!(target.url(), "ws://[::1]:8080/api/v1/connect");
+        assert_eq!(target.tls, Tls::Off);
+        assert_eq!(Target::of("malote+tls://h").unwrap().tls, Tls::System);
+        let target = Target::of("malote+tls://u:p@h:1/?ca=/etc/our%20ca.pem").unwrap();
+        assert_eq!(target.tls, Tls::AuthorityFile("/etc/our ca.pem".into()));
+        assert_eq!((target.host.as_str(), target.port), ("h", 1));
         for bad in [
             "malote://",
             "malote://:1",
@@ -95,6 +115,10 @@ mod tests {
             "malote://h/x",
             "malote://u@h",
             "malote://u:%zz@h",
+            "malote://h?ca=x",
+            "malote+tls://h?ca=",
+            "malote+tls://h?insecure=yes",
+            "https://h",
         ] {
             assert!(Target::of(bad).is_err(), "{bad}");
         }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::{Error, Result};
+pub use crate::dial::Tls;
 
 /// The port of the protocol without TLS.
 const PORT_PLAIN: u16 = 5672;
@@ -44,17 +45,6 @@ impl fmt::Debug for Credential {
             Credential::Anonymous => f.write_str("Anonymous"),
         }
     }
-}
-
-/// How the stream is protected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tls {
-    /// Not at all: the emulator, and brokers on this machine.
-    Off,
-    /// By a certificate that the system trusts.
-    System,
-    /// By one that the system or these authorities vouch for, in PEM form.
-    Authority(Vec<u8>),
 }
 
 /// What a client needs to know.

@@ -33,6 +33,25 @@ impl Server {
     }
 
     pub async fn limited(limits: Limits) -> Self {
+        Self::behind(limits, None).await
+    }
+
+    /// Behind TLS, with a certificate of its own for `localhost`; tells whom to trust.
+    pub async fn with_tls() -> (Self, String) {
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(pair.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![pair.cert.der().clone()], key.unwrap())
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        (Self::behind(Limits::default(), Some(acceptor)).await, pair.cert.pem())
+    }
+
+    async fn behind(limits: Limits, tls: Option<tokio_rustls::TlsAcceptor>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
         let (ready, shutdown) = (Arc::new(Readiness::ready()), CancellationToken::new());
@@ -45,7 +64,8 @@ impl Server {
             shutdown.clone(),
         );
         let router = router(api);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = if tls.is_some() { "localhost:0" } else { "127.0.0.1:0" };
+        let listener = TcpListener::bind(name).await.unwrap();
         let at = listener.local_addr().unwrap();
         let stop = shutdown.clone();
         tokio::spawn(async move {
@@ -55,9 +75,16 @@ impl Server {
                     () = stop.cancelled() => return,
                 };
                 let (router, limits, stop) = (router.clone(), limits.clone(), stop.clone());
-                tokio::spawn(
-                    async move { serve_connection(stream, router, peer, &limits, stop).await },
-                );
+                let tls = tls.clone();
+                tokio::spawn(async move {
+                    match tls {
+                        None => serve_connection(stream, router, peer, &limits, stop).await,
+                        Some(tls) => {
+                            let Ok(stream) = tls.accept(stream).await else { return Ok(()) };
+                            serve_connection(stream, router, peer, &limits, stop).await
+                        }
+                    }
+                });
             }
         });
         Self { at, engine, _stop: shutdown.drop_guard(), _running: running, _dir: dir }

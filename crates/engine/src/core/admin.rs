@@ -5,6 +5,7 @@ use malote_model::{
 };
 
 use super::consume::Consumer;
+use super::leases::Leased;
 use super::queue::{Place, Queue, Touched};
 use super::sessions::{Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
@@ -271,10 +272,18 @@ impl Turn<'_> {
             }
             let due = touched
                 .filter(|t| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled));
+            let deferred = match place {
+                Place::Locked(slot) => matches!(
+                    self.core.leases.at(slot).map(|lease| lease.what),
+                    Some(Leased::Message { deferred: true, .. })
+                ),
+                place => place == Place::Deferred,
+            };
             items.push(Peeked {
                 seq: Seq(seq),
                 pos,
                 state: place.state(),
+                deferred,
                 receives: touched.map_or(0, |t| t.receives),
                 failed: touched.map_or(0, |t| t.failed),
                 first_at: touched.and_then(Touched::first_at),

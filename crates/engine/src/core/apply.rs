@@ -10,7 +10,7 @@ use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
 use super::sessions::State;
 use super::{Core, Timer, Under};
-use crate::event::{Event, Moved, QueueId, Removal, Sent, Way, Why};
+use crate::event::{Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
 use crate::journal::Pos;
 
 impl Core {
@@ -162,6 +162,10 @@ impl Core {
     fn sent(&mut self, pos: Pos, sent: &Sent) {
         self.saw(sent.at.0);
         let Sent { at, scheduled, session, priority, ttl_ms, dedup, known_as, size, .. } = sent;
+        let tenant = session.as_ref();
+        // A session id that is only a tenant's is nothing to a message but that.
+        let orders = |place: &Placed| self.queues.get(&place.queue).is_some_and(|q| q.orders());
+        let session = tenant.filter(|_| sent.places.iter().any(orders));
         if let Some(topic) = sent.topic {
             self.remember_published(topic, *dedup, *known_as, at.0);
             if let Some(t) = self.topics.get_mut(&topic).filter(|_| !scheduled) {
@@ -177,7 +181,7 @@ impl Core {
             q.totals.sent += 1;
             if let Some(key) = dedup {
                 let first = First { seq: place.seq, id: *known_as };
-                self.remember(place.queue, *key, session.as_ref(), first, at.0);
+                self.remember(place.queue, *key, session, first, at.0);
             }
             let arrival = Arrival {
                 seq: place.seq,
@@ -185,7 +189,8 @@ impl Core {
                 due: place.due.0,
                 scheduled: *scheduled,
                 size: *size,
-                session: session.as_ref(),
+                session,
+                tenant,
                 priority: *priority,
                 ttl_ms: *ttl_ms,
                 way: Some(&sent.way).filter(|way| **way != Way::default()),
@@ -398,6 +403,7 @@ impl Core {
                 scheduled: false,
                 size: moved.size,
                 session: moved.session.as_ref(),
+                tenant: moved.session.as_ref(),
                 priority: moved.priority,
                 ttl_ms: moved.ttl_ms,
                 way: Some(&moved.way),
@@ -456,6 +462,10 @@ impl Core {
             let mut out: Vec<u64> = q.touched.iter().filter_map(is_out).collect();
             out.sort_unstable();
             out.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
+            // As if nothing had ever been sent.
+            let seen = self.queues.get_mut(&id).and_then(|q| q.seen.as_mut());
+            let forgotten = seen.map(std::mem::take);
+            self.seen_keys -= forgotten.map_or(0, |seen| seen.len());
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.locked > 0 || below < q.next_seq {
@@ -467,6 +477,7 @@ impl Core {
             // Nothing is out: all goes at once.
             q.index.clear();
             q.returned.clear();
+            q.fair = None;
             q.lanes.iter_mut().for_each(BTreeSet::clear);
             q.kept.clear();
             q.expiring.clear();

@@ -408,6 +408,7 @@ impl Turn<'_> {
     ) -> Result<(), Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else { return Ok(()) };
         let (mut wanted, once) = (consumer.credit as usize, consumer.request.is_some());
+        let out = !consumer.take;
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         if !once {
             // A fair share now, the rest in the next round.
@@ -418,7 +419,7 @@ impl Turn<'_> {
         let mut picked = Picked::default();
         let mut bytes = 0;
         if q.sessions.is_none() {
-            picked.seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, self.now.0);
+            picked.seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, out, self.now.0);
         } else {
             let mut last = None;
             while picked.seqs.len() < wanted

@@ -1,7 +1,7 @@
-//! Where each message of a queue stands in the journal: six bytes a message.
+//! Where each message of a queue stands in the journal: two or three bytes a message.
 //!
 //! Consecutive sequences share a block: a base position, 32-bit distances from it, sizes in a 16-bit float, and a
-//! bitmap of those that still live. A block is closed early when positions run past 32 bits (a queue that gets one
+//! bitmap of those that still live. Both columns are packed when the block is full. A block is closed early when positions run past 32 bits (a queue that gets one
 //! message an hour beside one that gets a million) and dropped when none of it lives.
 //!
 //! What only some queues need stands in columns that other blocks do not have: when a message was enqueued, when it
@@ -12,12 +12,13 @@
 
 use std::collections::VecDeque;
 
+use super::column::{Column, put};
 use crate::codec::{Put, Reader, Truncated, Window};
 use crate::journal::Pos;
 
 /// Messages of one block. One less than a round number: allocators put a little beside what is asked for, and take a
 /// size that is a quarter larger when that does not fit.
-const BLOCK_MAX: usize = 4095;
+pub(super) const BLOCK_MAX: usize = 4095;
 
 /// Blocks of older snapshots may be longer.
 const BLOCK_MAX_EVER: usize = 4096;
@@ -26,10 +27,12 @@ const BLOCK_MAX_EVER: usize = 4096;
 struct Block {
     first: u64,
     base: u64,
-    delta: Vec<u32>,
-    size: Vec<u16>,
+    delta: Column,
+    size: Column,
     live: Vec<u64>,
     live_count: u32,
+    /// Nothing is added any more.
+    closed: bool,
     /// When its first and its last message were enqueued: without a column, ages are told to a block's precision.
     first_at: u64,
     last_at: u64,
@@ -39,7 +42,7 @@ struct Block {
     expires: Vec<u64>,
     /// its priority;
     priority: Vec<u8>,
-    /// the slot of its session.
+    /// the slot of its session or, in a queue without, its tenant.
     session: Vec<u32>,
     /// Those that were copied elsewhere; most blocks have none.
     moved: Option<Box<Elsewhere>>,
@@ -62,18 +65,10 @@ pub(super) struct Entry {
     /// Its own expiry, 0 for none.
     pub expires: u64,
     pub priority: u8,
-    /// The slot of its session, if it must be found by its sequence.
+    /// The slot of its session, if it must be found by its sequence; or its tenant.
     pub session: Option<u32>,
     /// Its time is asked for one day: the queue has a time to live.
     pub timed: bool,
-}
-
-/// Grows a column to the double, but never beyond a whole block.
-fn put<T>(column: &mut Vec<T>, value: T) {
-    if column.len() == column.capacity() {
-        column.reserve_exact(column.len().clamp(4, BLOCK_MAX.saturating_sub(column.len()).max(4)));
-    }
-    column.push(value);
 }
 
 /// A column that most blocks never need begins with the first value that is not zero.
@@ -85,9 +80,10 @@ fn put_rare<T: Copy + Default + PartialEq>(column: &mut Vec<T>, i: usize, value:
 }
 
 impl Block {
-    fn shrink(&mut self) {
-        self.delta.shrink_to_fit();
-        self.size.shrink_to_fit();
+    fn close(&mut self) {
+        self.closed = true;
+        self.delta.pack();
+        self.size.pack();
         self.live.shrink_to_fit();
         self.at.shrink_to_fit();
         self.expires.shrink_to_fit();
@@ -103,6 +99,11 @@ impl Block {
         self.live[i / 64] & (1 << (i % 64)) != 0
     }
 
+    /// Bytes of a message, to the precision of their coding.
+    fn bytes(&self, i: usize) -> u64 {
+        unpack_size(self.size.get(i) as u16)
+    }
+
     fn when(&self, i: usize) -> u64 {
         self.at.get(i).map_or(self.last_at, |&after| self.first_at + u64::from(after))
     }
@@ -110,7 +111,7 @@ impl Block {
     fn pos(&self, i: usize) -> Pos {
         let elsewhere = self.moved.as_ref().filter(|m| m.which[i / 64] & (1 << (i % 64)) != 0);
         let base = elsewhere.map_or(self.base, |moved| moved.base);
-        Pos::from_u64(base + u64::from(self.delta[i]))
+        Pos::from_u64(base + u64::from(self.delta.get(i)))
     }
 
     /// Points at a later position; false if it is too far from what the block knows.
@@ -121,11 +122,14 @@ impl Block {
             .moved
             .get_or_insert_with(|| Box::new(Elsewhere { base: pos.get(), which: vec![0; words] }));
         let Some(delta) = near(moved.base) else { return false };
-        self.delta[i] = delta;
+        self.delta.set(i, delta);
         moved.which[i / 64] |= 1 << (i % 64);
         if self.live.iter().zip(&moved.which).all(|(live, which)| live & !which == 0) {
             self.base = moved.base;
             self.moved = None;
+            if self.closed {
+                self.delta.pack();
+            }
         }
         true
     }
@@ -148,8 +152,9 @@ impl Block {
         if n == 0 || n > BLOCK_MAX_EVER || first.checked_add(n as u64).is_none() {
             return Err(Truncated);
         }
-        let delta: Vec<u32> = le(r.take(n * 4)?, u32::from_le_bytes);
-        let size: Vec<u16> = le(r.take(n * 2)?, u16::from_le_bytes);
+        let delta = Column::Plain(le(r.take(n * 4)?, u32::from_le_bytes));
+        let size = le(r.take(n * 2)?, |bytes| u32::from(u16::from_le_bytes(bytes)));
+        let size = Column::Plain(size);
         let live: Vec<u64> = le(r.take(n.div_ceil(64) * 8)?, u64::from_le_bytes);
         let columns = r.u8()?;
         let mut column = |flag: u8, width: usize| match columns & flag {
@@ -182,6 +187,7 @@ impl Block {
             size,
             live,
             live_count,
+            closed: false,
             first_at,
             last_at,
             at,
@@ -217,6 +223,7 @@ impl Index {
         let near = |distance: u64| distance <= u64::from(u32::MAX);
         let fits = |b: &Block| {
             b.end() == seq
+                && !b.closed
                 && b.delta.len() < BLOCK_MAX
                 && b.moved.is_none() // its bitmap does not grow
                 && near(pos.get().wrapping_sub(b.base))
@@ -226,7 +233,7 @@ impl Index {
         };
         if !self.blocks.back().is_some_and(fits) {
             if let Some(closed) = self.blocks.back_mut() {
-                closed.shrink();
+                closed.close();
             }
             self.blocks.push_back(Block {
                 first: seq,
@@ -237,7 +244,7 @@ impl Index {
         }
         let Some(block) = self.blocks.back_mut() else { return };
         let i = block.delta.len();
-        put(&mut block.delta, (pos.get() - block.base) as u32);
+        block.delta.push((pos.get() - block.base) as u32);
         block.last_at = block.last_at.max(at);
         if timed {
             put(&mut block.at, (at - block.first_at) as u32);
@@ -248,7 +255,7 @@ impl Index {
         put_rare(&mut block.expires, i, expires);
         put_rare(&mut block.priority, i, priority);
         let coded = pack_size(size);
-        put(&mut block.size, coded);
+        block.size.push(u32::from(coded));
         if i.is_multiple_of(64) {
             block.live.push(0);
         }
@@ -272,7 +279,7 @@ impl Index {
     pub(super) fn get(&self, seq: u64) -> Option<(Pos, u32)> {
         let (b, i) = self.find(seq)?;
         let block = &self.blocks[b];
-        block.lives(i).then(|| (block.pos(i), unpack_size(block.size[i]) as u32))
+        block.lives(i).then(|| (block.pos(i), block.bytes(i) as u32))
     }
 
     /// The message was copied to a later position. False if that is too far for its block, or it is not there.
@@ -296,7 +303,7 @@ impl Index {
         block.live[i / 64] &= !(1 << (i % 64));
         block.live_count -= 1;
         self.len -= 1;
-        self.bytes -= unpack_size(block.size[i]);
+        self.bytes -= block.bytes(i);
         if block.live_count == 0 {
             // Also the last block: whatever comes next opens a new one.
             self.blocks.remove(b);
@@ -336,10 +343,15 @@ impl Index {
         found.copied().unwrap_or(0)
     }
 
-    /// The slot of the session that a message was enqueued in, where that is kept.
+    /// The slot of the session that a message was enqueued in, or its tenant, where that is kept.
     pub(super) fn session(&self, seq: u64) -> Option<u32> {
         let (b, i) = self.find(seq)?;
         self.blocks[b].session.get(i).copied()
+    }
+
+    /// Where blocks that keep a slot for each message begin.
+    pub(super) fn first_with_session(&self) -> Option<u64> {
+        self.blocks.iter().find(|b| !b.session.is_empty()).map(|b| b.first)
     }
 
     /// Live messages that expire by their own word: when, and which.
@@ -365,7 +377,7 @@ impl Index {
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Pos, u64)> {
         self.blocks.iter().flat_map(|b| {
             let each = (0..b.delta.len()).filter(|&i| b.lives(i));
-            each.map(|i| (b.first + i as u64, b.pos(i), unpack_size(b.size[i])))
+            each.map(|i| (b.first + i as u64, b.pos(i), b.bytes(i)))
         })
     }
 
@@ -383,7 +395,7 @@ impl Index {
             out.put_var(b.last_at);
             out.put_var(b.delta.len() as u64);
             b.delta.iter().for_each(|d| out.extend_from_slice(&d.to_le_bytes()));
-            b.size.iter().for_each(|s| out.extend_from_slice(&s.to_le_bytes()));
+            b.size.iter().for_each(|s| out.extend_from_slice(&(s as u16).to_le_bytes()));
             b.live.iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
             out.put_u8(
                 u8::from(!b.at.is_empty())
@@ -412,8 +424,12 @@ impl Index {
             }
             floor = block.end();
             index.len += u64::from(block.live_count);
-            let sizes = (0..block.size.len()).filter(|&i| block.lives(i)).map(|i| block.size[i]);
-            index.bytes += sizes.map(unpack_size).sum::<u64>();
+            let living = (0..block.size.len()).filter(|&i| block.lives(i));
+            index.bytes += living.map(|i| block.bytes(i)).sum::<u64>();
+            // The last may go on growing.
+            if let Some(before) = index.blocks.back_mut() {
+                before.close();
+            }
             index.blocks.push_back(block);
         }
         Ok(index)

@@ -1,40 +1,101 @@
-//! The line of a session: sequences in ascending order, four bytes each while they are near to one another. A short
-//! line needs no memory of its own.
+//! The line of a session: sequences in ascending order, two or four bytes each while they are near to one another. A
+//! short line needs no memory of its own.
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-/// Sequences of a line that stand in the session itself.
-const SHORT: usize = 4;
-
 #[derive(Debug)]
 pub(super) enum Line {
-    /// Distances from a base. Those before `head` have left.
-    Near { base: u64, head: u32, seqs: SmallVec<[u32; SHORT]> },
+    /// Most lines: a dozen stand in the session itself.
+    Near(Run<u16, 12>),
+    Wide(Run<u32, 4>),
     #[allow(clippy::box_collection)] // rare, and larger than the others
     Far(Box<VecDeque<u64>>),
 }
 
 impl Default for Line {
     fn default() -> Self {
-        Self::Near { base: 0, head: 0, seqs: SmallVec::new() }
+        Self::Near(Run::new(0))
+    }
+}
+
+/// Distances from a base. Those before `head` have left.
+#[derive(Debug)]
+pub(super) struct Run<D, const N: usize> {
+    base: u64,
+    head: u32,
+    seqs: SmallVec<[D; N]>,
+}
+
+impl<D, const N: usize> Run<D, N>
+where
+    D: Copy + Ord + TryFrom<u64> + Into<u64>,
+{
+    fn new(base: u64) -> Self {
+        Self { base, head: 0, seqs: SmallVec::new() }
+    }
+
+    fn left(&self) -> &[D] {
+        &self.seqs[self.head as usize..]
+    }
+
+    fn get(&self, i: usize) -> Option<u64> {
+        self.left().get(i).map(|&d| self.base + d.into())
+    }
+
+    fn place(&self, seq: u64) -> usize {
+        self.left().partition_point(|&d| self.base + d.into() < seq)
+    }
+
+    fn pop(&mut self) {
+        if self.left().is_empty() {
+            return;
+        }
+        self.head += 1;
+        let gone = self.head as usize;
+        if gone < self.seqs.len() && gone > N && gone >= self.seqs.len() / 2 {
+            // As many moves as there were pops.
+            self.seqs.drain(..gone);
+            self.head = 0;
+            self.seqs.shrink_to_fit();
+        }
+    }
+
+    /// False if the sequence is too far from the base.
+    fn insert(&mut self, seq: u64) -> bool {
+        if self.seqs.is_empty() {
+            self.base = seq;
+        }
+        let Some(d) = seq.checked_sub(self.base).and_then(|d| D::try_from(d).ok()) else {
+            return false;
+        };
+        if self.seqs.len() == self.seqs.capacity() {
+            // By a half and not to the double: there are many lines.
+            self.seqs.reserve_exact(self.seqs.len() / 2);
+        }
+        if self.seqs.last().is_none_or(|&last| last < d) {
+            self.seqs.push(d);
+        } else if let Err(at) = self.left().binary_search(&d) {
+            self.seqs.insert(self.head as usize + at, d);
+        }
+        true
     }
 }
 
 impl Line {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Near { head, seqs, .. } => seqs.len() - *head as usize,
+            Self::Near(run) => run.left().len(),
+            Self::Wide(run) => run.left().len(),
             Self::Far(seqs) => seqs.len(),
         }
     }
 
     pub(super) fn get(&self, i: usize) -> Option<u64> {
         match self {
-            Self::Near { base, head, seqs } => {
-                seqs.get(*head as usize + i).map(|&d| base + u64::from(d))
-            }
+            Self::Near(run) => run.get(i),
+            Self::Wide(run) => run.get(i),
             Self::Far(seqs) => seqs.get(i).copied(),
         }
     }
@@ -45,17 +106,8 @@ impl Line {
 
     pub(super) fn pop(&mut self) {
         match self {
-            Self::Near { head, seqs, .. } if !seqs.is_empty() => {
-                *head += 1;
-                let gone = *head as usize;
-                if gone < seqs.len() && gone > SHORT && gone >= seqs.len() / 2 {
-                    // As many moves as there were pops.
-                    seqs.drain(..gone);
-                    *head = 0;
-                    seqs.shrink_to_fit();
-                }
-            }
-            Self::Near { .. } => {}
+            Self::Near(run) => run.pop(),
+            Self::Wide(run) => run.pop(),
             Self::Far(seqs) => drop(seqs.pop_front()),
         }
         if self.len() == 0 {
@@ -66,46 +118,53 @@ impl Line {
     /// The place of the first at or after `seq`.
     pub(super) fn place(&self, seq: u64) -> usize {
         match self {
-            Self::Near { base, head, seqs } => {
-                seqs[*head as usize..].partition_point(|&d| base + u64::from(d) < seq)
-            }
+            Self::Near(run) => run.place(seq),
+            Self::Wide(run) => run.place(seq),
             Self::Far(seqs) => seqs.partition_point(|&s| s < seq),
         }
     }
 
     /// Room for exactly so many more: for a snapshot, which knows.
     pub(super) fn expect(&mut self, more: usize) {
-        if let Self::Near { seqs, .. } = self {
-            seqs.reserve_exact(more);
+        if let Self::Near(run) = self {
+            run.seqs.reserve_exact(more);
         }
     }
 
     /// Puts a sequence in its place; mostly that is the end. One that is there already stays.
     pub(super) fn insert(&mut self, seq: u64) {
-        if let Self::Near { base, head, seqs } = self {
-            if seqs.is_empty() {
-                *base = seq;
+        let fits = match self {
+            Self::Near(run) => run.insert(seq),
+            Self::Wide(run) => run.insert(seq),
+            Self::Far(seqs) => {
+                if let Err(at) = seqs.binary_search(&seq) {
+                    seqs.insert(at, seq);
+                }
+                true
             }
-            let near = seq.checked_sub(*base).and_then(|d| u32::try_from(d).ok());
-            let Some(d) = near else {
-                let far = self.iter().collect();
-                *self = Self::Far(Box::new(far));
-                return self.insert(seq);
-            };
-            if seqs.len() == seqs.capacity() {
-                // By a half and not to the double: there are many lines.
-                seqs.reserve_exact(seqs.len() / 2);
-            }
-            if seqs.last().is_none_or(|&last| last < d) {
-                seqs.push(d);
-            } else if let Err(at) = seqs[*head as usize..].binary_search(&d) {
-                seqs.insert(*head as usize + at, d);
-            }
-        } else if let Self::Far(seqs) = self
-            && let Err(at) = seqs.binary_search(&seq)
-        {
-            seqs.insert(at, seq);
+        };
+        if !fits {
+            self.widen();
+            self.insert(seq);
         }
+    }
+
+    /// Those that are left, with more bytes each.
+    fn widen(&mut self) {
+        let far = |line: &Self| Self::Far(Box::new(line.iter().collect()));
+        *self = match self {
+            Self::Near(run) => {
+                let mut wide = Run::new(0);
+                // As many as a snapshot said, if it said more than stand in the session.
+                let said = if run.seqs.spilled() { run.seqs.capacity() } else { 0 };
+                wide.seqs.reserve_exact(said.max(run.left().len() + 1));
+                match self.iter().all(|seq| wide.insert(seq)) {
+                    true => Self::Wide(wide),
+                    false => far(self),
+                }
+            }
+            Self::Wide(_) | Self::Far(_) => far(self),
+        };
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
@@ -122,10 +181,16 @@ mod tests {
     #[test]
     fn a_line_holds_far_sequences_too() {
         let mut line = Line::default();
-        for seq in [10, 5, 12, 10, 1 << 40, 11] {
+        for seq in [10, 12, 10, 1 << 20, 11] {
             line.insert(seq);
         }
-        assert_eq!(line.iter().collect::<Vec<_>>(), [5, 10, 11, 12, 1 << 40]);
+        assert!(matches!(line, Line::Wide(_)), "{line:?}");
+        assert_eq!(line.iter().collect::<Vec<_>>(), [10, 11, 12, 1 << 20]);
+        for seq in [5, 1 << 40, 10] {
+            line.insert(seq);
+        }
+        assert!(matches!(line, Line::Far(_)), "{line:?}");
+        assert_eq!(line.iter().collect::<Vec<_>>(), [5, 10, 11, 12, 1 << 20, 1 << 40]);
         assert_eq!(line.place(11), 2);
     }
 
@@ -139,7 +204,8 @@ mod tests {
             // It grows, then shrinks, again and again.
             if random % 10 < if step / 500 % 2 == 0 { 7 } else { 3 } {
                 // Sometimes one that left long ago comes back.
-                let seq = step + 50 - random % 60 % (step + 1);
+                let far = if step > 10_000 && random % 50 == 0 { 1 << 17 } else { 0 };
+                let seq = step + 50 + far - random % 60 % (step + 1);
                 line.insert(seq);
                 set.insert(seq);
             } else {

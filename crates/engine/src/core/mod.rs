@@ -6,9 +6,11 @@
 
 mod admin;
 mod apply;
+mod column;
 mod consume;
 mod dedup;
 mod expire;
+mod fair;
 mod held;
 mod hold;
 mod index;
@@ -274,6 +276,7 @@ impl<'a> Turn<'a> {
             Command::CompleteLate { queue, items } => self.complete_late(&queue, &items),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
             Command::Send { items } => self.send(items),
+            Command::SendEach { sends } => Ok(Some(self.send_each(sends))),
             Command::Commit { work } => self.transact(work),
             Command::Cancel { from, seqs } => self.cancel(&from, &seqs),
             Command::Attach(attach) => self.attach(request, attach),

@@ -6,11 +6,12 @@ use hashbrown::HashMap;
 use malote_model::{Durability, Overflow, QueueName, QueueSpec, Refusal, SessionId, Timestamp};
 
 use super::dedup::Seen;
+use super::fair::{self, Fair};
 use super::index::{Entry, Index};
 use super::sessions::{NONE, Sessions};
 use super::timers::TimerId;
 use super::{FixedState, fixed};
-use crate::command::{ConnectionId, ConsumerId, MessageState, QueueFacts, Totals};
+use crate::command::{ConnectionId, ConsumerId, MessageState, Noisy, QueueFacts, Totals};
 use crate::event::{QueueId, Way};
 use crate::journal::Pos;
 
@@ -33,6 +34,8 @@ pub(super) struct Queue {
     pub cursor: u64,
     /// Without sessions: ready messages before the cursor.
     pub returned: BTreeSet<u64>,
+    /// Without sessions: what tenants have, if there are any.
+    pub fair: Option<Box<Fair>>,
     /// Messages that are more than a place in the index.
     pub touched: HashMap<u64, Touched, FixedState>,
     /// With priorities: ready messages by priority. Without, the cursor and what returned tell which are ready.
@@ -161,6 +164,8 @@ pub(super) struct Arrival<'a> {
     pub scheduled: bool,
     pub size: u32,
     pub session: Option<&'a SessionId>,
+    /// Whose it is, where that counts.
+    pub tenant: Option<&'a SessionId>,
     pub priority: u8,
     pub ttl_ms: Option<u64>,
     /// It comes from another queue, and may go back one day: what it remembers of its way.
@@ -196,6 +201,7 @@ impl Queue {
             next_seq: 1,
             cursor: 1,
             returned: BTreeSet::new(),
+            fair: None,
             touched: fixed(),
             lanes: vec![BTreeSet::new(); lanes],
             kept: fixed(),
@@ -285,6 +291,26 @@ impl Queue {
     pub(super) fn recount(&mut self, seq: u64, from: Option<Place>, to: Option<Place>) {
         let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
         self.count(size, from, to);
+        if self.fair.is_some() {
+            self.count_out(self.tenant(seq), from, to);
+        }
+    }
+
+    /// Counts what a tenant has out.
+    fn count_out(&mut self, tenant: Option<u32>, from: Option<Place>, to: Option<Place>) {
+        let (Some(fair), Some(tenant)) = (&mut self.fair, tenant) else { return };
+        if matches!(from, Some(Place::Locked(_))) {
+            fair.came_in(tenant);
+        }
+        if matches!(to, Some(Place::Locked(_))) {
+            fair.went_out(tenant);
+        }
+    }
+
+    /// Whose a message is; none if it came before there were tenants.
+    fn tenant(&self, seq: u64) -> Option<u32> {
+        self.fair.as_ref().filter(|fair| seq >= fair.from)?;
+        self.index.session(seq)
     }
 
     /// After bytes were limited or no longer are: all that is aside stands among the touched.
@@ -313,6 +339,20 @@ impl Queue {
         self.spec.forward_to.is_some() || self.name.is_inbox()
     }
 
+    /// Whether the session of a message counts here, or where it goes next.
+    pub(super) fn orders(&self) -> bool {
+        self.sessions.is_some() || self.keeps_all()
+    }
+
+    /// Whether session ids are tenants here. Where sessions or priorities are, or messages only pass or rest, they are
+    /// not.
+    pub(super) fn has_tenants(&self) -> bool {
+        self.sessions.is_none()
+            && self.lanes.is_empty()
+            && self.owner.is_none()
+            && !self.keeps_all()
+    }
+
     /// Whether older messages go when it is full.
     pub(super) fn drops(&self) -> bool {
         self.spec.overflow != Overflow::Reject
@@ -335,7 +375,7 @@ impl Queue {
 
     /// Puts a message into the index; its session's slot is known by then.
     pub(super) fn enter(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
-        let Arrival { seq, at, size, priority, ttl_ms, scheduled, .. } = *arrival;
+        let Arrival { seq, at, size, priority, ttl_ms, scheduled, tenant, .. } = *arrival;
         self.next_seq = seq + 1;
         // The time to live of a scheduled message begins when it is due.
         let own = ttl_ms.filter(|_| !scheduled).map_or(0, |ms| at.saturating_add(ms));
@@ -343,6 +383,11 @@ impl Queue {
             self.expiring.insert((own, seq));
             self.own_expiries += 1;
         }
+        let tenant = tenant.filter(|_| self.has_tenants()).map(fair::tenant);
+        if tenant.is_some() && self.fair.is_none() {
+            self.fair = Some(Box::new(Fair::new(seq)));
+        }
+        let nobodys = self.fair.is_some().then_some(fair::NOBODY);
         self.index.push(Entry {
             seq,
             pos,
@@ -350,7 +395,7 @@ impl Queue {
             at,
             expires: own,
             priority,
-            session: slot.filter(|_| self.finds_sessions()),
+            session: slot.filter(|_| self.finds_sessions()).or(tenant).or(nobodys),
             timed: self.spec.ttl_ms.is_some(),
         });
     }
@@ -359,7 +404,8 @@ impl Queue {
     pub(super) fn take_out(&mut self, seq: u64) -> Option<Gone> {
         let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
         let own = if self.own_expiries > 0 { self.index.expires_at(seq, None) } else { None };
-        if !self.lanes.is_empty() {
+        let tenant = self.tenant(seq);
+        if !self.lanes.is_empty() || tenant.is_some() {
             self.unready(seq);
         }
         if !self.index.remove(seq) {
@@ -371,7 +417,12 @@ impl Queue {
         }
         let newest = if self.newest.is_empty() { None } else { self.newest.remove(&seq) };
         let touched = if self.touched.is_empty() { None } else { self.touched.remove(&seq) };
-        self.count(size, touched.as_ref().map(|t| t.place), None);
+        let from = touched.as_ref().map(|t| t.place);
+        self.count(size, from, None);
+        self.count_out(tenant, from, None);
+        if self.index.len() == 0 && self.fair.take().is_some() {
+            self.cursor = self.next_seq;
+        }
         self.returned.remove(&seq);
         if !self.kept.is_empty() {
             self.kept.remove(&seq);
@@ -384,6 +435,8 @@ impl Queue {
         if !self.lanes.is_empty() {
             let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
             self.lanes[lane].insert(seq);
+        } else if let (Some(tenant), Some(fair)) = (self.tenant(seq), &mut self.fair) {
+            fair.put(tenant, seq);
         } else if seq < self.cursor {
             self.returned.insert(seq);
         }
@@ -394,6 +447,8 @@ impl Queue {
         if !self.lanes.is_empty() {
             let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
             self.lanes[lane].remove(&seq);
+        } else if let (Some(tenant), Some(fair)) = (self.tenant(seq), &mut self.fair) {
+            fair.take(tenant, seq);
         } else if seq >= self.cursor {
             self.cursor = seq + 1;
         } else {
@@ -430,8 +485,8 @@ impl Queue {
                 Some(after) => all.skip_while(|&seq| seq != after).nth(1),
             };
         }
-        if self.sessions.is_none() {
-            return self.next_ready(after, 0);
+        if self.sessions.is_none() && (self.fair.is_none() || after.is_none()) {
+            return self.oldest_ready(after, 0);
         }
         let mut seq = self.index.next(after.map_or(self.oldest, |seq| seq + 1))?;
         while self.place(seq) != Place::Ready {
@@ -458,11 +513,19 @@ impl Queue {
     pub(super) fn restore_order(&mut self) {
         self.expiring = self.index.own_expiries().collect();
         self.own_expiries = self.expiring.len() as u64;
-        if !self.lanes.is_empty() {
-            let all = self.index.iter().map(|(seq, _)| seq);
+        if !self.lanes.is_empty() || self.fair.is_some() {
+            let from = self.fair.as_ref().map_or(0, |fair| fair.from);
+            let all = self.index.iter().map(|(seq, _)| seq).filter(|&seq| seq >= from);
             let ready: Vec<_> = all.filter(|&seq| self.place(seq) == Place::Ready).collect();
             ready.into_iter().for_each(|seq| self.make_ready(seq));
         }
+    }
+
+    /// After an index was read, before the places are: whether there are tenants.
+    pub(super) fn restore_tenants(&mut self) {
+        let from = self.index.first_with_session();
+        let from = from.filter(|_| self.sessions.is_none() && self.lanes.is_empty());
+        self.fair = from.map(|from| Box::new(Fair::new(from)));
     }
 
     /// Another specification.
@@ -484,15 +547,21 @@ impl Queue {
         {
             return;
         }
-        while let Some(seq) =
-            self.index.next(self.cursor).filter(|&seq| self.place(seq) != Place::Ready)
-        {
+        let end = self.cursors_end();
+        let waits = |q: &Self, seq: u64| seq < end && q.place(seq) != Place::Ready;
+        while let Some(seq) = self.index.next(self.cursor).filter(|&seq| waits(self, seq)) {
             self.cursor = seq + 1;
         }
     }
 
-    /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes.
-    pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, now: u64) -> Vec<u64> {
+    /// What stands here or later is not found by the cursor: tenants have it.
+    fn cursors_end(&self) -> u64 {
+        self.fair.as_ref().map_or(u64::MAX, |fair| fair.from)
+    }
+
+    /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes;
+    /// `out` if they stay in the queue.
+    pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, out: bool, now: u64) -> Vec<u64> {
         let mut seqs = Vec::with_capacity(max.min(64));
         let mut bytes = 0;
         let mut put = |seq: u64| {
@@ -503,7 +572,28 @@ impl Queue {
         if max == 0 {
             return seqs;
         }
-        if self.lanes.is_empty() {
+        if let Some(fair) = &self.fair {
+            let mut old = self.next_ready(None, now);
+            let mut picks = fair.picks(self.locked, |seq| !self.expired(seq, now));
+            loop {
+                let quiet = picks.quiet();
+                let seq = match (old, quiet) {
+                    (Some(seq), quiet) if quiet.is_none_or(|(other, _)| seq < other) => {
+                        old = self.next_ready(Some(seq), now);
+                        picks.went(out);
+                        seq
+                    }
+                    (_, quiet) => {
+                        let Some(head) = quiet.or_else(|| picks.noisy()) else { break };
+                        picks.pick(head, out);
+                        head.0
+                    }
+                };
+                if !put(seq) {
+                    break;
+                }
+            }
+        } else if self.lanes.is_empty() {
             let mut next = self.next_ready(None, now);
             while let Some(seq) = next.filter(|&seq| put(seq)) {
                 next = self.next_ready(Some(seq), now);
@@ -515,7 +605,14 @@ impl Queue {
         seqs
     }
 
-    /// Without sessions and priorities: the next message to deliver after `after`, or the first.
+    /// Without sessions and priorities: the oldest ready message, or the one after `after` if there are no tenants.
+    fn oldest_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
+        let first = self.next_ready(after, now);
+        // What came before there were tenants is older than what came since.
+        first.or_else(|| self.fair.as_ref()?.oldest(|seq| !self.expired(seq, now)))
+    }
+
+    /// Without sessions and priorities: the next message that the cursor finds after `after`, or the first.
     fn next_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
         let mut floor = after.map_or(0, |seq| seq + 1);
         loop {
@@ -532,20 +629,21 @@ impl Queue {
         if let Some(&seq) = self.returned.range(floor..).next() {
             return Some(seq);
         }
+        let end = self.cursors_end();
         let mut seq = self.index.next(self.cursor.max(floor))?;
         // Only messages that wait or were set aside before their turn are skipped.
         if self.delayed + self.scheduled + self.deferred > 0 {
-            while self.place(seq) != Place::Ready {
+            while seq < end && self.place(seq) != Place::Ready {
                 seq = self.index.next(seq + 1)?;
             }
         }
-        Some(seq)
+        (seq < end).then_some(seq)
     }
 
-    /// Without sessions: the next message to deliver.
+    /// Without sessions: the next message to deliver; with tenants, the oldest.
     pub(super) fn first_ready(&self, now: u64) -> Option<u64> {
         if self.lanes.is_empty() {
-            return self.next_ready(None, now);
+            return self.oldest_ready(None, now);
         }
         let mut ready = self.lanes.iter().rev().flatten().copied();
         ready.find(|&seq| !self.expired(seq, now))
@@ -601,6 +699,13 @@ impl Queue {
     pub(super) fn facts(&self, dead_lettered: u64) -> QueueFacts {
         let sessions = self.sessions.as_ref();
         let oldest = if self.sessions.is_some() { self.index.next(0) } else { self.first_ready(0) };
+        let at = |seq: Option<u64>| seq.and_then(|seq| self.index.about_when(seq)).map(Timestamp);
+        let quiet_oldest = match &self.fair {
+            Some(fair) => self
+                .next_ready(None, 0)
+                .or_else(|| fair.picks(self.locked, |_| true).quiet().map(|(seq, _)| seq)),
+            None => oldest,
+        };
         QueueFacts {
             name: self.name.clone(),
             spec: self.spec.clone(),
@@ -613,7 +718,9 @@ impl Queue {
             deferred: self.deferred,
             dead_lettered,
             bytes: self.index.bytes(),
-            oldest_at: oldest.and_then(|seq| self.index.about_when(seq)).map(Timestamp),
+            oldest_at: at(oldest),
+            noisy: self.fair.as_ref().map_or_else(Noisy::default, |fair| fair.noisy(self.locked)),
+            quiet_oldest_at: at(quiet_oldest),
             consumers: self.consumers,
             sessions: sessions.map_or(0, |s| s.len() as u64),
             sessions_held: self.sessions_held,

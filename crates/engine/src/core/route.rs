@@ -278,12 +278,13 @@ impl Turn<'_> {
         let scheduled = self.is_later(&message);
         let size = message.size() as u32;
         let Outgoing { session, head, body, priority, ttl_ms, known_as, .. } = message;
-        // A queue without sessions needs none, but where it goes next may.
-        let orders = |place: &Placed| {
+        // A queue without sessions may have tenants, and where it goes next there may be sessions. What is only
+        // scheduled has no place yet, and none among tenants.
+        let counts = |place: &Placed| {
             let q = self.core.queues.get(&place.queue);
-            q.is_some_and(|q| q.sessions.is_some() || q.keeps_all())
+            q.is_some_and(|q| q.orders() || q.has_tenants() && !scheduled)
         };
-        let session = session.filter(|_| places.iter().any(orders));
+        let session = session.filter(|_| places.iter().any(counts));
         let remembers = |place: &Placed| {
             self.core.queues.get(&place.queue).is_some_and(|q| q.spec.dedup.is_some())
         };
@@ -395,7 +396,7 @@ impl Turn<'_> {
             return;
         }
         let all = ROUTE_MAX + t.unreadable.len();
-        let seqs = q.ready_batch(all, limits::DELIVERY_BYTES_MAX, now);
+        let seqs = q.ready_batch(all, limits::DELIVERY_BYTES_MAX, false, now);
         let seqs = seqs.into_iter().filter(|seq| !t.unreadable.contains(seq));
         let items: Vec<_> =
             seqs.filter_map(|seq| Some(ToRoute { seq, pos: q.pos(seq)?, message: None })).collect();
@@ -511,7 +512,7 @@ impl Turn<'_> {
                 Address::Topic(name) => self.core.topic_names.get(name),
             };
             let most = self.away_max().min(FORWARD_MAX);
-            let seqs = q.ready_batch(most, limits::DELIVERY_BYTES_MAX, self.now.0);
+            let seqs = q.ready_batch(most, limits::DELIVERY_BYTES_MAX, false, self.now.0);
             if seqs.is_empty() {
                 return;
             }

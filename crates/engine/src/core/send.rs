@@ -64,6 +64,31 @@ impl Turn<'_> {
         Ok(Some((Reply::Sent(receipts), needs)))
     }
 
+    /// Sends that came together and have nothing else in common. Their answer waits for what the most careful needs.
+    pub(super) fn send_each(&mut self, sends: Vec<Vec<(Address, Outgoing)>>) -> (Reply, Needs) {
+        let (mut durable, mut rests) = (false, false);
+        let each = sends.into_iter().map(|items| {
+            let (reply, needs) = match self.send(items) {
+                Ok(Some((Reply::Sent(receipts), needs))) => (Ok(receipts), needs),
+                Ok(_) => (Ok(Vec::new()), Needs::Settled),
+                Err(refusal) => (Err(refusal), Needs::Settled),
+            };
+            durable |= matches!(needs, Needs::Durable);
+            rests |= matches!(needs, Needs::Settled);
+            self.end();
+            // The next one may find the queue full.
+            self.make_room();
+            reply
+        });
+        let reply = Reply::SentEach(each.collect());
+        let needs = match (durable, rests) {
+            (true, _) => Needs::Durable,
+            (false, true) => Needs::Granted(self.log.last_eager()),
+            (false, false) => Needs::Written,
+        };
+        (reply, needs)
+    }
+
     /// Checks messages and tells what they need. Nothing changes.
     pub(super) fn plan(&self, items: &[(Address, Outgoing)]) -> Result<Plan, Refusal> {
         if !self.publish_allowed {

@@ -198,7 +198,8 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     out.put_var(q.next_seq);
     out.put_var(q.cursor);
     q.totals.values().iter().for_each(|&n| out.put_var(n));
-    q.index.save(out, |slot| ranks.rank(slot));
+    // Without sessions, tenants stand there.
+    q.index.save(out, |slot| if q.sessions.is_some() { ranks.rank(slot) } else { slot });
     let mut newest: Vec<_> = q.newest.iter().collect();
     newest.sort_unstable();
     out.put_var(newest.len() as u64);
@@ -301,6 +302,7 @@ fn read_queue(
     }
     q.totals = Totals::of_values(totals);
     q.index = Index::restore(r)?;
+    q.restore_tenants();
     q.newest = fixed();
     for _ in 0..r.count()? {
         let (seq, pos) = (r.var()?, r.pos()?);

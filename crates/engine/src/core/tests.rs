@@ -1,6 +1,7 @@
 //! Transitions as scripts and expected text. `World` is the only code here that knows the core's API: a new case is a
 //! new script.
 
+mod fair;
 mod found;
 mod limits;
 mod onward;

@@ -592,8 +592,8 @@ mod tests {
             Unreadable { text: "in 00000001.log".into(), dead: Some(Box::new(dead)), gone: false };
         let (seq, state, due, stored) =
             (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
-        let (receives, failed, first_at) = (1, 0, None);
-        let seen = Seen { seq, state, receives, failed, first_at, due, stored };
+        let (deferred, receives, failed, first_at) = (false, 1, 0, None);
+        let seen = Seen { seq, state, deferred, receives, failed, first_at, due, stored };
         let json = serde_json::to_value(Received::seen(seen)).unwrap();
         assert_eq!((&json["seq"], &json["damaged"]), (&7.into(), &true.into()));
         assert_eq!(json["problem"], "in 00000001.log");

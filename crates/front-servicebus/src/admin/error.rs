@@ -8,12 +8,21 @@ use malote_model::Denied;
 use crate::refusal::{Lock, error_of, status_of};
 use crate::wire::xml::escaped;
 
+/// What a caller wants of an entity, or of what is below a topic: by the service's name of the operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wish {
+    Read,
+    Write,
+    Delete,
+    Below(&'static str),
+}
+
 /// A refusal of the administration API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminError {
     status: StatusCode,
-    /// The service's finer number, which some clients look for.
-    sub_code: u32,
+    /// The service's finer number, which some clients look for. It is not in every text.
+    sub_code: Option<u32>,
     detail: String,
 }
 
@@ -21,7 +30,24 @@ pub(super) type Answer<T> = Result<T, AdminError>;
 
 impl AdminError {
     fn new(status: StatusCode, sub_code: u32, detail: impl Into<String>) -> AdminError {
-        AdminError { status, sub_code, detail: detail.into() }
+        AdminError { status, sub_code: Some(sub_code), detail: detail.into() }
+    }
+
+    /// The caller may not do that: first in the service's own words.
+    pub fn denied(wish: Wish, denied: &Denied) -> AdminError {
+        let detail = match wish {
+            Wish::Read => {
+                format!("Manage,EntityRead claims required for this operation: {denied}.")
+            }
+            Wish::Write => denied_action("EntityWrite", denied),
+            Wish::Delete => denied_action("EntityDelete", denied),
+            Wish::Below(operation) => format!(
+                "401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation \
+                 on '{}': {denied}.",
+                denied.queue
+            ),
+        };
+        AdminError { status: StatusCode::UNAUTHORIZED, sub_code: None, detail }
     }
 
     pub fn bad(detail: impl Into<String>) -> AdminError {
@@ -93,17 +119,16 @@ impl From<malote_model::Refusal> for AdminError {
     }
 }
 
-impl From<Denied> for AdminError {
-    fn from(denied: Denied) -> AdminError {
-        AdminError::unauthorised(format!("Manage claims are required for this: {denied}."))
-    }
+fn denied_action(action: &str, denied: &Denied) -> String {
+    format!("Authorization failed for specified action: Manage,{action}. {denied}.")
 }
 
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         let AdminError { status, sub_code, detail } = self;
         let code = status.as_u16();
-        let detail = escaped(&format!("SubCode={sub_code}. {detail}"));
+        let sub_code = sub_code.map_or(String::new(), |code| format!("SubCode={code}. "));
+        let detail = escaped(&format!("{sub_code}{detail}"));
         let text = format!("<Error><Code>{code}</Code><Detail>{detail}</Detail></Error>");
         let mut response = (status, text).into_response();
         let headers = response.headers_mut();

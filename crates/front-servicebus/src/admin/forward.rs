@@ -1,25 +1,35 @@
 //! Where messages and dead letters go on to: addresses as clients write them ↔ entities.
 
-use malote_model::{Action, Address, DeadLetterTarget, QueueSpec};
+use malote_model::{Address, DeadLetterTarget, QueueSpec};
 
 use super::description::{Given, Telling};
 use super::error::{AdminError, Answer};
 use super::{Call, atom::Place};
 use crate::ops::attach;
-use crate::wire::address::Node;
+use crate::wire::address::{Node, path_of};
 
 /// The header with the caller's right to send to where messages go on to.
 pub(super) const FORWARD_RIGHTS: &str = "ServiceBusSupplementaryAuthorization";
 /// The same for dead letters.
 pub(super) const DEAD_LETTER_RIGHTS: &str = "ServiceBusDlqSupplementaryAuthorization";
+/// Where messages go on to.
+const FORWARD: &str = "ForwardTo";
+/// Where dead letters do.
+const FORWARD_DEAD: &str = "ForwardDeadLetteredMessagesTo";
 
 /// Whoever takes forwarding away leaves it out: what is not said is none.
 pub(super) async fn change(call: &Call<'_>, given: &Given<'_>, spec: &mut QueueSpec) -> Answer<()> {
-    let to = target(call, given, "ForwardTo", FORWARD_RIGHTS, spec.forward_to.as_ref()).await?;
+    let to = target(call, given, FORWARD, FORWARD_RIGHTS, spec.forward_to.as_ref()).await?;
     spec.forward_to = to;
-    let name = "ForwardDeadLetteredMessagesTo";
     let is = dead_letters_to(spec);
-    spec.dead_letter = match target(call, given, name, DEAD_LETTER_RIGHTS, is.as_ref()).await? {
+    let to = target(call, given, FORWARD_DEAD, DEAD_LETTER_RIGHTS, is.as_ref()).await?;
+    for name in [FORWARD, FORWARD_DEAD] {
+        match given.text(name).filter(|text| text.contains("://")) {
+            Some(text) => spec.labels.insert(written(name), text.to_owned()),
+            None => spec.labels.remove(&written(name)),
+        };
+    }
+    spec.dead_letter = match to {
         to if to == is => return Ok(()),
         None => DeadLetterTarget::Own,
         Some(Address::Queue(queue)) => DeadLetterTarget::Queue(queue),
@@ -50,15 +60,18 @@ async fn target(
     if is.is_some_and(|is| name_of(is) == path.name) {
         return Ok(is.cloned());
     }
-    call.check_rights(rights, Action::Send, &path.name)?;
+    call.check_rights(rights, &path.name)?;
     let found = attach::find(&call.admin.front.engine, &path).await;
     let found = found.map_err(|_| {
         AdminError::property(property, text, "a queue or topic that exists: make it first")
     })?;
-    Ok(Some(match found.entity() {
-        attach::Entity::Queue(queue) => Address::Queue(queue),
-        attach::Entity::Topic(topic) => Address::Topic(topic),
-    }))
+    match found.entity() {
+        attach::Entity::Queue(queue) => Ok(Some(Address::Queue(queue))),
+        attach::Entity::Topic(topic) => Ok(Some(Address::Topic(topic))),
+        attach::Entity::Transfer(_) => {
+            Err(AdminError::property(property, text, "a queue or topic, not its dead letters"))
+        }
+    }
 }
 
 fn name_of(address: &Address) -> &str {
@@ -68,15 +81,26 @@ fn name_of(address: &Address) -> &str {
     }
 }
 
-fn link(place: &Place, to: &Address) -> String {
-    format!("sb://{}/{}", place.host, name_of(to))
+/// The label with an address as it was written.
+fn written(property: &str) -> String {
+    format!("servicebus-written:{property}")
+}
+
+/// The address as it was written, if it still is that one.
+fn link(place: &Place, spec: &QueueSpec, property: &str, to: &Address) -> String {
+    let written = spec.labels.get(&written(property));
+    let same = |text: &&String| path_of(text).eq_ignore_ascii_case(name_of(to));
+    match written.filter(same) {
+        Some(text) => text.clone(),
+        None => format!("sb://{}/{}", place.host, name_of(to)),
+    }
 }
 
 pub(super) fn tell(place: &Place, spec: &QueueSpec, telling: &mut Telling<'_>) {
     if let Some(to) = &spec.forward_to {
-        telling.text("ForwardTo", &link(place, to));
+        telling.text(FORWARD, &link(place, spec, FORWARD, to));
     }
     if let Some(to) = dead_letters_to(spec) {
-        telling.text("ForwardDeadLetteredMessagesTo", &link(place, &to));
+        telling.text(FORWARD_DEAD, &link(place, spec, FORWARD_DEAD, &to));
     }
 }

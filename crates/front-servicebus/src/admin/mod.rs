@@ -41,7 +41,7 @@ use crate::ops::attach;
 use crate::wire::address::Path;
 use crate::wire::xml::Element;
 use atom::Place;
-use error::{AdminError, Answer};
+use error::{AdminError, Answer, Wish};
 use path::{Page, Resource, value};
 
 /// Bytes of one description: the labels of a queue hold no more.
@@ -184,14 +184,17 @@ impl Call<'_> {
             Resource::Rules { topic, subscription } => {
                 return rule::list(self, &topic, &subscription).await;
             }
-            Resource::Entity(name) => {
-                self.check(Action::Manage, &name)?;
-                match self.find(&name).await? {
-                    None => return Ok(atom::nothing(&self.place, self.now())),
-                    Some(Found::Queue(facts)) => queue::entry(self, &facts),
-                    Some(Found::Topic(facts)) => topic::entry(self, &facts).await?,
+            Resource::Entity(name) => match self.find(&name).await? {
+                // Whoever is known here is told, as by the service.
+                None => return Ok(atom::nothing(&self.place, self.now())),
+                Some(found) => {
+                    self.check(Wish::Read, &name)?;
+                    match found {
+                        Found::Queue(facts) => queue::entry(self, &facts),
+                        Found::Topic(facts) => topic::entry(self, &facts).await?,
+                    }
                 }
-            }
+            },
             Resource::Subscription { topic, name } => {
                 subscription::get(self, &topic, &name).await?
             }
@@ -231,7 +234,7 @@ impl Call<'_> {
         let engine = &self.admin.front.engine;
         match resource {
             Resource::Entity(name) => {
-                self.check(Action::Manage, &name)?;
+                self.check(Wish::Delete, &name)?;
                 match self.find(&name).await? {
                     None => return Err(AdminError::not_found(name)),
                     Some(Found::Queue(facts)) => engine.delete(facts.name).await?,
@@ -239,7 +242,8 @@ impl Call<'_> {
                 }
             }
             Resource::Subscription { topic, name } => {
-                let facts = subscription::find(self, &topic, &name).await?;
+                let wish = Wish::Below("DeleteSubscription");
+                let facts = subscription::find(self, wish, &topic, &name).await?;
                 let facts = facts.ok_or_else(|| AdminError::not_found(name))?;
                 engine.delete(facts.name).await?;
             }
@@ -259,21 +263,31 @@ impl Call<'_> {
         self.admin.front.engine.now()
     }
 
-    /// Whether the caller may do this. Asked before anything is looked up: names cannot be guessed.
-    fn check(&self, action: Action, name: &str) -> Answer<()> {
-        Ok(self.admin.front.access.check(&self.who, action, name)?)
+    /// Whether the caller may manage this.
+    fn check(&self, wish: Wish, name: &str) -> Answer<()> {
+        let checked = self.admin.front.access.check(&self.who, Action::Manage, name);
+        checked.map_err(|denied| AdminError::denied(wish, &denied))
     }
 
-    /// Whether the caller, or whoever has signed that header, may do this.
-    fn check_rights(&self, header: &str, action: Action, name: &str) -> Answer<()> {
-        let front = &self.admin.front;
-        match self.headers.contains_key(header) {
-            true => {
-                let who = auth::caller(front, self.headers, header, name, &self.place.host)?;
-                Ok(front.access.check(&who, action, name)?)
-            }
-            false => self.check(action, name),
+    /// Those that the caller may manage. It is refused if there are some and it may manage none.
+    fn mine<'a, T>(&self, all: &'a [T], name: impl Fn(&T) -> &str) -> Answer<Vec<&'a T>> {
+        let may = |one: &&T| self.check(Wish::Read, name(one)).is_ok();
+        let mine: Vec<&T> = all.iter().filter(may).collect();
+        if let (true, Some(first)) = (mine.is_empty(), all.first()) {
+            self.check(Wish::Read, name(first))?;
         }
+        Ok(mine)
+    }
+
+    /// Whether the caller, or whoever has signed that header, may send there.
+    fn check_rights(&self, header: &str, name: &str) -> Answer<()> {
+        let front = &self.admin.front;
+        let who = match self.headers.contains_key(header) {
+            true => auth::caller(front, self.headers, header, name, &self.place.host)?,
+            false => self.who.clone(),
+        };
+        let checked = front.access.check(&who, Action::Send, name);
+        checked.map_err(|denied| AdminError::denied(Wish::Write, &denied))
     }
 
     /// The queue of that name, else the topic; in another case if there is only one.
@@ -282,6 +296,7 @@ impl Call<'_> {
         let path = Path { name: name.to_owned(), dead_letters: false, transfer: false };
         let found = match attach::find(engine, &path).await {
             Ok(attach::Place::Queue(facts)) => Found::Queue(facts),
+            Ok(attach::Place::Transfer(_)) => return Ok(None),
             Ok(attach::Place::Topic(name)) => match engine.topic(name).await {
                 Ok(facts) => Found::Topic(Box::new(facts)),
                 Err(error) => return none_if_missing(error),

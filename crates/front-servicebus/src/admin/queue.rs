@@ -2,11 +2,11 @@
 
 use axum::response::Response;
 use malote_engine::QueueFacts;
-use malote_model::{Action, OnExpiry, QueueName, QueueSpec, Timestamp, limits};
+use malote_model::{OnExpiry, QueueName, QueueSpec, Timestamp, limits};
 
 use super::atom::{self, Entry, time};
 use super::description::{Given, Telling, label, shown_failed_max, touch, updated_at};
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, Answer, Wish};
 use super::{Call, Found, forward};
 use crate::entity;
 use crate::wire::duration::format_ms;
@@ -31,7 +31,7 @@ const KNOWN: &[&str] = &[
 const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
 
 pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
-    call.check(Action::Manage, name)?;
+    call.check(Wish::Write, name)?;
     let engine = &call.admin.front.engine;
     let name = match call.find(name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -90,12 +90,10 @@ fn kilobytes(spec: &QueueSpec) -> u64 {
 }
 
 pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
-    let all = call.admin.front.engine.list().await?;
-    let mine = all.iter().filter(|facts| {
-        facts.name.subscription_of().is_none()
-            && call.check(Action::Manage, facts.name.as_str()).is_ok()
-    });
-    let (page, more) = call.page.cut(mine);
+    let mut all = call.admin.front.engine.list().await?;
+    all.retain(|facts| facts.name.subscription_of().is_none());
+    let mine = call.mine(&all, |facts| facts.name.as_str())?;
+    let (page, more) = call.page.cut(mine.into_iter());
     let entries = page.into_iter().map(|facts| entry(call, facts)).collect();
     let now = call.now();
     Ok(atom::feed(&call.place, "$Resources/Queues", "Queues", now, call.page, (entries, more)))

@@ -5,7 +5,7 @@ use malote_engine::QueueFacts;
 use malote_model::{QueueName, Rule, TopicName, limits};
 
 use super::atom::{self, Entry, time};
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, Answer, Wish};
 use super::{Call, none_if_missing, subscription};
 use crate::wire::rule_xml;
 use crate::wire::xml::{Element, escaped};
@@ -22,8 +22,13 @@ fn named(name: &str, element: &Element) -> Answer<Rule> {
 }
 
 /// The subscription that rules belong to.
-async fn owner(call: &Call<'_>, topic: &str, name: &str) -> Answer<(TopicName, Box<QueueFacts>)> {
-    let found = subscription::find(call, topic, name).await?;
+async fn owner(
+    call: &Call<'_>,
+    operation: &'static str,
+    topic: &str,
+    name: &str,
+) -> Answer<(TopicName, Box<QueueFacts>)> {
+    let found = subscription::find(call, Wish::Below(operation), topic, name).await?;
     let found = found.and_then(|facts| Some((facts.name.subscription_of()?.0, facts)));
     found.ok_or_else(|| subscription::missing(topic, name))
 }
@@ -68,14 +73,14 @@ async fn find(
 }
 
 pub(super) async fn get(call: &Call<'_>, topic: &str, of: &str, name: &str) -> Answer<Entry> {
-    let (topic, facts) = owner(call, topic, of).await?;
+    let (topic, facts) = owner(call, "GetRule", topic, of).await?;
     let rule = find(call, &topic, &facts.name, name).await?;
     let rule = rule.ok_or_else(|| AdminError::not_found(name))?;
     Ok(entry(&facts, &rule))
 }
 
 pub(super) async fn list(call: &Call<'_>, topic: &str, of: &str) -> Answer<Response> {
-    let (topic, facts) = owner(call, topic, of).await?;
+    let (topic, facts) = owner(call, "EnumerateRules", topic, of).await?;
     let (mut passed, mut entries, mut more) = (0, Vec::new(), false);
     walk(call, &topic, &facts.name, |rule| {
         if passed < call.page.skip {
@@ -99,7 +104,7 @@ pub(super) async fn put(
     name: &str,
     element: &Element,
 ) -> Answer<Entry> {
-    let (topic, facts) = owner(call, topic, of).await?;
+    let (topic, facts) = owner(call, "CreateOrUpdateRule", topic, of).await?;
     let (engine, queue) = (&call.admin.front.engine, &facts.name);
     let rule = match find(call, &topic, queue, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -121,7 +126,7 @@ pub(super) async fn put(
 }
 
 pub(super) async fn delete(call: &Call<'_>, topic: &str, of: &str, name: String) -> Answer<()> {
-    let (topic, facts) = owner(call, topic, of).await?;
+    let (topic, facts) = owner(call, "DeleteRule", topic, of).await?;
     let rule = find(call, &topic, &facts.name, &name).await?;
     let rule = rule.ok_or_else(|| AdminError::not_found(&name))?;
     match call.admin.front.engine.unbind(topic, facts.name, rule.name).await {

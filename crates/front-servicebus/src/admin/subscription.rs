@@ -2,11 +2,11 @@
 
 use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
-use malote_model::{Action, OnExpiry, QueueName, QueueSpec, TopicName};
+use malote_model::{OnExpiry, QueueName, QueueSpec, TopicName};
 
 use super::atom::{self, Entry};
 use super::description::{Given, Labels, Telling, label, shown_failed_max, touch, updated_at};
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, Answer, Wish};
 use super::queue::{messages, tell_counts, tell_times};
 use super::{Call, Found, forward, none_if_missing, rule, topic};
 use crate::entity;
@@ -31,13 +31,14 @@ const KNOWN: &[&str] = &[
 /// A subscription by its name; in another case if there is only one.
 pub(super) async fn find(
     call: &Call<'_>,
+    wish: Wish,
     topic: &str,
     name: &str,
 ) -> Answer<Option<Box<QueueFacts>>> {
     // A name that cannot be is not there.
     let named = TopicName::new(topic).and_then(|topic| QueueName::subscription(&topic, name));
     let Ok(queue) = named else { return Ok(None) };
-    call.check(Action::Manage, queue.as_str())?;
+    call.check(wish, queue.as_str())?;
     match call.find(queue.as_str()).await? {
         Some(Found::Queue(facts)) => Ok(Some(facts)),
         _ => Ok(None),
@@ -45,7 +46,7 @@ pub(super) async fn find(
 }
 
 pub(super) async fn get(call: &Call<'_>, topic: &str, name: &str) -> Answer<Entry> {
-    let found = find(call, topic, name).await?;
+    let found = find(call, Wish::Below("GetSubscription"), topic, name).await?;
     let found = found.ok_or_else(|| missing(topic, name))?;
     Ok(entry(call, &found))
 }
@@ -71,10 +72,11 @@ pub(super) async fn put(
 ) -> Answer<Entry> {
     let engine = &call.admin.front.engine;
     let queue = QueueName::subscription(&TopicName::new(topic)?, name)?;
-    call.check(Action::Manage, queue.as_str())?;
+    let wish = Wish::Below("CreateOrUpdateSubscription");
+    call.check(wish, queue.as_str())?;
     let topic = topic_of(call, topic).await?;
     let ttl_ms = topic::ttl_ms(&topic.labels);
-    let queue = match find(call, topic.name.as_str(), name).await? {
+    let queue = match find(call, wish, topic.name.as_str(), name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
         Some(facts) if call.update => {
             let QueueFacts { name, mut spec, .. } = *facts;
@@ -149,7 +151,7 @@ pub(super) async fn inherit(call: &Call<'_>, topic: &TopicName, ttl_ms: Option<u
 }
 
 pub(super) async fn list(call: &Call<'_>, topic: &str) -> Answer<Response> {
-    call.check(Action::Manage, topic)?;
+    call.check(Wish::Below("EnumerateSubscriptions"), topic)?;
     let topic = topic_of(call, topic).await?;
     let queues = call.admin.front.engine.list().await?;
     let (page, more) = call.page.cut(topic::subscriptions(&topic.name, &queues));

@@ -2,11 +2,11 @@
 
 use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
-use malote_model::{Action, TopicName, TopicSpec};
+use malote_model::{TopicName, TopicSpec};
 
 use super::atom::{self, Entry, time};
 use super::description::{Given, Labels, Telling, label, touch, updated_at};
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, Answer, Wish};
 use super::{Call, Found, subscription};
 use crate::entity;
 use crate::wire::duration::{format_ms, parse_ms};
@@ -22,7 +22,7 @@ pub(super) fn ttl_ms(labels: &Labels) -> Option<u64> {
 }
 
 pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
-    call.check(Action::Manage, name)?;
+    call.check(Wish::Write, name)?;
     let engine = &call.admin.front.engine;
     let name = match call.find(name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -72,8 +72,8 @@ fn change(given: &Given<'_>, spec: &TopicSpec, labels: &mut Labels) -> Answer<To
 pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
     let engine = &call.admin.front.engine;
     let all = engine.topics().await?;
-    let mine = all.iter().filter(|facts| call.check(Action::Manage, facts.name.as_str()).is_ok());
-    let (page, more) = call.page.cut(mine);
+    let mine = call.mine(&all, |facts| facts.name.as_str())?;
+    let (page, more) = call.page.cut(mine.into_iter());
     let queues = if page.is_empty() { Vec::new() } else { engine.list().await? };
     let entries = page.into_iter().map(|facts| told(call, facts, &queues)).collect();
     let now = call.now();

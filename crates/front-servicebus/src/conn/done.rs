@@ -4,11 +4,12 @@ use bytes::Bytes;
 use malote_engine::ConsumerId;
 use malote_model::Principal;
 use malote_wire_amqp::connection::{DeliveryId, LinkId};
-use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode};
+use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode, condition};
 
 use super::Conn;
 use super::link::{Answers, Desk, Link, Requests, Sender};
 use super::receiver::Receiver;
+use super::sends::Whose;
 use super::transaction::within;
 use crate::limits;
 use crate::ops::attach::{Found, Wish, granted};
@@ -22,7 +23,9 @@ pub(crate) enum Done {
     Sasl(Option<Principal>),
     /// What a link wants was found, or not. None: nobody waits for it any more.
     Attached { link: LinkId, wanted: Box<Attach>, found: Option<Result<Found, AmqpError>> },
-    /// A message or a batch was sent, or not.
+    /// Messages and batches were sent, or not, each by itself.
+    SentTogether(Vec<(Whose, Result<(), AmqpError>)>),
+    /// One was staged or refused, without the engine.
     Sent {
         link: LinkId,
         delivery: DeliveryId,
@@ -56,6 +59,7 @@ impl Conn {
                 self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
                 self.sent(link, delivery, settled, txn_id, sent);
             }
+            Done::SentTogether(all) => self.sent_together(all),
             Done::Settled(settled) => self.settled(settled),
             Done::Credited { consumer, left } => self.credited(consumer, left),
             Done::Coordinated { link, delivery, settled, outcome } => {
@@ -82,6 +86,14 @@ impl Conn {
                 return;
             }
         };
+        // One pair of links to `$cbs` on a connection, as in the service: who finds it taken, by a link that was not
+        // closed, connects anew.
+        if self.is_taken(&found) {
+            self.links.remove(&link);
+            let text = "Only one link to $cbs of each kind is allowed on a connection.";
+            let _ = self.amqp.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
+            return;
+        }
         let answer = granted(wanted, &found);
         let state = match found {
             Found::Sender { to, message_bytes_max } => {
@@ -93,6 +105,7 @@ impl Conn {
                 let receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
                 Link::Receiver(Box::new(receiver))
             }
+            Found::Nothing => Link::Nothing,
             Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
             Found::Requests(entity) => {
@@ -104,7 +117,7 @@ impl Conn {
         let credit = match &state {
             Link::Sender(_) => Some(limits::SEND_CREDIT),
             Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
-            Link::Attaching(_) | Link::Receiver(_) | Link::Answers(_) => None,
+            Link::Attaching(_) | Link::Receiver(_) | Link::Nothing | Link::Answers(_) => None,
         };
         if let Some(claim) = Wish::of(wanted).ok().and_then(|wish| wish.claim()) {
             self.claimed.insert(link, claim);
@@ -121,7 +134,15 @@ impl Conn {
         self.transmit(link);
     }
 
-    fn sent(
+    fn is_taken(&self, found: &Found) -> bool {
+        self.links.values().any(|link| match (found, link) {
+            (Found::ClaimsRequests, Link::Requests(requests)) => requests.desk == Desk::Claims,
+            (Found::ClaimsAnswers, Link::Answers(answers)) => answers.desk == Desk::Claims,
+            _ => false,
+        })
+    }
+
+    pub(super) fn sent(
         &mut self,
         link: LinkId,
         delivery: DeliveryId,

@@ -8,12 +8,13 @@ use malote_wire_amqp::performative::{
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
+use super::sends::{Transfer, Whose};
 use super::{Conn, Done};
 use crate::limits;
 use crate::ops::attach::{Wish, attach};
 use crate::ops::claims::{Mechanism, plain};
 use crate::ops::send;
-use crate::refusal::{Lock, error_of, servicebus};
+use crate::refusal::servicebus;
 
 impl Conn {
     pub(super) fn event(&mut self, event: Event) {
@@ -175,13 +176,8 @@ impl Conn {
                 return Ok(());
             }
         };
-        let engine = self.front.engine.clone();
-        self.start(async move {
-            let all = messages.into_iter().map(|message| (to.clone(), message)).collect();
-            let sent = engine.send(all).await;
-            let sent = sent.map(drop).map_err(|error| error_of(error, Lock::Message));
-            Done::Sent { link, delivery, settled, bytes, txn_id: None, sent }
-        });
+        let messages = messages.into_iter().map(|message| (to.clone(), message)).collect();
+        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, messages });
         Ok(())
     }
 }

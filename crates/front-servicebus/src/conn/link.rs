@@ -20,6 +20,8 @@ pub(super) enum Link {
     Sender(Sender),
     /// The client receives messages.
     Receiver(Box<Receiver>),
+    /// The client receives from where nothing ever is.
+    Nothing,
     /// The client declares and discharges transactions.
     Coordinator {
         /// Requests that are not answered yet.
@@ -87,7 +89,11 @@ impl Conn {
                 self.give_back(waiting.iter().filter_map(|delivery| delivery.lease).collect());
             }
             Some(
-                Link::Sender(_) | Link::Coordinator { .. } | Link::Requests(_) | Link::Answers(_),
+                Link::Sender(_)
+                | Link::Nothing
+                | Link::Coordinator { .. }
+                | Link::Requests(_)
+                | Link::Answers(_),
             )
             | None => {}
         }
@@ -115,6 +121,7 @@ impl Conn {
                     );
                 }
                 Link::Sender(_)
+                | Link::Nothing
                 | Link::Coordinator { .. }
                 | Link::Requests(_)
                 | Link::Answers(_) => {}

@@ -5,6 +5,7 @@
 //! | `link.rs` | what a link is |
 //! | `event.rs` | what the peer says |
 //! | `done.rs` | what the engine says |
+//! | `sends.rs` | messages that are being stored, in order |
 //! | `receiver.rs` | credit and deliveries of a receiving link |
 //! | `transaction.rs` | work that is staged until it is discharged |
 //! | `desk.rs` | requests to `$cbs` and `$management`, and their answers |
@@ -16,6 +17,7 @@ mod done;
 mod event;
 mod link;
 mod receiver;
+mod sends;
 mod transaction;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,6 +41,7 @@ use crate::wire::address::Path;
 
 pub(crate) use done::Done;
 use link::Link;
+use sends::Sends;
 use transaction::Transactions;
 
 /// Something under way, and what becomes of it.
@@ -61,6 +64,7 @@ pub(crate) struct Conn {
     /// Receiving links whose deliveries wait to be written.
     held_up: HashSet<LinkId>,
     settles: Settles,
+    sends: Sends,
     transactions: Transactions,
     /// Bytes of messages that are being sent.
     sending_bytes: usize,
@@ -105,6 +109,7 @@ impl Conn {
             consumers: HashMap::new(),
             held_up: HashSet::new(),
             settles: Settles::default(),
+            sends: Sends::default(),
             transactions: Transactions::default(),
             sending_bytes: 0,
             next_key: 1,
@@ -121,7 +126,7 @@ impl Conn {
                 self.done(done);
             } else if let Some(event) = self.amqp.next_event() {
                 self.event(event);
-            } else if !self.flush_settles() {
+            } else if !self.flush_settles() && !self.flush_sends() {
                 break;
             }
         }
@@ -205,7 +210,7 @@ impl Conn {
                 give_up.cancel();
             }
         }
-        self.work.is_empty()
+        self.work.is_empty() && self.sends.is_empty()
     }
 
     /// Says that the process is stopping: clients connect again, elsewhere or later.

@@ -18,7 +18,7 @@ use super::{Conn, Done};
 use crate::limits;
 use crate::ops::settle::{Item, Settled};
 use crate::refusal::Lock;
-use crate::wire::message::{Telling, client_seq, write};
+use crate::wire::message::{Telling, write};
 use crate::wire::tag_of;
 
 /// A link on which a client receives.
@@ -173,15 +173,11 @@ impl Receiver {
     }
 
     fn encode(&self, delivery: &Delivery) -> Bytes {
-        // Out of a dead-letter set it tells where it died, out of any other queue that it was moved there.
-        let dead = delivery.stored.dead.as_ref().filter(|_| !self.queue.is_dead_letters());
         let telling = Telling {
-            seq: client_seq(delivery.seq.0),
-            failed: delivery.failed,
             until: delivery.lease.map(|_| delivery.until),
-            source: dead.map(|dead| dead.from.to_string()),
+            lock: delivery.lease,
             ttl_ms_max: self.ttl_ms,
-            ..Telling::default()
+            ..Telling::of(&self.queue, &delivery.stored, delivery.seq, delivery.failed)
         };
         write(&delivery.stored, &telling)
     }
@@ -190,12 +186,18 @@ impl Receiver {
 impl Conn {
     /// The client has told its credit.
     pub(super) fn flow(&mut self, flow: &LinkFlow) {
-        if let Some(Link::Receiver(receiver)) = self.links.get_mut(&flow.link) {
-            // A drain that goes on is not begun anew.
-            if receiver.credit.drain != flow.drain {
-                receiver.credit.drain(flow.drain);
+        match self.links.get_mut(&flow.link) {
+            Some(Link::Receiver(receiver)) => {
+                // A drain that goes on is not begun anew.
+                if receiver.credit.drain != flow.drain {
+                    receiver.credit.drain(flow.drain);
+                }
+                self.transmit(flow.link);
             }
-            self.transmit(flow.link);
+            Some(Link::Nothing) if flow.drain => {
+                let _ = self.amqp.drained(flow.link);
+            }
+            _ => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use malote_engine::{
     Connection, Consume, ConsumerId, Engine, EngineError, Held, QueueFacts, Wants,
 };
-use malote_model::{Action, Address, QueueName, Refusal, SessionId, TopicName};
+use malote_model::{Action, Address, QueueName, Refusal, TopicName};
 use malote_wire_amqp::performative::{
     AmqpError, AnyTarget, Attach, Role, SenderSettleMode, condition,
 };
@@ -15,11 +15,14 @@ use crate::Front;
 use crate::limits;
 use crate::refusal::{Lock, error_of, of_refusal, servicebus};
 use crate::wire::address::{Node, Path};
+use crate::wire::session::{session_of, session_text};
 use crate::wire::{ticks, value::string};
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
 const TIMEOUT: &str = "com.microsoft:timeout";
 const LOCKED_UNTIL: &str = "com.microsoft:locked-until-utc";
+const NO_SESSIONS: &str =
+    "A sessionful message receiver cannot be created on an entity that does not require sessions.";
 
 /// What a client wants of a link.
 pub(crate) struct Wish {
@@ -36,6 +39,8 @@ pub(crate) struct Wish {
 pub(crate) enum Entity {
     Queue(QueueName),
     Topic(TopicName),
+    /// Where an entity of this name would have what could not be forwarded.
+    Transfer(String),
 }
 
 /// What was found for a link.
@@ -51,6 +56,8 @@ pub(crate) enum Found {
         take: bool,
         session: Option<Held>,
     },
+    /// A receiver to which nothing will ever come.
+    Nothing,
     Coordinator,
     ClaimsRequests,
     ClaimsAnswers,
@@ -134,9 +141,16 @@ pub(crate) async fn attach(
     match (&wish.node, wish.role, found) {
         (Node::Management(_), Role::Sender, found) => Some(Ok(Found::Requests(found.entity()))),
         (Node::Management(_), Role::Receiver, found) => Some(Ok(Found::Answers(found.entity()))),
+        (_, Role::Sender, Place::Transfer(_)) => {
+            Some(Err(not_allowed("messages cannot be sent to dead letters")))
+        }
         (_, Role::Sender, Place::Queue(facts)) if facts.name.is_dead_letters() => {
             Some(Err(not_allowed("messages cannot be sent to dead letters")))
         }
+        (_, Role::Receiver, Place::Transfer(_)) if wish.session.is_some() => {
+            Some(Err(not_allowed(NO_SESSIONS)))
+        }
+        (_, Role::Receiver, Place::Transfer(_)) => Some(Ok(Found::Nothing)),
         (_, Role::Sender, Place::Queue(facts)) if facts.name.subscription_of().is_some() => {
             Some(Err(not_allowed("messages are sent to a topic, not to its subscription")))
         }
@@ -194,12 +208,10 @@ async fn receiver(
             )));
         }
         (Some(_), false) => {
-            return Some(Err(not_allowed(
-                "A sessionful message receiver cannot be created on an entity that does not require sessions.",
-            )));
+            return Some(Err(not_allowed(NO_SESSIONS)));
         }
         (Some(id), true) => {
-            let id = match id.as_deref().map(SessionId::new).transpose() {
+            let id = match id.as_deref().map(session_of).transpose() {
                 Ok(id) => id,
                 Err(refusal) => return Some(Err(of_refusal(&refusal, Lock::Session))),
             };
@@ -244,6 +256,8 @@ async fn receiver(
 pub(crate) enum Place {
     Queue(Box<QueueFacts>),
     Topic(TopicName),
+    /// What could not be forwarded, of an entity that is there.
+    Transfer(String),
 }
 
 impl Place {
@@ -251,6 +265,7 @@ impl Place {
         match self {
             Place::Queue(facts) => Entity::Queue(facts.name),
             Place::Topic(name) => Entity::Topic(name),
+            Place::Transfer(of) => Entity::Transfer(of),
         }
     }
 }
@@ -274,7 +289,12 @@ pub(crate) async fn find(engine: &Engine, path: &Path) -> Result<Place, EngineEr
     let missing = Refusal::QueueNotFound { queue: name.clone() };
     if path.transfer {
         // What cannot be forwarded is refused when it is sent, or lies with the dead letters.
-        return Err(missing.into());
+        let owner = Path { name: path.name.clone(), dead_letters: false, transfer: false };
+        return match Box::pin(find(engine, &owner)).await? {
+            Place::Queue(facts) => Ok(Place::Transfer(facts.name.to_string())),
+            Place::Topic(name) => Ok(Place::Transfer(name.to_string())),
+            Place::Transfer(_) => Err(missing.into()),
+        };
     }
     let of = |name: QueueName| if path.dead_letters { name.dead_letters() } else { name };
     match engine.describe(of(name.clone())).await {
@@ -317,7 +337,7 @@ pub(crate) fn granted(wanted: &Attach, found: &Found) -> Attach {
         }
         Found::Receiver { session: Some(held), .. } => {
             // The filter in the form in which it came: described or not.
-            let id = string(held.session.as_str());
+            let id = string(session_text(&held.session));
             if let Some(filter) = answer.source.as_mut().and_then(|source| source.filter.as_mut()) {
                 let value = match filter.get(SESSION_FILTER) {
                     Some(Value::Described(described)) => {
@@ -332,6 +352,7 @@ pub(crate) fn granted(wanted: &Attach, found: &Found) -> Attach {
             answer.properties = Some(Map::default().with(LOCKED_UNTIL, ticks(held.until)));
         }
         Found::Receiver { .. }
+        | Found::Nothing
         | Found::Coordinator
         | Found::ClaimsRequests
         | Found::ClaimsAnswers

@@ -27,7 +27,7 @@ pub struct Path {
     pub name: String,
     /// Its dead letters are meant.
     pub dead_letters: bool,
-    /// What could not be forwarded is meant. There is none: forwarding is part of the send.
+    /// What could not be forwarded is meant. Nothing ever is there: forwarding is part of the send.
     pub transfer: bool,
 }
 

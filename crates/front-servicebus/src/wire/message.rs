@@ -5,14 +5,15 @@
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::Stored;
-use malote_model::{LeaseToken, Message, SessionId, Timestamp, When};
-use malote_wire_amqp::message::{Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties};
+use malote_model::{LeaseToken, Message, QueueName, Seq, Timestamp, When};
+use malote_wire_amqp::message::{Draft, Header, Message as Wire, Properties};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
-use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_map, put_value};
+use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_value};
 
 use crate::limits::HEADERS_BYTES_MAX;
 
 use super::native::{body_of, keep, parts_of, put_body};
+use super::session::{session_of, session_text};
 use super::value::{of_model, string, text, to_model};
 
 /// Annotations that the broker writes, or takes the meaning of: a sender's own are not kept.
@@ -23,11 +24,13 @@ const OURS: &[&str] = &[
     "x-opt-locked-until",
     "x-opt-message-state",
     "x-opt-deadletter-source",
-    SCHEDULED,
+    SCHEDULED_TIME,
     PARTITION_KEY,
 ];
-const SCHEDULED: &str = "x-opt-scheduled-enqueue-time";
+const SCHEDULED_TIME: &str = "x-opt-scheduled-enqueue-time";
 const PARTITION_KEY: &str = "x-opt-partition-key";
+/// The broker's own among the annotations of a delivery.
+const LOCK_TOKEN: &str = "x-opt-lock-token";
 /// What a header says when it says nothing of priority.
 const PRIORITY_DEFAULT: u8 = 4;
 
@@ -57,7 +60,7 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     message.ttl_ms = header.ttl.map(u64::from).or(expires);
 
     let mut annotations = wire.message_annotations()?;
-    if let Some(at) = annotations.get(SCHEDULED).and_then(Value::as_i64) {
+    if let Some(at) = annotations.get(SCHEDULED_TIME).and_then(Value::as_i64) {
         message.when = When::At(Timestamp(u64::try_from(at).unwrap_or(0)));
     }
     let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
@@ -65,17 +68,17 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     annotations.0.retain(|(name, _)| name.as_str().is_none_or(|name| !OURS.contains(&name)));
 
     message.body = body_of(wire)?;
-    message.native = Some(keep(wire, section(&annotations), &message.body));
+    // Those of a delivery end with their hop, says AMQP; the service hands them on.
+    let mut of_delivery = wire.delivery_annotations()?;
+    of_delivery.0.retain(|(name, _)| name.as_str() != Some(LOCK_TOKEN));
+    message.native = Some(keep(wire, sections(of_delivery, annotations), &message.body));
     Ok(message)
 }
 
-fn section(annotations: &Map) -> Bytes {
-    if annotations.is_empty() {
-        return Bytes::new();
-    }
+/// Annotations that are kept; nothing if there are none.
+fn sections(delivery_annotations: Map, message_annotations: Map) -> Bytes {
     let mut out = BytesMut::new();
-    put_descriptor(&mut out, MESSAGE_ANNOTATIONS);
-    put_map(&mut out, annotations);
+    Draft { delivery_annotations, message_annotations, ..Draft::default() }.encode(&mut out);
     out.freeze()
 }
 
@@ -93,35 +96,63 @@ fn read_properties(properties: &Properties, message: &mut Message) -> Result<(),
     message.content_encoding = symbol(&properties.content_encoding);
     message.user_id =
         properties.user_id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned());
-    message.session = match properties.group_id.as_deref().filter(|id| !id.is_empty()) {
+    message.session = match properties.group_id.as_deref() {
         None => None,
         Some(id) => Some(
-            SessionId::new(id)
+            session_of(id)
                 .map_err(|refusal| AmqpError::new(condition::INVALID_FIELD, refusal.to_string()))?,
         ),
     };
     Ok(())
 }
 
+/// The service's number for a message that waits or is out.
+pub const ACTIVE: i32 = 0;
+/// For one that was set aside.
+pub const DEFERRED: i32 = 1;
+/// For one that is yet to come.
+pub const SCHEDULED: i32 = 2;
+
 /// What is told of a message beside what it is.
 #[derive(Debug, Clone, Default)]
 pub struct Telling {
     /// Its place.
     pub seq: i64,
+    /// Its first place, if it has been somewhere else before.
+    pub first_seq: Option<i64>,
     /// Failed deliveries so far.
     pub failed: u32,
     /// When the lock ends.
     pub until: Option<Timestamp>,
-    /// 0 active, 1 deferred, 2 scheduled; for those who only look.
+    /// [`ACTIVE`], [`DEFERRED`] or [`SCHEDULED`], for those who look.
     pub state: Option<i32>,
     /// When it will be enqueued, if it is scheduled.
     pub due: Option<Timestamp>,
     /// It lies in another queue than the dead letters of its own.
     pub source: Option<String>,
-    /// Of a message that does not come with a delivery tag, which would tell it.
+    /// The proof of the lock, which a delivery's tag tells as well.
     pub lock: Option<LeaseToken>,
     /// How long its queue keeps messages: what it said itself counts only if that is less.
     pub ttl_ms_max: Option<u64>,
+}
+
+impl Telling {
+    /// Of a message that stands in this queue.
+    pub fn of(queue: &QueueName, stored: &Stored, seq: Seq, failed: u32) -> Telling {
+        let seq = client_seq(seq.0);
+        // A topic counts what is sent to it; here its subscriptions do.
+        let copy = queue.subscription_of().map(|_| seq);
+        let (among_dead, dead) = (queue.is_dead_letters(), stored.dead.as_ref());
+        Telling {
+            seq,
+            first_seq: stored.first_seq.map(|first| client_seq(first.0)).or(copy),
+            // Among dead letters the count is the one that it died with, however often it is received there.
+            failed: dead.filter(|_| among_dead).map_or(failed, |dead| dead.failed),
+            // There it tells where it died; in any other queue, that it was moved there.
+            source: dead.filter(|_| !among_dead).map(|dead| dead.from.to_string()),
+            ..Telling::default()
+        }
+    }
 }
 
 /// A stored message as a client gets it.
@@ -131,13 +162,18 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let mut out = BytesMut::with_capacity(256 + message.body.bytes.len());
     put_header(&mut out, message, telling);
     let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
-    let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
-    let annotations = annotations(stored, telling, kept);
-    let lock = telling.lock.map(|lock| Value::Uuid(lock.to_bytes()));
-    let delivery_annotations =
-        lock.map_or(Map::default(), |lock| Map::default().with("x-opt-lock-token", lock));
-    Draft { delivery_annotations, message_annotations: annotations, ..Draft::default() }
-        .encode(&mut out);
+    let (mut delivery_annotations, kept) = match kept {
+        Some(wire) => (
+            wire.delivery_annotations().unwrap_or_default(),
+            wire.message_annotations().unwrap_or_default(),
+        ),
+        None => (Map::default(), Map::default()),
+    };
+    if let Some(lock) = telling.lock {
+        delivery_annotations = delivery_annotations.with(LOCK_TOKEN, Value::Uuid(lock.to_bytes()));
+    }
+    let message_annotations = annotations(stored, telling, kept);
+    Draft { delivery_annotations, message_annotations, ..Draft::default() }.encode(&mut out);
 
     // The head of a message that another protocol wrote is empty, and everything in it was laid over.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
@@ -167,11 +203,12 @@ fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
 
 fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
-    let first_seq = stored.first_seq.map_or(telling.seq, |first| client_seq(first.0));
     let mut all = Map::default()
         .with("x-opt-enqueued-time", time(stored.enqueued_at))
-        .with("x-opt-sequence-number", telling.seq)
-        .with("x-opt-enqueue-sequence-number", first_seq);
+        .with("x-opt-sequence-number", telling.seq);
+    if let Some(first) = telling.first_seq {
+        all = all.with("x-opt-enqueue-sequence-number", first);
+    }
     if let Some(until) = telling.until {
         all = all.with("x-opt-locked-until", time(until));
     }
@@ -179,7 +216,7 @@ fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
         all = all.with("x-opt-message-state", state);
     }
     if let Some(due) = telling.due {
-        all = all.with(SCHEDULED, time(due));
+        all = all.with(SCHEDULED_TIME, time(due));
     }
     if let Some(key) = &stored.message.key {
         all = all.with(PARTITION_KEY, string(key));
@@ -202,12 +239,14 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
     let wire = Wire::parse(head.clone()).ok();
     let wire = wire.as_ref();
     let was = wire.and_then(|wire| wire.properties().ok()).unwrap_or_default();
-    let mut first = Message::default();
-    // What was refused when it came is not stored.
-    let _ = read_properties(&was, &mut first);
-    match wire.and_then(Wire::properties_encoded).filter(|_| same_fields(&first, message)) {
+    match wire.and_then(Wire::properties_encoded).filter(|_| is_unchanged(&was, message)) {
         Some(encoded) => out.extend_from_slice(&encoded),
-        None => changed_properties(was, &first, message).encode(out),
+        None => {
+            let mut first = Message::default();
+            // What was refused when it came is not stored.
+            let _ = read_properties(&was, &mut first);
+            changed_properties(was, &first, message).encode(out);
+        }
     }
 
     let was = wire.and_then(|wire| wire.application_properties().ok()).unwrap_or_default();
@@ -239,17 +278,36 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
     Draft { application_properties: map, ..Draft::default() }.encode(out);
 }
 
-fn same_fields(a: &Message, b: &Message) -> bool {
-    a.message_id == b.message_id
-        && a.correlation_id == b.correlation_id
-        && a.to == b.to
-        && a.subject == b.subject
-        && a.reply_to == b.reply_to
-        && a.reply_to_session == b.reply_to_session
-        && a.content_type == b.content_type
-        && a.content_encoding == b.content_encoding
-        && a.user_id == b.user_id
-        && a.session == b.session
+/// Whether the properties, read again, would give the message that there is. Every delivery asks: so nothing is made.
+fn is_unchanged(was: &Properties, message: &Message) -> bool {
+    let bytes =
+        |was: Option<&Bytes>, now: Option<&str>| was.map(|was| &was[..]) == now.map(str::as_bytes);
+    let same = |was: &Option<Str>, now: &Option<String>| {
+        bytes(was.as_ref().map(Str::as_bytes), now.as_deref())
+    };
+    let symbol = |was: &Option<Symbol>, now: &Option<String>| {
+        bytes(was.as_ref().map(Symbol::as_bytes), now.as_deref())
+    };
+    let id = |was: &Option<Value>, now: &Option<String>| match (was, now) {
+        (None | Some(Value::Null), now) => now.is_none(),
+        (Some(_), None) => false,
+        (Some(Value::String(was)), Some(now)) => was.as_bytes() == now.as_bytes(),
+        (Some(was), Some(now)) => text(was) == *now,
+    };
+    let user = was.user_id.as_ref().map(|id| String::from_utf8_lossy(id));
+    id(&was.message_id, &message.message_id)
+        && id(&was.correlation_id, &message.correlation_id)
+        && same(&was.to, &message.to)
+        && same(&was.subject, &message.subject)
+        && same(&was.reply_to, &message.reply_to)
+        && same(&was.reply_to_group_id, &message.reply_to_session)
+        && symbol(&was.content_type, &message.content_type)
+        && symbol(&was.content_encoding, &message.content_encoding)
+        && user.as_deref() == message.user_id.as_deref()
+        && bytes(
+            was.group_id.as_ref().map(Str::as_bytes),
+            message.session.as_ref().map(session_text),
+        )
 }
 
 /// The properties as received, with what has changed since.
@@ -266,7 +324,7 @@ fn changed_properties(mut is: Properties, first: &Message, message: &Message) ->
         is.user_id = message.user_id.clone().map(Bytes::from);
     }
     if first.session != message.session {
-        is.group_id = message.session.as_ref().map(|session| Str::from(session.as_str()));
+        is.group_id = message.session.as_ref().map(|session| Str::from(session_text(session)));
     }
     let texts = [
         (&mut is.to, &first.to, &message.to),

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use malote_model::{Body, BodyKind, Properties as Names, Value as Model};
+use malote_model::{Body, BodyKind, Properties as Names, SessionId, Value as Model};
 use malote_wire_amqp::message::{Body as DraftBody, Draft};
 
 use super::*;
@@ -97,7 +97,7 @@ fn fields_have_the_meaning_of_the_table() {
     let draft = Draft {
         header: Some(Header { ttl: Some(500), priority: 9, ..Header::default() }),
         message_annotations: Map::default()
-            .with(SCHEDULED, Value::Timestamp(1234))
+            .with(SCHEDULED_TIME, Value::Timestamp(1234))
             .with(PARTITION_KEY, "pk")
             .with("x-opt-sequence-number", 99_i64)
             .with("x-own", "kept"),
@@ -136,7 +136,9 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
         receives: 1,
         failed: 1,
     });
-    let back = Wire::parse(write(&stored, &telling())).unwrap();
+    let queue = QueueName::new("q").unwrap().dead_letters();
+    let telling = Telling::of(&queue, &stored, Seq(3), 0);
+    let back = Wire::parse(write(&stored, &telling)).unwrap();
     let names = back.application_properties().unwrap();
     assert_eq!(names.get("n"), Some(&Value::Int(2)));
     assert_eq!(names.get("sym"), Some(&Value::Symbol(Symbol::from_static("sym"))));

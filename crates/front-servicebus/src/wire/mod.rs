@@ -10,6 +10,7 @@
 //! | `rule.rs` | rules of subscriptions, as maps and as described lists |
 //! | `rule_xml.rs` | the same as XML |
 //! | `sas.rs` | shared access signatures |
+//! | `session.rs` | session ids, the empty one too |
 //! | `xml.rs` | XML as a small tree |
 
 pub mod address;
@@ -19,6 +20,7 @@ pub mod native;
 pub mod rule;
 pub mod rule_xml;
 pub mod sas;
+pub mod session;
 pub mod value;
 pub mod xml;
 

@@ -35,6 +35,14 @@ pub struct Sample {
     pub received: u64,
     /// Since the queue was made.
     pub deleted: u64,
+    /// Groups that others pass.
+    pub noisy_groups: u64,
+    /// Of `visible`, theirs.
+    pub noisy_visible: u64,
+    /// Of `not_visible`, theirs.
+    pub noisy_not_visible: u64,
+    /// Of the oldest message of the others that waits.
+    pub quiet_oldest_age_s: Option<u64>,
 }
 
 /// Who remembers how queues were.
@@ -53,11 +61,15 @@ impl History for NoHistory {
     }
 }
 
-const METRICS: [&str; 7] = [
+const METRICS: [&str; 11] = [
     "ApproximateAgeOfOldestMessage",
+    "ApproximateAgeOfOldestMessageInQuietGroups",
     "ApproximateNumberOfMessagesDelayed",
     "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesNotVisibleInQuietGroups",
     "ApproximateNumberOfMessagesVisible",
+    "ApproximateNumberOfMessagesVisibleInQuietGroups",
+    "ApproximateNumberOfNoisyGroups",
     "NumberOfMessagesDeleted",
     "NumberOfMessagesReceived",
     "NumberOfMessagesSent",
@@ -82,6 +94,16 @@ fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f
         "ApproximateNumberOfMessagesNotVisible" => ("Count", gauge(|s| s.not_visible)),
         "ApproximateNumberOfMessagesDelayed" => ("Count", gauge(|s| s.delayed)),
         "ApproximateAgeOfOldestMessage" => ("Seconds", gauge(|s| s.oldest_age_s.unwrap_or(0))),
+        "ApproximateNumberOfNoisyGroups" => ("Count", gauge(|s| s.noisy_groups)),
+        "ApproximateNumberOfMessagesVisibleInQuietGroups" => {
+            ("Count", gauge(|s| s.visible.saturating_sub(s.noisy_visible)))
+        }
+        "ApproximateNumberOfMessagesNotVisibleInQuietGroups" => {
+            ("Count", gauge(|s| s.not_visible.saturating_sub(s.noisy_not_visible)))
+        }
+        "ApproximateAgeOfOldestMessageInQuietGroups" => {
+            ("Seconds", gauge(|s| s.quiet_oldest_age_s.unwrap_or(0)))
+        }
         "NumberOfMessagesSent" => ("Count", grown(|s| s.sent)),
         "NumberOfMessagesReceived" => ("Count", grown(|s| s.received)),
         "NumberOfMessagesDeleted" => ("Count", grown(|s| s.deleted)),

@@ -1,6 +1,9 @@
 //! A message in an outbox: its headers as JSON, its body as it is.
 
-use malote_model::{Address, Body, BodyKind, Message, QueueName, SessionId, Value, When};
+use std::time::Duration;
+
+use bytes::Bytes;
+use malote_model::{Address, Body, BodyKind, Message, QueueName, SessionId, Value, When, limits};
 use malote_wire_native::PropertyMap;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +14,7 @@ use crate::Error;
 pub struct Outgoing {
     pub(crate) queue: String,
     pub(crate) message: Message,
+    delay: Option<Duration>,
 }
 
 impl Outgoing {
@@ -20,13 +24,14 @@ impl Outgoing {
         let body = Body { bytes: bytes.into(), kind: BodyKind::Text };
         let content_type = Some("application/json".to_owned());
         let message = Message { body, content_type, ..Message::default() };
-        Ok(Self { queue: queue.to_owned(), message })
+        Ok(Self { queue: queue.to_owned(), message, delay: None })
     }
 
     /// A text.
     pub fn text(queue: &str, text: impl Into<String>) -> Self {
         let body = Body { bytes: text.into().into(), kind: BodyKind::Text };
-        Self { queue: queue.to_owned(), message: Message { body, ..Message::default() } }
+        let message = Message { body, ..Message::default() };
+        Self { queue: queue.to_owned(), message, delay: None }
     }
 
     /// Its session.
@@ -57,12 +62,43 @@ impl Outgoing {
         self
     }
 
+    /// Not before so long from now, by the clock of the database. It leaves when it is due, and holds nothing back
+    /// until then.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// As it is written to an outbox.
+    pub(crate) fn row(self) -> Result<NewRow, Error> {
+        let headers = serde_json::to_string(&Headers::of(&self.message))
+            .map_err(|error| Error::Encode(error.to_string()))?;
+        let delay_ms = self.delay.map(|delay| {
+            let ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            i64::try_from(ms.min(limits::DELAY_MS_MAX)).unwrap_or(i64::MAX)
+        });
+        let key = self.key();
+        let Message { message_id, body, .. } = self.message;
+        Ok(NewRow { key, target: self.queue, message_id, headers, body: body.bytes, delay_ms })
+    }
+
     /// What is kept in order: messages of one key leave in the order of their transactions.
-    pub(crate) fn key(&self) -> String {
+    fn key(&self) -> String {
         let message = &self.message;
         let key = message.session.as_ref().map(SessionId::as_str).or(message.key.as_deref());
         format!("{}/{}", self.queue, key.unwrap_or_default())
     }
+}
+
+/// A row that is to be written.
+pub(crate) struct NewRow {
+    pub(crate) key: String,
+    pub(crate) target: String,
+    pub(crate) message_id: Option<String>,
+    pub(crate) headers: String,
+    pub(crate) body: Bytes,
+    pub(crate) delay_ms: Option<i64>,
 }
 
 /// Headers as they stand in a row.

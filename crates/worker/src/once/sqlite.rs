@@ -3,18 +3,18 @@
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tokio::sync::OwnedMutexGuard;
 
-use super::outgoing::Headers;
-use super::{Database, Effect, Outgoing, Tx};
+use super::outgoing::NewRow;
+use super::relay::{self, BATCH, BATCH_BYTES, Outbox, Pass, Published, Row};
+use super::{Begun, Database, Effect, Outgoing, SLICE, Tx};
 use crate::extract::FromDelivery;
 use crate::incoming::Incoming;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::Failure;
 use crate::{Error, Malote};
 
 /// The tables, made where they are missing. A row of the inbox is one message of one consumer; `id` of the outbox is
@@ -27,23 +27,28 @@ create table if not exists malote_inbox (
 create index if not exists malote_inbox_done_at on malote_inbox (done_at);
 create table if not exists malote_fence (
     consumer text not null, key text not null, epoch integer not null,
+    raised_at integer not null default (unixepoch() * 1000),
     primary key (consumer, key)) without rowid;
 create table if not exists malote_outbox (
     id integer primary key autoincrement, key text not null, target text not null, message_id text not null,
-    headers text not null, body blob not null, error text);
+    headers text not null, body blob not null, not_before integer,
+    written_at integer not null default (unixepoch() * 1000), error text);
 create table if not exists malote_relay (name text primary key, holder text not null, until integer not null);
 ";
 
 /// How long another process may keep the write lock.
 const BUSY: Duration = Duration::from_secs(10);
-/// Rows that the relay sends at once.
-const BATCH: usize = 100;
 /// How long a relay that vanished keeps others waiting.
 const LEASE_MS: i64 = 10_000;
 /// How often an outbox is looked at: writers in other processes cannot call.
 const POLL: Duration = Duration::from_millis(200);
-/// Inbox rows removed at once.
-const SLICE: usize = 1000;
+/// A slice of what is too old.
+const OLD: [&str; 2] = [
+    "delete from malote_inbox where (consumer, message_id) in (
+        select consumer, message_id from malote_inbox where done_at < unixepoch() * 1000 - ?1 limit ?2)",
+    "delete from malote_fence where (consumer, key) in (
+        select consumer, key from malote_fence where raised_at < unixepoch() * 1000 - ?1 limit ?2)",
+];
 
 /// A database file of yours. Clones are the same.
 #[derive(Clone)]
@@ -90,27 +95,23 @@ impl Sqlite {
         blocking(move || what(&mut writer).map_err(wrong)).await
     }
 
-    /// Removes rows of the inbox that are older than `age`: longer than any message may take to come again, a week
-    /// unless you know better. Tells how many.
+    /// Removes rows of the inbox that are older than `age` ([`super::INBOX_AGE`] unless you know better), and what is
+    /// known about holders of sessions that had no message for as long. Tells how many.
     pub async fn clean_inbox(&self, age: Duration) -> Result<usize, Error> {
         let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
         let mut all = 0;
-        loop {
-            let removed = self
-                .run(move |db| {
-                    db.execute(
-                        "delete from malote_inbox where (consumer, message_id) in (
-                            select consumer, message_id from malote_inbox
-                            where done_at < unixepoch() * 1000 - ?1 limit ?2)",
-                        params![age_ms, SLICE as i64],
-                    )
-                })
-                .await?;
-            all += removed;
-            if removed < SLICE {
-                return Ok(all);
+        for old in OLD {
+            loop {
+                let slice =
+                    move |db: &mut Connection| db.execute(old, params![age_ms, SLICE as i64]);
+                let removed = self.run(slice).await?;
+                all += removed;
+                if removed < SLICE {
+                    break;
+                }
             }
         }
+        Ok(all)
     }
 
     /// Publishes what waits in the outbox until `stop` is over.
@@ -123,38 +124,50 @@ impl Sqlite {
         malote: &Malote,
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
-        tokio::pin!(stop);
         let me = format!("{}-{:p}", std::process::id(), Arc::as_ptr(&self.writer));
-        loop {
-            let sent = match self.relay_once(malote, &me).await {
-                Ok(sent) => sent,
-                Err(Error::Broker(error)) if error.is_transient() => {
-                    tracing::warn!(%error, "the outbox waits for the broker");
-                    0
-                }
-                Err(error) => return Err(error),
-            };
-            // A full batch: there is more.
-            let pause = if sent == BATCH { Duration::ZERO } else { POLL };
-            tokio::select! {
-                biased;
-                () = &mut stop => return Ok(()),
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
+        relay::run(Relay { db: self.clone(), me }, malote, stop).await
     }
 
-    /// One batch. How many left.
-    async fn relay_once(&self, malote: &Malote, me: &str) -> Result<usize, Error> {
-        let holder = me.to_owned();
-        let rows = self.run(move |db| claim(db, &holder)).await?;
+    /// How long the oldest message that is due has waited in the outbox; none if none does. Raise an alarm on it: a
+    /// relay that does not run is seen by nothing else.
+    pub async fn outbox_age(&self) -> Result<Option<Duration>, Error> {
+        let age = "select unixepoch('subsec') * 1000 - max(written_at, coalesce(not_before, 0)) from malote_outbox
+                   where coalesce(not_before <= unixepoch('subsec') * 1000, true) order by id limit 1";
+        let age: Option<f64> =
+            self.run(move |db| db.query_row(age, [], |row| row.get(0)).optional()).await?;
+        Ok(age.map(|ms| Duration::from_secs_f64((ms / 1000.0).max(0.0))))
+    }
+
+    /// Sends a message with a transaction of your own, outside of any handler.
+    pub fn send_in(transaction: &Connection, outgoing: Outgoing) -> Result<(), Error> {
+        write(transaction, outgoing.row()?).map_err(wrong)
+    }
+}
+
+/// A process that publishes.
+struct Relay {
+    db: Sqlite,
+    me: String,
+}
+
+impl Outbox for Relay {
+    const POLL: Duration = POLL;
+
+    async fn pass(&mut self, malote: &Malote) -> Result<Pass, Error> {
+        let holder = self.me.clone();
+        let rows = self.db.run(move |db| claim(db, &holder)).await?;
         if rows.is_empty() {
-            return Ok(0);
+            return Ok(Pass::Idle);
         }
-        let (sent, refused) = send(malote, rows).await?;
-        let (count, holder) = (sent.len(), me.to_owned());
-        self.run(move |db| forget(db, &holder, &sent, &refused)).await?;
-        Ok(count)
+        let (asked, holder) = (rows.len(), self.me.clone());
+        let published = relay::publish(malote, rows).await?;
+        let all = published.sent.len() == asked;
+        self.db.run(move |db| forget(db, &holder, &published)).await?;
+        Ok(if all { Pass::More } else { Pass::Idle })
+    }
+
+    async fn called(&mut self) {
+        std::future::pending().await
     }
 }
 
@@ -167,16 +180,6 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(what).await;
     done.unwrap_or_else(|error| Err(Error::Database(error.to_string())))
-}
-
-/// A row of the outbox.
-struct Row {
-    id: i64,
-    key: String,
-    target: String,
-    message_id: String,
-    headers: String,
-    body: Vec<u8>,
 }
 
 /// The oldest rows, if the outbox is ours to work on or nobody's.
@@ -193,10 +196,15 @@ fn claim(db: &mut Connection, me: &str) -> rusqlite::Result<Vec<Row>> {
     }
     // A key whose oldest row was refused waits, with all that stands behind it, and is tried last.
     let mut statement = tx.prepare_cached(
-        "select id, key, target, message_id, headers, body from malote_outbox
-         order by key in (select key from malote_outbox where error is not null), id limit ?1",
+        "with due as (
+            select id, key, key in (select key from malote_outbox where error is not null) as late, length(body) as size
+            from malote_outbox where coalesce(not_before <= unixepoch('subsec') * 1000, true)
+            order by late, id limit ?1),
+         sized as (select id, late, size, sum(size) over (order by late, id) as upto from due)
+         select id, key, target, message_id, headers, body, error is not null
+         from sized join malote_outbox using (id) where upto <= ?2 or upto = size order by late, id",
     )?;
-    let rows = statement.query_map([BATCH as i64], |row| {
+    let rows = statement.query_map(params![BATCH as i64, BATCH_BYTES], |row| {
         Ok(Row {
             id: row.get(0)?,
             key: row.get(1)?,
@@ -204,6 +212,7 @@ fn claim(db: &mut Connection, me: &str) -> rusqlite::Result<Vec<Row>> {
             message_id: row.get(3)?,
             headers: row.get(4)?,
             body: row.get(5)?,
+            refused: row.get(6)?,
         })
     })?;
     let rows = rows.collect::<rusqlite::Result<Vec<Row>>>()?;
@@ -212,53 +221,7 @@ fn claim(db: &mut Connection, me: &str) -> rusqlite::Result<Vec<Row>> {
     Ok(rows)
 }
 
-type Refused = Vec<(i64, String)>;
-
-/// All of them at once, or, if one is refused, one by one.
-async fn send(malote: &Malote, rows: Vec<Row>) -> Result<(Vec<i64>, Refused), Error> {
-    let mut good = Vec::with_capacity(rows.len());
-    let mut refused: Refused = Vec::new();
-    let mut held: Vec<String> = Vec::new();
-    for row in rows {
-        let headers = serde_json::from_str::<Headers>(&row.headers).map_err(|e| e.to_string());
-        let message = headers.and_then(|h| h.message(&row.target, row.message_id, row.body));
-        match message {
-            Ok(message) => good.push((row.id, row.key, message)),
-            Err(error) => {
-                refused.push((row.id, error));
-                held.push(row.key);
-            }
-        }
-    }
-    // What stands behind a row that cannot be read waits with it.
-    good.retain(|(id, key, _)| {
-        !held.iter().zip(&refused).any(|(of, (first, _))| of == key && first < id)
-    });
-    let all: Vec<_> = good.iter().map(|(_, _, message)| message.clone()).collect();
-    match malote.send_all(all).await {
-        Ok(_) => return Ok((good.into_iter().map(|(id, ..)| id).collect(), refused)),
-        Err(Error::Broker(error)) if error.is_transient() => return Err(Error::Broker(error)),
-        Err(_) => {}
-    }
-    let mut sent = Vec::new();
-    for (id, key, message) in good {
-        if held.contains(&key) {
-            continue;
-        }
-        match malote.send_all(vec![message]).await {
-            Ok(_) => sent.push(id),
-            Err(Error::Broker(error)) if error.is_transient() => break,
-            Err(error) => {
-                tracing::error!(key, row = id, %error, "a message of the outbox is refused: its key waits");
-                refused.push((id, error.to_string()));
-                held.push(key);
-            }
-        }
-    }
-    Ok((sent, refused))
-}
-
-fn forget(db: &mut Connection, me: &str, sent: &[i64], refused: &Refused) -> rusqlite::Result<()> {
+fn forget(db: &mut Connection, me: &str, published: &Published) -> rusqlite::Result<()> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let ours: i64 = tx.query_row(
         "select count(*) from malote_relay where name = 'outbox' and holder = ?1",
@@ -271,11 +234,11 @@ fn forget(db: &mut Connection, me: &str, sent: &[i64], refused: &Refused) -> rus
     }
     {
         let mut delete = tx.prepare_cached("delete from malote_outbox where id = ?1")?;
-        for id in sent {
+        for id in &published.sent {
             delete.execute([id])?;
         }
         let mut note = tx.prepare_cached("update malote_outbox set error = ?2 where id = ?1")?;
-        for (id, error) in refused {
+        for (id, error) in &published.refused {
             note.execute(params![id, error])?;
         }
     }
@@ -286,7 +249,6 @@ fn forget(db: &mut Connection, me: &str, sent: &[i64], refused: &Refused) -> rus
 pub struct Open {
     /// Taken when it is over.
     connection: Mutex<Option<OwnedMutexGuard<Connection>>>,
-    sends: AtomicU32,
 }
 
 impl Open {
@@ -336,28 +298,16 @@ impl FromDelivery for Tx<Sqlite> {
             return Err(Failure::retry("the worker has no Sqlite: give it one with Worker::state"));
         };
         let connection = sqlite.writer.clone().lock_owned().await;
-        let open =
-            Arc::new(Open { connection: Mutex::new(Some(connection)), sends: AtomicU32::new(0) });
+        let open = Arc::new(Open { connection: Mutex::new(Some(connection)) });
         let consumer = sqlite.consumer.as_deref().unwrap_or(incoming.consumer()).to_owned();
-        let (id, fence) = (incoming.origin_id().to_owned(), incoming.fence());
+        let (id, fence) = (incoming.inbox_id().into_owned(), incoming.fence());
         let fence = fence.map(|(key, epoch)| (key.to_owned(), epoch));
         let beginning = open.clone();
         let begun = move || beginning.with(|db| begin(db, &consumer, &id, fence));
-        match blocking(begun).await? {
-            Begun::Fresh => {}
-            Begun::Handled => return Err(Failure::already(Outcome::Done)),
-            // Whoever has the session now does it.
-            Begun::Fenced => return Err(Failure::already(Outcome::Release)),
-        }
+        blocking(begun).await?.go_on()?;
         incoming.begin(Arc::new(Ending(open.clone())))?;
-        Ok(Self { open, incoming: incoming.clone() })
+        Ok(Self::new(open, incoming.clone()))
     }
-}
-
-enum Begun {
-    Fresh,
-    Handled,
-    Fenced,
 }
 
 /// Takes the write lock, then the row of the inbox: a duplicate waits for the first and finds its row.
@@ -371,7 +321,8 @@ fn begin(
     if let Some((key, epoch)) = fence {
         let raised = db.prepare_cached(
             "insert into malote_fence (consumer, key, epoch) values (?1, ?2, ?3)
-             on conflict (consumer, key) do update set epoch = excluded.epoch where epoch <= excluded.epoch",
+             on conflict (consumer, key) do update set epoch = excluded.epoch, raised_at = excluded.raised_at
+             where epoch <= excluded.epoch",
         )?.execute(params![consumer, key, epoch])?;
         if raised == 0 {
             return Ok(Begun::Fenced);
@@ -395,20 +346,19 @@ impl Tx<Sqlite> {
 
     /// Sends a message with the transaction: the relay publishes it once it is committed.
     pub async fn send(&self, outgoing: Outgoing) -> Result<(), Error> {
-        let nth = self.open.sends.fetch_add(1, Ordering::Relaxed);
-        let origin = self.incoming.origin_id();
-        let id = outgoing.message.message_id.clone().unwrap_or_else(|| format!("{origin}/{nth}"));
-        let headers = serde_json::to_string(&Headers::of(&outgoing.message))
-            .map_err(|error| Error::Encode(error.to_string()))?;
-        self.run(move |db| {
-            let key = outgoing.key();
-            let body: &[u8] = &outgoing.message.body.bytes;
-            db.prepare_cached(
-                "insert into malote_outbox (key, target, message_id, headers, body) values (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![key, outgoing.queue, id, headers, body])
-            .map(drop)
-        })
-        .await
+        let mut row = outgoing.row()?;
+        row.message_id.get_or_insert_with(|| self.next_id());
+        self.run(move |db| write(db, row)).await
     }
+}
+
+fn write(db: &Connection, row: NewRow) -> rusqlite::Result<()> {
+    let NewRow { key, target, message_id, headers, body, delay_ms } = row;
+    let body: &[u8] = &body;
+    db.prepare_cached(
+        "insert into malote_outbox (key, target, message_id, headers, body, not_before)
+         values (?1, ?2, coalesce(?3, lower(hex(randomblob(16)))), ?4, ?5, unixepoch('subsec') * 1000 + ?6)",
+    )?
+    .execute(params![key, target, message_id, headers, body, delay_ms])
+    .map(drop)
 }

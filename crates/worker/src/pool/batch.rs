@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::run::Task;
 use super::settle::Decided;
 use super::shelf::Ahead;
-use super::{Count, Pool};
+use super::{Count, Lock, Pool};
 use crate::dispatch::Batching;
 use crate::incoming::Incoming;
 use crate::outcome::Outcome;
@@ -21,16 +21,23 @@ use crate::outcome::Outcome;
 impl Pool {
     /// Handles messages that have nothing to do with each other, and settles them.
     pub(super) async fn handle_apart(&self, batch: usize, items: Vec<Ahead>) {
-        let (deliveries, watches): (Vec<_>, Vec<_>) =
-            items.into_iter().map(|Ahead { delivery, watch }| (delivery, watch)).unzip();
-        // One lost lock is no reason to stop what is done for the others: the broker refuses that outcome.
+        // One lost lock is no reason to stop what is done for the others.
         let whole = CancellationToken::new();
-        let Some(all) = self.handle_all(batch, deliveries, None, &whole).await else { return };
-        for (mut decided, watch) in all.into_iter().zip(watches) {
-            if watch.lost().is_cancelled() {
-                self.counts.add(Count::lost);
-                continue;
+        let cancelled = whole.child_token();
+        let (mut all, mut watches) = (Vec::with_capacity(items.len()), Vec::new());
+        for Ahead { delivery, watch, in_hand } in items {
+            let incoming = self.incoming(delivery, None, watch.lock(), cancelled.clone());
+            match watch.lock().holds() {
+                true => {
+                    all.push(incoming);
+                    watches.push((watch, in_hand));
+                }
+                // They may have waited for longer than their locks, or the process was frozen.
+                false => self.lost(&incoming),
             }
+        }
+        let Some(all) = self.handle_all(batch, all, None, &whole).await else { return };
+        for (mut decided, (watch, _in_hand)) in all.into_iter().zip(watches) {
             decided.lost = watch.lost().clone();
             self.settler.settle(decided).await;
         }
@@ -43,9 +50,17 @@ impl Pool {
         batch: usize,
         deliveries: Vec<Delivery>,
         held: &Held,
-        lost: &CancellationToken,
+        lock: &Arc<Lock>,
     ) -> Option<(Vec<Decided>, bool)> {
-        let mut all = self.handle_all(batch, deliveries, Some(held), lost).await?;
+        let cancelled = lock.lost().child_token();
+        let each = deliveries.into_iter();
+        let all: Vec<_> =
+            each.map(|one| self.incoming(one, Some(held), lock, cancelled.clone())).collect();
+        if !lock.holds() {
+            all.iter().for_each(|one| self.lost(one));
+            return None;
+        }
+        let mut all = self.handle_all(batch, all, Some(held), lock.lost()).await?;
         let back = all.iter().position(|decided| goes_back(&decided.settle.settlement));
         if let Some(first) = back {
             // They go back with the session, behind the one that is to be next.
@@ -57,14 +72,10 @@ impl Pool {
     async fn handle_all(
         &self,
         batch: usize,
-        deliveries: Vec<Delivery>,
+        all: Vec<Arc<Incoming>>,
         held: Option<&Held>,
         lost: &CancellationToken,
     ) -> Option<Vec<Decided>> {
-        let cancelled = lost.child_token();
-        let each = deliveries.into_iter();
-        let all: Vec<Arc<Incoming>> =
-            each.map(|one| self.incoming(one, held, cancelled.clone())).collect();
         let begun = Instant::now();
         let refused: Vec<Option<Outcome>> = all.iter().map(|one| self.refused(one)).collect();
         let run = all.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
@@ -82,14 +93,14 @@ impl Pool {
     }
 
     /// None if the lock of all was lost.
-    async fn run_all(
+    pub(super) async fn run_all(
         &self,
         batching: &Batching,
         all: Vec<Arc<Incoming>>,
         lost: &CancellationToken,
     ) -> Option<Vec<Outcome>> {
-        let count = all.len();
-        let first = all.first()?.clone();
+        let (count, first) = (all.len(), all.first()?.clone());
+        let each = all.clone();
         (0..count).for_each(|_| self.counts.add(Count::started));
         let outcome = match self.watched(tokio::spawn((batching.run)(all)), &first, lost).await {
             Task::Ended(Ok(outcomes)) => return Some(outcomes),
@@ -97,8 +108,7 @@ impl Pool {
             Task::TooLong => self.too_long(),
             Task::Stopped => Outcome::Release,
             Task::Lost => {
-                (0..count).for_each(|_| self.counts.add(Count::lost));
-                self.log(&first, "the lock was lost: somebody else may have the messages");
+                each.iter().for_each(|one| self.lost(one));
                 return None;
             }
         };

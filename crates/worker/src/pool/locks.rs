@@ -23,26 +23,48 @@ pub(super) struct Locks {
 
 struct Table {
     lock: Duration,
-    all: Mutex<HashMap<LeaseToken, Entry>>,
+    all: Mutex<HashMap<LeaseToken, Arc<Lock>>>,
 }
 
-struct Entry {
-    /// When it was granted or renewed last, as far as is known.
-    since: Instant,
+/// A lock in hand, as far as this process knows.
+pub(crate) struct Lock {
+    time: Duration,
+    /// When it was granted or renewed last.
+    since: Mutex<Instant>,
     lost: CancellationToken,
+}
+
+impl Lock {
+    /// Whether it still holds. Not after its time, even if this process was frozen and nobody saw it end.
+    pub(crate) fn holds(&self) -> bool {
+        if self.since.lock().elapsed() >= self.time {
+            self.lost.cancel();
+        }
+        !self.lost.is_cancelled()
+    }
+
+    /// Fires when it is lost.
+    pub(crate) fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
 }
 
 /// A lock that is renewed until this is dropped.
 pub(super) struct Watch {
     table: Arc<Table>,
     lease: LeaseToken,
-    lost: CancellationToken,
+    lock: Arc<Lock>,
 }
 
 impl Watch {
+    /// The lock itself.
+    pub(super) fn lock(&self) -> &Arc<Lock> {
+        &self.lock
+    }
+
     /// Fires when the lock is lost.
     pub(super) fn lost(&self) -> &CancellationToken {
-        &self.lost
+        self.lock.lost()
     }
 }
 
@@ -80,13 +102,14 @@ impl Locks {
 
     fn insert(
         &self,
-        all: &mut HashMap<LeaseToken, Entry>,
+        all: &mut HashMap<LeaseToken, Arc<Lock>>,
         lease: LeaseToken,
         since: Instant,
     ) -> Watch {
-        let lost = CancellationToken::new();
-        all.insert(lease, Entry { since, lost: lost.clone() });
-        Watch { table: self.table.clone(), lease, lost }
+        let (time, since) = (self.table.lock, Mutex::new(since));
+        let lock = Arc::new(Lock { time, since, lost: CancellationToken::new() });
+        all.insert(lease, lock.clone());
+        Watch { table: self.table.clone(), lease, lock }
     }
 }
 
@@ -114,17 +137,17 @@ impl Table {
 
     fn due(&self) -> Vec<LeaseToken> {
         let all = self.all.lock();
-        let due = all.iter().filter(|(_, entry)| entry.since.elapsed() >= self.lock / 3);
+        let due = all.iter().filter(|(_, lock)| lock.since.lock().elapsed() >= self.lock / 3);
         due.map(|(lease, _)| *lease).collect()
     }
 
     fn note(&self, batch: &[LeaseToken], each: &[Result<(), BrokerError>], asked: Instant) {
-        let mut all = self.all.lock();
+        let all = self.all.lock();
         for (lease, renewed) in batch.iter().zip(each) {
-            let Some(entry) = all.get_mut(lease) else { continue };
+            let Some(lock) = all.get(lease) else { continue };
             match renewed {
-                Ok(()) => entry.since = asked,
-                Err(BrokerError::LockLost) => entry.lost.cancel(),
+                Ok(()) => *lock.since.lock() = asked,
+                Err(BrokerError::LockLost) => lock.lost.cancel(),
                 Err(_) => {}
             }
         }
@@ -132,8 +155,8 @@ impl Table {
 
     /// What could not be renewed until its end is lost, whatever the broker would say.
     fn give_up(&self) {
-        for entry in self.all.lock().values().filter(|entry| entry.since.elapsed() >= self.lock) {
-            entry.lost.cancel();
+        for lock in self.all.lock().values() {
+            lock.holds();
         }
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! `sessions.rs` has the slots of a queue with sessions, `plain.rs` those of one without, which take from the shelf of
 //! `shelf.rs`; both hand each message to `run.rs`, which runs one handler whatever it does, or several to `batch.rs`,
-//! and outcomes to `settle.rs`. `locks.rs` renews what is in hand, on a thread of its own.
+//! and outcomes to `settle.rs`. `locks.rs` renews what is in hand, on a thread of its own. `alone.rs` gives a message
+//! that took workers with it the process for itself.
 //!
 //! Bounds: handlers at once (slots), messages in hand (a batch and a few more for each slot, or a prefetch for each
 //! session), settlements under way, handlers that ignore their cancellation (as many as slots, then the worker gives
 //! up).
 
+mod alone;
 mod batch;
 mod locks;
 mod plain;
@@ -29,6 +31,8 @@ use crate::dispatch::Routes;
 use crate::gate::Gate;
 use crate::incoming::Shared;
 use crate::retry::Retry;
+use alone::Alone;
+pub(crate) use locks::Lock;
 use locks::Locks;
 use settle::Settler;
 pub(crate) use shelf::Gathers;
@@ -91,6 +95,9 @@ pub(crate) struct Pool {
     pub hopeless: CancellationToken,
     locks: Locks,
     settler: Settler,
+    alone: Alone,
+    /// How long handlers of sessions take of late.
+    handling_us: AtomicU64,
 }
 
 impl Pool {
@@ -119,6 +126,8 @@ impl Pool {
             hopeless: CancellationToken::new(),
             locks,
             settler,
+            alone: Alone::new(),
+            handling_us: AtomicU64::new(0),
         });
         match &pool.settings.sessions {
             Some(sessions) => {
@@ -142,7 +151,8 @@ impl Pool {
         self.settler.flushed().await;
     }
 
-    /// The next session that is ready within `wait`. A broker that does not answer is asked again, later.
+    /// The next session that is ready within `wait`. A broker that does not answer is asked again, later. None, too,
+    /// when a message wants to be alone.
     async fn accept(&self, wait: Duration) -> Option<Box<dyn Source>> {
         let mut pause = PAUSE_FIRST;
         loop {
@@ -150,6 +160,7 @@ impl Pool {
             let accepted = tokio::select! {
                 biased;
                 () = self.phases.quiet.cancelled() => return None,
+                () = self.alone.wanted() => return None,
                 accepted = accept => accepted,
             };
             match accepted {

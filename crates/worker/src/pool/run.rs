@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::settle::Decided;
-use super::{Count, Pool};
+use super::{Count, Lock, Pool};
 use crate::clock::wall_ms;
 use crate::incoming::{ATTEMPTS, HISTORY, Incoming};
 use crate::outcome::{Failed, Outcome};
@@ -39,9 +39,10 @@ impl Pool {
         &self,
         delivery: Delivery,
         held: Option<&Held>,
-        lost: &CancellationToken,
+        lock: &Arc<Lock>,
     ) -> Option<Decided> {
-        let incoming = self.incoming(delivery, held, lost.child_token());
+        let lost = lock.lost();
+        let incoming = self.incoming(delivery, held, lock, lost.child_token());
         let begun = Instant::now();
         let outcome = match self.refused(&incoming) {
             Some(outcome) => outcome,
@@ -54,6 +55,7 @@ impl Pool {
         &self,
         delivery: Delivery,
         held: Option<&Held>,
+        lock: &Arc<Lock>,
         cancelled: CancellationToken,
     ) -> Arc<Incoming> {
         Arc::new(Incoming {
@@ -62,7 +64,8 @@ impl Pool {
             broker: self.broker.clone(),
             shared: self.shared.clone(),
             cancelled,
-            #[cfg(feature = "sqlite")]
+            lock: lock.clone(),
+            #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
             delivery,
@@ -108,10 +111,19 @@ impl Pool {
 
     /// None if the lock was lost.
     async fn run(&self, incoming: &Arc<Incoming>, lost: &CancellationToken) -> Option<Outcome> {
+        if let Some(batching) = self.routes.batching_of(&incoming.delivery) {
+            // It is to be alone.
+            return self.run_all(batching, vec![incoming.clone()], lost).await?.pop();
+        }
         let handler = match self.routes.of(&incoming.delivery) {
             Ok(handler) => handler,
             Err(outcome) => return Some(outcome),
         };
+        // It may have waited for longer than its lock, or the process was frozen.
+        if !incoming.lock.holds() {
+            self.lost(incoming);
+            return None;
+        }
         self.counts.add(Count::started);
         let task = tokio::spawn(handler(incoming.clone()));
         Some(match self.watched(task, incoming, lost).await {
@@ -120,11 +132,15 @@ impl Pool {
             Task::TooLong => self.too_long(),
             Task::Stopped => Outcome::Release,
             Task::Lost => {
-                self.counts.add(Count::lost);
-                self.log(incoming, "the lock was lost: somebody else may have the message");
+                self.lost(incoming);
                 return None;
             }
         })
+    }
+
+    pub(super) fn lost(&self, incoming: &Incoming) {
+        self.counts.add(Count::lost);
+        self.log(incoming, "the lock was lost: somebody else may have the message");
     }
 
     /// Waits for a handler. It has a task of its own: its panic is its own, and whoever blocks in it does not block

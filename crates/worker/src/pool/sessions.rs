@@ -6,9 +6,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use malote_connectors::{BrokerError, Delivery, Source};
+use malote_model::SessionId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,6 +20,9 @@ use super::{Counted, Gathers, Pool, SessionSettings};
 
 /// How long the first message of a session in hand is waited for before another session may be taken instead.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Handlers that take longer get one message at a time.
+const SLOW: Duration = Duration::from_millis(50);
 
 pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
     let mut next = None;
@@ -29,6 +34,13 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
             let _ = pool.phases.quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
             continue;
         }
+        if pool.alone.is_wanted()
+            && let Some(source) = next.take()
+        {
+            pool.settler.close(source, TaskTracker::new()).await;
+        }
+        let in_hand = pool.phases.quiet.run_until_cancelled(pool.alone.share()).await;
+        let Some(in_hand) = in_hand else { break };
         let source = match next.take() {
             Some(source) => source,
             None => match pool.accept(settings.accept_wait).await {
@@ -36,7 +48,13 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
                 None => continue,
             },
         };
-        next = drain(&pool, &settings, source).await;
+        match drain(&pool, &settings, source).await {
+            Drained::Next(other) => next = other,
+            Drained::LastLife(session) => {
+                drop(in_hand);
+                alone(&pool, &settings, session).await;
+            }
+        }
     }
     if let Some(source) = next {
         pool.settler.close(source, TaskTracker::new()).await;
@@ -52,13 +70,17 @@ enum Step {
     LetGo,
 }
 
-/// Works on a session until it makes way. The next session, if it made way for one.
-async fn drain(
-    pool: &Pool,
-    settings: &SessionSettings,
-    source: Box<dyn Source>,
-) -> Option<Box<dyn Source>> {
-    let held = source.held().cloned()?;
+/// How work on a session ended.
+enum Drained {
+    /// It made way; for this one, if there is one in hand.
+    Next(Option<Box<dyn Source>>),
+    /// One more loss would kill its first message.
+    LastLife(SessionId),
+}
+
+/// Works on a session until it makes way.
+async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>) -> Drained {
+    let Some(held) = source.held().cloned() else { return Drained::Next(None) };
     let watch = pool.locks.watch(held.hold);
     let settled = TaskTracker::new();
     let mut here = VecDeque::new();
@@ -66,58 +88,92 @@ async fn drain(
     let mut quantum = Quantum::new(settings);
     // It was given because it has something: that may still be on its way, however far the broker is.
     let mut first_wait = settings.receive_wait.min(FIRST_WAIT_MAX);
-    let next = loop {
+    let drained = loop {
         let handled;
         let wait = std::mem::take(&mut first_wait);
         match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy, wait).await {
             Step::Handle => {
-                let batch = here.front().and_then(|first| pool.routes.batch_of(first));
+                let Some(first) = here.front() else { continue };
+                if pool.is_last_life(first) {
+                    // With all that was fetched behind it, which must not be in hand.
+                    pool.gate.not_used(1);
+                    break Drained::LastLife(held.session);
+                }
+                let batch = pool.routes.batch_of(first);
+                let begun = Instant::now();
                 let (all, back) = match batch {
                     Some(batch) => {
                         let some = gather(pool, &*source, watch.lost(), &mut here, batch).await;
                         handled = some.len();
                         if some.is_empty() {
-                            break None;
+                            break Drained::Next(None);
                         }
-                        match pool.handle_in_order(batch, some, &held, watch.lost()).await {
+                        match pool.handle_in_order(batch, some, &held, watch.lock()).await {
                             Some(decided) => decided,
-                            None => break None,
+                            None => break Drained::Next(None),
                         }
                     }
                     None => {
                         let Some(first) = here.pop_front() else { continue };
                         handled = 1;
-                        match pool.handle(first, Some(&held), watch.lost()).await {
+                        match pool.handle(first, Some(&held), watch.lock()).await {
                             Some(decided) => {
                                 let back = goes_back(&decided.settle.settlement);
                                 (vec![decided], back)
                             }
-                            None => break None,
+                            None => break Drained::Next(None),
                         }
                     }
                 };
+                let each = u32::try_from(handled).unwrap_or(u32::MAX).max(1);
+                pool.note_handling(begun.elapsed() / each);
                 for mut decided in all {
                     decided.open = Some(settled.token());
                     pool.settler.settle(decided).await;
                 }
                 // What goes back to its place must be the next to be delivered: what was fetched behind it goes, too.
                 if back {
-                    break None;
+                    break Drained::Next(None);
                 }
             }
-            Step::Switch(other) => break Some(other),
-            Step::LetGo => break None,
+            Step::Switch(other) => break Drained::Next(Some(other)),
+            Step::LetGo => break Drained::Next(None),
         }
         if quantum.is_over_after(handled) {
             if let Some(other) = pool.accept(Duration::ZERO).await {
-                break Some(other);
+                break Drained::Next(Some(other));
             }
             quantum = Quantum::new(settings);
         }
     };
     drop(watch);
     pool.settler.close(source, settled).await;
-    next
+    drained
+}
+
+/// Handles the first message of a session, with nothing else in hand: not even what stands behind it.
+async fn alone(pool: &Pool, settings: &SessionSettings, session: SessionId) {
+    let _busy = pool.counts.busy();
+    let Some(turn) = pool.alone.ask() else { return }; // the session is ready still, for whoever comes next
+    let Some(_room) = pool.be_alone(&turn).await else { return };
+    let lock = pool.settings.lock;
+    let accepted = pool.broker.accept(&pool.queue, Some(session), lock, Duration::ZERO).await;
+    let Ok(Some(source)) = accepted else { return }; // another worker has it by now
+    let Some(held) = source.held().cloned() else { return };
+    let watch = pool.locks.watch(held.hold);
+    let settled = TaskTracker::new();
+    let fetched = source.fetch(1, settings.receive_wait).await.unwrap_or_default();
+    let quiet = &pool.phases.quiet;
+    if let Some(delivery) = fetched.into_iter().next()
+        && quiet.run_until_cancelled(pool.gate.admit(1)).await.is_some_and(|count| count > 0)
+        && let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lock()).await
+    {
+        decided.open = Some(settled.token());
+        pool.settler.settle(decided).await;
+    }
+    drop(watch);
+    pool.settler.close(source, settled).await;
+    pool.flushed().await; // it must be out of hand before others are in
 }
 
 /// The first of those that are here and others behind it for the same batch handler, as many as it takes; waits for
@@ -134,7 +190,10 @@ async fn gather(
     };
     let until = Instant::now() + wait;
     loop {
-        let same = here.iter().take_while(|one| pool.routes.batch_of(one) == Some(batch)).count();
+        // One that must be alone is the next one's first.
+        let fits =
+            |one: &&Delivery| pool.routes.batch_of(one) == Some(batch) && !pool.is_last_life(one);
+        let same = here.iter().take_while(fits).count();
         let left = until.saturating_duration_since(Instant::now());
         if same >= max || same < here.len() || left.is_zero() {
             let mut count = same.min(max);
@@ -149,6 +208,7 @@ async fn gather(
             // They go back with the session.
             () = pool.phases.quiet.cancelled() => return Vec::new(),
             () = lost.cancelled() => return Vec::new(),
+            () = pool.alone.wanted() => return Vec::new(),
             // Its own clock: the broker's may be another.
             more = tokio::time::timeout(left, source.fetch(missing, left)) => match more {
                 Ok(Ok(some)) => here.extend(some),
@@ -171,7 +231,8 @@ async fn step(
     let idle_since = Instant::now();
     let mut empty = 0;
     loop {
-        if pool.phases.quiet.is_cancelled() || lost.is_cancelled() {
+        let wanted = pool.alone.is_wanted();
+        if pool.phases.quiet.is_cancelled() || lost.is_cancelled() || wanted {
             return Step::LetGo;
         }
         if !here.is_empty() {
@@ -184,7 +245,8 @@ async fn step(
             }
             return Step::Handle;
         }
-        match fetch(pool, source, settings.prefetch, std::mem::take(&mut wait)).await {
+        let prefetch = pool.prefetch(settings);
+        match fetch(pool, source, prefetch, std::mem::take(&mut wait)).await {
             Ok(some) if !some.is_empty() => {
                 here.extend(some);
                 continue;
@@ -198,7 +260,8 @@ async fn step(
             biased;
             () = pool.phases.quiet.cancelled() => return Step::LetGo,
             () = lost.cancelled() => return Step::LetGo,
-            fetched = source.fetch(settings.prefetch, settings.receive_wait) => match fetched {
+            () = pool.alone.wanted() => return Step::LetGo,
+            fetched = source.fetch(prefetch, settings.receive_wait) => match fetched {
                 Ok(some) if some.is_empty() => {
                     empty += 1;
                     if empty >= settings.empty_receives || idle_since.elapsed() >= settings.idle {
@@ -226,15 +289,37 @@ async fn fetch(
         return fetched.await;
     }
     let fetched = tokio::time::timeout(wait, fetched);
-    match pool.phases.quiet.run_until_cancelled(fetched).await {
-        Some(Ok(fetched)) => fetched,
-        Some(Err(_)) | None => Ok(Vec::new()),
+    tokio::select! {
+        biased;
+        () = pool.phases.quiet.cancelled() => Ok(Vec::new()),
+        () = pool.alone.wanted() => Ok(Vec::new()),
+        fetched = fetched => fetched.unwrap_or_else(|_| Ok(Vec::new())),
     }
 }
 
 fn let_go(pool: &Pool, error: &BrokerError) -> Step {
     tracing::debug!(queue = %pool.queue, %error, "a session is over");
     Step::LetGo
+}
+
+impl Pool {
+    fn note_handling(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mean = self.handling_us.load(Ordering::Relaxed);
+        // Of two that write at once one is forgotten: it is a mean.
+        self.handling_us.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
+    }
+
+    /// How many messages of a session to take at once. Few of slow ones: what is in hand waits for nobody else, and is
+    /// counted when the worker dies.
+    fn prefetch(&self, settings: &SessionSettings) -> u32 {
+        let mean = Duration::from_micros(self.handling_us.load(Ordering::Relaxed));
+        if mean > SLOW {
+            return 1;
+        }
+        let half_a_lock = self.settings.lock.as_micros() / 2 / mean.as_micros().max(1);
+        settings.prefetch.min(u32::try_from(half_a_lock).unwrap_or(u32::MAX)).max(1)
+    }
 }
 
 /// How long a session may go on while others wait.

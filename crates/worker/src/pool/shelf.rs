@@ -14,12 +14,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::alone::InHand;
 use super::locks::Watch;
 
 /// Messages ahead for each slot, at most.
 const AHEAD_MAX: u32 = 32;
 /// Nothing is fetched ahead of handlers that take longer.
 const SLOW: Duration = Duration::from_millis(50);
+/// What handlers are taken for where workers vanish: after two dozen quick ones they are known to be quick.
+const CAREFUL: Duration = Duration::from_secs(1);
 /// What a handler took counts for one part in so many of what it is known to take.
 const WEIGHT: u32 = 8;
 
@@ -30,6 +33,7 @@ const IN_HAND_MAX: usize = 100_000;
 pub(super) struct Ahead {
     pub delivery: Delivery,
     pub watch: Watch,
+    pub in_hand: InHand,
 }
 
 /// What a slot takes at once.
@@ -110,7 +114,7 @@ impl Shelf {
     }
 
     /// Puts messages there, in order, each with the batch handler that it is for. How many slots are to be begun.
-    pub(super) fn put(&self, items: impl Iterator<Item = (Option<usize>, Ahead)>) -> usize {
+    pub(super) fn put(&self, items: Vec<(Option<usize>, Ahead)>) -> usize {
         let now = Instant::now();
         let mut here = self.here.lock();
         let mut batches = Vec::new();
@@ -221,6 +225,16 @@ impl Shelf {
             return None;
         }
         here.batch(batch, max)
+    }
+
+    /// Another task handles one more.
+    pub(super) fn begun(&self) {
+        self.here.lock().running += 1;
+    }
+
+    /// Workers vanish: what is in hand then is counted for it, so little should be.
+    pub(super) fn be_careful(&self) {
+        self.here.lock().took = Some(CAREFUL);
     }
 
     /// A slot is done with so many, which took it so long.

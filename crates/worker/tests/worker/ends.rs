@@ -186,4 +186,10 @@ async fn an_open_breaker_takes_nothing() {
     assert_eq!(counts.started, counts.retried);
     let held = broker.held(Q).await.unwrap();
     assert_eq!((held.ready, held.delayed, held.locked), (1000 - counts.started, counts.started, 0));
+    // What was given back was not counted.
+    async fn look(meta: malote::Meta) {
+        assert_eq!((meta.attempt(), meta.delivery().failed), (1, 0));
+    }
+    let rest = broker.drain(Worker::new(broker.malote(), Q).handle(look)).await.unwrap().counts;
+    assert_eq!((rest.done, rest.panicked), (1000 - counts.started, 0));
 }

@@ -198,6 +198,44 @@ async fn a_message_that_takes_workers_with_it_dies() {
     assert_eq!(reason, "WorkerLost");
 }
 
+/// Of those that were in hand when workers vanished one may be to blame: each runs with nothing else in hand.
+#[tokio::test]
+async fn a_last_life_is_spent_alone() {
+    const COUNT: u32 = 6;
+    let broker = broker().await;
+    for n in 0..COUNT {
+        broker.malote().send_text(Q, n.to_string()).await.unwrap();
+    }
+    let queue = malote::QueueName::new(Q).unwrap();
+    for _ in 0..2 {
+        let source = broker.malote().broker().open(&queue, Duration::from_secs(5)).await.unwrap();
+        let mut out = 0;
+        while out < COUNT as usize {
+            out += source.fetch(COUNT, Duration::from_secs(60)).await.unwrap().len();
+        }
+        broker.advance(Duration::from_secs(6));
+    }
+    async fn take(meta: malote::Meta, broker: State<Arc<TestBroker>>, runs: State<Arc<AtomicU32>>) {
+        assert_eq!(meta.lost(), 2);
+        runs.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+            assert_eq!(broker.held(Q).await.unwrap().locked, 1, "others are in hand");
+        }
+    }
+    let (broker, runs) = (Arc::new(broker), Arc::new(AtomicU32::new(0)));
+    let mut done = 0;
+    for _ in 0..COUNT {
+        let worker = worker(&broker).handle(take).slots(4).state(broker.clone());
+        let counts = broker.drain(worker.state(runs.clone())).await.unwrap().counts;
+        assert_eq!((counts.panicked, counts.dead), (0, 0));
+        done += counts.done;
+        // Those that could not be alone come back a little later.
+        broker.advance(Duration::from_secs(2));
+    }
+    assert_eq!((done, runs.load(Ordering::SeqCst)), (u64::from(COUNT), COUNT));
+}
+
 #[tokio::test]
 async fn faults_can_be_asked_for() {
     let broker = broker().await;

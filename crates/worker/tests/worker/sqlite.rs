@@ -126,7 +126,7 @@ async fn an_old_holder_commits_nothing() {
         .db
         .run(|db| {
             // A newer holder was here.
-            db.execute("insert into malote_fence values ('orders', 'ana', 9999999999999)", [])
+            db.execute("insert into malote_fence (consumer, key, epoch) values ('orders', 'ana', 9999999999999)", [])
         })
         .await
         .unwrap();
@@ -232,4 +232,29 @@ async fn an_inbox_is_cleaned() {
     assert_eq!(world.db.clean_inbox(Duration::from_secs(7 * 24 * 3600)).await.unwrap(), 0);
     world.db.run(|db| db.execute("update malote_inbox set done_at = 0", [])).await.unwrap();
     assert_eq!(world.db.clean_inbox(Duration::from_secs(7 * 24 * 3600)).await.unwrap(), 1);
+}
+
+/// What is not due holds nothing back and is not late; then it leaves.
+#[tokio::test]
+async fn a_delayed_message_leaves_when_it_is_due() {
+    let world = World::new(Sessions::None).await;
+    let write = async |outgoing: Outgoing| {
+        world.db.run(move |db| Ok(Sqlite::send_in(db, outgoing))).await.unwrap().unwrap();
+    };
+    write(Outgoing::text(RECEIPTS, "later").delay(Duration::from_secs(3600))).await;
+    assert_eq!(world.db.outbox_age().await.unwrap(), None);
+    write(Outgoing::text(RECEIPTS, "now")).await;
+    let old = "update malote_outbox set written_at = written_at - 60000 where not_before is null";
+    world.db.run(|db| db.execute(old, [])).await.unwrap();
+    assert!(world.db.outbox_age().await.unwrap().unwrap() >= Duration::from_secs(60));
+    let until = async |left: i64| {
+        while world.count("malote_outbox").await > left {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    world.db.relay_until(world.broker.malote(), until(1)).await.unwrap();
+    assert_eq!(world.broker.held(RECEIPTS).await.unwrap().ready, 1);
+    world.db.run(|db| db.execute("update malote_outbox set not_before = 0", [])).await.unwrap();
+    world.db.relay_until(world.broker.malote(), until(0)).await.unwrap();
+    assert_eq!(world.broker.held(RECEIPTS).await.unwrap().ready, 2);
 }

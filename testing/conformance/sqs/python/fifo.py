@@ -104,6 +104,9 @@ def a_purge_unlocks_groups(broker):
     sqs.purge_queue(QueueUrl=url)
     send(sqs, url, "a", "three")
     assert bodies(take(sqs, url)) == ["three"]
+    # Nothing is remembered of what was purged, either.
+    send(sqs, url, "b", "one")
+    assert bodies(take(sqs, url)) == ["one"]
 
 
 def fifo_requests_are_checked(broker):

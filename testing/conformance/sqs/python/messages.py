@@ -311,6 +311,36 @@ def fair_queues_take_group_ids(broker):
     assert got[0]["Attributes"] == {"MessageGroupId": "tenant"}
 
 
+def send_many(sqs, url, group, bodies):
+    for at in range(0, len(bodies), 10):
+        entries = [{"Id": body, "MessageBody": body, "MessageGroupId": group} for body in bodies[at : at + 10]]
+        assert "Failed" not in sqs.send_message_batch(QueueUrl=url, Entries=entries)
+
+
+def a_quiet_group_passes_the_backlog_of_a_noisy_one(broker):
+    sqs = broker.client()
+    url = queue(sqs, VisibilityTimeout="600")
+    send_many(sqs, url, "noisy", [f"a{n}" for n in range(500)])
+    held = [message for _ in range(6) for message in receive(sqs, url, MaxNumberOfMessages=10)]
+    assert [message["Body"] for message in held] == [f"a{n}" for n in range(60)]
+    take = lambda: [message["Body"] for message in receive(sqs, url, MaxNumberOfMessages=2)]
+    sqs.send_message(QueueUrl=url, MessageBody="b0", MessageGroupId="quiet")
+    sqs.send_message(QueueUrl=url, MessageBody="c0")
+    assert take() == ["b0", "c0"], "others first, with a group or without"
+    assert take() == ["a60", "a61"], "then the noisy one: nobody starves"
+    # What is out, and whose, is known after a crash.
+    broker.kill()
+    broker.start()
+    sqs = broker.client()
+    url = sqs.get_queue_url(QueueName=url.rsplit("/", 1)[1])["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="b1", MessageGroupId="quiet")
+    assert take() == ["b1", "a62"]
+    for message in held[:50]:
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    sqs.send_message(QueueUrl=url, MessageBody="b2", MessageGroupId="quiet")
+    assert take() == ["a63", "a64"], "with little out it is as quiet as the others"
+
+
 def leases_outlive_a_crash(broker):
     sqs = broker.client()
     url = queue(sqs)
@@ -354,6 +384,7 @@ CHECKS = [
     delays_hold_a_message_back,
     a_long_poll_wakes_at_once_and_takes_nothing_when_abandoned,
     fair_queues_take_group_ids,
+    a_quiet_group_passes_the_backlog_of_a_noisy_one,
     leases_outlive_a_crash,
     what_the_native_api_sends_is_received,
 ]

@@ -49,6 +49,26 @@ def counts_come_from_the_history(broker):
     json_answers_too(broker, called)
 
 
+def noisy_groups_are_counted_apart(broker):
+    sqs, watch = broker.client(), broker.client("cloudwatch")
+    url = queue(sqs)
+    called = url.rsplit("/", 1)[1]
+    for n in range(4):
+        entries = [{"Id": str(m), "MessageBody": "a", "MessageGroupId": "noisy"} for m in range(10)]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    sqs.send_message(QueueUrl=url, MessageBody="b", MessageGroupId="quiet")
+    for _ in range(3):
+        sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=600)
+    last = lambda metric: max(
+        watch.get_metric_statistics(**asked(called, metric, Statistics=["Maximum"]))["Datapoints"],
+        key=lambda point: point["Timestamp"],
+        default={"Maximum": None},
+    )["Maximum"]
+    wait_for(lambda: last("ApproximateNumberOfNoisyGroups") == 1)
+    assert last("ApproximateNumberOfMessagesVisibleInQuietGroups") == 1
+    assert last("ApproximateNumberOfMessagesNotVisibleInQuietGroups") == 0
+
+
 def wait_for(seen):
     for _ in range(300):
         if seen():
@@ -81,4 +101,4 @@ def wrong_questions_are_refused(broker):
     refused("InvalidParameterValue", watch.get_metric_data, MetricDataQueries=expression, **span())
 
 
-CHECKS = [counts_come_from_the_history, wrong_questions_are_refused]
+CHECKS = [counts_come_from_the_history, noisy_groups_are_counted_apart, wrong_questions_are_refused]

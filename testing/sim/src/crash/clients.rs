@@ -281,7 +281,9 @@ fn finish(
 ) -> io::Result<()> {
     {
         let mut history = shared.history();
-        got.iter().for_each(|got| history.completing(&got.id, now()));
+        for got in got {
+            history.completing(&got.id, now());
+        }
     }
     let leases: Vec<&str> = got.iter().map(|got| got.lease.as_str()).collect();
     let outcome = if then == Then::Abandon { "abandon" } else { "complete" };

@@ -14,6 +14,7 @@ pub fn name(id: &str, queue: &str) -> String {
 }
 
 /// A message as a receiver got it.
+#[derive(Clone)]
 pub struct Got {
     /// See [`name`].
     pub id: String,
@@ -220,16 +221,17 @@ impl History {
         }
     }
 
-    pub fn completing(&mut self, id: &str, now: u64) {
+    /// Somebody begins to complete a message; true if nobody did before.
+    pub fn completing(&mut self, id: &str, now: u64) -> bool {
         self.held.remove(id);
-        if let Some(sent) = self.messages.get_mut(id) {
-            sent.completing.get_or_insert(now);
-            if let Some(line) =
-                sent.session.as_ref().and_then(|session| self.waiting.get_mut(session))
-            {
-                line.remove(&sent.number);
-            }
+        let Some(sent) = self.messages.get_mut(id) else { return false };
+        let first = sent.completing.is_none();
+        sent.completing.get_or_insert(now);
+        if let Some(line) = sent.session.as_ref().and_then(|session| self.waiting.get_mut(session))
+        {
+            line.remove(&sent.number);
         }
+        first
     }
 
     /// A completion was answered. A refused one did nothing.

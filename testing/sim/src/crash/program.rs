@@ -85,7 +85,11 @@ fn note(history: &mut History, told: &Value) -> Option<()> {
             let bound = told["bound"].as_bool().unwrap_or(false);
             history.received(holder, bound, number("asked"), now, &messages()?);
         }
-        "completing" => ids()?.into_iter().for_each(|id| history.completing(id, now)),
+        "completing" => {
+            for id in ids()? {
+                history.completing(id, now);
+            }
+        }
         "completed" => {
             let yes = told["yes"].as_bool().unwrap_or(false);
             ids()?.into_iter().for_each(|id| history.completed(id, yes, now));

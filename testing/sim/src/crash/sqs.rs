@@ -1,5 +1,5 @@
-//! A FIFO queue under pressure, as SQS clients use it: 1,000 groups, 16 consumers that fail, let go, extend and
-//! vanish, and kill -9 in the middle.
+//! A FIFO queue under pressure, as SQS clients use it: 1,000 groups, senders that send as fast as they may, 16 consumers
+//! that fail, let go, extend and vanish, and kill -9 in the middle.
 //!
 //! Senders repeat a batch that was not answered with the same de-duplication ids until it is, so every message comes,
 //! and comes once. Each group has one sender, so its order is known. A receive hides its messages for a known time: who
@@ -24,8 +24,10 @@ use super::wire::Http;
 use crate::rng::Rng;
 
 const QUEUE: &str = "pressure.fifo";
-const SENDERS: u64 = 4;
-const GROUPS_EACH: u64 = 250;
+const SENDERS: u64 = 8;
+const GROUPS_EACH: u64 = 125;
+/// Senders wait while so many messages do: what is left in the end must be received, too.
+const BACKLOG_MAX: u64 = 4000;
 const CONSUMERS: u64 = 16;
 /// Short: what a consumer that vanished had comes back soon.
 const VISIBILITY_S: u64 = 2;
@@ -41,6 +43,9 @@ struct Load {
     quiet: AtomicBool,
     done: AtomicBool,
     holders: AtomicU64,
+    /// Messages that were taken, and that somebody began to delete.
+    taken: AtomicU64,
+    deleted: AtomicU64,
     let_go: AtomicU64,
     extended: AtomicU64,
     vanished: AtomicU64,
@@ -65,6 +70,8 @@ pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
         quiet: AtomicBool::new(false),
         done: AtomicBool::new(false),
         holders: AtomicU64::new(1),
+        taken: AtomicU64::new(0),
+        deleted: AtomicU64::new(0),
         let_go: AtomicU64::new(0),
         extended: AtomicU64::new(0),
         vanished: AtomicU64::new(0),
@@ -91,14 +98,16 @@ pub fn run(cycles: u64, binary: &Path, seed: u64) -> Result<bool> {
         slowest = slowest.max(down.elapsed());
     }
     load.quiet.store(true, Ordering::Relaxed);
+    let loaded = begun.elapsed();
     load.shared.drained();
     let empty = emptied(load.at)?;
     let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
     println!(
-        "Sqs: {cycles} cycles in {:.1} s, slowest restart {} ms, {} groups, {CONSUMERS} consumers",
+        "Sqs: {cycles} cycles in {:.1} s, slowest restart {} ms, {} groups, {CONSUMERS} consumers, {:.0} messages/s",
         begun.elapsed().as_secs_f32(),
         slowest.as_millis(),
-        SENDERS * GROUPS_EACH
+        SENDERS * GROUPS_EACH,
+        count(&load.taken) as f32 / loaded.as_secs_f32()
     );
     println!(
         "batches repeated {}, messages let go {}, extended {}, abandoned {}",
@@ -156,9 +165,14 @@ fn send(load: &Load, me: u64, seed: u64) {
     let mut http: Option<Http> = None;
     let mut total = 0_u64;
     while !load.quiet.load(Ordering::Relaxed) {
+        let deleted = load.deleted.load(Ordering::Relaxed);
+        if load.taken.load(Ordering::Relaxed).saturating_sub(deleted) >= BACKLOG_MAX {
+            sleep(Duration::from_millis(1));
+            continue;
+        }
         let mut ids = Vec::new();
         let mut entries = Vec::new();
-        for _ in 0..1 + rng.below(10) {
+        for _ in 0..if rng.chance(80) { 10 } else { 1 + rng.below(9) } {
             total += 1;
             let (id, group) = (format!("{me}-{total}"), rng.below(GROUPS_EACH) as usize);
             numbers[group] += 1;
@@ -191,6 +205,7 @@ fn send(load: &Load, me: u64, seed: u64) {
             Ok(answer) => {
                 for entry in items(&answer, "Successful") {
                     if let Some(id) = entry_of(entry, &ids) {
+                        load.taken.fetch_add(1, Ordering::Relaxed);
                         history.acknowledged(id);
                     }
                 }
@@ -207,7 +222,6 @@ fn send(load: &Load, me: u64, seed: u64) {
             }
         }
         drop(history);
-        sleep(Duration::from_millis(rng.below(10)));
     }
 }
 
@@ -242,10 +256,11 @@ fn consume(load: &Load, n: u64, seed: u64) {
     }
 }
 
-/// One receive, and what becomes of each of its groups.
+/// One receive, and what becomes of each of its groups: as few requests as a consumer can do with.
 fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
+    let most = if rng.chance(80) { 10 } else { 1 + rng.below(9) };
     let ask = json!({
-        "QueueUrl": queue_url(), "MaxNumberOfMessages": 1 + rng.below(10), "WaitTimeSeconds": 1,
+        "QueueUrl": queue_url(), "MaxNumberOfMessages": most, "WaitTimeSeconds": 1,
         "VisibilityTimeout": VISIBILITY_S, "MessageSystemAttributeNames": ["MessageGroupId", "SequenceNumber"],
     });
     let asked = now();
@@ -268,30 +283,36 @@ fn consume_once(load: &Load, http: &mut Http, rng: &mut Rng) -> io::Result<()> {
     for got in got {
         groups.entry(got.session.clone()).or_default().push(got);
     }
-    for group in groups.into_values() {
-        sleep(Duration::from_millis(rng.below(10)));
+    let (mut keeps, mut done, mut fails) = (Vec::new(), Vec::new(), Vec::new());
+    for mut group in groups.into_values() {
         let calm = load.quiet.load(Ordering::Relaxed);
         match rng.below(100) {
             // A consumer that never comes back.
-            0..4 if !calm => {
+            0..2 if !calm => {
                 load.vanished.fetch_add(group.len() as u64, Ordering::Relaxed);
             }
+            // One that said before that it needs longer: nobody else may have them until then.
+            2..3 if !calm => {
+                load.vanished.fetch_add(group.len() as u64, Ordering::Relaxed);
+                keeps.extend(group);
+            }
             // It fails at one of them, and gives that and the later ones back.
-            4..14 if !calm => {
-                let fails_at = rng.below(group.len() as u64) as usize;
-                delete(load, http, &group[..fails_at])?;
-                let_go(load, http, &group[fails_at..])?;
+            3..10 if !calm => {
+                fails.extend(group.split_off(rng.below(group.len() as u64) as usize));
+                done.extend(group);
             }
             // It needs longer.
-            14..24 if !calm => {
-                extend(load, http, &group)?;
-                sleep(Duration::from_millis(rng.below(200)));
-                delete(load, http, &group)?;
+            10..16 if !calm => {
+                keeps.extend(group.iter().cloned());
+                done.extend(group);
             }
-            _ => delete(load, http, &group)?,
+            _ => done.extend(group),
         }
     }
-    Ok(())
+    extend(load, http, &keeps)?;
+    sleep(Duration::from_millis(if keeps.is_empty() { rng.below(3) } else { rng.below(40) }));
+    delete(load, http, &done)?;
+    let_go(load, http, &fails)
 }
 
 fn got(message: &Value, until: u64) -> Option<Got> {
@@ -324,7 +345,8 @@ fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
     }
     {
         let mut history = load.shared.history();
-        group.iter().for_each(|got| history.completing(&got.id, now()));
+        let fresh = group.iter().filter(|got| history.completing(&got.id, now()));
+        load.deleted.fetch_add(fresh.count() as u64, Ordering::Relaxed);
     }
     let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, None) });
     let answer = call(http, "DeleteMessageBatch", &ask)?;
@@ -344,6 +366,9 @@ fn delete(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
 }
 
 fn let_go(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+    if group.is_empty() {
+        return Ok(());
+    }
     {
         let mut history = load.shared.history();
         group.iter().for_each(|got| history.let_go(&got.id));
@@ -358,6 +383,9 @@ fn let_go(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
 }
 
 fn extend(load: &Load, http: &mut Http, group: &[Got]) -> io::Result<()> {
+    if group.is_empty() {
+        return Ok(());
+    }
     let ask = json!({ "QueueUrl": queue_url(), "Entries": entries(group, Some(EXTENDED_S)) });
     let asked = now();
     let answer = call(http, "ChangeMessageVisibilityBatch", &ask)?;

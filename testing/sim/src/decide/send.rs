@@ -71,6 +71,7 @@ impl Model {
             sent: letter.clone(),
             properties: message.properties.clone(),
             session: message.session.clone().filter(|_| q.sessioned() || goes_on),
+            tenant: message.session.clone().filter(|_| lives),
             place,
             receives: 0,
             failed: 0,

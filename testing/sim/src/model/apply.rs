@@ -36,6 +36,9 @@ impl State {
                 }
                 let q = self.queue_mut(queue);
                 q.msgs.retain(|_, msg| !*leased && matches!(msg.place, Place::Out(_)));
+                if *leased {
+                    q.seen.clear();
+                }
                 self.eager(queue, pos);
             }
             Ev::Pause { queue, paused } => {
@@ -149,9 +152,14 @@ impl State {
                     Why::Forwarded(way) => msg.way = way.clone(),
                     Why::Due => {}
                 }
-                // A scheduled message lives from when it is due; a dead letter has no end any more.
-                msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due | Why::Forwarded(_)));
+                // A scheduled message lives from when it is due; a dead letter's own time is over.
+                msg.ttl_ms = match why {
+                    Why::Due | Why::Forwarded(_) => msg.ttl_ms,
+                    Why::Dead(dead) => dead.ttl_ms,
+                    Why::Redriven => None,
+                };
                 msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
+                msg.tenant = msg.session.clone();
                 let q = self.queue_mut(to);
                 q.come(&mut msg);
                 q.totals.sent += 1;
@@ -284,6 +292,7 @@ impl Queue {
     /// Something comes in.
     pub(super) fn come(&mut self, msg: &mut Msg) {
         msg.timed = self.spec.ttl_ms.is_some();
+        msg.tenant = msg.tenant.take().filter(|_| self.has_tenants());
         if !msg.timed {
             self.untimed_at = msg.at;
         }

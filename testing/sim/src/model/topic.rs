@@ -128,6 +128,7 @@ impl State {
             let q = self.queue_mut(name);
             let mut copy = msg.clone();
             copy.session = copy.sent.message.session.clone();
+            copy.tenant = copy.session.clone();
             q.come(&mut copy);
             q.totals.sent += 1;
             q.next_seq = q.next_seq.max(to_seq + 1);

@@ -91,8 +91,15 @@ impl World {
                 Place::Out(_) => (MessageState::Locked, None),
                 Place::Deferred => (MessageState::Deferred, None),
             };
-            let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed);
-            assert_eq!(is, (state, due, msg.receives, msg.failed), "message {seq} of {name}");
+            let deferred = match msg.place {
+                Place::Out(token) => {
+                    self.model.state.leases.get(&token).is_some_and(|lease| lease.deferred)
+                }
+                place => place == Place::Deferred,
+            };
+            let is = (p.state, p.due.map(|due| due.0), p.receives, p.failed, p.deferred);
+            let want = (state, due, msg.receives, msg.failed, deferred);
+            assert_eq!(is, want, "message {seq} of {name}");
             assert_eq!(p.first_at.map(|at| at.0), msg.first, "first grant of {seq} of {name}");
             if p.pos < written {
                 let expected = Expected::of(msg);
@@ -138,6 +145,9 @@ impl World {
         );
         let held = q.sessions.values().filter(|s| s.hold.is_some()).count() as u64;
         assert_eq!(facts.sessions_held, held, "held sessions of {name}");
+        let noisy = q.noisy();
+        let expected = (noisy.len() as u64, noisy.values().sum::<u64>());
+        assert_eq!((facts.noisy.tenants, facts.noisy.locked), expected, "noisy in {name}");
         let free =
             q.live_sessions().iter().filter(|s| q.sessioned() && q.free(s, now)).count() as u64;
         // What became too old in this moment may still make a session seem ready.

@@ -11,7 +11,7 @@ use crate::decide::{Ask, REDRIVE, TopicAsk};
 use crate::model::Letter;
 
 pub(super) fn command_of(ask: &Ask) -> Command {
-    let outgoing = |items: Vec<(Address, Rc<Letter>)>| {
+    let outgoing = |items: Vec<(Address, Rc<Letter>)>| -> Vec<(Address, Outgoing)> {
         let outgoing = |(to, letter): (Address, Rc<Letter>)| {
             let outgoing = match to {
                 Address::Queue(_) => letter.outgoing.clone(),
@@ -30,12 +30,17 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
         Ask::Delete { name } => Command::Delete { name },
         Ask::Purge { queue, leased } => Command::Purge { queue, leased },
+        Ask::PurgeThese { queue, items } => Command::PurgeThese { queue, items },
         Ask::CompleteLate { queue, seqs } => {
             // Later than any queue was made.
             let items = seqs.into_iter().map(|seq| (seq, Timestamp(u64::MAX))).collect();
             Command::CompleteLate { queue, items }
         }
         Ask::Pause { queue, paused } => Command::Pause { queue, paused },
+        // As front ends send what comes one by one.
+        Ask::Send { items } if items.len() == 1 => {
+            Command::SendEach { sends: vec![outgoing(items)] }
+        }
         Ask::Send { items } => Command::Send { items: outgoing(items) },
         Ask::Commit { sends, settles, states } => {
             let change = |(queue, hold, state)| (queue, StateChange { hold, state });

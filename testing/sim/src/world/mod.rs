@@ -193,7 +193,7 @@ impl World {
                 }
             }
             860..890 => drop(self.journal.keeper.step()),
-            890..900 | 992.. => self.compact(),
+            890..900 | 995.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
                 self.now += 1 + self.rng.below(ms);
@@ -205,6 +205,10 @@ impl World {
                     self.now = at;
                     self.turn_at_once(asks);
                 }
+            }
+            992..995 => {
+                let asks = Clients::noise(self);
+                self.turn_at_once(asks);
             }
             930..950 if self.journal.snapshotter.due() || self.rng.chance(20) => self.snapshot(),
             950..953 => self.journal.appender.mark(),
@@ -377,6 +381,14 @@ impl World {
     ) {
         let now = self.now;
         let mut own_need = Need::default();
+        for output in &mut out {
+            if let To::Request(_, answer) = &mut output.to
+                && let Ok(Reply::SentEach(each)) = answer
+            {
+                let only = each.pop().filter(|_| each.is_empty()).expect("one send, one answer");
+                *answer = only.map(Reply::Sent);
+            }
+        }
         if let Some((request, ask)) = &own {
             let is_own = |output: &Output| matches!(&output.to, To::Request(r, _) if r == request);
             let at = out.iter().position(is_own);

@@ -32,20 +32,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Tests that fail, and what is different here.
-const DIFFERENT: &[(&str, &str)] = &[
-    ("TestAdminClient_Queue_Forwarding", "`ForwardTo` is told as `sb://…`, however it was written"),
-    ("TestMessageSettlementUsingReceiver", "dead letters count their own deliveries"),
-    ("TestDeferredMessages", "a deferred message that is locked is shown as active"),
-    (
-        "TestSender_SendAMQPMessageWithMultipleByteSlicesInData",
-        "delivery annotations of the sender end with its hop; the set of ours differs",
-    ),
-    ("TestSessionReceiver_blankSessionIDs", "a session id has at least one character"),
-    ("TestAdminClient_LackPermissions_Queue", "without a grant it is not told what exists"),
-    ("TestAdminClient_LackPermissions_Topic", "without a grant it is not told what exists"),
-    ("TestAdminClient_LackPermissions_Subscription", "the words of the refusal"),
-    ("TestAMQPLinksCBSLinkStillOpen", "a connection may have several links to `$cbs`"),
-];
+const DIFFERENT: &[(&str, &str)] = &[];
 
 /// Passed: those that should. Failed: those that should have passed, or should not.
 pub(in crate::conformance) fn tests() -> Result<Outcome> {

@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::super::config::{Config, Credential};
-use super::super::dial::Stream;
 use super::super::error::{Error, Kind, Result};
 use super::super::limits;
+use crate::dial::Stream;
 
 /// Opens a connection on a stream.
 pub(in super::super) async fn open(

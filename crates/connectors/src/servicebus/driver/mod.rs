@@ -25,9 +25,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep_until};
 
-use super::dial::Stream;
 use super::error::{Error, Kind};
 use super::limits;
+use crate::dial::Stream;
 
 pub(super) use command::{Asking, Command, Gone, Opened, Reply, Sending, Settling, Wanted, Why};
 pub(super) use handshake::open;

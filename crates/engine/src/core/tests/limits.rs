@@ -19,6 +19,19 @@ fn a_full_queue_refuses_all_of_a_send() {
 }
 
 #[test]
+fn of_sends_that_came_together_each_is_refused_by_itself() {
+    check(
+        "queue q max=2 dedup=1000 \n each q x x y z \n receive q max=9 \n facts q \n queue d max=1 over=drop \n each d u v w \n receive d max=9",
+        expect![[r#"
+            1 again
+            refused: queue `q` is full (length_max = 2): receive from it, or raise length_max
+            x as a, y as b
+            ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            w as c"#]],
+    );
+}
+
+#[test]
 fn the_oldest_makes_room() {
     check(
         "queue q max=2 over=drop \n send q x y z \n receive q max=9 \n send q u v \n release a \n receive q max=9 \n facts q",

@@ -71,6 +71,14 @@ fn a_purge_of_all_unlocks_sessions_and_leaves_holds() {
 }
 
 #[test]
+fn a_purge_of_all_forgets_what_was_sent() {
+    check(
+        "queue q dedup=9000 \n send q x \n send q x \n purge q \n send q x \n purge q all \n send q x \n restart \n send q x",
+        expect![[""]],
+    );
+}
+
+#[test]
 fn a_purge_of_all_is_as_durable_as_its_queue() {
     check(
         "queue q

@@ -209,7 +209,7 @@ impl World {
                     Command::Declare { name: queue(0), spec: Box::new(spec), connection }
                 }
             }
-            "send" | "tx" => {
+            "send" | "each" | "tx" => {
                 let item = |body: &str| {
                     let id = option("id").unwrap_or(body);
                     let mut message = Message { message_id: Some(id.into()), ..Message::default() };
@@ -238,9 +238,11 @@ impl World {
                     }
                 };
                 let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
-                let sends = bodies.map(|body| (address(plain[0]), item(body))).collect();
+                let sends: Vec<_> = bodies.map(|body| (address(plain[0]), item(body))).collect();
                 if *verb == "send" {
                     Command::Send { items: sends }
+                } else if *verb == "each" {
+                    Command::SendEach { sends: sends.into_iter().map(|one| vec![one]).collect() }
                 } else {
                     let leases = option("complete").into_iter().flat_map(|names| names.split(','));
                     let settles = leases
@@ -601,6 +603,15 @@ impl World {
                     (false, copies) => format!("{copies} copies"),
                 });
                 each.collect::<Vec<_>>().join(", ")
+            }
+            Reply::SentEach(each) => {
+                for one in each {
+                    match one {
+                        Ok(receipts) => self.tell(Reply::Sent(receipts)),
+                        Err(refusal) => writeln!(self.said, "refused: {refusal}").unwrap(),
+                    }
+                }
+                return;
             }
             Reply::Count(n) => format!("{n}"),
             Reply::Settled(each) => {

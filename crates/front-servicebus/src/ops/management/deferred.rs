@@ -4,7 +4,7 @@ use malote_wire_amqp::types::{Map, Value};
 
 use super::{Answered, Context};
 use crate::refusal::{Lock, error_of};
-use crate::wire::message::{Telling, client_seq, write};
+use crate::wire::message::{DEFERRED, Telling, write};
 
 /// `receiver-settle-mode` of those who want messages gone when they are sent.
 const TAKE: i64 = 0;
@@ -29,16 +29,16 @@ pub(super) async fn receive(context: &Context<'_>) -> Answered {
         }
     };
     let deliveries = engine.map_err(|error| error_of(error, lock))?;
+    let ttl_ms = context.ttl_ms(&queue).await?;
     let messages: Vec<Value> = deliveries
         .iter()
         .map(|delivery| {
             let telling = Telling {
-                seq: client_seq(delivery.seq.0),
-                failed: delivery.failed,
                 until: delivery.lease.map(|_| delivery.until),
-                state: Some(1),
+                state: Some(DEFERRED),
                 lock: delivery.lease,
-                ..Telling::default()
+                ttl_ms_max: ttl_ms,
+                ..Telling::of(&queue, &delivery.stored, delivery.seq, delivery.failed)
             };
             let mut entry = Map::default();
             if let Some(lease) = delivery.lease {

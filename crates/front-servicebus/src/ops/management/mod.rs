@@ -28,8 +28,9 @@ use malote_wire_amqp::types::{DecodeError, Map, Symbol, Value};
 use super::attach::Entity;
 use super::claims::Claims;
 use crate::Front;
-use crate::refusal::{servicebus, status_of};
+use crate::refusal::{Lock, error_of, servicebus, status_of};
 use crate::wire::address::Path;
+use crate::wire::session::session_of;
 use crate::wire::value::string;
 
 /// A request, taken apart.
@@ -78,7 +79,7 @@ impl Request {
     pub fn about(&self) -> Option<(&QueueName, About<'_>)> {
         let Entity::Queue(queue) = &self.entity else { return None };
         let about = match self.body.get("session-id").and_then(Value::as_str) {
-            Some(id) => About::Session(SessionId::new(id).ok()?),
+            Some(id) => About::Session(session_of(id).ok()?),
             None => About::Link(self.link_name.as_deref()?),
         };
         Some((queue, about))
@@ -136,6 +137,12 @@ async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answere
     };
     claims.check(context.front, Some(action), &path_of(context.entity))?;
     match operation {
+        // Nothing to see.
+        "peek-message" | "batch-delete-messages"
+            if matches!(context.entity, Entity::Transfer(_)) =>
+        {
+            Ok(None)
+        }
         "peek-message" => peek::peek(context).await,
         "renew-lock" => locks::renew(context).await,
         "update-disposition" => locks::update_disposition(context).await,
@@ -167,8 +174,10 @@ fn path_of(entity: &Entity) -> Path {
             None => (name.as_str(), false),
         },
         Entity::Topic(name) => (name.as_str(), false),
+        Entity::Transfer(of) => (of.as_str(), true),
     };
-    Path { name: name.to_owned(), dead_letters, transfer: false }
+    let transfer = matches!(entity, Entity::Transfer(_));
+    Path { name: name.to_owned(), dead_letters, transfer }
 }
 
 impl Context<'_> {
@@ -180,7 +189,19 @@ impl Context<'_> {
                 let text = "a topic has no messages of its own: ask one of its subscriptions";
                 Err(AmqpError::new(condition::NOT_ALLOWED, text))
             }
+            Entity::Transfer(_) => {
+                let text = "there is nothing here that could not be forwarded";
+                Err(AmqpError::new(servicebus::MESSAGE_NOT_FOUND, text))
+            }
         }
+    }
+
+    /// How long messages live there.
+    async fn ttl_ms(&self, queue: &QueueName) -> Result<Option<u64>, AmqpError> {
+        let facts = self.front.engine.describe(queue.clone()).await;
+        let facts = facts.map_err(|error| error_of(error, Lock::Message))?;
+        // Dead letters do not expire.
+        Ok(facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters()))
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -220,9 +241,7 @@ impl Context<'_> {
         }
         let id =
             self.text("session-id").ok_or_else(|| bad("`session-id` is missing".to_owned()))?;
-        let session = SessionId::new(id).map_err(|refusal| bad(refusal.to_string()))?;
-        let text =
-            format!("The session lock on session `{session}` has expired or is not held here.");
+        let text = format!("The session lock on session `{id}` has expired or is not held here.");
         Err(AmqpError::new(servicebus::SESSION_LOCK_LOST, text))
     }
 }

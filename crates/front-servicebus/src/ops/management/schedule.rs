@@ -2,7 +2,7 @@
 
 use malote_model::{Address, Message, When};
 use malote_wire_amqp::message::Message as Wire;
-use malote_wire_amqp::performative::AmqpError;
+use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::{Array, Map, Value};
 
 use super::{Answered, Context, bad};
@@ -16,7 +16,7 @@ pub(super) async fn schedule(context: &Context<'_>) -> Answered {
     if items.is_empty() || items.len() > limits::BATCH_MAX {
         return Err(bad(format!("`messages` has 1 to {} messages", limits::BATCH_MAX)));
     }
-    let to = address(context.entity);
+    let to = address(context.entity)?;
     let now = context.front.engine.now();
     let message = |item: &Value| -> Result<(Address, Message), AmqpError> {
         let Some(Value::Binary(bytes)) = item.as_map().and_then(|map| map.get("message")) else {
@@ -39,14 +39,17 @@ pub(super) async fn schedule(context: &Context<'_>) -> Answered {
 
 pub(super) async fn cancel(context: &Context<'_>) -> Answered {
     let seqs = context.sequence_numbers()?;
-    let cancelled = context.front.engine.cancel(address(context.entity), seqs).await;
+    let cancelled = context.front.engine.cancel(address(context.entity)?, seqs).await;
     cancelled.map_err(|error| error_of(error, Lock::Message))?;
     Ok(Some(Map::default()))
 }
 
-fn address(entity: &Entity) -> Address {
+fn address(entity: &Entity) -> Result<Address, AmqpError> {
     match entity {
-        Entity::Queue(name) => Address::Queue(name.clone()),
-        Entity::Topic(name) => Address::Topic(name.clone()),
+        Entity::Queue(name) => Ok(Address::Queue(name.clone())),
+        Entity::Topic(name) => Ok(Address::Topic(name.clone())),
+        Entity::Transfer(_) => {
+            Err(AmqpError::new(condition::NOT_ALLOWED, "messages cannot be sent to dead letters"))
+        }
     }
 }

@@ -9,6 +9,7 @@ use malote_wire_amqp::types::{Array, Map, Str, Value};
 use super::{Answered, Context, bad};
 use crate::limits;
 use crate::refusal::{Lock, error_of, of_refusal, servicebus};
+use crate::wire::session::session_text;
 use crate::wire::timestamp;
 
 /// 9999-12-31T23:59:59Z.
@@ -72,7 +73,7 @@ pub(super) async fn list(context: &Context<'_>) -> Answered {
         from = next;
         for facts in sessions.iter().filter(|facts| listed(facts)) {
             if passed >= skip && ids.len() < top {
-                ids.push(Str::from(facts.session.as_str()));
+                ids.push(Str::from(session_text(&facts.session)));
             }
             passed += 1;
         }

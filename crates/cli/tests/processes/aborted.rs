@@ -1,0 +1,58 @@
+//! A message that ends its process ends in the dead letters, and takes nobody with it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::child::Role;
+use crate::lab::{Lab, message};
+
+const OTHERS: usize = 20;
+const LOCK: Duration = Duration::from_secs(60);
+
+async fn ends_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<String>) {
+    // The bad one stands among those that are taken first.
+    let mut messages: Vec<_> =
+        (0..OTHERS).map(|n| message(&format!("m{n}"), "work", session(n).as_deref())).collect();
+    messages.insert(2, message("abort", "work", session(2).as_deref()));
+    lab.send(messages).await;
+    let (mut dead, mut crashes) = (Vec::new(), 0);
+    let mut worker = lab.worker(role, LOCK).await;
+    let done = loop {
+        if worker.has_ended() {
+            crashes += 1;
+            assert!(crashes <= 3, "it takes more workers than it may");
+            worker = lab.worker(role, LOCK).await;
+        }
+        dead.extend(lab.take_dead().await);
+        let log = lab.log();
+        let done: BTreeSet<_> =
+            log.iter().filter(|e| e.what == "done").map(|e| e.id.clone()).collect();
+        if done.len() == OTHERS && !dead.is_empty() {
+            break done;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    lab.until_empty().await;
+    worker.stop().await;
+    dead.extend(lab.take_dead().await);
+    let reasons: Vec<_> = dead
+        .iter()
+        .map(|one| {
+            (one.message.message_id.as_deref().unwrap(), one.dead.as_ref().unwrap().0.as_str())
+        })
+        .collect();
+    assert_eq!(reasons, [("abort", "WorkerLost")]);
+    assert_eq!((crashes, done.len()), (3, OTHERS));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_ends_its_process_dies_alone() {
+    let lab = Lab::start("").await;
+    ends_alone(lab, Role::Abort, |_| None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_in_a_session() {
+    let lab = Lab::start("--sessions dynamic").await;
+    ends_alone(lab, Role::AbortSessions, |n| Some(format!("s{}", n % 5))).await;
+}

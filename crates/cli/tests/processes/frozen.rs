@@ -1,0 +1,44 @@
+//! SIGSTOP: a worker that sleeps through the end of its lock commits nothing and settles nothing when it wakes up.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::child::Role;
+use crate::lab::{Lab, message};
+
+const LOCK: Duration = Duration::from_secs(4);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_worker_wakes_up_fenced() {
+    let lab = Lab::start("--sessions dynamic").await;
+    lab.send(vec![message("m", "apply", Some("s"))]).await;
+    let first = lab.worker(Role::Slow, LOCK).await;
+    lab.until("the effect is written and not committed", |log| {
+        log.iter().any(|event| event.what == "written")
+    })
+    .await;
+    first.signal(Signal::STOP);
+    let second = lab.worker(Role::ApplySessions, LOCK).await;
+    let (old, new) = (first.pid(), second.pid());
+    let log = lab
+        .until("somebody else has the message", |log| {
+            log.iter().any(|event| event.what == "begun" && event.pid == new)
+        })
+        .await;
+    let again = log.iter().find(|event| event.what == "begun" && event.pid == new).unwrap();
+    assert_eq!((again.lost, again.receives), (1, 2));
+    // It could finish at once, and is asked to take nothing more.
+    std::fs::write(lab.dir().join("go"), "").unwrap();
+    first.signal(Signal::TERM);
+    first.signal(Signal::CONT);
+    assert!(first.ended().await);
+    lab.until_empty().await;
+    second.stop().await;
+    let log = lab.log();
+    let said = |what: &str, pid| log.iter().find(|event| event.what == what && event.pid == pid);
+    assert!(said("told", old).is_some(), "its token did not fire: {log:#?}");
+    let ended = said("ended", old).unwrap();
+    assert_eq!((ended.attempt, ended.lost), (0, 1), "done and lost of the first worker");
+    assert_eq!(lab.effects().await, [("m".to_owned(), new)]);
+}

@@ -1,0 +1,93 @@
+//! A stream to a server: TCP, and TLS over it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where distributions keep what they trust.
+const SYSTEM_BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/homebrew/etc/ca-certificates/cert.pem",
+];
+
+/// How a stream is protected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tls {
+    /// Not at all: emulators, and brokers on this machine.
+    Off,
+    /// By a certificate that the system trusts; the environment's `SSL_CERT_FILE` names another bundle.
+    System,
+    /// By one that the system or these authorities vouch for, in PEM form.
+    Authority(Vec<u8>),
+    /// The same, in a file that is read with every connection.
+    AuthorityFile(PathBuf),
+}
+
+/// Why there is no stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DialError {
+    /// It may work later.
+    Unreachable(String),
+    /// Not as it is set up.
+    Wrong(String),
+}
+
+/// Any stream.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Connects once, for as long as it takes.
+pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Stream>, DialError> {
+    let unreachable = |error: std::io::Error| DialError::Unreachable(error.to_string());
+    let tcp = TcpStream::connect((host, port)).await.map_err(unreachable)?;
+    // Frames are put together before they are written; waiting for more only delays them.
+    let _ = tcp.set_nodelay(true);
+    let Some(connector) = connector(tls).map_err(DialError::Wrong)? else {
+        return Ok(Box::new(tcp));
+    };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| DialError::Wrong(format!("`{host}` cannot have a certificate")))?;
+    Ok(Box::new(connector.connect(name, tcp).await.map_err(unreachable)?))
+}
+
+fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
+    let own: Vec<CertificateDer<'static>> = match tls {
+        Tls::Off => return Ok(None),
+        Tls::System => Vec::new(),
+        Tls::Authority(pem) => CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect(),
+        Tls::AuthorityFile(path) => {
+            let pem = CertificateDer::pem_file_iter(path);
+            let pem = pem.map_err(|error| format!("{}: {error}", path.display()))?;
+            pem.filter_map(Result::ok).collect()
+        }
+    };
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(own);
+    if added == 0 && *tls != Tls::System {
+        return Err("the authority holds no certificate in PEM form".to_owned());
+    }
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);
+    if let Some(bundle) = named.into_iter().chain(usual).find(|path| path.exists()) {
+        let trusted = CertificateDer::pem_file_iter(&bundle)
+            .map_err(|error| format!("{}: {error}", bundle.display()))?;
+        roots.add_parsable_certificates(trusted.filter_map(Result::ok));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Some(TlsConnector::from(Arc::new(config))))
+}

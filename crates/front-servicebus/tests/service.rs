@@ -1,0 +1,324 @@
+//! What clients know of the service and of no other broker: the upstream tests of the SDKs look for it.
+#![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
+
+#[allow(dead_code, reason = "each test uses its part")]
+mod common;
+
+use bytes::Bytes;
+use common::{Client, World};
+use malote_model::{QueueName, QueueSpec, TopicName, TopicSpec};
+use malote_wire_amqp::connection::{DeliveryId, Event, LinkId};
+use malote_wire_amqp::message::{Draft, Message, Properties};
+use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected};
+use malote_wire_amqp::types::{Array, Map, Str, Value};
+
+fn operation(name: &str) -> Map {
+    Map::default().with_string("operation", format!("com.microsoft:{name}").as_str())
+}
+
+/// The next message of a receiver.
+async fn receive(client: &mut Client, link: LinkId) -> (DeliveryId, Message) {
+    client.amqp.grant(link, 1).unwrap();
+    let fits = |event: &Event| match event {
+        Event::Delivery(incoming) if incoming.link == link => {
+            Some((incoming.delivery, incoming.payload.clone()))
+        }
+        _ => None,
+    };
+    let (delivery, payload) = client.until(fits).await;
+    (delivery, Message::parse(payload).unwrap())
+}
+
+/// Says what becomes of it, and waits until it is done.
+async fn settle(client: &mut Client, link: LinkId, delivery: DeliveryId, state: DeliveryState) {
+    client.amqp.dispose(link, delivery, false, Some(state)).unwrap();
+    let fits = |event: &Event| match event {
+        Event::Disposition(disposed) if disposed.link == link => Some(disposed.state.clone()),
+        _ => None,
+    };
+    let echo = client.until(fits).await;
+    let failed = |rejected: &Rejected| rejected.error.is_some();
+    assert!(!matches!(&echo, Some(DeliveryState::Rejected(r)) if failed(r)), "{echo:?}");
+}
+
+fn abandoned() -> DeliveryState {
+    DeliveryState::Modified(Modified {
+        delivery_failed: Some(true),
+        undeliverable_here: Some(false),
+        message_annotations: None,
+    })
+}
+
+fn deferred() -> DeliveryState {
+    DeliveryState::Modified(Modified {
+        delivery_failed: Some(true),
+        undeliverable_here: Some(true),
+        message_annotations: None,
+    })
+}
+
+fn seq_of(message: &Message) -> i64 {
+    let annotations = message.message_annotations().unwrap();
+    annotations.get("x-opt-sequence-number").and_then(Value::as_i64).unwrap()
+}
+
+/// What is seen of messages without touching them.
+async fn peek(client: &mut Client, desk: (LinkId, LinkId)) -> Vec<Message> {
+    let body =
+        Map::default().with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
+    let (_, body) = client.ask(desk, operation("peek-message"), body.into()).await;
+    let items = body.get("messages").and_then(Value::as_items).unwrap_or_default();
+    let message = |item: &Value| match item.as_map().and_then(|map| map.get("message")) {
+        Some(Value::Binary(bytes)) => Message::parse(bytes.clone()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    items.iter().map(message).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_may_have_an_empty_name() {
+    let world = World::new().await;
+    world.queue("orders", true).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    let draft = |id: Option<&str>| {
+        let group_id = id.map(Str::from);
+        Draft {
+            properties: Some(Properties { group_id, ..Properties::default() }),
+            ..Draft::data("hello")
+        }
+    };
+    assert_eq!(client.send(sender, draft(Some(""))).await, Some(DeliveryState::Accepted));
+    let refused = client.send(sender, draft(None)).await;
+    assert!(matches!(refused, Some(DeliveryState::Rejected(_))), "{refused:?}");
+
+    let link = client.receiver(channel, "r", "orders", Some(Value::String(Str::from(""))));
+    let attach = client.attached(link).await;
+    let filter = attach.source.unwrap().filter.unwrap();
+    assert_eq!(filter.get("com.microsoft:session-filter"), Some(&Value::String(Str::from(""))));
+    let (delivery, message) = receive(&mut client, link).await;
+    assert_eq!(message.properties().unwrap().group_id, Some(Str::from("")));
+
+    // Its state is found by its name, and it is listed.
+    let desk = client.desk(channel, "orders/$management").await;
+    let named = Map::default().with_string("session-id", "");
+    let state = named.clone().with_string("session-state", Bytes::from_static(b"state"));
+    assert_eq!(client.ask(desk, operation("set-session-state"), state.into()).await.0, 200);
+    let (status, body) = client.ask(desk, operation("get-session-state"), named.into()).await;
+    let state = Value::Binary(Bytes::from_static(b"state"));
+    assert_eq!((status, body.get("session-state")), (200, Some(&state)));
+    let page = Map::default().with_string("skip", 0).with_string("top", 10);
+    let (_, body) = client.ask(desk, operation("get-message-sessions"), page.into()).await;
+    let ids = body.get("sessions-ids").and_then(Value::as_items).unwrap();
+    assert_eq!(ids, [Value::String(Str::from(""))]);
+    settle(&mut client, link, delivery, DeliveryState::Accepted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_keep_the_count_that_they_died_with() {
+    let world = World::new().await;
+    let queue = QueueName::new("orders").unwrap();
+    let spec = QueueSpec { failed_max: Some(3), ..QueueSpec::default() };
+    world.engine.declare(queue.clone(), spec).await.unwrap();
+    world.put(&queue, &[("", "by hand"), ("", "by count")]).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let count = |message: &Message| message.header().unwrap().delivery_count;
+
+    let (delivery, _) = receive(&mut client, link).await;
+    settle(&mut client, link, delivery, abandoned()).await;
+    let (delivery, message) = receive(&mut client, link).await;
+    assert_eq!(count(&message), 1);
+    settle(&mut client, link, delivery, DeliveryState::Rejected(Rejected { error: None })).await;
+    for n in 0..3 {
+        let (delivery, message) = receive(&mut client, link).await;
+        assert_eq!(count(&message), n);
+        settle(&mut client, link, delivery, abandoned()).await;
+    }
+
+    let desk = client.desk(channel, "orders/$deadletterqueue/$management").await;
+    let counts: Vec<u32> = peek(&mut client, desk).await.iter().map(count).collect();
+    assert_eq!(counts, [1, 3]);
+    let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
+    client.attached(dead).await;
+    // However often they are received there.
+    for _ in 0..2 {
+        let (delivery, message) = receive(&mut client, dead).await;
+        assert_eq!(count(&message), 1);
+        settle(&mut client, dead, delivery, abandoned()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deferred_message_is_deferred_while_it_is_locked_too() {
+    let world = World::new().await;
+    let queue = world.queue("orders", false).await;
+    world.put(&queue, &[("", "aside"), ("", "here")]).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (delivery, message) = receive(&mut client, link).await;
+    settle(&mut client, link, delivery, deferred()).await;
+    let (_, _locked) = receive(&mut client, link).await;
+
+    let desk = client.desk(channel, "orders/$management").await;
+    let states = async |client: &mut Client| -> Vec<i64> {
+        let state = |message: &Message| {
+            let annotations = message.message_annotations().unwrap();
+            annotations.get("x-opt-message-state").and_then(Value::as_i64).unwrap()
+        };
+        peek(client, desk).await.iter().map(state).collect()
+    };
+    assert_eq!(states(&mut client).await, [1, 0]);
+    let seqs: Array = [seq_of(&message)].into_iter().collect();
+    let body = Map::default()
+        .with_string("sequence-numbers", seqs)
+        .with_string("receiver-settle-mode", 1_u32);
+    let received = client.ask(desk, operation("receive-by-sequence-number"), body.into()).await;
+    assert_eq!(received.0, 200);
+    assert_eq!(states(&mut client).await, [1, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn annotations_are_handed_on_beside_those_of_the_broker() {
+    let world = World::new().await;
+    world.queue("orders", false).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    let draft = Draft {
+        delivery_annotations: Map::default()
+            .with("x-opt-mine", "delivery")
+            .with("x-opt-lock-token", "not yours to say"),
+        message_annotations: Map::default().with("x-opt-mine", "message"),
+        ..Draft::data("hello")
+    };
+    assert_eq!(client.send(sender, draft).await, Some(DeliveryState::Accepted));
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (_, message) = receive(&mut client, link).await;
+    let names = |map: &Map| {
+        let mut names: Vec<_> = map.0.iter().map(|(k, _)| k.as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    let annotations = message.message_annotations().unwrap();
+    // No number from before: it has been nowhere else.
+    let all = "x-opt-enqueued-time x-opt-locked-until x-opt-mine x-opt-sequence-number";
+    assert_eq!(names(&annotations), all);
+    let of_delivery = message.delivery_annotations().unwrap();
+    assert_eq!(names(&of_delivery), "x-opt-lock-token x-opt-mine");
+    assert!(matches!(of_delivery.get("x-opt-lock-token"), Some(Value::Uuid(_))));
+    assert_eq!(of_delivery.get("x-opt-mine"), Some(&Value::String(Str::from("delivery"))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_tells_its_number_and_what_was_moved_its_first_one() {
+    let world = World::new().await;
+    let (topic, queue) = (TopicName::new("events").unwrap(), QueueName::new("orders").unwrap());
+    world.engine.declare_topic(topic.clone(), TopicSpec::default()).await.unwrap();
+    let copies = QueueName::subscription(&topic, "all").unwrap();
+    world.engine.subscribe(copies, QueueSpec::default(), None).await.unwrap();
+    world.engine.declare(queue, QueueSpec::default()).await.unwrap();
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    for to in ["events", "orders"] {
+        let sender = client.sender(channel, to, to);
+        client.attached(sender).await;
+        client.credit(sender).await;
+        client.send(sender, Draft::data("hello")).await;
+    }
+    let first = |message: &Message| {
+        let annotations = message.message_annotations().unwrap();
+        annotations.get("x-opt-enqueue-sequence-number").and_then(Value::as_i64)
+    };
+    let copy = client.receiver(channel, "copy", "events/Subscriptions/all", None);
+    client.attached(copy).await;
+    let (_, message) = receive(&mut client, copy).await;
+    assert_eq!(first(&message), Some(seq_of(&message)));
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (delivery, message) = receive(&mut client, link).await;
+    assert_eq!(first(&message), None);
+    let was = seq_of(&message);
+    settle(&mut client, link, delivery, DeliveryState::Rejected(Rejected { error: None })).await;
+    let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
+    client.attached(dead).await;
+    let (_, message) = receive(&mut client, dead).await;
+    assert_eq!(first(&message), Some(was));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_has_one_pair_of_links_to_cbs() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let (one, other) = (client.amqp.begin().unwrap(), client.amqp.begin().unwrap());
+    let desk = client.desk(one, "$cbs").await;
+    let second = client.sender(other, "second", "$cbs");
+    client.attached(second).await;
+    assert_eq!(client.detached(second).await, "amqp:not-allowed");
+    let second = client.receiver(other, "second too", "$cbs", None);
+    client.attached(second).await;
+    assert_eq!(client.detached(second).await, "amqp:not-allowed");
+    // Once they are closed there is room for others.
+    for link in [desk.0, desk.1] {
+        client.amqp.detach(link, true, None).unwrap();
+        client
+            .until(|event| {
+                matches!(event, Event::Detached { link: id, .. } if *id == link).then_some(())
+            })
+            .await;
+    }
+    let third = client.desk(other, "$cbs").await;
+    let names = Map::default()
+        .with_string("operation", "put-token")
+        .with_string("type", "servicebus.windows.net:sastoken")
+        .with_string("name", "sb://localhost/");
+    let token = Value::String(Str::from("SharedAccessSignature sr=x&sig=x&se=1&skn=x"));
+    assert_eq!(client.ask(third, names, token).await.0, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_where_what_could_not_be_forwarded_would_be() {
+    let world = World::new().await;
+    let queue = world.queue("orders", true).await;
+    world.put(&queue, &[("s", "x")]).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let at = "orders/$Transfer/$DeadLetterQueue";
+    let link = client.receiver(channel, "r", at, None);
+    client.attached(link).await;
+    client.amqp.grant(link, 5).unwrap();
+    client.amqp.drain(link).unwrap();
+    client
+        .until(|event| match event {
+            Event::Flow(flow) if flow.link == link && flow.credit == 0 => Some(()),
+            _ => None,
+        })
+        .await;
+    let desk = client.desk(channel, &format!("{at}/$management")).await;
+    let (status, _) = client
+        .ask(desk, operation("peek-message"), Map::default().with_string("message-count", 1).into())
+        .await;
+    assert_eq!(status, 204);
+    let body = Map::default()
+        .with_string("sequence-numbers", Array::from_iter([1_i64]))
+        .with_string("receiver-settle-mode", 1_u32);
+    let (status, _) = client.ask(desk, operation("receive-by-sequence-number"), body.into()).await;
+    assert_eq!(status, 404);
+    // Neither of those that are not there, nor to be sent to.
+    let missing = client.receiver(channel, "m", "nowhere/$Transfer/$DeadLetterQueue", None);
+    client.attached(missing).await;
+    assert_eq!(client.detached(missing).await, "amqp:not-found");
+    let sender = client.sender(channel, "s", at);
+    client.attached(sender).await;
+    assert_eq!(client.detached(sender).await, "amqp:not-allowed");
+}

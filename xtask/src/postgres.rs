@@ -1,0 +1,39 @@
+//! The worker's tests on a real PostgreSQL, which they start on a port of its own and stop.
+//!
+//! Nobody's machine is changed for it: without PostgreSQL the step is skipped. CI installs Debian's package.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use malote_services::Postgres;
+
+use crate::cargo::{self, FEATURES};
+use crate::conformance::missing;
+use crate::steps::{Outcome, Step};
+
+pub(crate) fn step() -> Step {
+    Step::new("postgres", tests)
+}
+
+fn tests() -> Result<Outcome> {
+    if let Err(why) = Postgres::find() {
+        if std::env::var_os("CI").is_none() {
+            return missing("PostgreSQL", &why.to_string());
+        }
+        install().with_context(|| why.to_string())?;
+    }
+    cargo::tests(&["test", "--workspace", "--features", FEATURES, "--test", "postgres"])
+}
+
+fn install() -> Result<()> {
+    let install = ["install", "--yes", "--no-install-recommends", "postgresql"];
+    for args in [["update"].as_slice(), &install] {
+        let mut apt = Command::new("apt-get");
+        apt.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        let status = apt.status().context("cannot start apt-get")?;
+        if !status.success() {
+            bail!("{apt:?} failed: {status}");
+        }
+    }
+    Ok(())
+}
