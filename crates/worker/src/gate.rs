@@ -31,6 +31,7 @@ impl Rate {
 pub(crate) struct Gate {
     begun: Instant,
     rate: Option<Rate>,
+    has_breakers: bool,
     state: Mutex<State>,
 }
 
@@ -44,12 +45,18 @@ struct State {
 
 impl Gate {
     pub(crate) fn new(rate: Option<Rate>, breakers: Vec<Breaker>) -> Self {
+        let has_breakers = !breakers.is_empty();
         let state = State { breakers, ..State::default() };
-        Self { begun: Instant::now(), rate, state: Mutex::new(state) }
+        Self { begun: Instant::now(), rate, has_breakers, state: Mutex::new(state) }
     }
 
     fn now(&self) -> Duration {
         self.begun.elapsed()
+    }
+
+    /// Whether there is anything that could keep a message from beginning.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.rate.is_some() || self.has_breakers
     }
 
     /// How long nothing at all may begin.
@@ -93,6 +100,9 @@ impl Gate {
     /// Waits until at least one may begin, and takes up to `wanted`; none if the gate closed meanwhile.
     pub(crate) async fn admit(&self, wanted: usize) -> u32 {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        if !self.is_limited() {
+            return wanted; // a pause was looked at before
+        }
         loop {
             let (count, wait) = self.admit_at(self.now(), wanted);
             if count > 0 || self.closed_for().is_some() {
@@ -100,6 +110,11 @@ impl Gate {
             }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn admit_now(&self, wanted: usize) -> u32 {
+        self.admit_at(self.now(), u32::try_from(wanted).unwrap_or(u32::MAX)).0
     }
 
     /// So many that were admitted did not begin.
@@ -113,6 +128,9 @@ impl Gate {
 
     /// A handler ended.
     pub(crate) fn ended(&self, outcome: &Outcome) {
+        if !self.has_breakers && !matches!(outcome, Outcome::RateLimited(_)) {
+            return;
+        }
         let now = self.now();
         let mut state = self.state.lock();
         state.breakers.iter_mut().for_each(|breaker| breaker.ended(now, outcome));

@@ -1,7 +1,9 @@
 //! Workers on the engine in memory: outcomes, sessions, ends.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
+mod batches;
 mod ends;
+mod far;
 mod native;
 mod outcomes;
 mod sessions;
