@@ -1,6 +1,7 @@
 //! Workers on the engine in memory: outcomes, sessions, ends.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
+mod breaker;
 mod ends;
 mod native;
 mod outcomes;
