@@ -31,7 +31,8 @@ usage: cargo xtask <command>
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
                   servicebus-upstream are the live tests that come with its Go client
   postgres        effects exactly once and the outbox, on a PostgreSQL of this machine
-  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq
+  compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
+                  bullmq has a client of its own, and both sides a worker with empty handlers
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 

@@ -684,3 +684,17 @@ async fn a_web_page_is_not_let_in() {
         Request::get("/q").header("host", "evil.example:5300").body(Body::empty()).unwrap();
     assert_eq!(router.oneshot(rebound).await.unwrap().status().as_u16(), 403);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_scheduled_for_a_topic_counts_as_its_size() {
+    let n = Namespace::new().await;
+    let topic = TopicName::new("news").unwrap();
+    n.world.engine.declare_topic(topic.clone(), Default::default()).await.unwrap();
+    assert!(n.get("/news").await.1.contains("<SizeInBytes>0<"));
+    let at = malote_model::Timestamp(n.world.engine.now().0 + 3_600_000);
+    let when = malote_model::When::At(at);
+    let later = Message { when, ..Message::default() };
+    n.world.engine.send(vec![(topic, later)]).await.unwrap();
+    let (_, body) = n.get("/news").await;
+    assert!(!body.contains("<SizeInBytes>0<"), "{body}");
+}

@@ -6,8 +6,10 @@ use std::time::Duration;
 use malote_connectors::Delivery;
 use malote_model::Value;
 
+use crate::batch::BoxedBatch;
 use crate::handler::Boxed;
 use crate::outcome::Outcome;
+use crate::pool::Gathers;
 
 /// What becomes of a message whose type no handler of this worker knows. Another worker may: so it is put back, and
 /// dies as `UnknownType` when nobody took it.
@@ -33,20 +35,81 @@ impl Unknown {
     }
 }
 
+/// A handler of several messages at once.
+pub(crate) struct Batching {
+    pub run: BoxedBatch,
+    pub gathers: Gathers,
+}
+
+/// How a message is handled.
+pub(crate) enum Route {
+    One(Boxed),
+    Batch(Batching),
+}
+
+enum To {
+    One(Boxed),
+    /// By its number.
+    Batch(usize),
+}
+
 #[derive(Default)]
 pub(crate) struct Routes {
-    by_type: HashMap<String, Boxed>,
-    any: Option<Boxed>,
+    by_type: HashMap<String, To>,
+    any: Option<To>,
+    batches: Vec<Batching>,
     pub(crate) unknown: Unknown,
 }
 
 impl Routes {
-    pub(crate) fn on(&mut self, kind: String, handler: Boxed) -> bool {
-        self.by_type.insert(kind, handler).is_none()
+    fn to(&mut self, route: Route) -> To {
+        match route {
+            Route::One(handler) => To::One(handler),
+            Route::Batch(batching) => {
+                self.batches.push(batching);
+                To::Batch(self.batches.len() - 1)
+            }
+        }
     }
 
-    pub(crate) fn any(&mut self, handler: Boxed) -> bool {
-        self.any.replace(handler).is_none()
+    pub(crate) fn on(&mut self, kind: String, route: Route) -> bool {
+        let to = self.to(route);
+        self.by_type.insert(kind, to).is_none()
+    }
+
+    pub(crate) fn any(&mut self, route: Route) -> bool {
+        let to = self.to(route);
+        self.any.replace(to).is_none()
+    }
+
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &Batching> {
+        self.batches.iter()
+    }
+
+    pub(crate) fn batching(&self, nth: usize) -> Option<&Batching> {
+        self.batches.get(nth)
+    }
+
+    /// The batch handler of a message, if it has one.
+    pub(crate) fn batch_of(&self, delivery: &Delivery) -> Option<usize> {
+        if self.batches.is_empty() {
+            return None;
+        }
+        match self.find(delivery)? {
+            To::Batch(nth) => Some(*nth),
+            To::One(_) => None,
+        }
+    }
+
+    pub(crate) fn batching_of(&self, delivery: &Delivery) -> Option<&Batching> {
+        self.batching(self.batch_of(delivery)?)
+    }
+
+    fn find(&self, delivery: &Delivery) -> Option<&To> {
+        if self.by_type.is_empty() {
+            return self.any.as_ref();
+        }
+        kind(delivery).and_then(|kind| self.by_type.get(kind)).or(self.any.as_ref())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -58,21 +121,20 @@ impl Routes {
         self.any.is_none() && self.unknown.receives > 1 && !self.unknown.every.is_zero()
     }
 
-    /// The handler, or what becomes of a message that has none.
+    /// The handler of a message that is handled alone, or what becomes of one that has none.
     pub(crate) fn of(&self, delivery: &Delivery) -> Result<&Boxed, Outcome> {
-        let kind = kind(delivery);
-        let known = kind.and_then(|kind| self.by_type.get(kind)).or(self.any.as_ref());
-        known.ok_or_else(|| {
-            let Unknown { every, receives } = self.unknown;
-            if delivery.receives < receives {
-                return Outcome::Snooze(every);
-            }
-            let text = match kind {
-                Some(kind) => format!("no worker has a handler for `{kind}`"),
-                None => "it has no subject, and no worker has a handler for all".to_owned(),
-            };
-            Outcome::Dead { reason: "UnknownType".into(), text }
-        })
+        if let Some(To::One(handler)) = self.find(delivery) {
+            return Ok(handler);
+        }
+        let Unknown { every, receives } = self.unknown;
+        if delivery.receives < receives {
+            return Err(Outcome::Snooze(every));
+        }
+        let text = match kind(delivery) {
+            Some(kind) => format!("no worker has a handler for `{kind}`"),
+            None => "it has no subject, and no worker has a handler for all".to_owned(),
+        };
+        Err(Outcome::Dead { reason: "UnknownType".into(), text })
     }
 }
 

@@ -21,7 +21,8 @@ use crate::outcome::Failure;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an argument of a handler",
     label = "not something a message has",
-    note = "derive `serde::Deserialize` for the body's type, or use `malote::{{Text, Body, Meta, Session, SessionState, State, Attempt, Cancelled}}`"
+    note = "derive `serde::Deserialize` for the body's type, or use `malote::{{Text, Body, Meta, Session, SessionState, State, Attempt, Cancelled}}`",
+    note = "a handler of a `malote::Batch` is given to the worker with `handle_batch` or `on_batch`"
 )]
 pub trait FromDelivery: Sized + Send {
     /// Takes it from the message.
@@ -30,6 +31,8 @@ pub trait FromDelivery: Sized + Send {
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
 }
 
+// What is missing is an argument, of which serde is one way.
+#[diagnostic::do_not_recommend]
 impl<T: DeserializeOwned + Send + 'static> FromDelivery for T {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
         let bytes = &incoming.message().body.bytes;
@@ -76,6 +79,10 @@ impl FromDelivery for Body {
 pub struct Meta(Arc<Incoming>);
 
 impl Meta {
+    pub(crate) fn of(incoming: &Arc<Incoming>) -> Self {
+        Self(incoming.clone())
+    }
+
     /// The message: subject, properties, correlation id and all.
     pub fn message(&self) -> &Message {
         self.0.message()

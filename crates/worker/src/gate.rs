@@ -37,6 +37,7 @@ pub(crate) struct Gate {
     fleet: Option<Fleet>,
     /// Of this worker, one slot at a time asks it.
     asking: tokio::sync::Mutex<()>,
+    has_breakers: bool,
     state: Mutex<State>,
 }
 
@@ -62,13 +63,19 @@ impl State {
 
 impl Gate {
     pub(crate) fn new(rate: Option<Rate>, breakers: Vec<Breaker>, fleet: Option<Fleet>) -> Self {
+        let has_breakers = !breakers.is_empty();
         let state = State { breakers, ..State::default() };
         let (begun, asking) = (Instant::now(), tokio::sync::Mutex::default());
-        Self { begun, rate, fleet, asking, state: Mutex::new(state) }
+        Self { begun, rate, fleet, asking, has_breakers, state: Mutex::new(state) }
     }
 
     fn now(&self) -> Duration {
         self.begun.elapsed()
+    }
+
+    /// Whether there is anything that could keep a message from beginning.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.rate.is_some() || self.has_breakers
     }
 
     /// How long nothing at all may begin.
@@ -118,6 +125,9 @@ impl Gate {
     /// Waits until at least one may begin, and takes up to `wanted`; none if the gate closed meanwhile.
     pub(crate) async fn admit(&self, wanted: usize) -> u32 {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        if !self.is_limited() {
+            return wanted; // a pause was looked at before
+        }
         loop {
             self.ask_fleet().await;
             let (count, wait) = self.admit_at(self.now(), wanted);
@@ -158,6 +168,11 @@ impl Gate {
         })
     }
 
+    /// The same without waiting.
+    pub(crate) fn admit_now(&self, wanted: usize) -> u32 {
+        self.admit_at(self.now(), u32::try_from(wanted).unwrap_or(u32::MAX)).0
+    }
+
     /// So many that were admitted did not begin.
     pub(crate) fn not_used(&self, count: u32) {
         let now = self.now();
@@ -179,6 +194,9 @@ impl Gate {
 
     /// A handler ended.
     pub(crate) fn ended(&self, outcome: &Outcome) {
+        if !self.has_breakers && !matches!(outcome, Outcome::RateLimited(_)) {
+            return;
+        }
         let now = self.now();
         let mut state = self.state.lock();
         state.breakers.iter_mut().for_each(|breaker| breaker.ended(now, outcome));

@@ -1,50 +1,79 @@
 //! Any `async fn` whose arguments can be taken from a message is a handler.
+//!
+//! What a function is, what it takes and what it returns are asked for one by one, so that the compiler names the part
+//! that is wrong.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::extract::FromDelivery;
 use crate::incoming::Incoming;
-use crate::outcome::{IntoOutcome, Outcome};
+use crate::outcome::{Failure, IntoOutcome, Outcome};
 
 pub(crate) type Boxed =
     Arc<dyn Fn(Arc<Incoming>) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
 
-/// What a worker can run for a message.
+/// A function that a worker can run.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
-    label = "not an `async fn` that takes a message apart",
-    note = "a handler is an `async fn` with up to eight arguments that implement `malote::FromDelivery`: a body that serde can deserialize, `Meta`, `Session`, `State<T>` …",
-    note = "it returns `()`, `malote::Outcome`, or a `Result` of these, and its future is `Send`"
+    label = "not an `async fn` of up to eight arguments",
+    note = "a handler is an `async fn` whose arguments implement `malote::FromDelivery`: a body that serde can deserialize, `Meta`, `Session`, `State<T>` …",
+    note = "it returns `()`, `malote::Outcome`, or a `Result` of these"
 )]
 pub trait Handler<Arguments>: Clone + Send + Sync + 'static {
-    /// Takes the arguments from the message and runs.
-    fn call(self, incoming: Arc<Incoming>) -> impl Future<Output = Outcome> + Send + 'static;
+    /// What it returns at once: a future.
+    type Returned: Future;
+
+    /// Calls it.
+    fn call(&self, arguments: Arguments) -> Self::Returned;
 }
 
-pub(crate) fn boxed<Arguments, H: Handler<Arguments>>(handler: H) -> Boxed {
-    Arc::new(move |incoming| Box::pin(handler.clone().call(incoming)))
+/// The arguments of a handler, all of them.
+pub trait FromDeliveryAll: Sized + Send + 'static {
+    /// Takes them from the message.
+    fn from_delivery_all(
+        incoming: &Arc<Incoming>,
+    ) -> impl Future<Output = Result<Self, Failure>> + Send;
+}
+
+pub(crate) fn boxed<Arguments, H>(handler: H) -> Boxed
+where
+    H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
+    Arguments: FromDeliveryAll,
+{
+    Arc::new(move |incoming| {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let arguments = match Arguments::from_delivery_all(&incoming).await {
+                Ok(arguments) => arguments,
+                Err(failure) => return failure.into(),
+            };
+            let outcome = handler.call(arguments).await.into_outcome();
+            #[cfg(feature = "once")]
+            let outcome = incoming.finish(outcome).await;
+            outcome
+        })
+    })
 }
 
 macro_rules! handlers {
     ($($argument:ident)*) => {
-        impl<F, Returned, Output, $($argument,)*> Handler<($($argument,)*)> for F
+        impl<F, Returned, $($argument,)*> Handler<($($argument,)*)> for F
         where
             F: Fn($($argument),*) -> Returned + Clone + Send + Sync + 'static,
-            Returned: Future<Output = Output> + Send + 'static,
-            Output: IntoOutcome + 'static,
-            $($argument: FromDelivery + 'static,)*
+            Returned: Future,
         {
-            #[allow(non_snake_case, unused_variables)]
-            async fn call(self, incoming: Arc<Incoming>) -> Outcome {
-                $(let $argument = match $argument::from_delivery(&incoming).await {
-                    Ok(argument) => argument,
-                    Err(failure) => return failure.into(),
-                };)*
-                let outcome = self($($argument),*).await.into_outcome();
-                #[cfg(feature = "once")]
-                let outcome = incoming.finish(outcome).await;
-                outcome
+            type Returned = Returned;
+
+            #[allow(non_snake_case)]
+            fn call(&self, ($($argument,)*): ($($argument,)*)) -> Returned {
+                self($($argument),*)
+            }
+        }
+
+        impl<$($argument: FromDelivery + 'static,)*> FromDeliveryAll for ($($argument,)*) {
+            async fn from_delivery_all(_incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+                Ok(($($argument::from_delivery(_incoming).await?,)*))
             }
         }
     };

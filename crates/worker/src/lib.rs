@@ -31,6 +31,7 @@
 #[doc = include_str!("../../../docs/guide/ordering.md")]
 mod ordering {}
 
+mod batch;
 pub mod breaker;
 mod client;
 mod clock;
@@ -48,13 +49,14 @@ pub mod retry;
 pub mod testing;
 pub mod worker;
 
+pub use batch::{Batch, FromBatch, IntoOutcomes, OfMessage, OfWorker, One};
 pub use breaker::Breaker;
 pub use client::{Malote, Sending};
 pub use dispatch::Unknown;
 pub use extract::{
     Attempt, Body, Cancelled, FromDelivery, Meta, Session, SessionState, State, Text,
 };
-pub use handler::Handler;
+pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
     Broker, BrokerError, Capabilities, Capability, Delivery, Doing, Embedded, Held, Native,

@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use malote_connectors::{Broker, Capability};
 use malote_model::QueueName;
+use malote_model::limits::RECEIVE_BATCH_MAX;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::batch::{self, FromBatch, IntoOutcomes};
 use crate::breaker::Breaker;
 use crate::client::{Malote, name};
-use crate::dispatch::{Routes, Unknown};
+use crate::dispatch::{Batching, Route, Routes, Unknown};
 use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
-use crate::handler::{Handler, boxed};
+use crate::handler::{self, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
-use crate::pool::{Counts, Pool, Report, SessionSettings, Settings};
+use crate::outcome::IntoOutcome;
+use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
 use crate::retry::{Backoff, Retry};
 
 /// Handlers at once unless it is said otherwise.
@@ -97,15 +100,55 @@ impl Worker {
 
     /// A handler for every message that has no handler of its own.
     #[must_use]
-    pub fn handle<Arguments, H: Handler<Arguments>>(mut self, handler: H) -> Self {
-        let first = self.routes.any(boxed(handler));
+    pub fn handle<Arguments, H>(self, handler: H) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
+        Arguments: FromDeliveryAll,
+    {
+        self.for_all(Route::One(handler::boxed(handler)))
+    }
+
+    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
+    /// `wait`.
+    #[must_use]
+    pub fn handle_batch<Arguments, H>(self, handler: H, max: usize, wait: Duration) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
+        Arguments: FromBatch,
+    {
+        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
+        self.for_all(Route::Batch(Batching { run, gathers }))
+    }
+
+    fn for_all(mut self, route: Route) -> Self {
+        let first = self.routes.any(route);
         self.check(first, || "a worker has one handler for all: give others a subject".into())
     }
 
     /// A handler for messages of this type: their subject, or the property `type`.
     #[must_use]
-    pub fn on<Arguments, H: Handler<Arguments>>(mut self, kind: &str, handler: H) -> Self {
-        let first = self.routes.on(kind.to_owned(), boxed(handler));
+    pub fn on<Arguments, H>(self, kind: &str, handler: H) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
+        Arguments: FromDeliveryAll,
+    {
+        self.for_type(kind, Route::One(handler::boxed(handler)))
+    }
+
+    /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
+    /// `wait`.
+    #[must_use]
+    pub fn on_batch<Arguments, H>(self, kind: &str, handler: H, max: usize, wait: Duration) -> Self
+    where
+        H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
+        Arguments: FromBatch,
+    {
+        let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
+        self.for_type(kind, Route::Batch(Batching { run, gathers }))
+    }
+
+    fn for_type(mut self, kind: &str, route: Route) -> Self {
+        let first = self.routes.on(kind.to_owned(), route);
         self.check(first, || format!("there are two handlers for `{kind}`"))
     }
 
@@ -249,6 +292,21 @@ impl Worker {
         let queue = self.queue.clone()?;
         if self.routes.is_empty() {
             return Err(Error::Settings(format!("the worker of `{queue}` has no handler")));
+        }
+        for batch in self.routes.batches() {
+            let Gathers { max, wait } = batch.gathers;
+            if !(1..=RECEIVE_BATCH_MAX).contains(&max) {
+                let wrong =
+                    format!("a batch has from 1 to {RECEIVE_BATCH_MAX} messages, not {max}");
+                return Err(Error::Settings(wrong));
+            }
+            if wait > self.settings.lock / 4 {
+                let most = self.settings.lock / 4;
+                let wrong = format!(
+                    "a batch waits for at most a quarter of the lock, {most:?}, not {wait:?}"
+                );
+                return Err(Error::Settings(wrong));
+            }
         }
         self.broker.capabilities().require(&self.needs())?;
         // A queue that is not there, or has no sessions, is found now and not in a log.

@@ -536,6 +536,13 @@ impl Clients {
                 let some = q.msgs.keys().map(|&seq| Seq(seq)).take(1 + rng.below(4) as usize);
                 Ask::CompleteLate { queue, seqs: some.collect() }
             }
+            97..98 if rng.chance(20) => {
+                let (queue, q) = self.existing(rng, state)?;
+                let item =
+                    |(&seq, msg): (&u64, &crate::model::Msg)| (Seq(seq), msg.session.clone());
+                let some = q.msgs.iter().map(item).take(1 + rng.below(4) as usize);
+                Ask::PurgeThese { queue, items: some.collect() }
+            }
             97..98 => self.admin(rng, who, state, now)?,
             98..99 => {
                 let (queue, q) = self.existing(rng, state)?;

@@ -30,6 +30,7 @@ impl Met {
     pub fn refusal(&mut self, refusal: &Refusal) {
         self.count("refused", 1);
         let rare = match refusal {
+            Refusal::Disabled { .. } => "refused, disabled",
             Refusal::DiskFull => "refused, disk full",
             Refusal::LeaseLost { .. } => "refused, lease lost",
             Refusal::QueueExclusive { .. } => "refused, exclusive",
@@ -144,6 +145,7 @@ pub const EXPECTED: &[(&str, u64)] = &[
     ("asked move", 100),
     ("asked pause", 30),
     ("asked purge", 30),
+    ("asked purge these", 20),
     ("asked receive deferred", 70),
     ("asked release session", 20),
     ("asked renew", 200),
@@ -157,9 +159,11 @@ pub const EXPECTED: &[(&str, u64)] = &[
     ("changed", 100),
     ("compactions", 100),
     ("cycles", 10),
+    ("dead letters that keep their age", 3),
     ("dead topics", 500),
     ("delivered beside a noisy tenant", 300),
     ("duplicates", 100),
+    ("ended by a status", 1),
     ("event bound", 200),
     ("event dead, asked", 70),
     ("event dead, cycle", 10),
@@ -187,6 +191,7 @@ pub const EXPECTED: &[(&str, u64)] = &[
     ("event removed, dropped", 90),
     ("event removed, expired", 800),
     ("event removed, overflowed", 100),
+    ("event removed, purged", 9),
     ("event removed, replaced", 60),
     ("event removed, taken", 100),
     ("event removed, unrouted", 100),
@@ -217,6 +222,7 @@ pub const EXPECTED: &[(&str, u64)] = &[
     ("misfits", 700),
     ("passed a noisy tenant", 70),
     ("recycled", 100),
+    ("refused, disabled", 20),
     ("refused, disk full", 40),
     ("refused, exclusive", 10),
     ("refused, internal topic", 100),

@@ -125,6 +125,8 @@ pub struct Dead {
     pub way: Way,
     /// Another routing key from now on.
     pub key: Option<String>,
+    /// What is left of its time where it goes, if that counts from before it died.
+    pub ttl_ms: Option<u64>,
 }
 
 /// Something in somebody's hands.
@@ -216,6 +218,7 @@ pub enum End {
     Completed,
     Taken,
     Cancelled,
+    Purged,
     /// Once too often, and there is no place for dead letters.
     Dropped(Cause),
     Replaced,
@@ -384,6 +387,11 @@ impl Queue {
             loose: false,
             eager,
         }
+    }
+
+    /// Whether anything is given out.
+    pub fn delivers(&self) -> bool {
+        !self.paused && self.spec.status.receives()
     }
 
     pub fn sessioned(&self) -> bool {

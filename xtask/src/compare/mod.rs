@@ -4,6 +4,7 @@
 //! those of two runs do not.
 
 mod artemis;
+mod bullmq;
 mod elasticmq;
 
 use std::io::{BufRead as _, BufReader};
@@ -23,8 +24,11 @@ pub(crate) fn run(system: &str) -> Result<bool> {
     cargo::run(&cargo::RELEASE)?;
     match system {
         "artemis" => artemis::run(),
+        "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
-        unknown => bail!("there is nothing to compare with called `{unknown}`: artemis, elasticmq"),
+        unknown => {
+            bail!("there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq")
+        }
     }
 }
 
@@ -79,20 +83,20 @@ impl Drop for JavaServer {
 
 /// What was measured, as `malote bench … --json` tells it.
 fn bench(args: &[&str]) -> Result<Vec<Value>> {
-    let output = Command::new(binary())
-        .args(["bench"])
-        .args(args)
-        .arg("--json")
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start the benchmark")?;
+    let mut command = Command::new(binary());
+    results(command.args(["bench"]).args(args).arg("--json").stderr(Stdio::inherit()))
+}
+
+/// The rows that a program prints as JSON.
+fn results(command: &mut Command) -> Result<Vec<Value>> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
-        bail!("`malote bench {}` failed: {}", args.join(" "), output.status);
+        bail!("{command:?} failed: {}", output.status);
     }
     let mut told: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
     match told["results"].take() {
         Value::Array(rows) => Ok(rows),
-        _ => bail!("`malote bench {}` measured nothing", args.join(" ")),
+        _ => bail!("{command:?} measured nothing"),
     }
 }
 

@@ -69,7 +69,7 @@ fn python(home: &Path, packages: &[&str], test: &str) -> Result<PathBuf> {
 }
 
 /// The packages that a program's `package.json` names, in a folder of their own.
-fn npm(source: &Path, home: &Path) -> Result<()> {
+pub(crate) fn npm(source: &Path, home: &Path) -> Result<()> {
     std::fs::create_dir_all(home).context("cannot make the folder for its packages")?;
     std::fs::copy(source.join("package.json"), home.join("package.json"))
         .context("cannot copy package.json")?;

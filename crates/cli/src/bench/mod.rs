@@ -10,6 +10,7 @@ mod server;
 mod servicebus;
 mod space;
 mod sqs;
+mod worker;
 
 use clap::Subcommand;
 
@@ -25,6 +26,7 @@ enum Verb {
     Engine(engine::Args),
     Sqs(sqs::Args),
     Servicebus(servicebus::Args),
+    Worker(worker::Args),
     #[command(hide = true)]
     Backlog(backlog::Args),
 }
@@ -35,6 +37,7 @@ impl Bench {
             Verb::Engine(args) => engine::run(args),
             Verb::Sqs(args) => sqs::run(args),
             Verb::Servicebus(args) => servicebus::run(args),
+            Verb::Worker(args) => worker::run(args),
             Verb::Backlog(args) => backlog::run(args),
         }
     }

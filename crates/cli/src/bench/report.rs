@@ -61,6 +61,21 @@ pub(crate) struct Served {
     pub goal: Option<f64>,
 }
 
+/// What a worker did.
+pub(crate) struct Worked {
+    pub what: String,
+    pub messages: u64,
+    pub elapsed: Duration,
+    /// Of the worker's process, with the engine in it if it is embedded.
+    pub worker_cpu: Duration,
+    /// Of the broker's process, if it is another one and known.
+    pub server_cpu: Option<Duration>,
+    /// From sent to begun, where messages come one after the other.
+    pub latency: Option<Latency>,
+    /// Messages a second.
+    pub goal: Option<f64>,
+}
+
 impl Report {
     pub(crate) fn new(dir: &Path) -> Self {
         Self::with_load(dir, "in the same process")
@@ -69,6 +84,11 @@ impl Report {
     /// Of a server and its client.
     pub(crate) fn served(dir: &Path) -> Self {
         Self::with_load(dir, "in a process of its own on the same cores")
+    }
+
+    /// Of a worker.
+    pub(crate) fn worked(dir: &Path) -> Self {
+        Self::with_load(dir, "is the worker; a server is a process of its own on the same cores")
     }
 
     fn with_load(dir: &Path, generator: &str) -> Self {
@@ -155,6 +175,32 @@ impl Report {
         let met = goal.is_none_or(|goal| rate >= goal) && api_p99_ms.is_none_or(|ms| ms <= 50.0);
         let json = json!({ "what": what, "per_s": rate, "p50_ms": p50_ms, "p99_ms": p99_ms, "cpu_us": cpu_us, "api_p99_ms": api_p99_ms });
         self.push(Row { what, figure, beside, goal: goals.join(", "), met, json });
+    }
+
+    /// Processor time is that of worker and broker together.
+    pub(crate) fn push_worked(&mut self, worked: Worked) {
+        let Worked { what, messages, elapsed, worker_cpu, server_cpu, latency, goal } = worked;
+        let rate = messages as f64 / elapsed.as_secs_f64();
+        let each = |cpu: Duration| cpu.as_nanos() as f64 / 1000.0 / messages.max(1) as f64;
+        let (worker_us, server_us) = (each(worker_cpu), server_cpu.map(each));
+        let cpu_us = worker_us + server_us.unwrap_or_default();
+        let quantile = |q| latency.as_ref().map(|latency| latency.micros(q) / 1000.0);
+        let (p50_ms, p99_ms) = (quantile(0.5), quantile(0.99));
+        let figure = match (p50_ms, p99_ms) {
+            (Some(p50), Some(p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
+            _ => format!("{rate:.0}/s"),
+        };
+        let split = server_us.map_or(String::new(), |server| {
+            format!(" (worker {worker_us:.1}, server {server:.1})")
+        });
+        self.push(Row {
+            what: what.clone(),
+            figure,
+            beside: format!("{cpu_us:.1} µs CPU each{split}"),
+            goal: goal.map_or("reported".into(), |goal| format!("≥ {}/s", thousands(goal))),
+            met: goal.is_none_or(|goal| rate >= goal),
+            json: json!({ "what": what, "per_s": rate, "cpu_us": cpu_us, "worker_cpu_us": worker_us, "server_cpu_us": server_us, "p50_ms": p50_ms, "p99_ms": p99_ms }),
+        });
     }
 
     pub(crate) fn backlog(&mut self, sessions: bool, backlog: &Backlog) {

@@ -46,8 +46,10 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 const ACCEPTS_MAX: usize = 256;
 /// Leases of one settle or renew frame.
 const LEASES_MAX: usize = malote_model::limits::SETTLE_BATCH_MAX;
-/// What is there now arrives within this, or counts as not there.
-const NOW: Duration = Duration::from_millis(10);
+/// What is there now arrives within a few times what messages took lately, or counts as not there; within these bounds.
+const NOW_MIN: Duration = Duration::from_millis(10);
+const NOW_MAX: Duration = Duration::from_secs(1);
+const NOW_TIMES: u32 = 4;
 
 /// A Malote server.
 pub struct Native {
@@ -62,9 +64,24 @@ type BoxedFrame = Box<dyn FnOnce(u64) -> Frame + Send>;
 struct Line {
     asks: mpsc::Sender<Ask>,
     next_consumer: Arc<AtomicU64>,
+    /// How long messages that were there took lately from being asked for, in nanoseconds.
+    way_ns: Arc<AtomicU64>,
 }
 
 impl Line {
+    /// How long it takes to know that nothing is there.
+    fn now(&self) -> Duration {
+        let way = Duration::from_nanos(self.way_ns.load(Ordering::Relaxed));
+        (way * NOW_TIMES).clamp(NOW_MIN, NOW_MAX)
+    }
+
+    fn arrived_after(&self, way: Duration) {
+        let known = self.way_ns.load(Ordering::Relaxed);
+        let way = u64::try_from(way.min(NOW_MAX).as_nanos()).unwrap_or(u64::MAX);
+        // Two at the same time may forget one of them: it is an estimate.
+        self.way_ns.store((known * 7 + way) / 8, Ordering::Relaxed);
+    }
+
     async fn call(
         &self,
         about: About,
@@ -121,7 +138,11 @@ impl Native {
             .spawn(move || runtime.block_on(drive(target, wanted, connected)))
             .map_err(start)?;
         let requests_max = outcome.await.unwrap_or(Err(BrokerError::Closed))?;
-        let line = Line { asks, next_consumer: Arc::new(AtomicU64::new(1)) };
+        let line = Line {
+            asks,
+            next_consumer: Arc::new(AtomicU64::new(1)),
+            way_ns: Arc::new(AtomicU64::new(0)),
+        };
         Ok(Self {
             line,
             accepts: Arc::new(Semaphore::new(ACCEPTS_MAX.min(requests_max / 2).max(1))),
@@ -416,11 +437,15 @@ impl Source for PushedSource {
             }
             if pushed.here.is_empty() {
                 self.want(pushed, max).await?;
-                let wait = wait.max(NOW);
-                match tokio::time::timeout(wait, pushed.from_driver.recv()).await {
+                let (asked, now) = (tokio::time::Instant::now(), self.line.now());
+                match tokio::time::timeout(wait.max(now), pushed.from_driver.recv()).await {
                     Err(_) => return Ok(Vec::new()),
                     Ok(None) => return Err(BrokerError::Closed),
                     Ok(Some(said)) => pushed.arrived(said?),
+                }
+                // What is slower was sent meanwhile, or says nothing about the way.
+                if wait.is_zero() || self.held.is_some() {
+                    self.line.arrived_after(asked.elapsed());
                 }
                 while let Ok(said) = pushed.from_driver.try_recv() {
                     pushed.arrived(said?);

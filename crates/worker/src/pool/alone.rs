@@ -76,6 +76,11 @@ impl Pool {
         lost > 0 && lost + 1 == self.settings.retry.lost
     }
 
+    /// Whether a worker that had it vanished.
+    pub(super) fn was_lost(&self, delivery: &Delivery) -> bool {
+        attempts(delivery, self.broker.capabilities().changes).1 > 0
+    }
+
     /// Waits until nothing is in hand and all outcomes are told. None if the worker ends first.
     pub(super) async fn be_alone(&self, turn: &Turn<'_>) -> Option<OwnedRwLockWriteGuard<()>> {
         let room = turn.0.room.clone().write_owned();

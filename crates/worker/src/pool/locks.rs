@@ -91,9 +91,24 @@ impl Locks {
     }
 
     pub(super) fn watch(&self, lease: LeaseToken) -> Watch {
-        let (time, since) = (self.table.lock, Mutex::new(Instant::now()));
+        self.insert(&mut self.table.all.lock(), lease, Instant::now())
+    }
+
+    /// Several that were granted together.
+    pub(super) fn watch_all(&self, leases: impl Iterator<Item = LeaseToken>) -> Vec<Watch> {
+        let (now, mut all) = (Instant::now(), self.table.all.lock());
+        leases.map(|lease| self.insert(&mut all, lease, now)).collect()
+    }
+
+    fn insert(
+        &self,
+        all: &mut HashMap<LeaseToken, Arc<Lock>>,
+        lease: LeaseToken,
+        since: Instant,
+    ) -> Watch {
+        let (time, since) = (self.table.lock, Mutex::new(since));
         let lock = Arc::new(Lock { time, since, lost: CancellationToken::new() });
-        self.table.all.lock().insert(lease, lock.clone());
+        all.insert(lease, lock.clone());
         Watch { table: self.table.clone(), lease, lock }
     }
 }

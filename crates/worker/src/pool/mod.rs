@@ -1,18 +1,22 @@
 //! How a worker runs: slots that fetch, handle and settle.
 //!
-//! `sessions.rs` has the slots of a queue with sessions, `plain.rs` those of one without; both hand each message to
-//! `run.rs`, which runs one handler whatever it does, and its outcome to `settle.rs`. `locks.rs` renews what is in
-//! hand, on a thread of its own. `alone.rs` gives a message that took workers with it the process for itself.
+//! `sessions.rs` has the slots of a queue with sessions, `plain.rs` those of one without, which take from the shelf of
+//! `shelf.rs`; both hand each message to `run.rs`, which runs one handler whatever it does, or several to `batch.rs`,
+//! and outcomes to `settle.rs`. `locks.rs` renews what is in hand, on a thread of its own. `alone.rs` gives a message
+//! that took workers with it the process for itself.
 //!
-//! Bounds: handlers at once (slots), messages in hand (slots, or a prefetch for each session), settlements under way,
-//! handlers that ignore their cancellation (as many as slots, then the worker gives up).
+//! Bounds: handlers at once (slots), messages in hand (a batch and a few more for each slot, or a prefetch for each
+//! session), settlements under way, handlers that ignore their cancellation (as many as slots, then the worker gives
+//! up).
 
 mod alone;
+mod batch;
 mod locks;
 mod plain;
 mod run;
 mod sessions;
 mod settle;
+mod shelf;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,6 +35,7 @@ use alone::Alone;
 pub(crate) use locks::Lock;
 use locks::Locks;
 use settle::Settler;
+pub(crate) use shelf::Gathers;
 
 /// How long to wait before a broker that did not answer is asked again; doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);

@@ -1,99 +1,120 @@
-//! Slots of a queue without sessions: who fetches takes as many messages as slots are free.
+//! A queue without sessions: one task fetches onto the shelf, slots take from it and handle.
 
 use std::sync::Arc;
 
-use malote_connectors::{Delivery, Source};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use malote_connectors::{BrokerError, Delivery, Settle, Source};
+use tokio::time::Instant;
 
 use super::alone::InHand;
-use super::{Counted, PAUSE_FIRST, Pool};
+use super::locks::Watch;
+use super::settle::Decided;
+use super::shelf::{Ahead, Shelf, Unit};
+use super::{Count, PAUSE_FIRST, Pool};
 
-/// Fetches at once: one is under way while another one's messages begin.
-const FETCHERS: usize = 2;
+/// Where messages come from, and the right to take them.
+type Open = (Box<dyn Source>, InHand);
 
 pub(super) fn start(pool: &Arc<Pool>) {
-    let slots = Arc::new(Semaphore::new(pool.settings.slots));
-    for _ in 0..FETCHERS.min(pool.settings.slots) {
-        pool.tasks.spawn(fetch(pool.clone(), slots.clone()));
-    }
+    let ahead = !pool.gate.is_limited();
+    let gathers = pool.routes.batches().map(|batch| batch.gathers).collect();
+    let shelf = Shelf::new(pool.settings.slots, pool.settings.lock, ahead, gathers);
+    pool.tasks.spawn(fetch(pool.clone(), Arc::new(shelf)));
 }
 
-async fn fetch(pool: Arc<Pool>, slots: Arc<Semaphore>) {
-    let share = pool.settings.slots.div_ceil(FETCHERS);
+async fn fetch(pool: Arc<Pool>, shelf: Arc<Shelf>) {
     let mut source: Option<Open> = None;
     let mut pause = PAUSE_FIRST;
-    while !pool.phases.quiet.is_cancelled() {
-        if let Some(wait) = pool.gate.closed_for() {
+    let quiet = &pool.phases.quiet;
+    while !quiet.is_cancelled() {
+        let closed = pool.gate.closed_for();
+        if closed.is_some() || pool.alone.is_wanted() {
             // What was fetched ahead goes back: somebody else may be able to work on it.
+            give_back(&pool, &shelf).await;
             let_go(&mut source).await;
-            let _ = pool.phases.quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
+        }
+        if let Some(wait) = closed {
+            let _ = quiet.run_until_cancelled(tokio::time::sleep(wait)).await;
             continue;
         }
-        if pool.alone.is_wanted() {
-            let_go(&mut source).await;
-        }
-        let admitted = tokio::select! {
-            biased;
-            // What wants to be alone may have the last slot.
-            () = pool.alone.wanted(), if source.is_some() => continue,
-            admitted = admitted(&pool, &slots, share) => admitted,
+        let Some((open, in_hand)) = &source else {
+            let Some(in_hand) = quiet.run_until_cancelled(pool.alone.share()).await else { break };
+            match pool.broker.open(&pool.queue, pool.settings.lock).await {
+                Ok(open) => source = Some((open, in_hand)),
+                Err(error) => pool.wait_after(&error, &mut pause).await,
+            }
+            continue;
         };
-        let Some((mut free, count)) = admitted else { break };
-        if count == 0 {
-            continue; // it closed meanwhile
-        }
-        let fetched = match &source {
-            Some((open, in_hand)) => {
-                let fetch = open.fetch(count, pool.settings.fetch_wait);
-                tokio::select! {
-                    biased;
-                    () = pool.phases.quiet.cancelled() => break,
-                    () = pool.alone.wanted() => {
-                        pool.gate.not_used(count);
-                        continue;
-                    }
-                    fetched = fetch => fetched.map(|deliveries| (deliveries, in_hand.clone())),
-                }
-            }
-            None => {
-                pool.gate.not_used(count);
-                let in_hand = pool.phases.quiet.run_until_cancelled(pool.alone.share()).await;
-                let Some(in_hand) = in_hand else { break };
-                match pool.broker.open(&pool.queue, pool.settings.lock).await {
-                    Ok(open) => source = Some((open, in_hand)),
-                    Err(error) => pool.wait_after(&error, &mut pause).await,
-                }
-                continue;
-            }
+        let fetched = tokio::select! {
+            biased;
+            () = quiet.cancelled() => break,
+            // What wants to be alone may have the last slot.
+            () = pool.alone.wanted() => continue,
+            fetched = more(&pool, &shelf, &**open) => fetched,
         };
         match fetched {
-            Ok((deliveries, in_hand)) => {
+            Ok(Some(deliveries)) => {
                 pause = PAUSE_FIRST;
-                pool.gate.not_used(count.saturating_sub(deliveries.len() as u32));
-                for delivery in deliveries {
-                    if let Some(slot) = free.split(1) {
-                        let slot = (slot, pool.counts.busy());
-                        if pool.is_last_life(&delivery) {
-                            pool.tasks.spawn(alone(pool.clone(), delivery, slot));
-                        } else {
-                            pool.tasks.spawn(one(pool.clone(), delivery, slot, in_hand.clone()));
-                        }
-                    }
-                }
+                put(&pool, &shelf, deliveries, in_hand);
             }
+            Ok(None) => give_back(&pool, &shelf).await,
             Err(error) => {
-                pool.gate.not_used(count);
                 source = None;
                 pool.wait_after(&error, &mut pause).await;
             }
         }
     }
+    give_back(&pool, &shelf).await;
     let_go(&mut source).await;
 }
 
-/// Where messages come from, and the right to take them.
-type Open = (Box<dyn Source>, InHand);
-type Slot = (OwnedSemaphorePermit, Counted);
+/// Messages, as soon as there is room for them. None if what is on the shelf has been there for too long.
+async fn more(
+    pool: &Pool,
+    shelf: &Shelf,
+    source: &dyn Source,
+) -> Result<Option<Vec<Delivery>>, BrokerError> {
+    let Some(wanted) = shelf.wanted().await else { return Ok(None) };
+    let count = pool.gate.admit(wanted as usize).await;
+    if count == 0 {
+        return Ok(Some(Vec::new())); // it closed meanwhile
+    }
+    let mut admitted = Admitted { pool, count };
+    let deliveries = source.fetch(count, pool.settings.fetch_wait).await?;
+    admitted.count -= count.min(deliveries.len() as u32);
+    Ok(Some(deliveries))
+}
+
+/// Those that may begin, and did not if this is dropped.
+struct Admitted<'a> {
+    pool: &'a Pool,
+    count: u32,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.pool.gate.not_used(self.count);
+    }
+}
+
+fn put(pool: &Arc<Pool>, shelf: &Arc<Shelf>, deliveries: Vec<Delivery>, in_hand: &InHand) {
+    if deliveries.iter().any(|delivery| pool.was_lost(delivery)) {
+        shelf.be_careful();
+    }
+    let watches = pool.locks.watch_all(deliveries.iter().map(|delivery| delivery.lease));
+    let mut all = Vec::with_capacity(deliveries.len());
+    for (delivery, watch) in deliveries.into_iter().zip(watches) {
+        if pool.is_last_life(&delivery) {
+            shelf.begun();
+            pool.tasks.spawn(alone(pool.clone(), shelf.clone(), delivery, watch));
+            continue;
+        }
+        let batch = pool.routes.batch_of(&delivery);
+        all.push((batch, Ahead { delivery, watch, in_hand: in_hand.clone() }));
+    }
+    for _ in 0..shelf.put(all) {
+        pool.tasks.spawn(slot(pool.clone(), shelf.clone()));
+    }
+}
 
 async fn let_go(source: &mut Option<Open>) {
     if let Some((open, _in_hand)) = source.take()
@@ -103,45 +124,40 @@ async fn let_go(source: &mut Option<Open>) {
     }
 }
 
-/// Free slots, and how many of them may be used now; zero if the gate closed meanwhile. None once nothing new is to be
-/// taken.
-async fn admitted(
-    pool: &Pool,
-    slots: &Arc<Semaphore>,
-    share: usize,
-) -> Option<(OwnedSemaphorePermit, u32)> {
-    let free = take_slots(pool, slots, share).await?;
-    let admit = pool.gate.admit(free.num_permits());
-    let count = pool.phases.quiet.run_until_cancelled(admit).await?;
-    Some((free, count))
+/// What no slot has begun goes back, uncounted, in order.
+async fn give_back(pool: &Pool, shelf: &Shelf) {
+    for Ahead { delivery, watch, in_hand: _in_hand } in shelf.clear() {
+        pool.gate.not_used(1);
+        let (settle, lost) = (Settle::release(delivery.lease), watch.lost().clone());
+        pool.settler.settle(Decided { settle, count: Count::released, lost, open: None }).await;
+    }
 }
 
-/// At least one free slot, at most a share of all. None once nothing new is to be taken.
-async fn take_slots(
-    pool: &Pool,
-    slots: &Arc<Semaphore>,
-    share: usize,
-) -> Option<OwnedSemaphorePermit> {
-    let first = slots.clone().acquire_owned();
-    let mut free = pool.phases.quiet.run_until_cancelled(first).await?.ok()?;
-    let more = u32::try_from(slots.available_permits().min(share - 1)).unwrap_or(u32::MAX);
-    if let Ok(more) = slots.clone().try_acquire_many_owned(more) {
-        free.merge(more);
+async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
+    while let Some(unit) = shelf.next(&pool.phases.quiet).await {
+        let _busy = pool.counts.busy();
+        let begun = Instant::now();
+        let messages = match unit {
+            Unit::One(Ahead { delivery, watch, in_hand: _in_hand }) => {
+                if let Some(decided) = pool.handle(delivery, None, watch.lock()).await {
+                    pool.settler.settle(decided).await;
+                }
+                1
+            }
+            Unit::Batch(batch, items) => {
+                let messages = items.len();
+                pool.handle_apart(batch, items).await;
+                messages
+            }
+        };
+        shelf.done(messages, begun.elapsed());
     }
-    Some(free)
-}
-
-async fn one(pool: Arc<Pool>, delivery: Delivery, slot: Slot, in_hand: InHand) {
-    let watch = pool.locks.watch(delivery.lease);
-    if let Some(decided) = pool.handle(delivery, None, watch.lock()).await {
-        pool.settler.settle(decided).await;
-    }
-    drop((slot, in_hand));
 }
 
 /// A message that one more loss would kill.
-async fn alone(pool: Arc<Pool>, delivery: Delivery, slot: Slot) {
-    let watch = pool.locks.watch(delivery.lease);
+async fn alone(pool: Arc<Pool>, shelf: Arc<Shelf>, delivery: Delivery, watch: Watch) {
+    let _busy = pool.counts.busy();
+    let begun = Instant::now();
     let turn = pool.alone.ask();
     let room = match &turn {
         Some(turn) => pool.be_alone(turn).await,
@@ -157,5 +173,5 @@ async fn alone(pool: Arc<Pool>, delivery: Delivery, slot: Slot) {
     if room.is_some() {
         pool.flushed().await; // it must be out of hand before others are in
     }
-    drop(slot);
+    shelf.done(1, begun.elapsed());
 }

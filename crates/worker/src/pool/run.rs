@@ -22,11 +22,15 @@ const ERROR_BYTES_MAX: usize = 1024;
 /// A word for programs.
 const REASON_BYTES_MAX: usize = 256;
 
-/// How a run ended.
-enum Ended {
-    With(Outcome),
+/// How the task of a handler ended.
+pub(super) enum Task<T> {
+    /// By itself, or it panicked.
+    Ended(Result<T, JoinError>),
     /// Its lock was lost: there is nothing to tell the broker.
     Lost,
+    /// The worker must end.
+    Stopped,
+    TooLong,
 }
 
 impl Pool {
@@ -38,32 +42,46 @@ impl Pool {
         lock: &Arc<Lock>,
     ) -> Option<Decided> {
         let lost = lock.lost();
-        let incoming = Arc::new(Incoming {
+        let incoming = self.incoming(delivery, held, lock, lost.child_token());
+        let begun = Instant::now();
+        let outcome = match self.refused(&incoming) {
+            Some(outcome) => outcome,
+            None => self.run(&incoming, lost).await?,
+        };
+        Some(self.decided(&incoming, outcome, held, begun.elapsed(), lost))
+    }
+
+    pub(super) fn incoming(
+        &self,
+        delivery: Delivery,
+        held: Option<&Held>,
+        lock: &Arc<Lock>,
+        cancelled: CancellationToken,
+    ) -> Arc<Incoming> {
+        Arc::new(Incoming {
             queue: self.queue.clone(),
             held: held.cloned(),
             broker: self.broker.clone(),
             shared: self.shared.clone(),
-            cancelled: lost.child_token(),
+            cancelled,
             lock: lock.clone(),
             #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
             delivery,
-        });
-        let begun = Instant::now();
-        let outcome = match self.refused(&incoming) {
-            Some(outcome) => outcome,
-            None => match self.run(&incoming, lost).await {
-                Ended::With(outcome) => outcome,
-                Ended::Lost => {
-                    self.counts.add(Count::lost);
-                    self.log(&incoming, "the lock was lost: somebody else may have the message");
-                    return None;
-                }
-            },
-        };
+        })
+    }
+
+    pub(super) fn decided(
+        &self,
+        incoming: &Incoming,
+        outcome: Outcome,
+        held: Option<&Held>,
+        took: Duration,
+        lost: &CancellationToken,
+    ) -> Decided {
         self.gate.ended(&outcome);
-        let (settlement, count) = self.settlement(&incoming, outcome, begun.elapsed());
+        let (settlement, count) = self.settlement(incoming, outcome, took);
         let state = match (&settlement, held, incoming.new_state.lock().take()) {
             (Settlement::Complete, Some(held), Some(state)) => {
                 Some(NewState { hold: held.hold, state })
@@ -71,10 +89,10 @@ impl Pool {
             _ => None,
         };
         let settle = Settle { lease: incoming.delivery.lease, settlement, state };
-        Some(Decided { settle, count, lost: lost.clone(), open: None })
+        Decided { settle, count, lost: lost.clone(), open: None }
     }
 
-    fn log(&self, incoming: &Incoming, what: &str) {
+    pub(super) fn log(&self, incoming: &Incoming, what: &str) {
         let (queue, message) = (&self.queue, incoming.message());
         let session = message.session.as_ref().map(tracing::field::display);
         let (message_id, attempt) = (message.message_id.as_deref(), incoming.attempt());
@@ -83,43 +101,73 @@ impl Pool {
 
     /// What is not run at all: a message that takes workers with it must not take another, and one that was on its way
     /// when a breaker opened goes back.
-    fn refused(&self, incoming: &Incoming) -> Option<Outcome> {
+    pub(super) fn refused(&self, incoming: &Incoming) -> Option<Outcome> {
         let lost = incoming.lost();
         if lost < self.settings.retry.lost {
-            return self.gate.closed_for().map(|_| Outcome::Release);
+            let closed = self.gate.is_limited() && self.gate.closed_for().is_some();
+            return closed.then_some(Outcome::Release);
         }
         let text = format!("{lost} workers vanished while they had it");
         Some(Outcome::Dead { reason: "WorkerLost".into(), text })
     }
 
-    async fn run(&self, incoming: &Arc<Incoming>, lost: &CancellationToken) -> Ended {
+    /// None if the lock was lost.
+    async fn run(&self, incoming: &Arc<Incoming>, lost: &CancellationToken) -> Option<Outcome> {
+        if let Some(batching) = self.routes.batching_of(&incoming.delivery) {
+            // It is to be alone.
+            return self.run_all(batching, vec![incoming.clone()], lost).await?.pop();
+        }
         let handler = match self.routes.of(&incoming.delivery) {
             Ok(handler) => handler,
-            Err(outcome) => return Ended::With(outcome),
+            Err(outcome) => return Some(outcome),
         };
         // It may have waited for longer than its lock, or the process was frozen.
         if !incoming.lock.holds() {
-            return Ended::Lost;
+            self.lost(incoming);
+            return None;
         }
         self.counts.add(Count::started);
-        // A task of its own: its panic is its own, and whoever blocks in it does not block this slot for ever.
-        let mut task = tokio::spawn(handler(incoming.clone()));
-        let timeout = self.settings.timeout;
-        let too_late = tokio::time::sleep(timeout);
+        let task = tokio::spawn(handler(incoming.clone()));
+        Some(match self.watched(task, incoming, lost).await {
+            Task::Ended(Ok(outcome)) => outcome,
+            Task::Ended(Err(error)) => self.panicked(incoming, error),
+            Task::TooLong => self.too_long(),
+            Task::Stopped => Outcome::Release,
+            Task::Lost => {
+                self.lost(incoming);
+                return None;
+            }
+        })
+    }
+
+    pub(super) fn lost(&self, incoming: &Incoming) {
+        self.counts.add(Count::lost);
+        self.log(incoming, "the lock was lost: somebody else may have the message");
+    }
+
+    /// Waits for a handler. It has a task of its own: its panic is its own, and whoever blocks in it does not block
+    /// this slot for ever.
+    pub(super) async fn watched<T>(
+        &self,
+        mut task: JoinHandle<T>,
+        incoming: &Incoming,
+        lost: &CancellationToken,
+    ) -> Task<T> {
+        let too_late = tokio::time::sleep(self.settings.timeout);
         tokio::pin!(too_late);
         let mut told = false;
         loop {
             tokio::select! {
                 biased;
-                ended = &mut task => return Ended::With(self.ended(incoming, ended)),
+                ended = &mut task => return Task::Ended(ended),
                 () = lost.cancelled() => {
                     self.drop_task(task, incoming).await;
-                    return Ended::Lost;
+                    return Task::Lost;
                 }
                 () = self.phases.stop.cancelled() => {
                     incoming.cancelled.cancel();
                     task.abort();
-                    return Ended::With(Outcome::Release);
+                    return Task::Stopped;
                 }
                 () = self.phases.cancel.cancelled(), if !told => {
                     incoming.cancelled.cancel();
@@ -128,18 +176,18 @@ impl Pool {
                 () = &mut too_late => {
                     self.counts.add(Count::timed_out);
                     self.drop_task(task, incoming).await;
-                    let error = format!("it took longer than {timeout:?}");
-                    return Ended::With(Outcome::Retry(Failed { error, ..Failed::default() }));
+                    return Task::TooLong;
                 }
             }
         }
     }
 
-    fn ended(&self, incoming: &Incoming, ended: Result<Outcome, JoinError>) -> Outcome {
-        let error = match ended {
-            Ok(outcome) => return outcome,
-            Err(error) => error,
-        };
+    pub(super) fn too_long(&self) -> Outcome {
+        let error = format!("it took longer than {:?}", self.settings.timeout);
+        Outcome::Retry(Failed { error, ..Failed::default() })
+    }
+
+    pub(super) fn panicked(&self, incoming: &Incoming, error: JoinError) -> Outcome {
         self.counts.add(Count::panicked);
         self.log(incoming, "the handler panicked");
         let said = error.try_into_panic().ok().and_then(|panic| {
@@ -151,7 +199,7 @@ impl Pool {
     }
 
     /// Drops a handler at its next `.await`. One that has none is left behind, and counted.
-    async fn drop_task(&self, task: JoinHandle<Outcome>, incoming: &Incoming) {
+    async fn drop_task<T>(&self, task: JoinHandle<T>, incoming: &Incoming) {
         incoming.cancelled.cancel();
         task.abort();
         let gone = tokio::time::timeout(self.settings.stuck_after, task);

@@ -10,12 +10,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use malote_connectors::{BrokerError, Delivery, Source};
-use malote_model::{SessionId, Settlement};
+use malote_model::SessionId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Counted, Pool, SessionSettings};
+use super::batch::goes_back;
+use super::{Counted, Gathers, Pool, SessionSettings};
+
+/// How long the first message of a session in hand is waited for before another session may be taken instead.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Handlers that take longer get one message at a time.
 const SLOW: Duration = Duration::from_millis(50);
@@ -82,30 +86,52 @@ async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>)
     let mut here = VecDeque::new();
     let mut busy = pool.counts.busy();
     let mut quantum = Quantum::new(settings);
+    // It was given because it has something: that may still be on its way, however far the broker is.
+    let mut first_wait = settings.receive_wait.min(FIRST_WAIT_MAX);
     let drained = loop {
-        match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy).await {
+        let handled;
+        let wait = std::mem::take(&mut first_wait);
+        match step(pool, settings, &*source, watch.lost(), &mut here, &mut busy, wait).await {
             Step::Handle => {
-                let Some(delivery) = here.pop_front() else { continue };
-                if pool.is_last_life(&delivery) {
+                let Some(first) = here.front() else { continue };
+                if pool.is_last_life(first) {
                     // With all that was fetched behind it, which must not be in hand.
                     pool.gate.not_used(1);
                     break Drained::LastLife(held.session);
                 }
+                let batch = pool.routes.batch_of(first);
                 let begun = Instant::now();
-                let Some(mut decided) = pool.handle(delivery, Some(&held), watch.lock()).await
-                else {
-                    break Drained::Next(None);
+                let (all, back) = match batch {
+                    Some(batch) => {
+                        let some = gather(pool, &*source, watch.lost(), &mut here, batch).await;
+                        handled = some.len();
+                        if some.is_empty() {
+                            break Drained::Next(None);
+                        }
+                        match pool.handle_in_order(batch, some, &held, watch.lock()).await {
+                            Some(decided) => decided,
+                            None => break Drained::Next(None),
+                        }
+                    }
+                    None => {
+                        let Some(first) = here.pop_front() else { continue };
+                        handled = 1;
+                        match pool.handle(first, Some(&held), watch.lock()).await {
+                            Some(decided) => {
+                                let back = goes_back(&decided.settle.settlement);
+                                (vec![decided], back)
+                            }
+                            None => break Drained::Next(None),
+                        }
+                    }
                 };
-                pool.note_handling(begun.elapsed());
+                let each = u32::try_from(handled).unwrap_or(u32::MAX).max(1);
+                pool.note_handling(begun.elapsed() / each);
+                for mut decided in all {
+                    decided.open = Some(settled.token());
+                    pool.settler.settle(decided).await;
+                }
                 // What goes back to its place must be the next to be delivered: what was fetched behind it goes, too.
-                let back = matches!(
-                    decided.settle.settlement,
-                    Settlement::Abandon { .. }
-                        | Settlement::Release { .. }
-                        | Settlement::Defer { .. }
-                );
-                decided.open = Some(settled.token());
-                pool.settler.settle(decided).await;
                 if back {
                     break Drained::Next(None);
                 }
@@ -113,7 +139,7 @@ async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>)
             Step::Switch(other) => break Drained::Next(Some(other)),
             Step::LetGo => break Drained::Next(None),
         }
-        if quantum.is_over() {
+        if quantum.is_over_after(handled) {
             if let Some(other) = pool.accept(Duration::ZERO).await {
                 break Drained::Next(Some(other));
             }
@@ -150,6 +176,49 @@ async fn alone(pool: &Pool, settings: &SessionSettings, session: SessionId) {
     pool.flushed().await; // it must be out of hand before others are in
 }
 
+/// The first of those that are here and others behind it for the same batch handler, as many as it takes; waits for
+/// more of them, but not for long. The first has been admitted.
+async fn gather(
+    pool: &Pool,
+    source: &dyn Source,
+    lost: &CancellationToken,
+    here: &mut VecDeque<Delivery>,
+    batch: usize,
+) -> Vec<Delivery> {
+    let Some(Gathers { max, wait }) = pool.routes.batching(batch).map(|batch| batch.gathers) else {
+        return Vec::new();
+    };
+    let until = Instant::now() + wait;
+    loop {
+        // One that must be alone is the next one's first.
+        let fits =
+            |one: &&Delivery| pool.routes.batch_of(one) == Some(batch) && !pool.is_last_life(one);
+        let same = here.iter().take_while(fits).count();
+        let left = until.saturating_duration_since(Instant::now());
+        if same >= max || same < here.len() || left.is_zero() {
+            let mut count = same.min(max);
+            if count > 1 && pool.gate.is_limited() {
+                count = 1 + pool.gate.admit_now(count - 1) as usize;
+            }
+            return here.drain(..count).collect();
+        }
+        let missing = u32::try_from(max - same).unwrap_or(u32::MAX);
+        tokio::select! {
+            biased;
+            // They go back with the session.
+            () = pool.phases.quiet.cancelled() => return Vec::new(),
+            () = lost.cancelled() => return Vec::new(),
+            () = pool.alone.wanted() => return Vec::new(),
+            // Its own clock: the broker's may be another.
+            more = tokio::time::timeout(left, source.fetch(missing, left)) => match more {
+                Ok(Ok(some)) => here.extend(some),
+                Err(_) => {}
+                Ok(Err(_)) => return here.drain(..same).collect(), // it is told when there is nothing left to do
+            },
+        }
+    }
+}
+
 async fn step(
     pool: &Pool,
     settings: &SessionSettings,
@@ -157,6 +226,7 @@ async fn step(
     lost: &CancellationToken,
     here: &mut VecDeque<Delivery>,
     busy: &mut Counted,
+    mut wait: Duration,
 ) -> Step {
     let idle_since = Instant::now();
     let mut empty = 0;
@@ -176,7 +246,7 @@ async fn step(
             return Step::Handle;
         }
         let prefetch = pool.prefetch(settings);
-        match source.fetch(prefetch, Duration::ZERO).await {
+        match fetch(pool, source, prefetch, std::mem::take(&mut wait)).await {
             Ok(some) if !some.is_empty() => {
                 here.extend(some);
                 continue;
@@ -204,6 +274,26 @@ async fn step(
             Some(other) = pool.accept(settings.receive_wait) => return Step::Switch(other),
         }
         *busy = pool.counts.busy();
+    }
+}
+
+/// What is there now or, if it is to wait, within so long: by the worker's own clock, the broker's may be another.
+async fn fetch(
+    pool: &Pool,
+    source: &dyn Source,
+    max: u32,
+    wait: Duration,
+) -> Result<Vec<Delivery>, BrokerError> {
+    let fetched = source.fetch(max, wait);
+    if wait.is_zero() {
+        return fetched.await;
+    }
+    let fetched = tokio::time::timeout(wait, fetched);
+    tokio::select! {
+        biased;
+        () = pool.phases.quiet.cancelled() => Ok(Vec::new()),
+        () = pool.alone.wanted() => Ok(Vec::new()),
+        fetched = fetched => fetched.unwrap_or_else(|_| Ok(Vec::new())),
     }
 }
 
@@ -243,9 +333,9 @@ impl Quantum {
         Self { left: settings.quantum, until: Instant::now() + settings.quantum_time }
     }
 
-    /// One more was handled.
-    fn is_over(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
+    /// So many more were handled.
+    fn is_over_after(&mut self, handled: usize) -> bool {
+        self.left = self.left.saturating_sub(u32::try_from(handled).unwrap_or(u32::MAX));
         self.left == 0 || Instant::now() >= self.until
     }
 }

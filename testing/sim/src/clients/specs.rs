@@ -2,6 +2,7 @@
 
 use malote_model::{
     DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder, Sessions,
+    Status,
 };
 
 use super::{name, topics};
@@ -55,8 +56,11 @@ fn bounded(rng: &mut Rng, spec: QueueSpec) -> QueueSpec {
         1 => Overflow::DropOldest,
         _ => Overflow::DeadLetterOldest,
     };
+    let ttl_ms = rng.chance(30).then(|| 1 + lifetime(rng));
     QueueSpec {
-        ttl_ms: rng.chance(30).then(|| 1 + lifetime(rng)),
+        ttl_ms,
+        // Without a time to live, when a message came is known only roughly.
+        dead_letters_keep_age: ttl_ms.is_some() && rng.chance(50),
         on_expiry,
         dedup: rng.chance(30).then_some(dedup),
         length_max: rng.chance(20).then(|| 1 + rng.below(8)),
@@ -102,6 +106,12 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     let forwards = if old.forward_to.is_some() { 70 } else { 10 };
     let forward_to = rng.chance(forwards).then(|| topics::forward(rng));
     spec.forward_to = forward_to.filter(|_| !spec.sessions.required());
+    spec.status = match rng.below(12) {
+        0 => Status::SendDisabled,
+        1 => Status::ReceiveDisabled,
+        2 => Status::Disabled,
+        _ => Status::Active,
+    };
     if rng.chance(3) {
         spec.priority_max ^= 1;
     }
@@ -110,6 +120,7 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     if let (Some(ttl_ms), Some(oldest)) = (&mut spec.ttl_ms, oldest) {
         *ttl_ms += now.saturating_sub(oldest);
     }
+    spec.dead_letters_keep_age &= oldest.is_none();
     // Where messages are refused, what was forgotten must be known exactly.
     if q.seen.values().any(|known| known.perhaps) {
         spec.overflow = Overflow::DropOldest;

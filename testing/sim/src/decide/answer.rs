@@ -84,6 +84,13 @@ impl Model {
                 Need { durable: self.end, ..Need::default() }
             }
             (Ask::Update { name, spec }, Reply::Done) => {
+                if self.state.queue(name).spec.status.receives() && !spec.status.receives() {
+                    let of = |c: &Consumer| c.queue == *name;
+                    let ended = self.consumers.iter().filter(|(_, c)| of(c)).map(|(&id, _)| id);
+                    let ended: Vec<_> = ended.collect();
+                    self.met.count("ended by a status", ended.len() as u64);
+                    self.ended.extend(ended);
+                }
                 self.note(Ev::Update { name: name.clone(), spec: spec.clone(), at: now });
                 Need { durable: self.end, ..Need::default() }
             }
@@ -96,6 +103,20 @@ impl Model {
                 let gone = self.state.queue(queue).msgs.values().filter(goes).count() as u64;
                 assert_eq!(*count, gone, "purged");
                 self.note(Ev::Purge { queue: queue.clone(), leased: *leased });
+                self.done(queue)
+            }
+            (Ask::PurgeThese { queue, items }, Reply::Count(count)) => {
+                let q = self.state.queue(queue);
+                let seqs: BTreeSet<u64> = items.iter().map(|(seq, _)| seq.0).collect();
+                let ready = |seq: &u64| q.msgs.get(seq).is_some_and(|msg| msg.ready(now));
+                let gone: Vec<u64> = seqs.into_iter().filter(ready).collect();
+                assert_eq!(*count, gone.len() as u64, "purged one by one");
+                if gone.is_empty() {
+                    return self.eager(queue);
+                }
+                for seq in gone {
+                    self.note(Ev::Gone { queue: queue.clone(), seq, end: End::Purged });
+                }
                 self.done(queue)
             }
             (Ask::CompleteLate { queue, seqs }, Reply::Count(count)) => {

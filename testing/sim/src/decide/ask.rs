@@ -29,6 +29,10 @@ pub enum Ask {
         queue: QueueName,
         leased: bool,
     },
+    PurgeThese {
+        queue: QueueName,
+        items: Vec<(Seq, Option<SessionId>)>,
+    },
     CompleteLate {
         queue: QueueName,
         seqs: Vec<Seq>,
@@ -120,6 +124,7 @@ impl Ask {
             Ask::Update { .. } => "asked update",
             Ask::Delete { .. } => "asked delete",
             Ask::Purge { .. } => "asked purge",
+            Ask::PurgeThese { .. } => "asked purge these",
             Ask::CompleteLate { .. } => "asked complete late",
             Ask::Pause { .. } => "asked pause",
             Ask::Send { .. } => "asked send",

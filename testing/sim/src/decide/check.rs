@@ -54,9 +54,9 @@ impl Model {
                     None => Ok(()),
                 }
             }
-            Ask::Purge { queue: name, .. } | Ask::Pause { queue: name, .. } => {
-                queue(name).map(drop)
-            }
+            Ask::Purge { queue: name, .. }
+            | Ask::PurgeThese { queue: name, .. }
+            | Ask::Pause { queue: name, .. } => queue(name).map(drop),
             Ask::CompleteLate { queue: name, .. } => match queue(name)?.sessioned() {
                 true => Err(Refusal::HasSessions { queue: name.clone(), why: "" }),
                 false => Ok(()),
@@ -82,6 +82,7 @@ impl Model {
                 if self.is_anothers(&attach.queue, attach.connection.map(|c| c.0)) {
                     return Err(Refusal::QueueExclusive { queue: attach.queue.clone() });
                 }
+                check_receives(q)?;
                 match &attach.wants {
                     Wants::Any { .. } if q.sessioned() && attach.take => {
                         Err(Refusal::HoldRequired { queue: attach.queue.clone() })
@@ -99,6 +100,7 @@ impl Model {
             | Ask::Renew { .. } => Ok(()),
             Ask::ReceiveDeferred { queue: name, seqs, hold, .. } => {
                 let q = queue(name)?;
+                check_receives(q)?;
                 let session = match (q.sessioned(), hold) {
                     (true, None) => return Err(Refusal::HoldRequired { queue: name.clone() }),
                     (true, Some(token)) => Some(self.held(*token, name)?),
@@ -133,6 +135,7 @@ impl Model {
                 if !q.sessioned() {
                     return Err(Refusal::NoSessions { queue: accept.queue.clone() });
                 }
+                check_receives(q)?;
                 let Some(session) = &accept.session else { return Ok(()) };
                 check_session(&accept.queue, &q.spec.sessions, Some(session))?;
                 if q.hold(session).is_some() || !q.out(session).is_empty() {
@@ -236,6 +239,9 @@ impl Model {
         if q.owner.is_some() {
             return Err(Refusal::DeadLetterSet { queue: name.clone(), why: "" });
         }
+        if !q.spec.status.sends() {
+            return Err(disabled());
+        }
         check_session(name, &q.spec.sessions, letter.message.session.as_ref())
     }
 
@@ -264,6 +270,14 @@ impl Model {
             _ => Err(Refusal::LeaseLost { lease: token }),
         }
     }
+}
+
+fn check_receives(q: &crate::model::Queue) -> Result<(), Refusal> {
+    if q.spec.status.receives() { Ok(()) } else { Err(disabled()) }
+}
+
+fn disabled() -> Refusal {
+    Refusal::Disabled { what: "", name: String::new(), status: "", why: "" }
 }
 
 pub(super) fn check_session(

@@ -201,6 +201,9 @@ impl Model {
         let from = q.owner.clone().unwrap_or(queue.clone());
         // The delivery that was once too often counts.
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
+        let ttl_ms = self.state.queue(&to).spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
+        let ttl_ms = ttl_ms.map(|ttl_ms| (msg.at + ttl_ms).saturating_sub(self.now).max(1));
+        self.met.count("dead letters that keep their age", u64::from(ttl_ms.is_some()));
         let dead = Dead {
             reason,
             from,
@@ -210,6 +213,7 @@ impl Model {
             cause,
             way,
             key,
+            ttl_ms,
         };
         let to_seq = self.state.queue(&to).next_seq;
         let (at, why) = (self.now, Why::Dead(dead));
@@ -267,7 +271,11 @@ impl Model {
             let Some(q) = self.state.queues.get(&c.queue) else { continue };
             // What is over and still there goes in the next moment; until then a session may seem to wait for it.
             let goes_on = q.spec.forward_to.is_some();
-            if q.paused || goes_on || q.overdue(self.now) || (c.wants.is_some() && c.credit == 0) {
+            if !q.delivers()
+                || goes_on
+                || q.overdue(self.now)
+                || (c.wants.is_some() && c.credit == 0)
+            {
                 continue;
             }
             let could = match &c.wants {

@@ -81,7 +81,7 @@ impl Model {
         let c = self.consumers.get(&id).expect("whoever waits is known").clone();
         assert!(c.wants.is_none(), "a session for whom messages were wanted");
         let q = self.state.queue(&c.queue);
-        assert!(!q.paused, "a session of a paused queue was given");
+        assert!(q.delivers(), "a session of a queue that delivers nothing was given");
         assert!(q.free(&held.session, self.now), "session {} is not free", held.session);
         self.forget(id);
         self.hold(&c.queue, c.connection, c.lock_ms, held)
@@ -132,7 +132,7 @@ impl Model {
             grants.len(),
             c.credit
         );
-        assert!(!self.state.queue(&c.queue).paused, "a paused queue delivered");
+        assert!(self.state.queue(&c.queue).delivers(), "a queue delivered that should not");
         let (hold, per_session) = match c.wants {
             Some(Wants::Held(token)) => (Some(token), u32::MAX),
             Some(Wants::Any { per_session }) => (None, per_session.max(1)),

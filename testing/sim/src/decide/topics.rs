@@ -171,6 +171,7 @@ impl Model {
             cause: Cause::Released,
             way: self.home(queue),
             key: None,
+            ttl_ms: None,
         });
         let (to_seq, at) = (self.state.queue(&dead).next_seq, self.now);
         let (from, to, changes) = (dead.clone(), dead, Changes::default());
@@ -235,6 +236,7 @@ impl Model {
                 cause: Cause::Released,
                 way,
                 key: None,
+                ttl_ms: None,
             });
             let changes = Changes::default();
             return self.note(Ev::Move { from: inbox, seq, to, to_seq, at, why, changes });

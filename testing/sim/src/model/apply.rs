@@ -152,8 +152,12 @@ impl State {
                     Why::Forwarded(way) => msg.way = way.clone(),
                     Why::Due => {}
                 }
-                // A scheduled message lives from when it is due; a dead letter has no end any more.
-                msg.ttl_ms = msg.ttl_ms.filter(|_| matches!(why, Why::Due | Why::Forwarded(_)));
+                // A scheduled message lives from when it is due; a dead letter's own time is over.
+                msg.ttl_ms = match why {
+                    Why::Due | Why::Forwarded(_) => msg.ttl_ms,
+                    Why::Dead(dead) => dead.ttl_ms,
+                    Why::Redriven => None,
+                };
                 msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
                 msg.tenant = msg.session.clone();
                 let q = self.queue_mut(to);

@@ -30,6 +30,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Update { name, spec } => Command::Update { name, spec: Box::new(spec) },
         Ask::Delete { name } => Command::Delete { name },
         Ask::Purge { queue, leased } => Command::Purge { queue, leased },
+        Ask::PurgeThese { queue, items } => Command::PurgeThese { queue, items },
         Ask::CompleteLate { queue, seqs } => {
             // Later than any queue was made.
             let items = seqs.into_iter().map(|seq| (seq, Timestamp(u64::MAX))).collect();

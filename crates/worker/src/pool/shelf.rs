@@ -1,0 +1,330 @@
+//! Messages in hand that no slot has begun: fetched ahead, so that slots need not wait for the broker.
+//!
+//! How many there may be follows from how long handlers take: a handler of a few milliseconds is done with dozens
+//! while a fetch is under way, of one that takes seconds nobody should hold a message back from another worker. What
+//! is here is leased, and renewed as everything in hand.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use malote_connectors::Delivery;
+use malote_model::limits::RECEIVE_BATCH_MAX;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::alone::InHand;
+use super::locks::Watch;
+
+/// Messages ahead for each slot, at most.
+const AHEAD_MAX: u32 = 32;
+/// Nothing is fetched ahead of handlers that take longer.
+const SLOW: Duration = Duration::from_millis(50);
+/// What handlers are taken for where workers vanish: after two dozen quick ones they are known to be quick.
+const CAREFUL: Duration = Duration::from_secs(1);
+/// What a handler took counts for one part in so many of what it is known to take.
+const WEIGHT: u32 = 8;
+
+/// Messages that slots may have, however many of them a batch takes.
+const IN_HAND_MAX: usize = 100_000;
+
+/// A message in hand.
+pub(super) struct Ahead {
+    pub delivery: Delivery,
+    pub watch: Watch,
+    pub in_hand: InHand,
+}
+
+/// What a slot takes at once.
+pub(super) enum Unit {
+    One(Ahead),
+    /// For the batch handler of this number.
+    Batch(usize, Vec<Ahead>),
+}
+
+/// What gathers before it is handled together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gathers {
+    /// At most so many,
+    pub max: usize,
+    /// and not for longer than this once one is there.
+    pub wait: Duration,
+}
+
+pub(super) struct Shelf {
+    slots: usize,
+    /// What is on the shelf for longer goes back: somebody else may have time for it.
+    stale: Duration,
+    /// Whether anything may be fetched ahead of free slots.
+    ahead: bool,
+    gathers: Vec<Gathers>,
+    here: Mutex<Here>,
+    /// There is something for a slot.
+    arrived: Notify,
+    /// There may be room.
+    room: Notify,
+    /// More for the slot that gathers, by lane.
+    grown: Vec<Notify>,
+}
+
+#[derive(Default)]
+struct Here {
+    /// Those that are handled one by one, then one lane for each batch handler.
+    lanes: Vec<Lane>,
+    count: usize,
+    next: u64,
+    /// Messages that slots have.
+    running: usize,
+    /// Slots that wait for something to do, and slots that there are.
+    waiting: usize,
+    slots: usize,
+    /// How long a handler takes for a message.
+    took: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Lane {
+    items: VecDeque<(u64, Instant, Ahead)>,
+    /// A slot waits for more of these.
+    gathering: bool,
+}
+
+enum Taken {
+    Unit(Unit),
+    /// Not enough yet: wait for more until then.
+    Gather(usize, Instant),
+    Nothing,
+}
+
+impl Shelf {
+    pub(super) fn new(slots: usize, lock: Duration, ahead: bool, gathers: Vec<Gathers>) -> Self {
+        let lanes = (0..=gathers.len()).map(|_| Lane::default()).collect();
+        let grown = gathers.iter().map(|_| Notify::new()).collect();
+        Self {
+            slots,
+            stale: lock / 2,
+            ahead,
+            gathers,
+            here: Mutex::new(Here { lanes, ..Here::default() }),
+            arrived: Notify::new(),
+            room: Notify::new(),
+            grown,
+        }
+    }
+
+    /// Puts messages there, in order, each with the batch handler that it is for. How many slots are to be begun.
+    pub(super) fn put(&self, items: Vec<(Option<usize>, Ahead)>) -> usize {
+        let now = Instant::now();
+        let mut here = self.here.lock();
+        let mut batches = Vec::new();
+        let mut added = 0;
+        for (batch, item) in items {
+            let lane = batch.map_or(0, |batch| batch + 1);
+            let nth = here.next;
+            here.next += 1;
+            here.lanes[lane].items.push_back((nth, now, item));
+            added += 1;
+            batches.extend(batch.filter(|batch| batches.last() != Some(batch)));
+        }
+        here.count += added;
+        let wake = added.min(here.waiting);
+        let more = here.count.saturating_sub(here.waiting).min(self.slots - here.slots);
+        here.slots += more;
+        drop(here);
+        batches.into_iter().for_each(|batch| self.grown[batch].notify_one());
+        (0..wake).for_each(|_| self.arrived.notify_one());
+        more
+    }
+
+    /// The next to handle, oldest first. None once nothing new is to be begun.
+    pub(super) async fn next(&self, quiet: &CancellationToken) -> Option<Unit> {
+        loop {
+            if quiet.is_cancelled() {
+                return None;
+            }
+            let taken = match self.take() {
+                Taken::Nothing => self.wait(quiet).await?,
+                taken => taken,
+            };
+            match taken {
+                Taken::Unit(unit) => return Some(unit),
+                Taken::Gather(batch, until) => {
+                    if let Some(unit) = self.gather(batch, until, quiet).await {
+                        return Some(unit);
+                    }
+                }
+                Taken::Nothing => {}
+            }
+        }
+    }
+
+    /// Waits for something to take. Whoever comes between looking and waiting is seen.
+    async fn wait(&self, quiet: &CancellationToken) -> Option<Taken> {
+        let arrived = self.arrived.notified();
+        tokio::pin!(arrived);
+        arrived.as_mut().enable();
+        let _waiting = Waiting::new(&self.here);
+        match self.take() {
+            Taken::Nothing => quiet.run_until_cancelled(arrived).await.map(|()| Taken::Nothing),
+            taken => Some(taken),
+        }
+    }
+
+    fn take(&self) -> Taken {
+        let mut here = self.here.lock();
+        let ready = |(nth, lane): &(usize, &Lane)| match *nth {
+            0 => !lane.items.is_empty(),
+            nth => {
+                let full = lane.items.len() >= self.gathers[nth - 1].max;
+                full || (!lane.items.is_empty() && !lane.gathering)
+            }
+        };
+        let lanes = here.lanes.iter().enumerate().filter(ready);
+        let oldest = lanes.min_by_key(|(_, lane)| lane.items.front().map(|(nth, ..)| *nth));
+        let Some((lane, _)) = oldest else { return Taken::Nothing };
+        if lane == 0 {
+            let Some((_, _, item)) = here.lanes[0].items.pop_front() else { return Taken::Nothing };
+            here.count -= 1;
+            here.running += 1;
+            return Taken::Unit(Unit::One(item));
+        }
+        let Gathers { max, wait } = self.gathers[lane - 1];
+        let of = &mut here.lanes[lane];
+        if of.items.len() < max && !wait.is_zero() {
+            of.gathering = true;
+            let since = of.items.front().map_or_else(Instant::now, |(_, at, _)| *at);
+            return Taken::Gather(lane - 1, since + wait);
+        }
+        here.batch(lane - 1, max).map_or(Taken::Nothing, Taken::Unit)
+    }
+
+    /// Waits until there is a whole batch or the time is over.
+    async fn gather(
+        &self,
+        batch: usize,
+        until: Instant,
+        quiet: &CancellationToken,
+    ) -> Option<Unit> {
+        let max = self.gathers[batch].max;
+        loop {
+            let grown = self.grown[batch].notified();
+            tokio::pin!(grown);
+            grown.as_mut().enable();
+            if self.here.lock().lanes[batch + 1].items.len() >= max {
+                break;
+            }
+            let more = tokio::time::timeout_at(until, grown);
+            if !matches!(quiet.run_until_cancelled(more).await, Some(Ok(()))) {
+                break;
+            }
+        }
+        let mut here = self.here.lock();
+        here.lanes[batch + 1].gathering = false;
+        if quiet.is_cancelled() {
+            return None;
+        }
+        here.batch(batch, max)
+    }
+
+    /// Another task handles one more.
+    pub(super) fn begun(&self) {
+        self.here.lock().running += 1;
+    }
+
+    /// Workers vanish: what is in hand then is counted for it, so little should be.
+    pub(super) fn be_careful(&self) {
+        self.here.lock().took = Some(CAREFUL);
+    }
+
+    /// A slot is done with so many, which took it so long.
+    pub(super) fn done(&self, messages: usize, took: Duration) {
+        let mut here = self.here.lock();
+        here.running -= messages;
+        let each = took / u32::try_from(messages).unwrap_or(u32::MAX).max(1);
+        here.took = Some(match here.took {
+            Some(known) => (known * (WEIGHT - 1) + each) / WEIGHT,
+            None => each,
+        });
+        if self.wanted_of(&here) > 0 {
+            drop(here);
+            self.room.notify_one();
+        }
+    }
+
+    /// How many to fetch now; waits until it makes sense. None if what is here has been here for too long.
+    pub(super) async fn wanted(&self) -> Option<u32> {
+        loop {
+            let wanted = self.wanted_of(&self.here.lock());
+            if wanted > 0 {
+                return Some(wanted);
+            }
+            if tokio::time::timeout(self.stale, self.room.notified()).await.is_err() {
+                let mut here = self.here.lock();
+                let oldest = here.lanes.iter().filter_map(|lane| lane.items.front());
+                let age = oldest.map(|(_, at, _)| at.elapsed()).max();
+                if age.is_some_and(|age| age >= self.stale) {
+                    // Whatever they took before, handlers are slow now.
+                    here.took = Some(SLOW);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn wanted_of(&self, here: &Here) -> u32 {
+        let together = self.gathers.iter().map(|gathers| gathers.max).max().unwrap_or(1);
+        let begun = self.slots.saturating_mul(together).min(IN_HAND_MAX.max(together));
+        let each = match here.took {
+            Some(took) if self.ahead && took < SLOW => {
+                let in_time = self.stale.as_nanos() / took.as_nanos().max(1);
+                u32::try_from(in_time).unwrap_or(u32::MAX).min(AHEAD_MAX)
+            }
+            _ => 0,
+        };
+        let ahead = self.slots.saturating_mul(each as usize).min(RECEIVE_BATCH_MAX);
+        let in_hand = here.count + here.running;
+        // Half of what is ahead is fetched at once, so that a fetch is worth its way.
+        if in_hand + ahead.div_ceil(2) > begun + ahead - usize::from(ahead == 0) {
+            return 0;
+        }
+        u32::try_from((begun + ahead - in_hand).min(RECEIVE_BATCH_MAX)).unwrap_or(u32::MAX)
+    }
+
+    /// Takes all that was not begun, in order.
+    pub(super) fn clear(&self) -> Vec<Ahead> {
+        let mut here = self.here.lock();
+        let mut all: Vec<_> = here.lanes.iter_mut().flat_map(|lane| lane.items.drain(..)).collect();
+        here.count = 0;
+        drop(here);
+        all.sort_unstable_by_key(|(nth, ..)| *nth);
+        all.into_iter().map(|(_, _, item)| item).collect()
+    }
+}
+
+impl Here {
+    fn batch(&mut self, batch: usize, max: usize) -> Option<Unit> {
+        let items = &mut self.lanes[batch + 1].items;
+        let count = items.len().min(max);
+        let taken: Vec<Ahead> = items.drain(..count).map(|(_, _, item)| item).collect();
+        self.count -= count;
+        self.running += count;
+        (count > 0).then_some(Unit::Batch(batch, taken))
+    }
+}
+
+/// A slot that waits, until this is dropped.
+struct Waiting<'a>(&'a Mutex<Here>);
+
+impl<'a> Waiting<'a> {
+    fn new(here: &'a Mutex<Here>) -> Self {
+        here.lock().waiting += 1;
+        Self(here)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting -= 1;
+    }
+}

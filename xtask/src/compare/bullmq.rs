@@ -1,0 +1,164 @@
+//! BullMQ on Redis, by a worker with empty processors on each side. Both have every outcome on disk before it counts:
+//! Redis syncs its log with every write.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{ROUNDS, bench, median, results};
+use crate::{cargo, conformance};
+
+/// As many jobs as messages.
+const JOBS: &str = "100000";
+/// At once: BullMQ's concurrency, our slots.
+const AT_ONCE: &str = "50,100";
+/// Times its rate, over the native connection and embedded.
+const GOALS: [(&str, f64); 2] = [("native", 5.0), ("embedded", 15.0)];
+
+/// How often, and how long apart, a Redis that starts is asked whether it listens.
+const ASKS: u32 = 200;
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+pub(super) fn run() -> Result<bool> {
+    let source = cargo::root().join("testing/compare/bullmq");
+    let home = cargo::target().join("compare/bullmq");
+    conformance::npm(&source, &home).context("npm is needed")?;
+    let redis = Redis::start(home.join("redis"))?;
+    let (port, pid) = (redis.port.to_string(), redis.child.id().to_string());
+    let theirs = || {
+        let mut node = Command::new("node");
+        node.arg(source.join("main.mjs")).arg(&home).args([&port, &pid, JOBS, AT_ONCE]);
+        results(node.stderr(Stdio::inherit()))
+    };
+    let dir = cargo::target();
+    let dir = dir.to_string_lossy();
+    let ours = ["worker", "--messages", JOBS, "--slots", AT_ONCE, "--only", "plain", "--dir", &dir];
+    // A script is compiled while it runs: the first round is not counted.
+    theirs()?;
+    let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        ours_all.push(bench(&ours)?);
+        theirs_all.push(theirs()?);
+    }
+    Ok(table(&ours_all, &theirs_all))
+}
+
+/// Redis on a port of this machine, with a log that is synced with every write and no other file. Dropping it ends it.
+struct Redis {
+    child: Child,
+    port: u16,
+    data: PathBuf,
+}
+
+impl Redis {
+    fn start(data: PathBuf) -> Result<Self> {
+        install()?;
+        if data.exists() {
+            // Of a run that was killed.
+            std::fs::remove_dir_all(&data).context("cannot remove old data")?;
+        }
+        std::fs::create_dir_all(&data).context("no folder for its data")?;
+        let port = cargo::free_port()?;
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"]);
+        command.arg("--dir").arg(&data).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().context("cannot start redis-server")?;
+        let mut redis = Self { child, port, data };
+        for _ in 0..ASKS {
+            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Ok(redis);
+            }
+            if let Some(status) = redis.child.try_wait()? {
+                bail!("redis-server ended: {status}");
+            }
+            std::thread::sleep(ASK_EVERY);
+        }
+        bail!("redis-server does not listen")
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+/// From the distribution's packages, unless it is there.
+fn install() -> Result<()> {
+    let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if there.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let mut apt = Command::new("apt-get");
+    apt.args(["install", "--yes", "--no-install-recommends", "redis-server"]);
+    // Only the program is wanted: at this run level its package starts no service.
+    apt.env("RUNLEVEL", "1").env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    let status = apt.status().context("redis-server is needed, and there is no apt-get")?;
+    if !status.success() {
+        bail!("redis-server is needed: {apt:?} failed: {status}");
+    }
+    Ok(())
+}
+
+/// One line for each of our rows beside theirs of as many at once. Says whether every goal was met, in rate.
+fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>]) -> bool {
+    let of = |rounds: &[Vec<Value>], wanted: &dyn Fn(&str) -> bool, key: &str| {
+        let rows = rounds.iter().flatten();
+        let rows = rows.filter(|row| row["what"].as_str().is_some_and(wanted));
+        median(rows.filter_map(|row| row[key].as_f64()).collect())
+    };
+    println!("{:30} {:>10} {:>10} {:>7} {:>6}", "messages/s", "Malote", "BullMQ", "ratio", "goal");
+    let (mut met, mut cpu) = (true, Vec::new());
+    for (name, goal) in GOALS {
+        for at_once in AT_ONCE.split(',') {
+            let what = format!("{name}, plain, {at_once} slots");
+            let (we, they) =
+                (|row: &str| row == what, |row: &str| row == format!("{at_once} at once"));
+            let [rate, other] = [of(ours, &we, "per_s"), of(theirs, &they, "per_s")];
+            let ratio = rate / other;
+            met &= ratio >= goal;
+            println!("{what:30} {rate:10.0} {other:10.0} {ratio:6.1}x {goal:5.0}x");
+            let each = |key| [of(ours, &we, key), of(theirs, &they, key)];
+            cpu.push((what.clone(), each("worker_cpu_us"), each("server_cpu_us")));
+        }
+    }
+    println!("{:30} {:>21} {:>21}", "\nCPU µs each, worker + server", "Malote", "BullMQ");
+    for (what, [worker, other_worker], [server, other_server]) in cpu {
+        // Embedded, the engine is in the worker.
+        let server = if server.is_nan() { 0.0 } else { server };
+        println!("{what:30} {worker:11.1} + {server:7.1} {other_worker:11.1} + {other_server:7.1}");
+    }
+    println!("goals: {}", if met { "met" } else { "not met" });
+    met
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_goal_counts_and_what_was_not_measured_is_not_met() {
+        let ours = |native: f64| {
+            let row = |what: String, per_s: f64| json!({ "what": what, "per_s": per_s });
+            let of = |n: u32| {
+                [
+                    row(format!("native, plain, {n} slots"), native),
+                    row(format!("embedded, plain, {n} slots"), 150.0),
+                ]
+            };
+            vec![[of(50), of(100)].concat()]
+        };
+        let theirs: Vec<Value> =
+            [50, 100].map(|n| json!({ "what": format!("{n} at once"), "per_s": 10.0 })).into();
+        assert!(table(&ours(50.0), &[theirs.clone()]));
+        assert!(!table(&ours(49.0), &[theirs.clone()]));
+        assert!(!table(&ours(50.0), &[]));
+    }
+}
