@@ -182,11 +182,11 @@ async fn of_a_session_nothing_is_done_ahead_of_what_comes_again() {
     broker.advance(Duration::from_secs(11));
     let counts = broker.drain(make()).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried, counts.lost), (5, 0, 0));
+    assert_eq!(broker.held(Q).await.unwrap(), empty(1));
     let calls = calls.lock().unwrap();
     let of_a: Vec<_> = calls.iter().filter(|call| call[0] < 100).cloned().collect();
     assert_eq!(of_a, [vec![0, 1, 2, 3, 4, 5], vec![3, 4, 5, 6, 7]]);
     assert!(calls.iter().all(|call| call.iter().all(|n| (*n < 100) == (call[0] < 100))));
-    assert_eq!(broker.held(Q).await.unwrap(), empty(1));
 }
 
 /// Messages of one session for different handlers stay in order: a batch ends where another handler's message stands.
