@@ -199,6 +199,8 @@ pub struct TopicFacts {
     pub scheduled: u64,
     /// Messages that are about to be routed.
     pub waiting: u64,
+    /// Bytes of both.
+    pub bytes: u64,
     /// Names and texts that front ends keep with the topic and the engine gives no meaning.
     pub labels: BTreeMap<String, String>,
     /// Since it was declared.

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::World;
 use expect_test::{Expect, expect};
 use hmac::{Hmac, KeyInit, Mac};
-use malote_front_servicebus::{Admin, Front, Key, Keys, Verified};
+use malote_front_servicebus::{Admin, Key, Keys, Verified};
 use malote_model::{
     Access, Action, Denied, Message, Principal, QueueName, QueueSpec, Sessions, TopicName,
 };
@@ -29,6 +29,13 @@ struct Namespace {
 impl Namespace {
     async fn new() -> Namespace {
         let world = World::new().await;
+        let router = Admin::new(world.front.clone()).router(Vec::new(), false);
+        Namespace { world, router }
+    }
+
+    /// One that lets in [`OneKey`] alone.
+    fn guarded() -> Namespace {
+        let world = World::with(Arc::new(OneKey), Arc::new(OneKey));
         let router = Admin::new(world.front.clone()).router(Vec::new(), false);
         Namespace { world, router }
     }
@@ -542,11 +549,7 @@ impl Access for OneKey {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_those_with_a_good_token_and_a_grant_come_in() {
-    let world = World::new().await;
-    let front =
-        Front { engine: world.engine.clone(), access: Arc::new(OneKey), keys: Arc::new(OneKey) };
-    let router = Admin::new(Arc::new(front)).router(Vec::new(), false);
-    let n = Namespace { world, router };
+    let n = Namespace::guarded();
     // Signed with `secret` for the whole namespace, and for one entity; the last is over.
     let all = "SharedAccessSignature sr=http%3a%2f%2flocalhost%3a5300&sig=5Xq0MA%3d%3d&se=99999999999&skn=Ana";
     let as_token = |token: &str| {
@@ -584,11 +587,7 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
-    let world = World::new().await;
-    let front =
-        Front { engine: world.engine.clone(), access: Arc::new(OneKey), keys: Arc::new(OneKey) };
-    let router = Admin::new(Arc::new(front)).router(Vec::new(), false);
-    let n = Namespace { world, router };
+    let n = Namespace::guarded();
     let topic = TopicName::new("news").unwrap();
     n.world.queue("other", false).await;
     n.world.engine.declare_topic(topic.clone(), Default::default()).await.unwrap();
@@ -683,4 +682,18 @@ async fn a_web_page_is_not_let_in() {
     let rebound =
         Request::get("/q").header("host", "evil.example:5300").body(Body::empty()).unwrap();
     assert_eq!(router.oneshot(rebound).await.unwrap().status().as_u16(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_scheduled_for_a_topic_counts_as_its_size() {
+    let n = Namespace::new().await;
+    let topic = TopicName::new("news").unwrap();
+    n.world.engine.declare_topic(topic.clone(), Default::default()).await.unwrap();
+    assert!(n.get("/news").await.1.contains("<SizeInBytes>0<"));
+    let at = malote_model::Timestamp(n.world.engine.now().0 + 3_600_000);
+    let when = malote_model::When::At(at);
+    let later = Message { when, ..Message::default() };
+    n.world.engine.send(vec![(topic, later)]).await.unwrap();
+    let (_, body) = n.get("/news").await;
+    assert!(!body.contains("<SizeInBytes>0<"), "{body}");
 }

@@ -6,7 +6,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{Client, World};
-use malote_model::{QueueName, QueueSpec, TopicName, TopicSpec};
+use malote_model::{QueueName, QueueSpec};
 use malote_wire_amqp::connection::{DeliveryId, Event, LinkId};
 use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected};
@@ -146,6 +146,12 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
     assert_eq!(counts, [1, 3]);
     let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
     client.attached(dead).await;
+    // And why they died, in the words of the service.
+    let names = peek(&mut client, desk).await[1].application_properties().unwrap();
+    let name = |name: &str| names.get(name).and_then(Value::as_str).unwrap();
+    assert_eq!(name("DeadLetterReason"), "MaxDeliveryCountExceeded");
+    let why = "Message could not be consumed after 3 delivery attempts.";
+    assert_eq!(name("DeadLetterErrorDescription"), why);
     // However often they are received there.
     for _ in 0..2 {
         let (delivery, message) = receive(&mut client, dead).await;
@@ -211,49 +217,11 @@ async fn annotations_are_handed_on_beside_those_of_the_broker() {
         names.join(" ")
     };
     let annotations = message.message_annotations().unwrap();
-    // No number from before: it has been nowhere else.
-    let all = "x-opt-enqueued-time x-opt-locked-until x-opt-mine x-opt-sequence-number";
-    assert_eq!(names(&annotations), all);
+    assert_eq!(annotations.get("x-opt-mine"), Some(&Value::String(Str::from("message"))));
     let of_delivery = message.delivery_annotations().unwrap();
     assert_eq!(names(&of_delivery), "x-opt-lock-token x-opt-mine");
     assert!(matches!(of_delivery.get("x-opt-lock-token"), Some(Value::Uuid(_))));
     assert_eq!(of_delivery.get("x-opt-mine"), Some(&Value::String(Str::from("delivery"))));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_tells_its_number_and_what_was_moved_its_first_one() {
-    let world = World::new().await;
-    let (topic, queue) = (TopicName::new("events").unwrap(), QueueName::new("orders").unwrap());
-    world.engine.declare_topic(topic.clone(), TopicSpec::default()).await.unwrap();
-    let copies = QueueName::subscription(&topic, "all").unwrap();
-    world.engine.subscribe(copies, QueueSpec::default(), None).await.unwrap();
-    world.engine.declare(queue, QueueSpec::default()).await.unwrap();
-    let mut client = world.client().await;
-    let channel = client.amqp.begin().unwrap();
-    for to in ["events", "orders"] {
-        let sender = client.sender(channel, to, to);
-        client.attached(sender).await;
-        client.credit(sender).await;
-        client.send(sender, Draft::data("hello")).await;
-    }
-    let first = |message: &Message| {
-        let annotations = message.message_annotations().unwrap();
-        annotations.get("x-opt-enqueue-sequence-number").and_then(Value::as_i64)
-    };
-    let copy = client.receiver(channel, "copy", "events/Subscriptions/all", None);
-    client.attached(copy).await;
-    let (_, message) = receive(&mut client, copy).await;
-    assert_eq!(first(&message), Some(seq_of(&message)));
-    let link = client.receiver(channel, "r", "orders", None);
-    client.attached(link).await;
-    let (delivery, message) = receive(&mut client, link).await;
-    assert_eq!(first(&message), None);
-    let was = seq_of(&message);
-    settle(&mut client, link, delivery, DeliveryState::Rejected(Rejected { error: None })).await;
-    let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
-    client.attached(dead).await;
-    let (_, message) = receive(&mut client, dead).await;
-    assert_eq!(first(&message), Some(was));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -321,4 +289,72 @@ async fn nothing_is_where_what_could_not_be_forwarded_would_be() {
     let sender = client.sender(channel, "s", at);
     client.attached(sender).await;
     assert_eq!(client.detached(sender).await, "amqp:not-allowed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_that_a_message_was_scheduled_for_stays_in_it() {
+    let world = World::new().await;
+    world.queue("orders", false).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    let at = Value::Timestamp(i64::try_from(world.engine.now().0).unwrap() + 300);
+    let draft = Draft {
+        message_annotations: Map::default().with("x-opt-scheduled-enqueue-time", at.clone()),
+        ..Draft::data("later")
+    };
+    assert_eq!(client.send(sender, draft).await, Some(DeliveryState::Accepted));
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (_, message) = receive(&mut client, link).await;
+    let annotations = message.message_annotations().unwrap();
+    let times: Vec<&Value> = annotations
+        .0
+        .iter()
+        .filter(|(key, _)| key.as_str() == Some("x-opt-scheduled-enqueue-time"))
+        .map(|(_, at)| at)
+        .collect();
+    assert_eq!(times, [&at]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sections_in_another_order_are_taken() {
+    let world = World::new().await;
+    world.queue("orders", false).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    // As Python's client writes them: the annotations of the delivery at the end.
+    let mine = Map::default().with("x-opt-mine", "delivery");
+    let last = Draft { delivery_annotations: mine.clone(), ..Draft::default() }.to_bytes();
+    let bare = Draft::data("hello").to_bytes();
+    let payload = [&bare[..], &last[..]].concat().into();
+    assert_eq!(client.send_bytes(sender, payload, None).await, Some(DeliveryState::Accepted));
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (_, message) = receive(&mut client, link).await;
+    assert_eq!(message.data().unwrap(), [Bytes::from_static(b"hello")]);
+    let of_delivery = message.delivery_annotations().unwrap();
+    assert_eq!(of_delivery.get("x-opt-mine"), mine.get("x-opt-mine"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_receives_from_a_queue_that_forwards() {
+    let world = World::new().await;
+    let last = world.queue("last", false).await;
+    let first = QueueName::new("first").unwrap();
+    let spec = QueueSpec { forward_to: Some(last.into()), ..QueueSpec::default() };
+    world.engine.declare(first, spec).await.unwrap();
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let link = client.receiver(channel, "r", "first", None);
+    client.attached(link).await;
+    assert_eq!(client.detached(link).await, "amqp:not-allowed");
+    // What cannot be forwarded is there to be received.
+    let dead = client.receiver(channel, "dead", "first/$deadletterqueue", None);
+    assert!(client.attached(dead).await.source.is_some());
 }

@@ -103,6 +103,26 @@ fn sections_out_of_order_are_refused() {
 }
 
 #[test]
+fn sections_are_put_in_order_for_those_who_ask() {
+    let parse = |bytes: &'static [u8]| Message::parse_any_order(Bytes::from_static(bytes));
+    // Properties, two data, and then an annotation of the delivery.
+    let last = parse(
+        b"\x00\x53\x73\x45\x00\x53\x75\xa0\x01a\x00\x53\x75\xa0\x01b\x00\x53\x71\xc1\x01\x00",
+    )
+    .unwrap();
+    assert_eq!(&last.encoded()[..6], b"\x00\x53\x71\xc1\x01\x00");
+    assert_eq!(last.data().unwrap(), [Bytes::from_static(b"a"), Bytes::from_static(b"b")]);
+    assert_eq!(&last.bare()[..4], b"\x00\x53\x73\x45");
+    // What is wrong in any order stays wrong.
+    let fault = |bytes: &'static [u8]| parse(bytes).unwrap_err().fault;
+    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45\x00\x53\x73\x45"), Fault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x70\x45\x00\x53\x75\xa0\0"), Fault::SectionOrder);
+    let alternating = b"\x00\x53\x73\x45\x00\x53\x70\x45".repeat(6);
+    let many = Message::parse_any_order(alternating.into());
+    assert_eq!(many.unwrap_err().fault, Fault::SectionOrder);
+}
+
+#[test]
 fn batches() {
     let messages = [sample().to_bytes(), Draft::value(5_i32).to_bytes()];
     let mut out = BytesMut::new();

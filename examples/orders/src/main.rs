@@ -76,7 +76,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     println!(
         "{} orders of {} customers, {} workers, on {}",
-        args.orders, args.customers, args.workers, server.url
+        args.orders, args.customers, args.workers, server.name
     );
     let shop = malote::Malote::connect(&server.url).await?;
     worker::declare(&shop).await?;

@@ -28,6 +28,8 @@ pub async fn serve(data: PathBuf) -> anyhow::Result<()> {
 /// Where producers and workers find the broker.
 pub struct Server {
     pub url: String,
+    /// For people: another broker's URL may hold a password.
+    pub name: String,
     addresses: Addresses,
     /// Killed when this is dropped.
     _child: Option<Child>,
@@ -47,7 +49,8 @@ impl Server {
         let http = url.strip_prefix("malote://").filter(|rest| !rest.contains('@'));
         let http = http.map(|address| address.trim_end_matches('/').to_owned());
         let addresses = Addresses { url: url.to_owned(), http, servicebus: None };
-        Self { url: url.to_owned(), addresses, _child: None }
+        let name = url.split(':').next().unwrap_or_default().to_owned();
+        Self { url: url.to_owned(), name, addresses, _child: None }
     }
 
     /// Starts one, and reads from its greeting where it listens.
@@ -77,7 +80,7 @@ impl Server {
         );
         let servicebus = Some(servicebus);
         let addresses = Addresses { url: url.clone(), http: Some(http), servicebus };
-        Ok(Self { url, addresses, _child: Some(child) })
+        Ok(Self { name: url.clone(), url, addresses, _child: Some(child) })
     }
 
     pub fn addresses(&self) -> Addresses {

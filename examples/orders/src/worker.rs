@@ -64,10 +64,12 @@ pub async fn declare(malote: &Malote) -> Result<(), malote::Error> {
 /// Works until SIGTERM.
 pub async fn work(url: &str, db: &Path) -> anyhow::Result<()> {
     let malote = Malote::connect(url).await?;
-    let retry = if malote.broker().capabilities().delay {
-        Retry::fixed(Duration::from_millis(100), ATTEMPTS)
-    } else {
-        Retry::at_once(ATTEMPTS)
+    let can = malote.broker().capabilities();
+    // Where nothing can be written on a message, a killed worker counts as an attempt: good orders need some to spare.
+    let attempts = if can.changes { ATTEMPTS } else { ATTEMPTS + 5 };
+    let retry = match can.delay {
+        true => Retry::fixed(Duration::from_millis(100), attempts),
+        false => Retry::at_once(attempts),
     };
     Worker::new(&malote, QUEUE)
         .handle(apply)

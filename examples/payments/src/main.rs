@@ -14,7 +14,7 @@ mod provider;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
@@ -22,6 +22,7 @@ use malote::Malote;
 use malote::once::sqlite::Sqlite;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
+use tokio::time::Instant;
 
 use consumer::Payment;
 use provider::Provider;
@@ -65,7 +66,9 @@ async fn main() -> anyhow::Result<ExitCode> {
     let home = tempfile::tempdir()?;
     let embedded = || format!("embedded:{}", home.path().join("data").display());
     let url = args.url.clone().unwrap_or_else(embedded);
-    println!("{} payments, some of them sent twice, on {url}", args.payments);
+    // Another broker's URL may hold a password.
+    let name = args.url.as_ref().and_then(|url| url.split(':').next()).unwrap_or(&url);
+    println!("{} payments, some of them sent twice, on {name}", args.payments);
     send(&url, args.payments).await?;
     let shop = consumer::database(&home.path().join("shop.db"))?;
     let provider = Provider::at(&home.path().join("provider.db"))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::child::Role;
-use crate::lab::{Lab, message};
+use crate::lab::{Lab, PATIENCE, message};
 
 const OTHERS: usize = 20;
 const LOCK: Duration = Duration::from_secs(60);
@@ -17,6 +17,7 @@ async fn ends_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<Stri
     lab.send(messages).await;
     let (mut dead, mut crashes) = (Vec::new(), 0);
     let mut worker = lab.worker(role, LOCK).await;
+    let end = std::time::Instant::now() + PATIENCE;
     let done = loop {
         if worker.has_ended() {
             crashes += 1;
@@ -27,9 +28,10 @@ async fn ends_alone(lab: Lab, role: Role, session: impl Fn(usize) -> Option<Stri
         let log = lab.log();
         let done: BTreeSet<_> =
             log.iter().filter(|e| e.what == "done").map(|e| e.id.clone()).collect();
-        if done.len() == OTHERS && !dead.is_empty() {
+        if done.len() + dead.len() > OTHERS {
             break done;
         }
+        assert!(std::time::Instant::now() < end, "{} done, {} dead", done.len(), dead.len());
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     lab.until_empty().await;

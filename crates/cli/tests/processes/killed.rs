@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::child::{Role, now_ms};
-use crate::lab::{Lab, message};
+use crate::lab::{Lab, PATIENCE, message};
 
 const JOBS: usize = 100;
 /// Far longer than the test: if leases ended with their locks, it would fail.
@@ -23,9 +23,12 @@ async fn what_a_killed_worker_held_starts_again_and_has_its_effect_once() {
         log.iter().filter(|event| event.what == "begun").count() == JOBS
     })
     .await;
-    while lab.effects().await.len() < JOBS / 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let written = async {
+        while lab.effects().await.len() < JOBS / 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("half of them are done");
     let second = lab.worker(Role::Apply, LOCK).await;
     let (old, new) = (first.pid(), second.pid());
     first.signal(Signal::KILL);

@@ -12,7 +12,7 @@ use crate::child::{Event, Role};
 use crate::common::Server;
 
 /// Longer than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const Q: &str = "jobs";
 

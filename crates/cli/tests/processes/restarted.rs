@@ -37,9 +37,9 @@ async fn workers_are_replaced_under_load_and_nobody_notices() {
         workers.push(lab.worker(Role::Steady, LOCK).await);
     }
     for _ in 0..ROUNDS {
-        for nth in 0..workers.len() {
+        for worker in &mut workers {
             let new = lab.worker(Role::Steady, LOCK).await;
-            std::mem::replace(&mut workers[nth], new).stop().await;
+            std::mem::replace(worker, new).stop().await;
         }
     }
     over.store(true, Ordering::Relaxed);

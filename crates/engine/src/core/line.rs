@@ -204,7 +204,7 @@ mod tests {
             // It grows, then shrinks, again and again.
             if random % 10 < if step / 500 % 2 == 0 { 7 } else { 3 } {
                 // Sometimes one that left long ago comes back.
-                let far = if step > 10_000 && random % 50 == 0 { 1 << 17 } else { 0 };
+                let far = if step > 10_000 && random.is_multiple_of(50) { 1 << 17 } else { 0 };
                 let seq = step + 50 + far - random % 60 % (step + 1);
                 line.insert(seq);
                 set.insert(seq);

@@ -341,6 +341,7 @@ impl Turn<'_> {
             rules: topic.router.len() as u64,
             scheduled: inbox.map_or(0, |inbox| inbox.scheduled),
             waiting: inbox.map_or(0, |inbox| inbox.ready()),
+            bytes: inbox.map_or(0, |inbox| inbox.index.bytes()),
             labels: inbox.map(|inbox| inbox.spec.labels.clone()).unwrap_or_default(),
             totals: topic.totals,
         }

@@ -93,7 +93,7 @@ pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
     let mut all = call.admin.front.engine.list().await?;
     all.retain(|facts| facts.name.subscription_of().is_none());
     let mine = call.mine(&all, |facts| facts.name.as_str())?;
-    let (page, more) = call.page.cut(mine.into_iter());
+    let (page, more) = call.page.cut(mine);
     let entries = page.into_iter().map(|facts| entry(call, facts)).collect();
     let now = call.now();
     Ok(atom::feed(&call.place, "$Resources/Queues", "Queues", now, call.page, (entries, more)))

@@ -73,7 +73,7 @@ pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
     let engine = &call.admin.front.engine;
     let all = engine.topics().await?;
     let mine = call.mine(&all, |facts| facts.name.as_str())?;
-    let (page, more) = call.page.cut(mine.into_iter());
+    let (page, more) = call.page.cut(mine);
     let queues = if page.is_empty() { Vec::new() } else { engine.list().await? };
     let entries = page.into_iter().map(|facts| told(call, facts, &queues)).collect();
     let now = call.now();
@@ -103,7 +103,8 @@ pub(super) fn subscriptions<'a>(
 fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
     let TopicFacts { name, spec, labels, .. } = facts;
-    let (mut count, mut bytes) = (0_u64, 0_u64);
+    // Its own are those that are scheduled.
+    let (mut count, mut bytes) = (0_u64, facts.bytes);
     for subscription in subscriptions(name, queues) {
         count += 1;
         bytes += subscription.bytes;

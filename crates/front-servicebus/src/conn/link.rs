@@ -80,13 +80,17 @@ impl Conn {
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 self.start(async move {
                     let _ = engine.detach(consumer).await;
-                    if let Some(session) = session {
-                        // With it come back the messages that are out. If it ran out, it is gone already.
-                        let _ = front.engine.release_session(Some(&queue), session.hold).await;
-                    }
                     Done::Nothing
                 });
                 self.give_back(waiting.iter().filter_map(|delivery| delivery.lease).collect());
+                // Asked for now and not after the other's answer: who hears that the link is closed finds it free.
+                if let Some(session) = session {
+                    self.start(async move {
+                        // With it come back the messages that are out. If it ran out, it is gone already.
+                        let _ = front.engine.release_session(Some(&queue), session.hold).await;
+                        Done::Nothing
+                    });
+                }
             }
             Some(
                 Link::Sender(_)

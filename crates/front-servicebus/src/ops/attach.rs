@@ -199,6 +199,11 @@ async fn receiver(
     give_up: CancellationToken,
 ) -> Option<Result<Found, AmqpError>> {
     let queue = facts.name;
+    if facts.spec.forward_to.is_some() && !queue.is_dead_letters() {
+        return Some(Err(not_allowed(
+            "Cannot create a message receiver on an entity with auto-forwarding enabled.",
+        )));
+    }
     let sessions = facts.spec.sessions.required() && !queue.is_dead_letters();
     let session = match (&wish.session, sessions) {
         (None, false) => None,

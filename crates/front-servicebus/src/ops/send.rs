@@ -11,7 +11,7 @@ use crate::wire::message::read as canonical;
 
 /// The messages of a transfer, in order. A batch is all or nothing.
 pub(crate) fn read(incoming: &Incoming, now: Timestamp) -> Result<Vec<Message>, AmqpError> {
-    let wire = Wire::parse(incoming.payload.clone())?;
+    let wire = Wire::parse_any_order(incoming.payload.clone())?;
     match incoming.message_format {
         BATCH_FORMAT => {
             let batch = decode_batch(&wire, limits::BATCH_MAX)?;

@@ -4,8 +4,8 @@
 //! its properties since: a rule's action, properties changed by whoever settled it, the reason of a dead letter.
 
 use bytes::{Bytes, BytesMut};
-use malote_engine::Stored;
-use malote_model::{LeaseToken, Message, QueueName, Seq, Timestamp, When};
+use malote_engine::{DeadLetter, Stored};
+use malote_model::{DeadReason, LeaseToken, Message, QueueName, Seq, Timestamp, When};
 use malote_wire_amqp::message::{Draft, Header, Message as Wire, Properties};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
 use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_value};
@@ -24,7 +24,6 @@ const OURS: &[&str] = &[
     "x-opt-locked-until",
     "x-opt-message-state",
     "x-opt-deadletter-source",
-    SCHEDULED_TIME,
     PARTITION_KEY,
 ];
 const SCHEDULED_TIME: &str = "x-opt-scheduled-enqueue-time";
@@ -57,7 +56,9 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     let expires = properties
         .absolute_expiry_time
         .map(|at| u64::try_from(at.0).unwrap_or(0).saturating_sub(now.0));
-    message.ttl_ms = header.ttl.map(u64::from).or(expires);
+    // Longer than a header can say: then the other tells.
+    let ttl_ms = header.ttl.filter(|ms| *ms != u32::MAX || expires.is_none());
+    message.ttl_ms = ttl_ms.map(u64::from).or(expires);
 
     let mut annotations = wire.message_annotations()?;
     if let Some(at) = annotations.get(SCHEDULED_TIME).and_then(Value::as_i64) {
@@ -118,8 +119,6 @@ pub const SCHEDULED: i32 = 2;
 pub struct Telling {
     /// Its place.
     pub seq: i64,
-    /// Its first place, if it has been somewhere else before.
-    pub first_seq: Option<i64>,
     /// Failed deliveries so far.
     pub failed: u32,
     /// When the lock ends.
@@ -139,13 +138,9 @@ pub struct Telling {
 impl Telling {
     /// Of a message that stands in this queue.
     pub fn of(queue: &QueueName, stored: &Stored, seq: Seq, failed: u32) -> Telling {
-        let seq = client_seq(seq.0);
-        // A topic counts what is sent to it; here its subscriptions do.
-        let copy = queue.subscription_of().map(|_| seq);
         let (among_dead, dead) = (queue.is_dead_letters(), stored.dead.as_ref());
         Telling {
-            seq,
-            first_seq: stored.first_seq.map(|first| client_seq(first.0)).or(copy),
+            seq: client_seq(seq.0),
             // Among dead letters the count is the one that it died with, however often it is received there.
             failed: dead.filter(|_| among_dead).map_or(failed, |dead| dead.failed),
             // There it tells where it died; in any other queue, that it was moved there.
@@ -203,19 +198,19 @@ fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
 
 fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
+    let first_seq = stored.first_seq.map_or(telling.seq, |first| client_seq(first.0));
     let mut all = Map::default()
         .with("x-opt-enqueued-time", time(stored.enqueued_at))
-        .with("x-opt-sequence-number", telling.seq);
-    if let Some(first) = telling.first_seq {
-        all = all.with("x-opt-enqueue-sequence-number", first);
-    }
+        .with("x-opt-sequence-number", telling.seq)
+        .with("x-opt-enqueue-sequence-number", first_seq);
     if let Some(until) = telling.until {
         all = all.with("x-opt-locked-until", time(until));
     }
     if let Some(state) = telling.state {
         all = all.with("x-opt-message-state", state);
     }
-    if let Some(due) = telling.due {
+    // What the sender asked for stays, as in the service; a delay of another protocol is told while it lasts.
+    if let Some(due) = telling.due.filter(|_| kept.get(SCHEDULED_TIME).is_none()) {
         all = all.with(SCHEDULED_TIME, time(due));
     }
     if let Some(key) = &stored.message.key {
@@ -268,14 +263,25 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
         map = map.with_string(name, kept.unwrap_or_else(|| of_model(value)));
     }
     if let Some(dead) = dead {
-        let reasons =
-            [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &dead.text)];
+        let text = words_of(dead).unwrap_or_else(|| dead.text.clone());
+        let reasons = [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &text)];
         map.0.retain(|(key, _)| reasons.iter().all(|(name, _)| key.as_str() != Some(name)));
         for (name, reason) in reasons.into_iter().filter(|(_, reason)| !reason.is_empty()) {
             map = map.with_string(name, string(reason));
         }
     }
     Draft { application_properties: map, ..Draft::default() }.encode(out);
+}
+
+/// The service's words for what a queue itself let a message die of.
+fn words_of(dead: &DeadLetter) -> Option<String> {
+    let failed = dead.failed;
+    let of = |reason: &DeadReason| reason.word() == dead.reason && reason.text() == dead.text;
+    if of(&DeadReason::Expired) {
+        return Some("The message expired and was dead lettered.".to_owned());
+    }
+    let count = of(&DeadReason::MaxFailed { failed, failed_max: failed });
+    count.then(|| format!("Message could not be consumed after {failed} delivery attempts."))
 }
 
 /// Whether the properties, read again, would give the message that there is. Every delivery asks: so nothing is made.

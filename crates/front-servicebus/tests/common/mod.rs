@@ -225,6 +225,7 @@ impl Client {
         let answers = self.receiver(channel, "answers", at, None);
         self.attached(requests).await;
         self.attached(answers).await;
+        self.credit(requests).await;
         self.amqp.grant(answers, 100).unwrap();
         (requests, answers)
     }

@@ -35,5 +35,5 @@ pub fn decode_batch(
     if parts.len() > messages_max {
         return Ok(Err(BatchTooLong { messages_max }));
     }
-    parts.into_iter().map(Message::parse).collect::<Decoded<Vec<_>>>().map(Ok)
+    parts.into_iter().map(Message::parse_any_order).collect::<Decoded<Vec<_>>>().map(Ok)
 }

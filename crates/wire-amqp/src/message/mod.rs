@@ -9,7 +9,7 @@ mod section;
 
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::performative::{Composite, read_descriptor};
 use crate::types::{Decoded, Fault, Map, Reader, Value};
@@ -35,6 +35,32 @@ pub enum BodyKind {
     Sequence,
     /// One value.
     Value,
+}
+
+/// Kinds of sections, and so the runs of them that a message may have.
+const RUNS_MAX: usize = 9;
+
+/// The sections in their order. One that comes twice does so afterwards, too.
+fn in_order(encoded: &Bytes) -> Decoded<Bytes> {
+    let mut reader = Reader::new(encoded);
+    let mut runs: Vec<(u64, Span)> = Vec::new();
+    while !reader.is_at_end() {
+        let start = reader.position();
+        let code = reader.u8()?;
+        let section = read_descriptor(code, &mut reader)?;
+        reader.skip()?;
+        let end = reader.position();
+        let count = runs.len();
+        match runs.last_mut() {
+            Some((last, span)) if *last == section => span.end = end,
+            _ if count == RUNS_MAX => return Err(Fault::SectionOrder.into()),
+            _ => runs.push((section, start..end)),
+        }
+    }
+    runs.sort_by_key(|(section, _)| *section);
+    let mut out = BytesMut::with_capacity(encoded.len());
+    runs.into_iter().for_each(|(_, span)| out.extend_from_slice(&encoded[span]));
+    Ok(out.freeze())
 }
 
 /// An encoded message and the places of its sections.
@@ -100,6 +126,15 @@ impl Message {
         }
         message.encoded = encoded;
         Ok(message)
+    }
+
+    /// The same, but sections that stand in another order are put in theirs first: a client exists that writes the
+    /// annotations of a delivery last.
+    pub fn parse_any_order(encoded: Bytes) -> Decoded<Message> {
+        match Message::parse(encoded.clone()) {
+            Err(error) if error.fault == Fault::SectionOrder => Message::parse(in_order(&encoded)?),
+            parsed => parsed,
+        }
     }
 
     fn add_body(&mut self, span: Span, kind: BodyKind) {

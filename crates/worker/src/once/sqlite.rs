@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 use tokio::sync::OwnedMutexGuard;
 
 use super::outgoing::NewRow;
@@ -32,7 +32,10 @@ create table if not exists malote_fence (
 create table if not exists malote_outbox (
     id integer primary key autoincrement, key text not null, target text not null, message_id text not null,
     headers text not null, body blob not null, not_before integer,
-    written_at integer not null default (unixepoch() * 1000), error text);
+    since integer not null default (unixepoch() * 1000), error text);
+create index if not exists malote_outbox_ready on malote_outbox (id) where not_before is null;
+create index if not exists malote_outbox_not_before on malote_outbox (not_before) where not_before is not null;
+create index if not exists malote_outbox_error on malote_outbox (key) where error is not null;
 create table if not exists malote_relay (name text primary key, holder text not null, until integer not null);
 ";
 
@@ -42,6 +45,25 @@ const BUSY: Duration = Duration::from_secs(10);
 const LEASE_MS: i64 = 10_000;
 /// How often an outbox is looked at: writers in other processes cannot call.
 const POLL: Duration = Duration::from_millis(200);
+/// Delayed messages that are due become like others. However many wait until then, nobody looks at them.
+const DUE: &str = "update malote_outbox set since = not_before, not_before = null where id in (
+    select id from malote_outbox where not_before <= unixepoch('subsec') * 1000 order by not_before limit ?1)";
+/// The oldest rows, up to `?1` and `?2` bytes. A key whose oldest row was refused waits, with all that stands behind it,
+/// and is tried last.
+const OLDEST: &str = "with
+    refused as materialized (select distinct key from malote_outbox where error is not null),
+    ready as (select id, key, length(body) as size from malote_outbox indexed by malote_outbox_ready
+              where not_before is null),
+    batch as (
+        select * from (select id, size, 0 as late from ready
+                       where key not in (select key from refused) order by id limit ?1)
+        union all
+        select * from (select id, size, 1 as late from ready
+                       where key in (select key from refused) order by id limit ?1)
+        order by late, id limit ?1),
+    sized as (select id, size, late, sum(size) over (order by late, id) as upto from batch)
+    select id, key, target, message_id, headers, body, error is not null
+    from sized join malote_outbox using (id) where upto <= ?2 or upto = size order by late, id";
 /// A slice of what is too old.
 const OLD: [&str; 2] = [
     "delete from malote_inbox where (consumer, message_id) in (
@@ -131,10 +153,12 @@ impl Sqlite {
     /// How long the oldest message that is due has waited in the outbox; none if none does. Raise an alarm on it: a
     /// relay that does not run is seen by nothing else.
     pub async fn outbox_age(&self) -> Result<Option<Duration>, Error> {
-        let age = "select unixepoch('subsec') * 1000 - max(written_at, coalesce(not_before, 0)) from malote_outbox
-                   where coalesce(not_before <= unixepoch('subsec') * 1000, true) order by id limit 1";
-        let age: Option<f64> =
-            self.run(move |db| db.query_row(age, [], |row| row.get(0)).optional()).await?;
+        let age = "select unixepoch('subsec') * 1000 - min(since) from (
+                select * from (select since from malote_outbox indexed by malote_outbox_ready
+                               where not_before is null order by id limit 1)
+                union all
+                select min(not_before) from malote_outbox where not_before <= unixepoch('subsec') * 1000)";
+        let age: Option<f64> = self.run(move |db| db.query_row(age, [], |row| row.get(0))).await?;
         Ok(age.map(|ms| Duration::from_secs_f64((ms / 1000.0).max(0.0))))
     }
 
@@ -194,16 +218,8 @@ fn claim(db: &mut Connection, me: &str) -> rusqlite::Result<Vec<Row>> {
     if ours == 0 {
         return Ok(Vec::new());
     }
-    // A key whose oldest row was refused waits, with all that stands behind it, and is tried last.
-    let mut statement = tx.prepare_cached(
-        "with due as (
-            select id, key, key in (select key from malote_outbox where error is not null) as late, length(body) as size
-            from malote_outbox where coalesce(not_before <= unixepoch('subsec') * 1000, true)
-            order by late, id limit ?1),
-         sized as (select id, late, size, sum(size) over (order by late, id) as upto from due)
-         select id, key, target, message_id, headers, body, error is not null
-         from sized join malote_outbox using (id) where upto <= ?2 or upto = size order by late, id",
-    )?;
+    tx.prepare_cached(DUE)?.execute([BATCH as i64])?;
+    let mut statement = tx.prepare_cached(OLDEST)?;
     let rows = statement.query_map(params![BATCH as i64, BATCH_BYTES], |row| {
         Ok(Row {
             id: row.get(0)?,

@@ -57,7 +57,10 @@ async fn a_delayed_message_leaves_when_it_is_due() {
     assert_eq!(world.db.outbox_age().await.unwrap(), None);
     send(&world.sql, receipt("ana", "now")).await;
     world.relay_until("select count(*) = 1 from malote_outbox").await;
-    world.sql.batch_execute("update malote_outbox set not_before = now()").await.unwrap();
+    // By the clock of the database, it was due an hour ago.
+    let due = "update malote_outbox set not_before = not_before - interval '2 hours'";
+    world.sql.batch_execute(due).await.unwrap();
+    assert!(world.db.outbox_age().await.unwrap().unwrap() > Duration::from_secs(1800));
     world.relay_until(EMPTY).await;
     let received: Vec<_> =
         world.received(Some(1)).await.into_iter().map(|(_, text)| text).collect();
@@ -131,7 +134,7 @@ async fn the_age_of_an_outbox_is_that_of_its_oldest_message() {
     let world = World::new(Sessions::None, Sessions::None).await;
     assert_eq!(world.db.outbox_age().await.unwrap(), None);
     send(&world.sql, Outgoing::text(RECEIPTS, "x")).await;
-    let old = "update malote_outbox set written_at = now() - interval '1 hour'";
+    let old = "update malote_outbox set since = now() - interval '1 hour'";
     world.sql.batch_execute(old).await.unwrap();
     assert!(world.db.outbox_age().await.unwrap().unwrap() >= Duration::from_secs(3600));
 }

@@ -244,7 +244,7 @@ async fn a_delayed_message_leaves_when_it_is_due() {
     write(Outgoing::text(RECEIPTS, "later").delay(Duration::from_secs(3600))).await;
     assert_eq!(world.db.outbox_age().await.unwrap(), None);
     write(Outgoing::text(RECEIPTS, "now")).await;
-    let old = "update malote_outbox set written_at = written_at - 60000 where not_before is null";
+    let old = "update malote_outbox set since = since - 60000 where not_before is null";
     world.db.run(|db| db.execute(old, [])).await.unwrap();
     assert!(world.db.outbox_age().await.unwrap().unwrap() >= Duration::from_secs(60));
     let until = async |left: i64| {
@@ -255,6 +255,7 @@ async fn a_delayed_message_leaves_when_it_is_due() {
     world.db.relay_until(world.broker.malote(), until(1)).await.unwrap();
     assert_eq!(world.broker.held(RECEIPTS).await.unwrap().ready, 1);
     world.db.run(|db| db.execute("update malote_outbox set not_before = 0", [])).await.unwrap();
+    assert!(world.db.outbox_age().await.unwrap().unwrap() >= Duration::from_secs(60));
     world.db.relay_until(world.broker.malote(), until(0)).await.unwrap();
     assert_eq!(world.broker.held(RECEIPTS).await.unwrap().ready, 2);
 }

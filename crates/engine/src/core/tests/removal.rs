@@ -74,7 +74,12 @@ fn a_purge_of_all_unlocks_sessions_and_leaves_holds() {
 fn a_purge_of_all_forgets_what_was_sent() {
     check(
         "queue q dedup=9000 \n send q x \n send q x \n purge q \n send q x \n purge q all \n send q x \n restart \n send q x",
-        expect![[""]],
+        expect![[r#"
+            1 again
+            1
+            1 again
+            0
+            2 again"#]],
     );
 }
 

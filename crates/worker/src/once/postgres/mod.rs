@@ -179,13 +179,13 @@ impl Postgres {
     /// How long the oldest message that is due has waited in the outbox; none if none does. Raise an alarm on it: it
     /// grows when no relay runs, when a broker refuses, and while a long transaction holds the outbox back.
     pub async fn outbox_age(&self) -> Result<Option<Duration>, Error> {
-        let age = "select extract(epoch from clock_timestamp() - greatest(written_at, not_before))::float8
-            from malote_outbox where coalesce(not_before <= clock_timestamp(), true) order by id limit 1";
+        let age = "select extract(epoch from clock_timestamp() - least(
+                (select since from malote_outbox where not_before is null order by id limit 1),
+                (select min(not_before) from malote_outbox where not_before <= clock_timestamp())))::float8";
         let lent = self.pool.take().await?.0;
-        let row = lent.client().query_typed_opt(age, &[]).await.map_err(|error| wrong(&error))?;
+        let row = lent.client().query_typed_one(age, &[]).await.map_err(|error| wrong(&error))?;
         lent.give_back();
-        let seconds = row.map(|row| row.try_get::<_, f64>(0)).transpose();
-        let seconds = seconds.map_err(|error| wrong(&error))?;
+        let seconds: Option<f64> = row.try_get(0).map_err(|error| wrong(&error))?;
         Ok(seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))))
     }
 

@@ -23,21 +23,27 @@ use crate::{Error, Malote};
 /// How long one batch may take, the broker included: after that its keys are free for another relay.
 const PASS_MAX: Duration = Duration::from_secs(30);
 
+/// Delayed messages that are due become like others. They have an index of their own until then: however many wait,
+/// nobody looks at them.
+const DUE: &str = "update malote_outbox set since = not_before, not_before = null where id in (
+        select id from malote_outbox where not_before <= clock_timestamp()
+        order by not_before limit $1 for update skip locked)";
+
 /// Keys after `$1`, in order, each found by one look into the index; those that nobody else has, up to `$2`.
 const KEYS: &str = "with recursive keys (key) as (
-        (select key from malote_outbox where key > $1 order by key limit 1)
+        (select key from malote_outbox where not_before is null and key > $1 order by key limit 1)
         union all
-        select (select next.key from malote_outbox next where next.key > keys.key order by next.key limit 1)
+        select (select next.key from malote_outbox next
+                where next.not_before is null and next.key > keys.key order by next.key limit 1)
         from keys where keys.key is not null)
     select key, pg_try_advisory_xact_lock(hashtextextended(key, 7308604758838566757))
     from keys where key is not null limit $2";
 
-/// The oldest rows that are due of each of these keys, up to `$2` each and `$3` bytes in all.
+/// The oldest rows of each of these keys, up to `$2` each and `$3` bytes in all.
 const ROWS: &str = "with due as (
         select oldest.* from unnest($1) as wanted (key), lateral (
             select id, octet_length(body) as size from malote_outbox
-            where key = wanted.key and coalesce(not_before <= clock_timestamp(), true)
-            order by id limit $2) as oldest),
+            where not_before is null and key = wanted.key order by id limit $2) as oldest),
     sized as (select id, size, sum(size) over (order by id) as upto from due)
     select id, key, target, message_id, headers::text, body, error is not null,
            xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -50,18 +56,18 @@ pub(super) struct Relay {
     connector: Connector,
     listens: bool,
     link: Option<Link>,
-    /// The last key that was looked at.
+    /// The last key that was looked at; none at the beginning of a round through all keys.
     after: String,
+    round: Round,
 }
 
-/// What a batch came to.
-struct Batch {
-    /// Rows that left.
-    sent: usize,
+/// What a round through all keys has come to.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    /// Rows left.
+    sent: bool,
     /// Rows wait until older transactions are over.
     early: bool,
-    /// Keys from the beginning to the end were looked at.
-    whole: bool,
 }
 
 impl Outbox for Relay {
@@ -78,8 +84,8 @@ impl Outbox for Relay {
         };
         let link = Cut(Some(link));
         let Some(client) = link.0.as_ref().map(|link| &link.client) else { return Ok(Pass::Idle) };
-        let batch = tokio::time::timeout(PASS_MAX, batch(client, &mut self.after, malote)).await;
-        let batch = match batch {
+        let batch = batch(client, &mut self.after, malote);
+        let batch = match tokio::time::timeout(PASS_MAX, batch).await {
             Ok(Ok(batch)) => batch,
             Ok(Err(Trouble::Malote(error))) => {
                 if client.batch_execute("rollback").await.is_ok() {
@@ -96,9 +102,15 @@ impl Outbox for Relay {
             }
         };
         self.link = link.keep();
-        Ok(match batch {
-            Batch { sent: 1.., .. } | Batch { whole: false, .. } => Pass::More,
-            Batch { early: true, .. } => Pass::Soon,
+        self.round.sent |= batch.sent;
+        self.round.early |= batch.early;
+        if !self.after.is_empty() {
+            return Ok(Pass::More);
+        }
+        // A round in which nothing left, because nothing can now, is not begun again at once.
+        Ok(match std::mem::take(&mut self.round) {
+            Round { sent: true, .. } => Pass::More,
+            Round { early: true, .. } => Pass::Soon,
             _ => Pass::Idle,
         })
     }
@@ -113,7 +125,7 @@ impl Outbox for Relay {
 
 impl Relay {
     pub(super) fn new(connector: Connector, listens: bool) -> Self {
-        Self { connector, listens, link: None, after: String::new() }
+        Self { connector, listens, link: None, after: String::new(), round: Round::default() }
     }
 
     async fn open(&self) -> Result<Link, tokio_postgres::Error> {
@@ -164,19 +176,17 @@ fn gone(error: tokio_postgres::Error) -> Result<Pass, Error> {
     Ok(Pass::Idle)
 }
 
-/// One batch, in one transaction.
-async fn batch(client: &Client, after: &mut String, malote: &Malote) -> Result<Batch, Trouble> {
-    client.batch_execute("begin isolation level read committed").await?;
+/// One batch, in one transaction; what is due is its own, so that nobody waits for a broker because of it.
+async fn batch(client: &Client, after: &mut String, malote: &Malote) -> Result<Round, Trouble> {
     let limit = BATCH as i64;
+    client.execute_typed(DUE, &[(&limit, Type::INT8)]).await?;
+    client.batch_execute("begin isolation level read committed").await?;
     let values: [Value<'_>; 2] = [(&*after, Type::TEXT), (&limit, Type::INT8)];
     let looked = client.query_typed(KEYS, &values).await?;
-    let first = after.is_empty();
-    let last = match looked.last() {
+    *after = match looked.last() {
         Some(row) if looked.len() == BATCH => row.try_get(0)?,
         _ => String::new(),
     };
-    let whole = first && last.is_empty();
-    *after = last;
     let mut keys: Vec<String> = Vec::with_capacity(looked.len());
     for row in looked {
         if row.try_get(1)? {
@@ -185,7 +195,7 @@ async fn batch(client: &Client, after: &mut String, malote: &Malote) -> Result<B
     }
     if keys.is_empty() {
         client.batch_execute("rollback").await?;
-        return Ok(Batch { sent: 0, early: false, whole });
+        return Ok(Round::default());
     }
     let each = (BATCH / keys.len()) as i64;
     let values: [Value<'_>; 3] =
@@ -213,7 +223,7 @@ async fn batch(client: &Client, after: &mut String, malote: &Malote) -> Result<B
     }
     let published = publish(malote, rows).await.map_err(Trouble::Malote)?;
     forget(client, &published).await?;
-    Ok(Batch { sent: published.sent.len(), early: !early.is_empty(), whole })
+    Ok(Round { sent: !published.sent.is_empty(), early: !early.is_empty() })
 }
 
 async fn forget(client: &Client, published: &Published) -> Result<(), tokio_postgres::Error> {

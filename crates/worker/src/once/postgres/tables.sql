@@ -22,8 +22,9 @@ create table if not exists malote_outbox (
     headers json not null,
     body bytea not null,
     not_before timestamptz,
-    written_at timestamptz not null default clock_timestamp(),
+    since timestamptz not null default clock_timestamp(),
     error text,
     xid xid8 not null default pg_current_xact_id()
 );
-create index if not exists malote_outbox_key on malote_outbox (key, id);
+create index if not exists malote_outbox_key on malote_outbox (key, id) where not_before is null;
+create index if not exists malote_outbox_not_before on malote_outbox (not_before) where not_before is not null;
