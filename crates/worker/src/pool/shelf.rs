@@ -226,7 +226,12 @@ impl Shelf {
         if quiet.is_cancelled() {
             return None;
         }
-        here.batch(batch, max)
+        let taken = here.batch(batch, max);
+        if !here.lanes[batch + 1].items.is_empty() {
+            // Whoever looked meanwhile left them to this slot.
+            self.arrived.notify_one();
+        }
+        taken
     }
 
     /// Another task handles one more.
