@@ -155,10 +155,10 @@ mod tests {
             };
             vec![[of(50), of(100)].concat()]
         };
-        let theirs: Vec<Value> =
-            [50, 100].map(|n| json!({ "what": format!("{n} at once"), "per_s": 10.0 })).into();
-        assert!(table(&ours(50.0), &[theirs.clone()]));
-        assert!(!table(&ours(49.0), &[theirs.clone()]));
+        let row = |n: u32| json!({ "what": format!("{n} at once"), "per_s": 10.0 });
+        let theirs = [vec![row(50), row(100)]];
+        assert!(table(&ours(50.0), &theirs));
+        assert!(!table(&ours(49.0), &theirs));
         assert!(!table(&ours(50.0), &[]));
     }
 }

@@ -37,6 +37,7 @@ pub(super) struct Ahead {
 }
 
 /// What a slot takes at once.
+#[allow(clippy::large_enum_variant)] // the large one is the usual one, and an allocation would cost more than a move
 pub(super) enum Unit {
     One(Ahead),
     /// For the batch handler of this number.
@@ -90,6 +91,7 @@ struct Lane {
     gathering: bool,
 }
 
+#[allow(clippy::large_enum_variant)] // as of a unit
 enum Taken {
     Unit(Unit),
     /// Not enough yet: wait for more until then.
@@ -224,7 +226,12 @@ impl Shelf {
         if quiet.is_cancelled() {
             return None;
         }
-        here.batch(batch, max)
+        let taken = here.batch(batch, max);
+        if !here.lanes[batch + 1].items.is_empty() {
+            // Whoever looked meanwhile left them to this slot.
+            self.arrived.notify_one();
+        }
+        taken
     }
 
     /// Another task handles one more.
@@ -326,5 +333,66 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.lock().waiting -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: Duration = Duration::from_secs(30);
+
+    fn wanted(shelf: &Shelf) -> u32 {
+        shelf.wanted_of(&shelf.here.lock())
+    }
+
+    /// So many messages that took so long each, handled one by one.
+    fn handled(shelf: &Shelf, messages: usize, took: Duration) {
+        for _ in 0..messages {
+            shelf.begun();
+            shelf.done(1, took);
+        }
+    }
+
+    #[test]
+    fn as_much_is_fetched_as_handlers_are_quick() {
+        let shelf = Shelf::new(10, LOCK, true, Vec::new());
+        assert_eq!(wanted(&shelf), 10, "nothing is known yet");
+        handled(&shelf, 1, Duration::from_millis(1));
+        assert_eq!(wanted(&shelf), 10 + 320);
+        handled(&shelf, 100, Duration::from_secs(1));
+        assert_eq!(wanted(&shelf), 10, "one for each slot and no more");
+        handled(&shelf, 100, Duration::from_micros(1));
+        assert_eq!(wanted(&shelf), 10 + 320);
+        // Workers vanish: what is in hand is counted for it.
+        shelf.be_careful();
+        assert_eq!(wanted(&shelf), 10);
+        // Never more than half a lock of work.
+        let short = Shelf::new(10, Duration::from_millis(400), true, Vec::new());
+        handled(&short, 1, Duration::from_millis(40));
+        assert_eq!(wanted(&short), 10 + 50);
+    }
+
+    #[test]
+    fn a_fetch_is_for_half_of_what_may_be_ahead_or_more() {
+        let shelf = Shelf::new(1, LOCK, true, Vec::new());
+        handled(&shelf, 1, Duration::from_micros(1));
+        let most = wanted(&shelf);
+        assert_eq!(most, 1 + 32);
+        for in_hand in 0..most {
+            let expected = if in_hand <= 1 + 16 { most - in_hand } else { 0 };
+            assert_eq!(wanted(&shelf), expected, "{in_hand} in hand");
+            shelf.begun();
+        }
+    }
+
+    #[test]
+    fn with_a_rate_or_a_breaker_nothing_is_ahead_and_batches_are_whole() {
+        let shelf = Shelf::new(10, LOCK, false, Vec::new());
+        handled(&shelf, 1, Duration::from_micros(1));
+        assert_eq!(wanted(&shelf), 10);
+        let gathers = Gathers { max: 16, wait: Duration::ZERO };
+        let shelf = Shelf::new(3, LOCK, false, vec![gathers]);
+        assert_eq!(wanted(&shelf), 3 * 16);
     }
 }

@@ -92,6 +92,31 @@ async fn what_comes_while_a_batch_gathers_joins_it() {
     assert_eq!(broker.held(Q).await.unwrap(), Held { ready: 1, ..empty(0) });
 }
 
+/// What a batch leaves behind is another slot's, however long the batch takes.
+#[tokio::test]
+async fn what_does_not_fit_into_a_batch_does_not_wait_for_it() {
+    let broker = broker(false).await;
+    async fn take(batch: Batch<u32>, go: State<Arc<tokio::sync::Notify>>) {
+        if batch.iter().any(|one| one.value == 0) {
+            go.notified().await;
+        }
+    }
+    let go = Arc::new(tokio::sync::Notify::new());
+    let worker = Worker::new(broker.malote(), Q).slots(3).state(go.clone());
+    let worker = worker.handle_batch(take, 2, Duration::from_millis(100));
+    let running = worker.start().await.unwrap();
+    send(&broker, None, 0..1).await;
+    send(&broker, None, 1..4).await;
+    let until = tokio::time::Instant::now() + Duration::from_secs(60);
+    while running.counts().done < 2 {
+        assert!(tokio::time::Instant::now() < until, "{:?}", running.counts());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    go.notify_one();
+    running.stop();
+    assert_eq!(running.ended().await.unwrap().counts.done, 4);
+}
+
 #[tokio::test]
 async fn each_message_has_its_own_outcome() {
     let broker = broker(false).await;
@@ -182,11 +207,11 @@ async fn of_a_session_nothing_is_done_ahead_of_what_comes_again() {
     broker.advance(Duration::from_secs(11));
     let counts = broker.drain(make()).await.unwrap().counts;
     assert_eq!((counts.done, counts.retried, counts.lost), (5, 0, 0));
+    assert_eq!(broker.held(Q).await.unwrap(), empty(1));
     let calls = calls.lock().unwrap();
     let of_a: Vec<_> = calls.iter().filter(|call| call[0] < 100).cloned().collect();
     assert_eq!(of_a, [vec![0, 1, 2, 3, 4, 5], vec![3, 4, 5, 6, 7]]);
     assert!(calls.iter().all(|call| call.iter().all(|n| (*n < 100) == (call[0] < 100))));
-    assert_eq!(broker.held(Q).await.unwrap(), empty(1));
 }
 
 /// Messages of one session for different handlers stay in order: a batch ends where another handler's message stands.
