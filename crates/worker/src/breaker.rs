@@ -2,7 +2,8 @@
 //!
 //! Of the last hundred calls within twenty seconds, at least ten and half of them failed by the dependency's fault:
 //! it opens for half a minute, for twice as long each time it fails again, at most five minutes. Then it lets one
-//! message through, two, four, and closes. Plain data: whoever asks says what time it is.
+//! message through, two, four, and closes. Of workers that share a broker, one at a time does (`fleet.rs`). Plain data:
+//! whoever asks says what time it is.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,6 +24,8 @@ const PROBES_MAX: u32 = 4;
 pub struct Breaker {
     dependency: &'static str,
     state: State,
+    /// How long it stays open the first time.
+    first: Duration,
     /// How often it opened since it was last closed.
     opened: u32,
 }
@@ -45,7 +48,33 @@ enum State {
 impl Breaker {
     /// Closed.
     pub fn of(dependency: &'static str) -> Self {
-        Self { dependency, state: State::Closed(VecDeque::new()), opened: 0 }
+        Self { dependency, state: State::Closed(VecDeque::new()), first: OPEN_FIRST, opened: 0 }
+    }
+
+    /// How long it stays open the first time, half a minute unless it is said; at most five minutes.
+    #[must_use]
+    pub fn open_for(mut self, first: Duration) -> Self {
+        self.first = first.min(OPEN_MAX);
+        self
+    }
+
+    pub(crate) fn dependency(&self) -> &'static str {
+        self.dependency
+    }
+
+    /// Whether it would let a few through now, to see.
+    pub(crate) fn is_trying(&mut self, now: Duration) -> bool {
+        self.closed_for(now).is_none() && matches!(self.state, State::HalfOpen { .. })
+    }
+
+    /// Whether some of those are under way.
+    pub(crate) fn is_tried(&self) -> bool {
+        matches!(self.state, State::HalfOpen { out, .. } if out > 0)
+    }
+
+    /// Stays open a little longer: somebody else tries.
+    pub(crate) fn put_off(&mut self, now: Duration, pause: Duration) {
+        self.state = State::Open { until: now + pause };
     }
 
     /// How long nothing may begin.
@@ -118,7 +147,7 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Duration) {
-        let full = OPEN_FIRST.saturating_mul(1 << self.opened.min(8)).min(OPEN_MAX);
+        let full = self.first.saturating_mul(1 << self.opened.min(8)).min(OPEN_MAX);
         // Workers that opened together should not ask together.
         let mut hasher = DefaultHasher::new();
         (self.dependency, self.opened, now.as_nanos()).hash(&mut hasher);

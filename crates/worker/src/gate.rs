@@ -2,12 +2,14 @@
 //!
 //! What may not begin is not fetched: it waits in the broker, where another worker may take it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::breaker::Breaker;
+use crate::fleet::{Fleet, Right};
 use crate::outcome::Outcome;
 
 /// At most so many in a time, evenly: this worker's own share.
@@ -31,6 +33,10 @@ impl Rate {
 pub(crate) struct Gate {
     begun: Instant,
     rate: Option<Rate>,
+    /// Who else has breakers of the same names.
+    fleet: Option<Fleet>,
+    /// Of this worker, one slot at a time asks it.
+    asking: tokio::sync::Mutex<()>,
     has_breakers: bool,
     state: Mutex<State>,
 }
@@ -41,13 +47,26 @@ struct State {
     /// When the next one may begin by the rate (GCRA's theoretical arrival time).
     next: Duration,
     breakers: Vec<Breaker>,
+    /// Of dependencies that this worker tries, and nobody else; and since when.
+    rights: HashMap<&'static str, (Right, Duration)>,
+}
+
+impl State {
+    /// Lets others try what this worker does not.
+    fn let_others(&mut self, now: Duration) {
+        let breakers = &mut self.breakers;
+        self.rights.retain(|name, _| {
+            breakers.iter_mut().any(|b| b.dependency() == *name && b.is_trying(now))
+        });
+    }
 }
 
 impl Gate {
-    pub(crate) fn new(rate: Option<Rate>, breakers: Vec<Breaker>) -> Self {
+    pub(crate) fn new(rate: Option<Rate>, breakers: Vec<Breaker>, fleet: Option<Fleet>) -> Self {
         let has_breakers = !breakers.is_empty();
         let state = State { breakers, ..State::default() };
-        Self { begun: Instant::now(), rate, has_breakers, state: Mutex::new(state) }
+        let (begun, asking) = (Instant::now(), tokio::sync::Mutex::default());
+        Self { begun, rate, fleet, asking, has_breakers, state: Mutex::new(state) }
     }
 
     fn now(&self) -> Duration {
@@ -85,7 +104,13 @@ impl Gate {
             }
         }
         for nth in 0..state.breakers.len() {
-            let admitted = state.breakers[nth].admit(now, count);
+            // It may have become time to try since the others were asked.
+            let name = state.breakers[nth].dependency();
+            let unasked = self.fleet.is_some() && !state.rights.contains_key(name);
+            let admitted = match unasked && state.breakers[nth].is_trying(now) {
+                true => 0,
+                false => state.breakers[nth].admit(now, count),
+            };
             for earlier in &mut state.breakers[..nth] {
                 earlier.not_used(count - admitted);
             }
@@ -104,12 +129,43 @@ impl Gate {
             return wanted; // a pause was looked at before
         }
         loop {
+            self.ask_fleet().await;
             let (count, wait) = self.admit_at(self.now(), wanted);
             if count > 0 || self.closed_for().is_some() {
                 return count;
             }
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Asks whether this worker may try a dependency that was down. If another one does, its breaker stays open.
+    async fn ask_fleet(&self) {
+        let Some(fleet) = &self.fleet else { return };
+        if self.unasked().is_none() {
+            return;
+        }
+        let _asking = self.asking.lock().await;
+        while let Some(dependency) = self.unasked() {
+            let right = fleet.ask(dependency).await;
+            let now = self.now();
+            let mut state = self.state.lock();
+            if let Some(right) = right {
+                state.rights.insert(dependency, (right, now));
+                continue;
+            }
+            let of = |breaker: &&mut Breaker| breaker.dependency() == dependency;
+            state.breakers.iter_mut().filter(of).for_each(|breaker| breaker.put_off(now, PUT_OFF));
+        }
+    }
+
+    /// A dependency that would be tried now, by this worker without the right to.
+    fn unasked(&self) -> Option<&'static str> {
+        let now = self.now();
+        let State { breakers, rights, .. } = &mut *self.state.lock();
+        breakers.iter_mut().find_map(|breaker| {
+            let name = breaker.dependency();
+            (breaker.is_trying(now) && !rights.contains_key(name)).then_some(name)
+        })
     }
 
     /// The same without waiting.
@@ -119,8 +175,18 @@ impl Gate {
 
     /// So many that were admitted did not begin.
     pub(crate) fn not_used(&self, count: u32) {
+        let now = self.now();
         let mut state = self.state.lock();
         state.breakers.iter_mut().for_each(|breaker| breaker.not_used(count));
+        // Whoever has had nothing to try with for a while lets others, and asks again after them.
+        let State { breakers, rights, .. } = &mut *state;
+        for breaker in breakers {
+            let since = rights.get(breaker.dependency()).map(|(_, since)| *since);
+            if since.is_some_and(|since| now >= since + PUT_OFF) && !breaker.is_tried() {
+                breaker.put_off(now, 2 * PUT_OFF);
+            }
+        }
+        state.let_others(now);
         if let Some(Rate { each, .. }) = self.rate {
             state.next = state.next.saturating_sub(each * count);
         }
@@ -134,12 +200,15 @@ impl Gate {
         let now = self.now();
         let mut state = self.state.lock();
         state.breakers.iter_mut().for_each(|breaker| breaker.ended(now, outcome));
+        state.let_others(now);
         if let Outcome::RateLimited(pause) = outcome {
             state.paused_until = state.paused_until.max(now + *pause);
         }
     }
 }
 
+/// Another worker tries: asked again after so long.
+const PUT_OFF: Duration = Duration::from_secs(1);
 /// Probes of a breaker are under way: looked again after so long.
 const HALF_OPEN_PAUSE: Duration = Duration::from_millis(20);
 
@@ -149,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_even_and_never_exceeded_in_any_window() {
-        let gate = Gate::new(Some(Rate::new(50, Duration::from_secs(1))), Vec::new());
+        let gate = Gate::new(Some(Rate::new(50, Duration::from_secs(1))), Vec::new(), None);
         let (mut now, mut begun) = (Duration::ZERO, Vec::new());
         while now < Duration::from_secs(60) {
             let (count, wait) = gate.admit_at(now, 7);
@@ -166,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_may_be_used() {
-        let gate = Gate::new(Some(Rate::new(10, Duration::from_secs(1))), Vec::new());
+        let gate = Gate::new(Some(Rate::new(10, Duration::from_secs(1))), Vec::new(), None);
         assert_eq!(gate.admit_at(Duration::ZERO, 5).0, 1);
         assert_eq!(gate.admit_at(Duration::ZERO, 5), (0, Duration::from_millis(100)));
         gate.not_used(1);
@@ -175,7 +244,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_and_breakers_everything_may_begin() {
-        let gate = Gate::new(None, Vec::new());
+        let gate = Gate::new(None, Vec::new(), None);
         assert_eq!(gate.admit_at(Duration::ZERO, 1000).0, 1000);
         assert_eq!(gate.closed_for(), None);
         gate.ended(&Outcome::RateLimited(Duration::from_secs(3600)));

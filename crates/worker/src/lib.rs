@@ -37,6 +37,7 @@ mod client;
 mod clock;
 mod dispatch;
 pub mod extract;
+mod fleet;
 mod gate;
 mod handler;
 mod incoming;

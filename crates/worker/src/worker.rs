@@ -14,6 +14,7 @@ use crate::batch::{self, FromBatch, IntoOutcomes};
 use crate::breaker::Breaker;
 use crate::client::{Malote, name};
 use crate::dispatch::{Batching, Route, Routes, Unknown};
+use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
 use crate::handler::{self, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
@@ -319,7 +320,14 @@ impl Worker {
             }
             None => self.broker.open(&queue, self.settings.lock).await?.close().await?,
         }
-        let gate = Gate::new(self.rate, self.breakers);
+        let fleet = match self.breakers.is_empty() {
+            true => None,
+            false => {
+                let try_max = self.settings.timeout + self.settings.stuck_after;
+                Fleet::of(&self.broker, try_max).await
+            }
+        };
+        let gate = Gate::new(self.rate, self.breakers, fleet);
         let (broker, settings) = (self.broker, self.settings);
         let pool = Pool::start(broker, queue, settings, self.routes, self.shared, gate)
             .map_err(|error| Error::Settings(format!("a thread cannot be started: {error}")))?;

@@ -7,12 +7,14 @@ mod artemis;
 mod bullmq;
 mod elasticmq;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cargo;
 
@@ -81,6 +83,52 @@ impl Drop for JavaServer {
     }
 }
 
+/// Malote with a queue `bench`, for as long as the other runs.
+struct Malote {
+    child: Child,
+    port: u16,
+}
+
+impl Malote {
+    fn start() -> Result<Malote> {
+        let home = cargo::target().join("compare");
+        let data = home.join("malote-data");
+        match std::fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).context("the data of the last run is still there");
+            }
+            _ => {}
+        }
+        let config = home.join("malote-config.json");
+        let queue = json!({ "Name": "bench", "Properties": { "LockDuration": "PT5M" } });
+        let namespace = json!({ "Name": "bench", "Queues": [queue] });
+        let entities = json!({ "UserConfig": { "Namespaces": [namespace] } });
+        std::fs::write(&config, entities.to_string()).context("no queue to compare with")?;
+        let port = cargo::free_port()?;
+        let mut serve = Command::new(binary());
+        serve.arg("serve").arg("--data").arg(&data).args(["--log", "error", "--sqs", "off"]);
+        serve.args(["--http", "127.0.0.1:0", "--servicebus-admin", "off"]);
+        serve.args(["--amqp", &format!("127.0.0.1:{port}"), "--servicebus-config"]).arg(&config);
+        let child = serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let malote = Malote { child, port };
+        let listens = |_: &u32| {
+            std::thread::sleep(Duration::from_millis(100));
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        };
+        match (0..300).find(listens) {
+            Some(_) => Ok(malote),
+            None => bail!("Malote did not start"),
+        }
+    }
+}
+
+impl Drop for Malote {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// What was measured, as `malote bench … --json` tells it.
 fn bench(args: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(binary());
@@ -135,7 +183,6 @@ fn table(ours: &[Vec<Value>], theirs: &[Vec<Value>], name: &str, goal: f64) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_goal_is_met_in_rate_or_in_processor_time() {

@@ -99,11 +99,13 @@ impl Pool {
         tracing::warn!(%queue, session, message_id, seq = incoming.delivery.seq.0, attempt, "{what}");
     }
 
-    /// What is not run at all: a message that takes workers with it must not take another.
+    /// What is not run at all: a message that takes workers with it must not take another, and one that was on its way
+    /// when a breaker opened goes back.
     pub(super) fn refused(&self, incoming: &Incoming) -> Option<Outcome> {
         let lost = incoming.lost();
         if lost < self.settings.retry.lost {
-            return None;
+            let closed = self.gate.is_limited() && self.gate.closed_for().is_some();
+            return closed.then_some(Outcome::Release);
         }
         let text = format!("{lost} workers vanished while they had it");
         Some(Outcome::Dead { reason: "WorkerLost".into(), text })

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod batches;
+mod breaker;
 mod ends;
 mod far;
 mod native;
