@@ -90,6 +90,7 @@ struct Malote {
 }
 
 impl Malote {
+    #[allow(clippy::disallowed_methods)] // a file for the server that is compared
     fn start() -> Result<Malote> {
         let home = cargo::target().join("compare");
         let data = home.join("malote-data");
