@@ -5,11 +5,11 @@
 //! use malote::{Batch, Failure, Malote, Worker};
 //!
 //! #[derive(serde::Deserialize)]
-//! struct Reading { sensor: String, value: f64 }
+//! struct Reading { sensor: String, celsius: f64 }
 //!
 //! /// One answer for all; a `Vec` has one for each.
 //! async fn store(readings: Batch<Reading>) -> Result<(), Failure> {
-//!     let rows: Vec<_> = readings.iter().map(|one| (&one.sensor, one.value)).collect();
+//!     let rows: Vec<_> = readings.iter().map(|one| (&one.sensor, one.celsius)).collect();
 //!     // one insert for all of them
 //!     # drop(rows);
 //!     Ok(())
