@@ -296,6 +296,9 @@ impl Snapshotter {
         let like_last = self.kept.body_bytes + self.kept.body_bytes / 8;
         let mut body = Vec::with_capacity(like_last as usize);
         fresh.save(&mut body);
+        // Before the file has its name: a backup that finds it, though its directory could not be synced, must know what
+        // it needs. Whoever finds the one before replays to here at least, and needs no more.
+        *self.live.lock() = Live::of(fresh);
         self.write(covered, &body)?;
         // After a failed directory sync the same snapshot is made once more; it still counts once.
         if self.covered() != covered {
@@ -305,7 +308,6 @@ impl Snapshotter {
         self.pool.keep_free(2 * self.kept.body_bytes);
         self.remove_old()?;
         self.relocated = false;
-        *self.live.lock() = Live::of(fresh);
         // Slowly down: a pause between two bursts is not the end of them.
         self.pace = (pending - 1).max(self.pace / 2);
         let recycled = self.recycle();
