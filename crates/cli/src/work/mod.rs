@@ -33,7 +33,13 @@ pub(crate) struct Work {
     #[arg(long, value_name = "URL")]
     http: Option<String>,
     /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR or servicebus://CONNECTION-STRING
-    #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
+    #[arg(
+        long,
+        alias = "url",
+        value_name = "URL",
+        env = "MALOTE_WORK_URL",
+        hide_env_values = true
+    )]
     broker: Option<String>,
     /// A Service Bus connection string, where no --broker is given
     #[arg(long, value_name = "TEXT", env = "SERVICEBUS_CONNECTION_STRING", hide_env_values = true)]
