@@ -7,13 +7,25 @@ mod common;
 use bytes::Bytes;
 use common::{Client, World};
 use malote_model::{QueueName, QueueSpec};
-use malote_wire_amqp::connection::{DeliveryId, Event, LinkId};
+use malote_wire_amqp::connection::{DeliveryId, Event, LinkId, SessionId};
 use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected};
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
 fn operation(name: &str) -> Map {
     Map::default().with_string("operation", format!("com.microsoft:{name}").as_str())
+}
+
+/// A queue `orders` and somebody who may send to it.
+async fn orders(sessions: bool) -> (World, Client, SessionId, LinkId) {
+    let world = World::new().await;
+    world.queue("orders", sessions).await;
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    (world, client, channel, sender)
 }
 
 /// The next message of a receiver.
@@ -77,13 +89,7 @@ async fn peek(client: &mut Client, desk: (LinkId, LinkId)) -> Vec<Message> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_may_have_an_empty_name() {
-    let world = World::new().await;
-    world.queue("orders", true).await;
-    let mut client = world.client().await;
-    let channel = client.amqp.begin().unwrap();
-    let sender = client.sender(channel, "s", "orders");
-    client.attached(sender).await;
-    client.credit(sender).await;
+    let (_world, mut client, channel, sender) = orders(true).await;
     let draft = |id: Option<&str>| {
         let group_id = id.map(Str::from);
         Draft {
@@ -193,13 +199,7 @@ async fn a_deferred_message_is_deferred_while_it_is_locked_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn annotations_are_handed_on_beside_those_of_the_broker() {
-    let world = World::new().await;
-    world.queue("orders", false).await;
-    let mut client = world.client().await;
-    let channel = client.amqp.begin().unwrap();
-    let sender = client.sender(channel, "s", "orders");
-    client.attached(sender).await;
-    client.credit(sender).await;
+    let (_world, mut client, channel, sender) = orders(false).await;
     let draft = Draft {
         delivery_annotations: Map::default()
             .with("x-opt-mine", "delivery")
@@ -293,13 +293,7 @@ async fn nothing_is_where_what_could_not_be_forwarded_would_be() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_that_a_message_was_scheduled_for_stays_in_it() {
-    let world = World::new().await;
-    world.queue("orders", false).await;
-    let mut client = world.client().await;
-    let channel = client.amqp.begin().unwrap();
-    let sender = client.sender(channel, "s", "orders");
-    client.attached(sender).await;
-    client.credit(sender).await;
+    let (world, mut client, channel, sender) = orders(false).await;
     let at = Value::Timestamp(i64::try_from(world.engine.now().0).unwrap() + 300);
     let draft = Draft {
         message_annotations: Map::default().with("x-opt-scheduled-enqueue-time", at.clone()),
@@ -321,13 +315,7 @@ async fn the_time_that_a_message_was_scheduled_for_stays_in_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sections_in_another_order_are_taken() {
-    let world = World::new().await;
-    world.queue("orders", false).await;
-    let mut client = world.client().await;
-    let channel = client.amqp.begin().unwrap();
-    let sender = client.sender(channel, "s", "orders");
-    client.attached(sender).await;
-    client.credit(sender).await;
+    let (_world, mut client, channel, sender) = orders(false).await;
     // As Python's client writes them: the annotations of the delivery at the end.
     let mine = Map::default().with("x-opt-mine", "delivery");
     let last = Draft { delivery_annotations: mine.clone(), ..Draft::default() }.to_bytes();
