@@ -76,8 +76,11 @@ fn seq_of(message: &Message) -> i64 {
 
 /// What is seen of messages without touching them.
 async fn peek(client: &mut Client, desk: (LinkId, LinkId)) -> Vec<Message> {
-    let body =
-        Map::default().with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
+    peek_with(client, desk, Map::default()).await
+}
+
+async fn peek_with(client: &mut Client, desk: (LinkId, LinkId), body: Map) -> Vec<Message> {
+    let body = body.with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
     let (_, body) = client.ask(desk, operation("peek-message"), body.into()).await;
     let items = body.get("messages").and_then(Value::as_items).unwrap_or_default();
     let message = |item: &Value| match item.as_map().and_then(|map| map.get("message")) {
@@ -163,6 +166,20 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
         let (delivery, message) = receive(&mut client, dead).await;
         assert_eq!(count(&message), 1);
         settle(&mut client, dead, delivery, abandoned()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_may_leave_the_bodies() {
+    let (_world, mut client, channel, sender) = orders(false).await;
+    let properties = Properties { subject: Some("s".into()), ..Properties::default() };
+    client.send(sender, Draft { properties: Some(properties), ..Draft::data("body") }).await;
+    let desk = client.desk(channel, "orders/$management").await;
+    for (omit, body) in [(false, "body"), (true, "")] {
+        let asked = Map::default().with_string("omit-message-body", omit);
+        let message = peek_with(&mut client, desk, asked).await.remove(0);
+        assert_eq!(message.properties().unwrap().subject.as_deref(), Some("s"));
+        assert_eq!(message.data().unwrap(), [body]);
     }
 }
 
