@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Trouble;
 
@@ -18,7 +18,7 @@ const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// Somebody may take a port between our looking and the server's.
 const TRIES: usize = 3;
 /// A virtual machine that starts beside others takes its time.
-const START_MAX: Duration = Duration::from_secs(180);
+const LOOKS_MAX: usize = 1800;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the port mapper on port `$1`, or with `$2` a node. What is confirmed need not survive the end of the process.
@@ -128,10 +128,11 @@ impl RabbitMq {
             ])?;
             nodes.push(Node { port, shell });
             // Whoever comes later joins: nodes that begin at the same time may miss each other.
-            let until = Instant::now() + START_MAX;
+            let mut looks = 0;
             while TcpStream::connect(("127.0.0.1", port)).is_err() {
                 let over = nodes.last().is_some_and(|node| !node.shell.runs());
-                if over || Instant::now() > until {
+                looks += 1;
+                if over || looks > LOOKS_MAX {
                     return Err(nodes.pop().map(|node| node.shell.log()).unwrap_or_default());
                 }
                 std::thread::sleep(LOOK_EVERY);

@@ -22,7 +22,8 @@ use crate::broker::BrokerError;
 /// Headers of ours begin like this; a user's may not.
 const OURS: &str = "x-malote-";
 /// Headers that the broker writes about deliveries and deaths.
-const BROKERS: [&str; 4] = ["x-delivery-count", "x-acquired-count", "x-first-death-", "x-last-death-"];
+const BROKERS: [&str; 4] =
+    ["x-delivery-count", "x-acquired-count", "x-first-death-", "x-last-death-"];
 const DEATHS: &str = "x-death";
 /// As plugins for de-duplication spell it.
 const DEDUP: &str = "x-deduplication-header";
@@ -86,7 +87,10 @@ pub(super) struct Marks<'a> {
 }
 
 /// The properties under which a message is published.
-pub(super) fn outgoing(message: &Message, marks: &Marks<'_>) -> Result<BasicProperties, BrokerError> {
+pub(super) fn outgoing(
+    message: &Message,
+    marks: &Marks<'_>,
+) -> Result<BasicProperties, BrokerError> {
     let mut headers = Headers::default();
     headers.users(&message.properties)?;
     let mut properties = BasicProperties::default().with_delivery_mode(2);
@@ -342,9 +346,7 @@ fn as_number(value: &AMQPValue) -> Option<u64> {
 
 fn as_text(value: &AMQPValue) -> Option<String> {
     match value {
-        AMQPValue::LongString(text) => {
-            std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned)
-        }
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned),
         AMQPValue::ShortString(text) => Some(text.to_string()),
         _ => None,
     }

@@ -71,12 +71,8 @@ struct Slot {
 
 impl Link {
     pub(super) fn new(target: Arc<Target>, name: &'static str, io: &Io) -> Self {
-        let slot = Slot {
-            connection: None,
-            again_at: None,
-            pause: PAUSE_FIRST,
-            why: BrokerError::Closed,
-        };
+        let slot =
+            Slot { connection: None, again_at: None, pause: PAUSE_FIRST, why: BrokerError::Closed };
         let (slot, closed) = (tokio::sync::Mutex::new(slot), AtomicBool::new(false));
         Self { target, name, io: io.handle.clone(), slot, closed }
     }

@@ -121,6 +121,7 @@ fn refused(code: &str, text: String) -> BrokerError {
     BrokerError::Refused { code: code.into(), text }
 }
 
+#[allow(clippy::disallowed_methods)] // the door to time for what is written down; waits use tokio's clock
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -234,7 +235,12 @@ impl RabbitMq {
         Ok(Parcel { exchange, key, properties, body: message.body.bytes.clone() })
     }
 
-    async fn parcel(&self, to: &Address, message: &Message, id: &str) -> Result<Parcel, BrokerError> {
+    async fn parcel(
+        &self,
+        to: &Address,
+        message: &Message,
+        id: &str,
+    ) -> Result<Parcel, BrokerError> {
         let topic = match to {
             Address::Queue(queue) => return self.to_queue(queue, message, id).await,
             Address::Topic(topic) => topic,
@@ -248,12 +254,22 @@ impl RabbitMq {
         }
         let short = |text: &str, what: &str| {
             let name = lapin::types::ShortString::try_new(text);
-            name.map_err(|_| refused("bad_name", format!("{what} `{text}` has more than 255 bytes")))
+            name.map_err(|_| {
+                refused("bad_name", format!("{what} `{text}` has more than 255 bytes"))
+            })
         };
         let session = message.session.as_ref().map(SessionId::as_str);
         let key = message.key.as_deref().or(session).unwrap_or_default();
         let enqueued_at = Timestamp(wall_ms());
-        let marks = Marks { id: Some(id), enqueued_at, failed: 0, receives: 0, not_before: None, at: None, dead: None };
+        let marks = Marks {
+            id: Some(id),
+            enqueued_at,
+            failed: 0,
+            receives: 0,
+            not_before: None,
+            at: None,
+            dead: None,
+        };
         Ok(Parcel {
             exchange: short(topic.as_str(), "the topic")?,
             key: short(key, "the key")?,

@@ -55,6 +55,11 @@ impl Names {
         self.part(".spec")
     }
 
+    /// Has no messages: whoever works on the sessions consumes from it, and so all are counted.
+    pub(super) fn members(&self) -> ShortString {
+        self.part(".members")
+    }
+
     /// Where messages wait for so long: an exchange and a queue.
     pub(super) fn wait(&self, ms: u64) -> ShortString {
         self.part(&format!(".wait.{ms}"))

@@ -65,7 +65,10 @@ impl Counter {
                     old.stop().await?;
                     (old.way, old.here)
                 }
-                None => (Arc::new(Way::new(tools.inn.channel().await?, tools.number())), VecDeque::new()),
+                None => (
+                    Arc::new(Way::new(tools.inn.channel().await?, tools.number())),
+                    VecDeque::new(),
+                ),
             };
             answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
@@ -146,8 +149,7 @@ impl Counter {
         }
         for (way, Told { done, back }) in told {
             let tags = |all: &[Done]| all.iter().map(|one| one.tag).collect::<Vec<_>>();
-            let (acked, requeued) =
-                (way.ack(&tags(&done)).await, way.requeue(&tags(&back)).await);
+            let (acked, requeued) = (way.ack(&tags(&done)).await, way.requeue(&tags(&back)).await);
             let mut leases = self.leases.lock();
             for (some, outcome) in [(done, acked), (back, requeued)] {
                 for one in some {

@@ -59,7 +59,9 @@ impl Publisher {
             join_all(confirms.into_iter().map(async |sent| sent?.await)).await
         };
         let Ok(stored) = tokio::time::timeout(PATIENCE, stored).await else {
-            let text = format!("RabbitMQ did not confirm within {PATIENCE:?}: it may be blocked by an alarm");
+            let text = format!(
+                "RabbitMQ did not confirm within {PATIENCE:?}: it may be blocked by an alarm"
+            );
             return Err(BrokerError::Unreachable { text });
         };
         Ok(stored.into_iter().zip(&parcels).map(|(one, parcel)| outcome(one, parcel)).collect())
@@ -71,10 +73,7 @@ impl Publisher {
     }
 }
 
-fn outcome(
-    stored: lapin::Result<Confirmation>,
-    parcel: &Parcel,
-) -> Result<(), BrokerError> {
+fn outcome(stored: lapin::Result<Confirmation>, parcel: &Parcel) -> Result<(), BrokerError> {
     match stored {
         Ok(Confirmation::Ack(None) | Confirmation::NotRequested) => Ok(()),
         Ok(Confirmation::Ack(Some(back)) | Confirmation::Nack(Some(back))) => {

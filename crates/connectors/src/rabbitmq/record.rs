@@ -136,7 +136,9 @@ impl Record {
         let record: Option<Self> = rmp_serde::from_slice(bytes).ok();
         let right = |one: &Self| one.version == VERSION && one.partitions <= PARTITIONS_MAX;
         record.filter(right).ok_or_else(|| {
-            let text = format!("`{queue}` was declared by a version of Malote that this one does not know");
+            let text = format!(
+                "`{queue}` was declared by a version of Malote that this one does not know"
+            );
             refused("unknown_spec", text)
         })
     }

@@ -58,7 +58,9 @@ impl Letter {
                 return wait::parcel(tools, topology, arrived, at).await;
             }
             Self::Later { arrived, .. } => (arrived, None),
-            Self::Dead { arrived, reason, text } => (arrived, Some((reason.as_str(), text.as_str()))),
+            Self::Dead { arrived, reason, text } => {
+                (arrived, Some((reason.as_str(), text.as_str())))
+            }
         };
         let mut message = Arc::clone(&arrived.message);
         let (exchange, key) = match dead {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `NAME` | a quorum queue | an exchange `x-consistent-hash` |
 //! | `NAME.0` … | – | quorum queues with a single active consumer, bound to it |
+//! | `NAME.members` | – | a quorum queue without messages: its consumers are the programs that share the partitions |
 //! | `NAME.dlq` | dead letters | dead letters |
 //! | `NAME.wait.MS` | messages that wait so long, made when they are needed | the same |
 //! | `NAME.spec` | a stream whose first message says what was declared | the same |
@@ -113,6 +114,7 @@ pub(super) async fn declare(
             }
             other => other,
         })?;
+        durable(&channel, names.members(), quorum()).await?;
         for number in 0..have.partitions {
             let partition = names.partition(number);
             durable(&channel, partition.clone(), arguments.clone()).await?;

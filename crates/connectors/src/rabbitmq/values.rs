@@ -185,6 +185,8 @@ mod tests {
         let mut table = FieldTable::default();
         table.insert(TYPE.into(), text("uuid"));
         table.insert(VALUE.into(), text("no bytes"));
-        assert!(matches!(from_amqp(&AMQPValue::FieldTable(table)), Value::Map(all) if all.len() == 2));
+        assert!(
+            matches!(from_amqp(&AMQPValue::FieldTable(table)), Value::Map(all) if all.len() == 2)
+        );
     }
 }

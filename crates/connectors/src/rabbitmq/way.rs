@@ -95,6 +95,8 @@ impl Way {
 
     /// All that is open goes back, in order, and nothing comes any more.
     pub(super) async fn close(&self) -> Result<(), BrokerError> {
+        // What is being told is told first.
+        let _telling = self.telling.lock().await;
         self.lost.cancel();
         answered(self.channel.close(200, "done".into())).await
     }

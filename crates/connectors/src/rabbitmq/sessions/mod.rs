@@ -154,7 +154,7 @@ impl Hall {
         loop {
             let ready = self.ready.notified();
             if let Some(hold) = self.take_next() {
-                return Ok(Some(SessionSource::new(demand, hold)));
+                return Ok(Some(SessionSource::boxed(demand, hold)));
             }
             if tokio::time::timeout_at(until, ready).await.is_err() {
                 return Ok(None);
@@ -174,7 +174,7 @@ impl Hall {
         loop {
             let asked = self.state.lock().take_named(&id, None);
             match asked {
-                Named::Taken(hold) => return Ok(Some(SessionSource::new(demand, hold))),
+                Named::Taken(hold) => return Ok(Some(SessionSource::boxed(demand, hold))),
                 // It is this process that has it: no need to ask around.
                 Named::Held if wait.is_zero() => break,
                 Named::Held => {
@@ -185,7 +185,7 @@ impl Hall {
                     if let Some(partition) = self.probe(&id, until).await? {
                         let taken = self.state.lock().take_named(&id, Some(partition));
                         if let Named::Taken(hold) = taken {
-                            return Ok(Some(SessionSource::new(demand, hold)));
+                            return Ok(Some(SessionSource::boxed(demand, hold)));
                         }
                     }
                 }
@@ -375,8 +375,7 @@ impl State {
             random: u32::MAX,
         };
         let held = Held { session: id.clone(), hold: token, epoch: self.last_epoch };
-        let hold =
-            Arc::new(Hold { held, lost: CancellationToken::new(), came: Notify::new() });
+        let hold = Arc::new(Hold { held, lost: CancellationToken::new(), came: Notify::new() });
         let session = self.sessions.entry(id.clone()).or_insert_with(|| Session::new(number));
         session.hold = Some(hold.clone());
         self.holds.insert(token, id.clone());

@@ -50,6 +50,12 @@ pub(super) enum Have {
     Failed(u64, BrokerError),
 }
 
+/// One of those that share the partitions, as long as it lives.
+struct Member {
+    channel: lapin::Channel,
+    _consumer: lapin::Consumer,
+}
+
 enum Step {
     Wait,
     WaitUntil(Instant),
@@ -60,6 +66,8 @@ enum Step {
 pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
     let (mut pause, mut failures) = (PAUSE_FIRST, 0);
     let mut balance_at = Instant::now() + BALANCE_EVERY;
+    // This process among those that share the partitions.
+    let mut member = None;
     loop {
         let Some(here) = hall.upgrade() else { return };
         let step = here.step(balance_at);
@@ -74,10 +82,15 @@ pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
                 let Some(here) = hall.upgrade() else { return };
                 if Instant::now() >= balance_at {
                     balance_at = Instant::now() + BALANCE_EVERY;
-                    here.balance().await;
+                    if let Err(error) = here.balance(&mut member).await {
+                        tracing::debug!(%error, "nobody knows who shares the partitions");
+                    }
                 }
             }
             Step::GiveBack(ways) => {
+                if ways.len() == here.topology.partitions {
+                    member = None;
+                }
                 for closed in join_all(ways.iter().map(|way| way.close())).await {
                     if let Err(error) = closed {
                         tracing::debug!(%error, "a partition was not given back; the connection's end does it");
@@ -117,12 +130,19 @@ impl Hall {
             let all = 0..state.partitions.len();
             return Step::GiveBack(all.filter_map(|number| state.forget(number)).collect());
         }
-        let held: Vec<usize> = state.sessions.values().filter(|one| one.hold.is_some()).map(|one| one.partition).collect();
+        let held: Vec<usize> = state
+            .sessions
+            .values()
+            .filter(|one| one.hold.is_some())
+            .map(|one| one.partition)
+            .collect();
         let leaving: Vec<usize> = (0..state.partitions.len())
             .filter(|number| state.partitions[*number].leaving && !held.contains(number))
             .collect();
         if !leaving.is_empty() {
-            return Step::GiveBack(leaving.into_iter().filter_map(|one| state.forget(one)).collect());
+            return Step::GiveBack(
+                leaving.into_iter().filter_map(|one| state.forget(one)).collect(),
+            );
         }
         let numbered = state.partitions.iter().enumerate();
         let missing: Vec<usize> =
@@ -153,24 +173,29 @@ impl Hall {
         Ok(())
     }
 
-    /// Sees how many ask for each partition, and gives away what is more than this process's share.
-    async fn balance(self: &Arc<Self>) {
-        let Ok(channel) = self.tools.inn.channel().await else { return };
-        let mut others = 1;
-        for number in 0..self.topology.partitions {
-            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let queue = self.topology.names.partition(number);
-            match answered(channel.queue_declare(queue, options, FieldTable::default())).await {
-                Ok(queue) => others = queue.consumer_count().max(others),
-                Err(_) => return,
-            }
+    /// Sees how many share the partitions, and gives away what is more than this process's share. How many ask for a
+    /// partition itself RabbitMQ does not tell: of a single active consumer it counts the active one.
+    async fn balance(&self, member: &mut Option<Member>) -> Result<(), BrokerError> {
+        let members = self.topology.names.members();
+        if member.as_ref().is_none_or(|member| !member.channel.status().connected()) {
+            let channel = self.tools.inn.channel().await?;
+            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consume =
+                channel.basic_consume(members.clone(), ShortString::default(), options, arguments);
+            let _consumer = answered(consume).await?;
+            *member = Some(Member { channel, _consumer });
         }
-        let share = self.topology.partitions.div_ceil(others as usize);
+        let channel = self.tools.inn.channel().await?;
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = channel.queue_declare(members, options, FieldTable::default());
+        let count = answered(queue).await?.consumer_count().max(1);
+        let share = self.topology.partitions.div_ceil(count as usize);
         let mut state = self.state.lock();
         let active = state.partitions.iter_mut().filter(|one| one.active && one.way.is_some());
         for partition in active.skip(share) {
             partition.leaving = true;
         }
+        Ok(())
     }
 
     /// A partition's channel is lost: with it every hold and every lease.
@@ -262,7 +287,6 @@ impl State {
     /// Forgets a partition and all that came of it.
     fn forget(&mut self, number: usize) -> Option<Arc<Way>> {
         let way = std::mem::take(self.partitions.get_mut(number)?).way?;
-        way.lost.cancel();
         let gone: Vec<SessionId> = self
             .sessions
             .iter()

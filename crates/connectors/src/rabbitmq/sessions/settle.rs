@@ -15,6 +15,9 @@ use crate::rabbitmq::settle::{Letter, laid_over, letter, unsupported};
 use crate::rabbitmq::way::Way;
 use crate::rabbitmq::{BROKER, RETRY_HOLD_MAX};
 
+/// What is done of one way: places in the call, and tags.
+type OfWay = (Arc<Way>, Vec<(usize, u64)>);
+
 /// A message whose fate is decided, by its place in the call.
 struct Decided {
     nth: usize,
@@ -28,7 +31,7 @@ impl Hall {
         items: Vec<Settle>,
     ) -> Vec<Result<(), BrokerError>> {
         let mut all = vec![Err(BrokerError::LockLost); items.len()];
-        let mut acks: Vec<(Arc<Way>, Vec<(usize, u64)>)> = Vec::new();
+        let mut acks = Vec::new();
         let mut letters = Vec::new();
         {
             let mut state = self.state.lock();
@@ -65,10 +68,7 @@ impl Hall {
     }
 
     /// Publishes what goes to the dead letters.
-    async fn post(
-        &self,
-        letters: Vec<Decided>,
-    ) -> Vec<(usize, Settle, Result<(), BrokerError>)> {
+    async fn post(&self, letters: Vec<Decided>) -> Vec<(usize, Settle, Result<(), BrokerError>)> {
         let (mut said, mut parcels, mut sent) = (Vec::new(), Vec::new(), Vec::new());
         for Decided { nth, settle, letter } in letters {
             match letter.parcel(&self.tools, &self.topology).await {
@@ -165,7 +165,7 @@ impl State {
 }
 
 /// What is told over one way; there are few.
-fn note(all: &mut Vec<(Arc<Way>, Vec<(usize, u64)>)>, nth: usize, item: &Item) {
+fn note(all: &mut Vec<OfWay>, nth: usize, item: &Item) {
     match all.iter_mut().find(|(way, _)| Arc::ptr_eq(way, &item.way)) {
         Some((_, some)) => some.push((nth, item.tag)),
         None => all.push((item.way.clone(), vec![(nth, item.tag)])),

@@ -15,7 +15,7 @@ pub(super) struct SessionSource {
 }
 
 impl SessionSource {
-    pub(super) fn new(demand: Demand, hold: Arc<Hold>) -> Box<dyn Source> {
+    pub(super) fn boxed(demand: Demand, hold: Arc<Hold>) -> Box<dyn Source> {
         Box::new(Self { demand, hold })
     }
 
