@@ -32,7 +32,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST] or servicebus://CONNECTION-STRING
     #[arg(
         long,
         alias = "url",
@@ -120,7 +120,13 @@ impl Work {
             {
                 self.worker(&malote, false).start().await?
             }
-            started => started?,
+            started => started.inspect(|_| {
+                let can = malote.broker().capabilities();
+                note(format_args!(
+                    "sessions of {}: a delayed retry holds back {}",
+                    can.broker, can.retry_hold
+                ));
+            })?,
         };
         let report = until_end(running, self.exit_when_idle, || false).await?;
         malote.close().await?;
