@@ -143,11 +143,15 @@ impl IntoFuture for Sending {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let item = (Address::Queue(self.to?), self.message?);
-            let mut sent = self.broker.send(vec![item]).await?;
-            sent.pop().ok_or_else(|| {
-                let text = "the broker did not say what became of a message".to_owned();
-                Error::Broker(BrokerError::Unreachable { text })
-            })
+            one_sent(self.broker.send(vec![item]).await?)
         })
     }
+}
+
+/// What became of the one message that was sent.
+pub(crate) fn one_sent(mut sent: Vec<Sent>) -> Result<Sent, Error> {
+    sent.pop().ok_or_else(|| {
+        let text = "the broker did not say what became of a message".to_owned();
+        Error::Broker(BrokerError::Unreachable { text })
+    })
 }

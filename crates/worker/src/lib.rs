@@ -46,6 +46,7 @@ pub mod once;
 pub mod outcome;
 mod pool;
 pub mod retry;
+pub mod saga;
 pub mod testing;
 pub mod worker;
 
@@ -69,6 +70,7 @@ pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
 pub use retry::{Backoff, Retry};
+pub use saga::{Saga, SagaState, SagaStatus, Step};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 
 /// Why a program of this library does not get what it asked for.

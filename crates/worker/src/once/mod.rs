@@ -117,6 +117,15 @@ impl Incoming {
         }
     }
 
+    /// A step's data would not be committed with its writes: whoever came again would find the writes without it.
+    pub(crate) fn may_begin(&self) -> Result<(), Failure> {
+        if self.step.get().is_none() {
+            return Ok(());
+        }
+        let text = "a step of a saga has no transaction: use its key, or send a message to a handler that has one";
+        Err(Failure::dead("NoTransaction", text))
+    }
+
     /// Notes the transaction. A handler has one: two databases cannot commit together.
     pub(crate) fn begin(&self, effect: Arc<dyn Effect>) -> Result<(), Failure> {
         let mut have = self.effect.lock();

@@ -310,6 +310,7 @@ struct Ending(Arc<Open>);
 
 impl FromDelivery for Tx<Sqlite> {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+        incoming.may_begin()?;
         let Some(sqlite) = incoming.shared.get::<Sqlite>() else {
             return Err(Failure::retry("the worker has no Sqlite: give it one with Worker::state"));
         };

@@ -345,6 +345,7 @@ impl Effect for Ending {
 
 impl FromDelivery for Tx<Postgres> {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+        incoming.may_begin()?;
         let Some(postgres) = incoming.shared.get::<Postgres>() else {
             let text = "the worker has no Postgres: give it one with Worker::state";
             return Err(Failure::retry(text));
