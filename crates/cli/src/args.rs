@@ -240,6 +240,7 @@ mod tests {
             include_str!("../../../docs/guide/ordering.md"),
             include_str!("../../../docs/guide/topics.md"),
             include_str!("../../../docs/guide/request-reply.md"),
+            include_str!("../../../docs/guide/saga.md"),
             include_str!("../../../docs/guide/topology.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];

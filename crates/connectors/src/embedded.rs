@@ -112,7 +112,7 @@ impl Broker for Embedded {
 
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
         let queue = queue.clone();
-        Box::pin(async move { Ok(self.engine().declare(queue, spec).await.map(drop)?) })
+        Box::pin(async move { Ok(self.connection.declare(queue, spec).await.map(drop)?) })
     }
 
     fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {

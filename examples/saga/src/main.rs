@@ -24,7 +24,9 @@ use order::{ORDER, Order};
 use services::Services;
 
 #[derive(Parser)]
-#[command(about = "Orders in three steps, all done or all taken back, while workers die at every point")]
+#[command(
+    about = "Orders in three steps, all done or all taken back, while workers die at every point"
+)]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -134,7 +136,8 @@ async fn check(home: &Path, count: usize, died: usize) -> anyhow::Result<bool> {
         format!("{cents} of {due} cents, {} more were given back", totals.refunded_cents),
     );
     line("workers died on the way", died > 0, format!("{died} times, {} calls", totals.calls));
-    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| saga.status == SagaStatus::Compensated) {
+    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| saga.status == SagaStatus::Compensated)
+    {
         let steps: Vec<String> =
             saga.steps.iter().map(|s| format!("{} {}", s.name, s.status.word())).collect();
         println!("{id}: {} ({})", steps.join(", "), saga.error.as_deref().unwrap_or("no error"));

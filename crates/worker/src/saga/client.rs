@@ -1,13 +1,13 @@
 //! Sagas from outside: started, and looked at.
 
 use malote_connectors::{BrokerError, Sent};
-use malote_model::{Address, Body, BodyKind, Message, SessionId};
+use malote_model::{Address, Message, SessionId};
 use serde::Serialize;
 
 use super::step::check_size;
 use super::{SagaState, prefixed, spec};
 use crate::Error;
-use crate::client::{Malote, name, one_sent};
+use crate::client::{Malote, json_message, name, one_sent};
 
 /// Sagas that are read at once: each has a state of its own.
 const PAGE_MAX: usize = 1024;
@@ -39,15 +39,10 @@ impl Malote {
         data: &T,
     ) -> Result<Sent, Error> {
         let queue = name(&prefixed(saga))?;
-        let bytes = serde_json::to_vec(data).map_err(|error| Error::Encode(error.to_string()))?;
-        check_size(bytes.len()).map_err(Error::Encode)?;
-        let message = Message {
-            message_id: Some(format!("start:{id}")),
-            session: Some(session(id)?),
-            content_type: Some("application/json".into()),
-            body: Body { bytes: bytes.into(), kind: BodyKind::Text },
-            ..Message::default()
-        };
+        let message = json_message(data)?;
+        check_size(message.body.bytes.len()).map_err(Error::Encode)?;
+        let (message_id, session) = (Some(format!("start:{id}")), Some(session(id)?));
+        let message = Message { message_id, session, ..message };
         let item = vec![(Address::Queue(queue.clone()), message)];
         match self.broker().send(item.clone()).await {
             Err(BrokerError::Refused { code, .. }) if code == "queue_not_found" => {

@@ -7,6 +7,7 @@ mod ends;
 mod far;
 mod native;
 mod outcomes;
+mod requests;
 mod sagas;
 mod sessions;
 #[cfg(feature = "sqlite")]

@@ -268,7 +268,7 @@ async fn an_effect_that_nobody_lived_to_tell_of_is_taken_back() {
     for step in &STEPS[..3] {
         let does = [(*step, Does::ActsThenRefuses)];
         for nth in 1..=4 {
-            for fault in [Fault::Lose(nth), Fault::Break(nth, false), Fault::Break(nth, true)] {
+            for fault in [Fault::Lose(nth), Fault::Break(nth, true)] {
                 let (shared, state) = with_fault(&does, fault).await;
                 check(&shared, &state, &format!("{does:?}, {fault:?}"));
                 went_back += u32::from(state.status == SagaStatus::Compensated);
