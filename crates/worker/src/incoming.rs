@@ -108,6 +108,23 @@ impl Incoming {
         attempts(&self.delivery, self.broker.capabilities().changes)
     }
 
+    /// The same message, for another step of its saga.
+    #[cfg(feature = "once")]
+    pub(crate) fn again(&self) -> Arc<Self> {
+        Arc::new(Self {
+            delivery: self.delivery.clone(),
+            queue: self.queue.clone(),
+            held: self.held.clone(),
+            broker: self.broker.clone(),
+            shared: self.shared.clone(),
+            cancelled: self.cancelled.child_token(),
+            lock: self.lock.clone(),
+            effect: Mutex::new(None),
+            new_state: Mutex::new(None),
+            step: OnceLock::new(),
+        })
+    }
+
     /// Fires when the lock is lost, the time is over or the worker must stop. Whoever does not look is dropped at its
     /// next `.await`.
     pub fn cancelled(&self) -> &CancellationToken {

@@ -18,11 +18,13 @@ use crate::client::{Malote, name};
 use crate::dispatch::{Batching, Route, Routes, Unknown};
 use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
-use crate::handler::{self, FromDeliveryAll, Handler};
+use crate::handler::{self, Boxed, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
 use crate::outcome::IntoOutcome;
 use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
 use crate::retry::{Backoff, Retry};
+#[cfg(feature = "once")]
+use crate::saga::SagaTable;
 use crate::saga::{self, Saga};
 
 /// Handlers at once unless it is said otherwise.
@@ -70,6 +72,9 @@ pub struct Worker {
     breakers: Vec<Breaker>,
     /// It runs a saga: its queue, which is made where it is missing.
     saga: Option<QueueSpec>,
+    /// Where its sagas are, unless they are in the broker.
+    #[cfg(feature = "once")]
+    table: Option<SagaTable>,
     /// The first thing that was wrong with what it was told.
     wrong: Option<String>,
 }
@@ -97,6 +102,8 @@ impl Worker {
             rate: None,
             breakers: Vec::new(),
             saga: None,
+            #[cfg(feature = "once")]
+            table: None,
             wrong: None,
         }
     }
@@ -107,13 +114,44 @@ impl Worker {
     where
         T: Serialize + DeserializeOwned + Send + 'static,
     {
-        let (queue, made) = (saga.queue(), saga.into_handler());
-        let mut worker = Self::new(malote, &queue).sessions(SLOTS);
+        let queue = saga.queue();
+        Self::of_saga_with(malote, &queue, saga.into_handler())
+    }
+
+    /// The same with sagas in a database of yours: for brokers whose sessions have no state, and for steps that ask for
+    /// a [`crate::Tx`] of it. The worker publishes the outbox of that database, which wakes sagas that wait.
+    #[cfg(feature = "once")]
+    pub fn of_saga_in<T, D>(malote: &Malote, saga: Saga<T>, database: &D) -> Self
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        D: Clone + Send + Sync + 'static,
+        SagaTable: for<'a> From<&'a D>,
+    {
+        let (queue, table) = (saga.queue(), SagaTable::from(database));
+        let handler = saga.into_handler_in(table.clone());
+        let mut worker = Self::of_saga_with(malote, &queue, handler).state(database.clone());
+        worker.table = Some(table);
+        let can = malote.broker().capabilities();
+        if !can.delay {
+            worker.settings.retry.backoff = Backoff::None;
+        }
+        if !can.sessions {
+            worker.settings.sessions = None;
+            worker.saga = worker.saga.map(|spec| QueueSpec {
+                sessions: malote_model::Sessions::None,
+                ..spec
+            });
+        }
+        worker
+    }
+
+    fn of_saga_with(malote: &Malote, queue: &str, handler: Result<Boxed, String>) -> Self {
+        let mut worker = Self::new(malote, queue).sessions(SLOTS);
         // What fails is written into the saga's state and put off, never counted on its message.
         worker.settings.retry =
             Retry { attempts: u32::MAX, lost: u32::MAX, backoff: Backoff::Fixed(RETRY_DELAY) };
         worker.settings.timeout = STEP_MAX;
-        match made {
+        match handler {
             Ok(handler) => {
                 worker.routes.any(Route::One(handler));
                 worker.saga = Some(saga::spec());
@@ -121,6 +159,15 @@ impl Worker {
             }
             Err(wrong) => worker.check(false, || wrong),
         }
+    }
+
+    /// Whether its sagas are in the broker.
+    fn has_saga_in_broker(&self) -> bool {
+        #[cfg(feature = "once")]
+        if self.table.is_some() {
+            return false;
+        }
+        self.saga.is_some()
     }
 
     fn not_of_saga(self, what: &str) -> Self {
@@ -312,7 +359,7 @@ impl Worker {
     /// What it needs of its broker.
     fn needs(&self) -> Vec<Capability> {
         let mut needs = vec![Capability::DeadLetter];
-        if self.saga.is_some() {
+        if self.has_saga_in_broker() {
             let of_saga = [
                 Capability::SessionState,
                 Capability::StateWithSettle,
@@ -359,7 +406,7 @@ impl Worker {
             }
         }
         self.broker.capabilities().require(&self.needs())?;
-        if let Some(spec) = &self.saga {
+        if let Some(spec) = self.saga.as_ref().filter(|_| self.broker.capabilities().declare) {
             self.broker.declare(&queue, spec.clone()).await?;
         }
         // A queue that is not there, or has no sessions, is found now and not in a log.
@@ -384,6 +431,16 @@ impl Worker {
         let (broker, settings) = (self.broker, self.settings);
         let pool = Pool::start(broker, queue, settings, self.routes, self.shared, gate)
             .map_err(|error| Error::Settings(format!("a thread cannot be started: {error}")))?;
+        #[cfg(feature = "once")]
+        if let Some(SagaTable(table)) = self.table {
+            let (malote, quiet) = (Malote::over(pool.broker.clone()), pool.phases.quiet.clone());
+            tokio::spawn(async move {
+                let stop = Box::pin(quiet.cancelled_owned());
+                if let Err(error) = table.relay(malote, stop).await {
+                    tracing::error!(%error, "sagas that wait are not woken: the outbox is not published");
+                }
+            });
+        }
         let (stop, now) = (CancellationToken::new(), CancellationToken::new());
         let ended = tokio::spawn(supervise(pool.clone(), self.shutdown, stop.clone(), now.clone()));
         Ok(Running { pool, stop, now, ended })

@@ -25,6 +25,18 @@ fn session(id: &str) -> Result<SessionId, Error> {
     SessionId::new(id).map_err(|refusal| Error::Settings(format!("the saga's id: {refusal}")))
 }
 
+/// The message that starts a saga.
+pub(crate) fn start<T: Serialize>(id: &str, data: &T) -> Result<Message, Error> {
+    let message = json_message(data)?;
+    check_size(message.body.bytes.len()).map_err(Error::Encode)?;
+    Ok(Message {
+        message_id: Some(format!("start:{id}")),
+        session: Some(session(id)?),
+        correlation_id: Some(id.to_owned()),
+        ..message
+    })
+}
+
 fn unreadable(id: &str, error: &str) -> Error {
     Error::Settings(format!("the state of session `{id}` is no saga's: {error}"))
 }
@@ -39,10 +51,7 @@ impl Malote {
         data: &T,
     ) -> Result<Sent, Error> {
         let queue = name(&prefixed(saga))?;
-        let message = json_message(data)?;
-        check_size(message.body.bytes.len()).map_err(Error::Encode)?;
-        let (message_id, session) = (Some(format!("start:{id}")), Some(session(id)?));
-        let message = Message { message_id, session, ..message };
+        let message = start(id, data)?;
         let item = vec![(Address::Queue(queue.clone()), message)];
         match self.broker().send(item.clone()).await {
             Err(BrokerError::Refused { code, .. }) if code == "queue_not_found" => {

@@ -40,8 +40,12 @@
 //! what a step can ask for, `client.rs` how sagas are started and looked at.
 
 mod client;
+#[cfg(feature = "once")]
+pub(crate) mod database;
 mod progress;
 mod run;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 mod step;
 
 use std::marker::PhantomData;
@@ -59,6 +63,10 @@ use crate::retry::Retry;
 use step::{BoxedStep, BoxedUndo};
 
 pub use client::Sagas;
+#[cfg(feature = "once")]
+pub(crate) use client::start;
+#[cfg(feature = "once")]
+pub use database::SagaTable;
 pub use malote_wire_native::saga::{SagaState, SagaStatus, SagaStep, StepStatus};
 pub use step::{FromStep, IntoData, Step};
 
@@ -223,6 +231,20 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
 
     /// What handles its messages, or what is wrong with it.
     pub(crate) fn into_handler(self) -> Result<Boxed, String> {
+        let plan = self.into_plan()?;
+        Ok(Arc::new(move |incoming| Box::pin(run::drive(plan.clone(), incoming))))
+    }
+
+    /// The same, with sagas in a database.
+    #[cfg(feature = "once")]
+    pub(crate) fn into_handler_in(self, table: SagaTable) -> Result<Boxed, String> {
+        let plan = self.into_plan()?;
+        Ok(Arc::new(move |incoming| {
+            Box::pin(database::drive(plan.clone(), table.clone(), incoming))
+        }))
+    }
+
+    fn into_plan(self) -> Result<Arc<Plan>, String> {
         let name = &self.plan.name;
         if let Some(wrong) = self.wrong {
             return Err(format!("saga `{name}`: {wrong}"));
@@ -238,8 +260,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
                 "saga `{name}`: step `{step}` can never be compensated: it follows the pivot `{pivot}`"
             ));
         }
-        let plan = Arc::new(self.plan);
-        Ok(Arc::new(move |incoming| Box::pin(run::drive(plan.clone(), incoming))))
+        Ok(Arc::new(self.plan))
     }
 }
 

@@ -20,9 +20,9 @@ use crate::outcome::{Failed, Outcome};
 pub(super) const SWEEP: &str = "sweep";
 pub(super) const VERSION: &str = "version";
 /// How soon something is tried again that has nothing to do with the step.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// A step that no worker's plan has is looked at so often.
-const UNKNOWN_PAUSE: Duration = Duration::from_secs(30);
+pub(super) const UNKNOWN_PAUSE: Duration = Duration::from_secs(30);
 /// How long a step may ignore that its time is over before it is left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
@@ -64,7 +64,7 @@ pub(super) async fn drive(plan: Arc<Plan>, incoming: Arc<Incoming>) -> Outcome {
     advance(&plan, &incoming, state).await
 }
 
-fn begin(plan: &Plan, incoming: &Incoming) -> Result<SagaState, Outcome> {
+pub(super) fn begin(plan: &Plan, incoming: &Incoming) -> Result<SagaState, Outcome> {
     let dead = |text| Outcome::Dead { reason: "Undecodable".into(), text };
     let bytes = &incoming.message().body.bytes;
     check_size(bytes.len()).map_err(dead)?;
@@ -143,58 +143,50 @@ fn write(incoming: &Incoming, state: &SagaState, said: Option<Outcome>) {
     *incoming.new_state.lock() = Some(StateChange { state: Some(bytes), of_step: said });
 }
 
-/// Runs what is next, and writes what it came to.
-async fn advance(plan: &Plan, incoming: &Arc<Incoming>, mut state: SagaState) -> Outcome {
+/// What is next.
+pub(super) struct Turn<'a> {
+    plan: &'a Plan,
+    id: &'a str,
+    pub planned: &'a PlannedStep,
+    pub nth: usize,
+    /// Its compensation, and not the step.
+    pub undo: bool,
+}
+
+/// What is next; none if this worker's plan has no such step, or nothing is left.
+pub(super) fn turn<'a>(plan: &'a Plan, id: &'a str, state: &SagaState) -> Option<Turn<'a>> {
     let (nth, undo) = match state.todo() {
         Todo::Step(nth) => (nth, false),
         Todo::Undo(nth) => (nth, true),
-        Todo::Nothing => return Outcome::Done,
+        Todo::Nothing => return None,
     };
-    let id = incoming.session().map_or("", |session| session.as_str());
-    let Some(planned) = plan.find(&state.steps[nth].name).filter(|s| !undo || s.undo.is_some())
-    else {
-        let step = &state.steps[nth].name;
+    let step = &state.steps[nth].name;
+    let planned = plan.find(step).filter(|planned| !undo || planned.undo.is_some());
+    if planned.is_none() {
         tracing::warn!(saga = plan.name, id, step, undo, "no such step in this worker's plan");
-        return Outcome::Snooze(UNKNOWN_PAUSE);
-    };
+    }
+    Some(Turn { plan, id, planned: planned?, nth, undo })
+}
+
+/// Runs what is next, and writes what it came to.
+async fn advance(plan: &Plan, incoming: &Arc<Incoming>, mut state: SagaState) -> Outcome {
+    let id = incoming.session().map_or("", |session| session.as_str());
+    let Some(turn) = turn(plan, id, &state) else { return Outcome::Snooze(UNKNOWN_PAUSE) };
     let delivery = &incoming.delivery;
     let lost = delivery.failed.saturating_sub(state.failed);
-    let step = &mut state.steps[nth];
+    let step = &mut state.steps[turn.nth];
     step.lost = step.lost.saturating_add(lost);
     // Received once since the state was written, and that is now: nobody can have tried it before and not told.
     step.in_doubt |= lost > 0 || delivery.receives != state.receives.saturating_add(1);
-    let lost_max = planned.settings.retry.lost;
-    let now = incoming.broker.now().0;
-    let key = key(plan, id, &planned.name);
-    let deadline = progress::deadline(&state);
-    let attempt = if deadline.is_some_and(|deadline| now >= deadline) {
-        Attempt::TooLate
-    } else if lost > 0 && state.steps[nth].lost >= lost_max {
-        Attempt::WorkerLost(state.steps[nth].lost)
-    } else {
-        let step = Step {
-            saga: id.to_owned(),
-            name: planned.name.clone(),
-            key: if undo { format!("{key}:undo") } else { key.clone() },
-            undoes: undo.then(|| key.clone()),
-            attempt: state.steps[nth].attempts.saturating_add(1),
-        };
-        let _ = incoming.step.set(step); // one message is one step
-        let left = deadline.map(|deadline| Duration::from_millis(deadline.saturating_sub(now)));
-        let limit = left.unwrap_or(Duration::MAX).min(planned.settings.timeout);
-        match run(planned, incoming, undo, state.data.clone(), limit).await {
-            Some(attempt) => attempt,
-            None => return Outcome::Release,
-        }
+    let lost = if lost > 0 { step.lost } else { 0 };
+    let Some(attempt) = turn.attempt(incoming, &state, lost, None).await else {
+        return Outcome::Release;
     };
     let said = match &attempt {
         Attempt::Said(outcome) => outcome.clone(),
         _ => Outcome::Done,
     };
-    let (before, retry) = (state.status, &planned.settings.retry);
-    let now = incoming.broker.now().0;
-    let after = progress::follow(&mut state, plan, retry, attempt, &key, now);
-    log(plan, id, &state, nth, before);
+    let after = turn.follow(&mut state, attempt, incoming.broker.now().0);
     (state.receives, state.failed) = (delivery.receives, delivery.failed);
     write(incoming, &state, Some(said));
     Outcome::Snooze(match after {
@@ -203,8 +195,50 @@ async fn advance(plan: &Plan, incoming: &Arc<Incoming>, mut state: SagaState) ->
     })
 }
 
-fn key(plan: &Plan, id: &str, step: &str) -> String {
-    format!("{}:{id}:{step}", plan.name)
+impl Turn<'_> {
+    fn key(&self) -> String {
+        format!("{}:{}:{}", self.plan.name, self.id, self.planned.name)
+    }
+
+    /// What an attempt comes to, if it is to be made at all. None if the process ends.
+    pub(super) async fn attempt(
+        &self,
+        incoming: &Arc<Incoming>,
+        state: &SagaState,
+        lost: u32,
+        database: Option<&'static str>,
+    ) -> Option<Attempt> {
+        let Self { planned, nth, undo, .. } = *self;
+        let now = incoming.broker.now().0;
+        let deadline = progress::deadline(state);
+        if deadline.is_some_and(|deadline| now >= deadline) {
+            return Some(Attempt::TooLate);
+        }
+        if lost > 0 && lost >= planned.settings.retry.lost {
+            return Some(Attempt::WorkerLost(lost));
+        }
+        let key = self.key();
+        let step = Step {
+            saga: self.id.to_owned(),
+            name: planned.name.clone(),
+            key: if undo { format!("{key}:undo") } else { key.clone() },
+            undoes: undo.then_some(key),
+            attempt: state.steps[nth].attempts.saturating_add(1),
+            database,
+        };
+        let _ = incoming.step.set(step); // one of these is one step
+        let left = deadline.map(|deadline| Duration::from_millis(deadline.saturating_sub(now)));
+        let limit = left.unwrap_or(Duration::MAX).min(planned.settings.timeout);
+        run(planned, incoming, undo, state.data.clone(), limit).await
+    }
+
+    /// Writes down what it came to.
+    pub(super) fn follow(&self, state: &mut SagaState, attempt: Attempt, now: u64) -> After {
+        let (before, retry) = (state.status, &self.planned.settings.retry);
+        let after = progress::follow(state, self.plan, retry, attempt, &self.key(), now);
+        log(self.plan, self.id, state, self.nth, before);
+        after
+    }
 }
 
 /// Runs a step in a task of its own: its panic is its own. None if the process ends.
@@ -232,6 +266,8 @@ async fn run(
                 tokio::spawn(async move {
                     match stepping.await {
                         Ok(data) => Attempt::Done(Some(data)),
+                        // Its transaction found that it was done before.
+                        Err(Outcome::Done) => Attempt::Done(None),
                         Err(said) => Attempt::Said(said),
                     }
                 })

@@ -31,6 +31,8 @@ pub struct Step {
     pub(super) key: String,
     pub(super) undoes: Option<String>,
     pub(super) attempt: u32,
+    /// The database that keeps the saga, whose transactions it can ask for.
+    pub(super) database: Option<&'static str>,
 }
 
 impl Step {
@@ -53,6 +55,11 @@ impl Step {
     /// Of a compensation: the key of what it takes back.
     pub fn undoes(&self) -> Option<&str> {
         self.undoes.as_deref()
+    }
+
+    #[cfg(feature = "once")]
+    pub(crate) fn database(&self) -> Option<&'static str> {
+        self.database
     }
 
     /// 1 the first time, one more after each failure.

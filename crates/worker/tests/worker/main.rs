@@ -9,6 +9,7 @@ mod native;
 mod outcomes;
 mod requests;
 mod sagas;
+mod sagas_killed;
 mod sessions;
 #[cfg(feature = "sqlite")]
 mod sqlite;
