@@ -122,7 +122,7 @@ impl Work {
             }
             started => started?,
         };
-        let report = until_end(running, self.exit_when_idle).await?;
+        let report = until_end(running, self.exit_when_idle, || false).await?;
         malote.close().await?;
         let malote::Counts { done, retried, dead, released, lost, .. } = report.counts;
         note(format_args!(
@@ -132,8 +132,12 @@ impl Work {
     }
 }
 
-/// Runs until a signal, or until there was nothing to do for long enough.
-async fn until_end(running: Running, idle: Option<Duration>) -> Result<malote::Report> {
+/// Runs until a signal, until there was nothing to do for long enough, or until something says that it is over.
+pub(crate) async fn until_end(
+    running: Running,
+    idle: Option<Duration>,
+    is_over: impl Fn() -> bool,
+) -> Result<malote::Report> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -149,7 +153,7 @@ async fn until_end(running: Running, idle: Option<Duration>) -> Result<malote::R
                 if running.busy() > 0 || now != seen {
                     (quiet_since, seen) = (tokio::time::Instant::now(), now);
                 }
-                if idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
+                if is_over() || idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
                     running.stop();
                 }
                 continue;
