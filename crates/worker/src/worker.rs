@@ -137,10 +137,9 @@ impl Worker {
         }
         if !can.sessions {
             worker.settings.sessions = None;
-            worker.saga = worker.saga.map(|spec| QueueSpec {
-                sessions: malote_model::Sessions::None,
-                ..spec
-            });
+            worker.saga = worker
+                .saga
+                .map(|spec| QueueSpec { sessions: malote_model::Sessions::None, ..spec });
         }
         worker
     }

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
-use malote::{Malote, SagaStatus};
+use malote::saga::StepStatus;
+use malote::{Malote, SagaState, SagaStatus};
 use tokio::process::Command;
 
 use order::{ORDER, Order};
@@ -136,8 +137,8 @@ async fn check(home: &Path, count: usize, died: usize) -> anyhow::Result<bool> {
         format!("{cents} of {due} cents, {} more were given back", totals.refunded_cents),
     );
     line("workers died on the way", died > 0, format!("{died} times, {} calls", totals.calls));
-    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| saga.status == SagaStatus::Compensated)
-    {
+    let is_back = |saga: &SagaState| saga.steps.iter().any(|s| s.status == StepStatus::Compensated);
+    if let Some((id, saga)) = sagas.iter().find(|(_, saga)| is_back(saga)) {
         let steps: Vec<String> =
             saga.steps.iter().map(|s| format!("{} {}", s.name, s.status.word())).collect();
         println!("{id}: {} ({})", steps.join(", "), saga.error.as_deref().unwrap_or("no error"));

@@ -63,7 +63,11 @@ pub(crate) trait Table: Send + Sync {
     /// Whether the row was as it was.
     fn save(&self, save: Save) -> Doing<'_, bool>;
     /// Publishes what wakes sagas until `stop` is over.
-    fn relay(&self, malote: Malote, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Doing<'_, ()>;
+    fn relay(
+        &self,
+        malote: Malote,
+        stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> Doing<'_, ()>;
     /// Which database it is, for steps that ask for a transaction of it.
     fn database(&self) -> &'static str;
 }
@@ -205,7 +209,8 @@ impl Drive<'_> {
             status: state.status,
             deadline: state.current().and_then(|step| step.deadline),
             changed_at: state.changed_at,
-            state: serde_json::to_string(state).map_err(|error| Error::Encode(error.to_string()))?,
+            state: serde_json::to_string(state)
+                .map_err(|error| Error::Encode(error.to_string()))?,
             begun,
             waits: wake.is_some(),
             wake,

@@ -13,6 +13,8 @@ use crate::retry::Retry;
 
 /// From so many failed attempts on at what is tried without limit, somebody should look.
 pub(super) const ALARM_ATTEMPTS: u32 = 10;
+/// From then on it waits at least so long, whatever its backoff says: it might go on for ever.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// How long what is tried without limit waits when its backoff gives up.
 const PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
 
@@ -188,7 +190,7 @@ fn forward_failed(
         return After::Delay(until_deadline(state, delay, now));
     }
     if is_beyond(step) && !refused {
-        return After::Delay(delay.unwrap_or(PAUSE_MAX)); // only its own word decides
+        return limitless(step, delay); // only its own word decides
     }
     step.status = match step.in_doubt && step.undo {
         true => StepStatus::Unsure,
@@ -212,7 +214,12 @@ fn try_again(
     step.attempts = step.attempts.saturating_add(1);
     step.error = Some(clip(text));
     let delay = after.or_else(|| retry.backoff.delay(step.attempts, key));
-    After::Delay(delay.unwrap_or(PAUSE_MAX))
+    limitless(step, delay)
+}
+
+fn limitless(step: &SagaStep, delay: Option<Duration>) -> After {
+    let least = if step.attempts < ALARM_ATTEMPTS { Duration::ZERO } else { PAUSE_MIN };
+    After::Delay(delay.unwrap_or(PAUSE_MAX).max(least))
 }
 
 /// The next compensation has its turn, with attempts of its own; or there is none left.

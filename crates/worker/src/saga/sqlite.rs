@@ -31,7 +31,8 @@ const SLICE: usize = 1000;
 const INSERT: &str = "insert into malote_saga
     (name, id, version, status, deadline, changed_at, begun, waits, state)
     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) on conflict do nothing";
-const UPDATE: &str = "update malote_saga set version = ?3, status = ?4, deadline = ?5, changed_at = ?6,
+const UPDATE: &str =
+    "update malote_saga set version = ?3, status = ?4, deadline = ?5, changed_at = ?6,
     begun = ?7, waits = ?8, state = ?9 where name = ?1 and id = ?2 and version = ?10";
 const OLD: &str = "delete from malote_saga where (name, id) in (
     select name, id from malote_saga

@@ -319,7 +319,16 @@ async fn the_same_id_is_one_saga() {
 async fn what_follows_the_pivot_is_tried_until_it_succeeds() {
     let shared = world(&[("tell", Does::FailsFirst(40))]);
     start(&shared).await;
-    let state = run(&shared, order().retry(Retry::at_once(2))).await;
+    let mut state = run(&shared, order().retry(Retry::at_once(2))).await;
+    // From the tenth failure on it waits a little, and is to be seen.
+    assert_eq!(state.steps[3].attempts, 10);
+    for _ in 0..30 {
+        assert_eq!(state.status, SagaStatus::Running);
+        shared.0.advance(Duration::from_secs(1));
+        state = run(&shared, order().retry(Retry::at_once(2))).await;
+    }
+    shared.0.advance(Duration::from_secs(1));
+    let state = run(&shared, order()).await;
     check(&shared, &state, "after the pivot");
     assert_eq!(state.steps[3].attempts, 40);
 }

@@ -64,7 +64,11 @@ impl Shared {
     }
 }
 
-async fn forward(done: Vec<String>, step: Step, shared: State<Shared>) -> Result<Vec<String>, Failure> {
+async fn forward(
+    done: Vec<String>,
+    step: Step,
+    shared: State<Shared>,
+) -> Result<Vec<String>, Failure> {
     shared.act(&step).await?;
     Ok(done.into_iter().chain([step.name().to_owned()]).collect())
 }
@@ -76,7 +80,8 @@ async fn back(_done: Vec<String>, step: Step, shared: State<Shared>) -> Result<(
 }
 
 fn saga() -> Saga<Vec<String>> {
-    let all = Saga::named("order").retry(Retry::at_once(3)).step(STEPS[0], forward).compensate(back);
+    let all =
+        Saga::named("order").retry(Retry::at_once(3)).step(STEPS[0], forward).compensate(back);
     all.step(STEPS[1], forward).compensate(back).step(STEPS[2], forward).compensate(back)
 }
 
@@ -187,7 +192,8 @@ mod in_sqlite {
         let worker = Worker::of_saga_in(malote, saga, db).start().await.unwrap();
         let over = tokio::time::timeout(LONG, async {
             loop {
-                if let Some(state) = db.saga("count", ID).await.unwrap().filter(SagaState::is_over) {
+                if let Some(state) = db.saga("count", ID).await.unwrap().filter(SagaState::is_over)
+                {
                     return state;
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;

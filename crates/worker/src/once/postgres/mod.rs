@@ -107,7 +107,9 @@ impl Postgres {
     /// Makes the tables where they are missing. Or run [`TABLES`] and, for sagas, [`SAGA_TABLES`] with your own migrations.
     pub async fn install(&self) -> Result<(), Error> {
         let lent = self.pool.take().await?.0;
-        let all = format!("begin; select pg_advisory_xact_lock({INSTALL_LOCK}); {TABLES}; {SAGA_TABLES}; commit");
+        let all = format!(
+            "begin; select pg_advisory_xact_lock({INSTALL_LOCK}); {TABLES}; {SAGA_TABLES}; commit"
+        );
         lent.client().batch_execute(&all).await.map_err(|error| wrong(&error))?;
         lent.give_back();
         Ok(())

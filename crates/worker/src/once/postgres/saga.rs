@@ -21,11 +21,13 @@ const INSERT: &str = "insert into malote_saga
         (name, id, version, status, deadline, changed_at, begun, waits, state)
     values ($1, $2, $3, $4, to_timestamp($5 / 1000), to_timestamp($6 / 1000), $7, $8, $9::json)
     on conflict do nothing";
-const UPDATE: &str = "update malote_saga set version = $3, status = $4, deadline = to_timestamp($5 / 1000),
+const UPDATE: &str =
+    "update malote_saga set version = $3, status = $4, deadline = to_timestamp($5 / 1000),
         changed_at = to_timestamp($6 / 1000), begun = $7, waits = $8, state = $9::json
     where name = $1 and id = $2 and version = $10";
 const ONE: &str = "select state::text, begun, waits from malote_saga where name = $1 and id = $2";
-const PAGE: &str = "select id, state::text from malote_saga where name = $1 and id > $2 order by id limit $3";
+const PAGE: &str =
+    "select id, state::text from malote_saga where name = $1 and id > $2 order by id limit $3";
 const OLD: &str = "delete from malote_saga where (name, id) in (
     select name, id from malote_saga where status in ('done', 'compensated')
         and changed_at < clock_timestamp() - make_interval(secs => $1) limit $2)";
