@@ -45,6 +45,7 @@ pub struct Checks {
 }
 
 impl Checks {
+    /// One line of them.
     pub fn line(&mut self, what: &str, so: bool, figures: String) {
         println!("  {}  {what}: {figures}", if so { "ok   " } else { "WRONG" });
         self.right &= so;

@@ -30,7 +30,7 @@ pub struct Totals {
 fn chosen(key: &str, what: &str, one_in: u64) -> bool {
     let mut hasher = DefaultHasher::new();
     (key, what).hash(&mut hasher);
-    hasher.finish() % one_in == 0
+    hasher.finish().is_multiple_of(one_in)
 }
 
 impl Services {

@@ -95,8 +95,8 @@ pub(super) async fn drive(plan: Arc<Plan>, table: SagaTable, incoming: Arc<Incom
         let text = "a message of a saga has its id as its correlation id".to_owned();
         return Outcome::Dead { reason: "NoSaga".into(), text };
     };
-    let mut drive = Drive { plan: &plan, table: &*table.0, incoming: &incoming, id };
-    match drive.to_the_end().await {
+    let driver = Driver { plan: &plan, table: &*table.0, incoming: &incoming, id };
+    match driver.drive().await {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::warn!(saga = plan.name, id, %error, "the database of a saga: tried again");
@@ -105,15 +105,15 @@ pub(super) async fn drive(plan: Arc<Plan>, table: SagaTable, incoming: Arc<Incom
     }
 }
 
-struct Drive<'a> {
+struct Driver<'a> {
     plan: &'a Plan,
     table: &'a dyn Table,
     incoming: &'a Arc<Incoming>,
     id: &'a str,
 }
 
-impl Drive<'_> {
-    async fn to_the_end(&mut self) -> Result<Outcome, Error> {
+impl Driver<'_> {
+    async fn drive(&self) -> Result<Outcome, Error> {
         let mut row = match self.table.load(&self.plan.name, self.id).await? {
             Some(row) => row,
             None => match run::begin(self.plan, self.incoming) {
@@ -139,7 +139,7 @@ impl Drive<'_> {
     }
 
     /// One step; the row after it, or what becomes of the message if this is all for now.
-    async fn one(&mut self, row: Row) -> Result<Result<Row, Outcome>, Error> {
+    async fn one(&self, row: Row) -> Result<Result<Row, Outcome>, Error> {
         let Row { mut state, begun, .. } = row;
         let (plan, id) = (self.plan, self.id);
         let Some(turn) = run::turn(plan, id, &state) else {
