@@ -239,6 +239,8 @@ mod tests {
             include_str!("../../../docs/guide/topics.md"),
             include_str!("../../../docs/guide/request-reply.md"),
             include_str!("../../../docs/guide/topology.md"),
+            include_str!("../../../docs/guide/workers.md"),
+            include_str!("../../../docs/guide/scaling.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];
         let mut seen = 0;

@@ -14,6 +14,7 @@ use malote_model::{
 };
 
 use crate::capabilities::Capabilities;
+use crate::depth::Depth;
 
 /// A call under way.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, BrokerError>> + Send + 'a>>;
@@ -58,6 +59,13 @@ pub trait Broker: Send + Sync + 'static {
 
     /// The state of a session in hand.
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>>;
+
+    /// What a queue holds, for whoever scales workers. Costs the same whatever that is.
+    fn depth(&self, _queue: &QueueName) -> Doing<'_, Depth> {
+        let broker = self.capabilities().broker;
+        let (what, fix) = ("count of what waits", "scale by how busy workers are");
+        Box::pin(async move { Err(BrokerError::Unsupported { broker, what, fix }) })
+    }
 
     /// An orderly end: what is out comes back uncounted.
     fn close(&self) -> Doing<'_, ()>;

@@ -20,6 +20,7 @@ use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
 use self::target::Target;
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::Depth;
 
 /// What it can do: everything.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -282,6 +283,16 @@ impl Broker for Native {
             let frame = move |id| Frame::GetState { id, queue, session, token };
             let answer = self.line.call(About::Nothing, frame).await?;
             Ok(answer.state.map(frames::Raw::into_bytes))
+        })
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let frame = move |id| Frame::Depth { id, queue };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
+            answer.depth.map(Depth::from).ok_or_else(unsaid)
         })
     }
 

@@ -7,6 +7,7 @@ mod basics;
 mod can;
 #[path = "../common/mod.rs"]
 mod common;
+mod depth;
 mod sessions;
 
 use std::sync::Arc;
@@ -132,6 +133,8 @@ macro_rules! contract {
                 basics: a_fetch_that_is_dropped_takes_nothing,
                 basics: closing_gives_back_what_was_fetched_ahead,
                 basics: what_is_not_there_is_refused,
+                depth: what_waits_is_told,
+                depth: sessions_are_told_apart,
                 sessions: an_accept_waits_and_none_is_no_error,
                 sessions: an_accept_that_is_dropped_holds_nothing,
                 sessions: dropping_lets_go,

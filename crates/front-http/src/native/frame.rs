@@ -55,6 +55,8 @@ pub enum Frame {
     GetState(GetStateFrame),
     /// Sets or clears the state of a held session.
     SetState(SetStateFrame),
+    /// What a queue holds, for whoever scales workers.
+    Depth(DepthFrame),
     /// Takes a lost connection up again; must be the first frame.
     Resume(ResumeFrame),
     /// Asks for a sign of life.
@@ -129,6 +131,8 @@ frames! {
     GetStateFrame { queue: String, session: String, token: Option<String>, }
     /// Neither `state` nor `state_base64` clears it.
     SetStateFrame { queue: String, change: StateIn, transaction: Option<u64>, }
+    /// Answered with `depth`.
+    DepthFrame { queue: String, }
     /// `leases` are those that the client knows of: what else was out to it is delivered again.
     ResumeFrame { connection: u64, secret: String, leases: Option<Vec<String>>, }
     /// Answered at once.

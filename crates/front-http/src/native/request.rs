@@ -8,8 +8,8 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
-    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DetachFrame, Frame,
-    GetStateFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
+    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DepthFrame, DetachFrame,
+    Frame, GetStateFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
 };
 use super::link::{Consumers, Link};
 use crate::ops::settle::{renew_leases, settle_leases};
@@ -17,6 +17,7 @@ use crate::problem::{Code, Problem};
 use crate::replies::reply_name;
 use crate::wire::Encoding;
 use crate::wire::message::{BodyOut, Received};
+use crate::wire::queue::DepthOut;
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
 use crate::wire::session::HeldOut;
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
@@ -113,6 +114,7 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
         Frame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
         Frame::GetState(frame) => link.reply(Some(frame.id), get_state(link, frame).await).await,
         Frame::SetState(frame) => link.reply(Some(frame.id), set_state(link, frame).await).await,
+        Frame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
         Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
         Frame::Resume(frame) => {
             let why = "resume must be the first frame of a new connection";
@@ -236,6 +238,19 @@ async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     link.api.engine.set_state(Some(&queue), frame.change.change()?).await?;
     Ok(Nothing {})
+}
+
+/// What a queue holds.
+#[derive(Serialize)]
+struct Looked {
+    depth: DepthOut,
+}
+
+async fn depth(link: &Link, frame: DepthFrame) -> Result<impl Serialize + use<>, Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow_look(&link.caller, &queue)?;
+    let facts = link.api.engine.describe(queue).await?;
+    Ok(Looked { depth: DepthOut::of(&facts, link.api.engine.now()) })
 }
 
 /// The leases that a resuming client knows of.

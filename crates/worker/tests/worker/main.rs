@@ -8,5 +8,7 @@ mod far;
 mod native;
 mod outcomes;
 mod sessions;
+mod slots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod trace;
