@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use malote::{
-    Bounds, Breaker, Capability, Counts, Malote, Meta, Outcome, Retry, Running, Scale, Sessions,
-    Worker,
+    Bounds, Breaker, Capability, Counts, Malote, Meta, Metrics, Outcome, Retry, Running, Scale,
+    Sessions, Worker,
 };
 use malote_connectors::BrokerError;
 
@@ -28,10 +28,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Handle the messages of a queue: with a command, over HTTP, or by printing them
 ///
 /// A command gets the body on standard input and the rest as MALOTE_… variables. Its exit code is the outcome: 0 done,
-/// 65 dead-letter, 69 try again, what it needs is down, 75 later and not counted, anything else try again. An address
-/// gets a POST: 2xx done, 429 and 5xx try again, any other 4xx dead-letter. When half of the last messages failed with 69
-/// or 5xx, none are taken for a while. Messages of a session are handled in order, one at a time. Ctrl-C lets what runs
-/// finish; a second one does not wait.
+/// 65 dead-letter, 75 later and not counted, anything else try again. An address gets a POST: 2xx done, 429 and 5xx try
+/// again, any other 4xx dead-letter. When half of the last ten or more ended with 69, 5xx or no connection, what they need
+/// is down, and nothing is taken for a while. Messages of a session are handled in order, one at a time. Ctrl-C lets what
+/// runs finish; a second one does not wait.
 #[derive(clap::Args)]
 pub(crate) struct Work {
     /// The queue
@@ -219,6 +219,7 @@ async fn until_end(
     let mut quiet_since = tokio::time::Instant::now();
     let mut seen = running.counts();
     let mut tell = tokio::time::interval(tell_every);
+    let mut slots = running.slots();
     while !running.is_over() {
         let tells = parent.is_some();
         let gone = async {
@@ -245,6 +246,12 @@ async fn until_end(
                 continue;
             }
             () = tokio::time::sleep(LOOK) => {
+                if let Metrics { slots: now, scaled: Some(scaled), .. } = running.metrics()
+                    && now != slots
+                {
+                    note(format_args!("slots: {slots} -> {now}: {}", scaled.reason.word()));
+                    slots = now;
+                }
                 let now = running.counts();
                 if running.busy() > 0 || now != seen {
                     (quiet_since, seen) = (tokio::time::Instant::now(), now);

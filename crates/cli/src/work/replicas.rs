@@ -51,6 +51,8 @@ struct Replica {
     pid: u32,
     metrics: Metrics,
     begun: Instant,
+    /// It has said how it does.
+    has_begun: bool,
     /// How often it was asked to end.
     asked: watch::Sender<u32>,
 }
@@ -142,7 +144,9 @@ impl Work {
                 }
                 _ = tick.tick() => {
                     let now = replicas.together();
-                    if now.busy > 0 || seen != Some(now.counts) {
+                    // One that has not said anything yet is about to begin.
+                    let begins = !replicas.all.values().any(|replica| replica.has_begun);
+                    if now.busy > 0 || seen != Some(now.counts) || begins {
                         (quiet_since, seen) = (Instant::now(), Some(now.counts));
                     }
                     end = !asked && self.exit_when_idle.is_some_and(|idle| quiet_since.elapsed() >= idle);
@@ -237,7 +241,7 @@ impl Replicas {
     fn hear(&mut self, id: u64, said: Said) {
         let Some(replica) = self.all.get_mut(&id) else { return };
         match said {
-            Said::Does(metrics) => replica.metrics = *metrics,
+            Said::Does(metrics) => (replica.metrics, replica.has_begun) = (*metrics, true),
             Said::Ended(status) => {
                 let Some(replica) = self.all.remove(&id) else { return };
                 self.ended.add_ended(&replica.metrics);
@@ -295,6 +299,7 @@ impl Replicas {
         ours.set_nonblocking(true)?;
         let ours = UnixStream::from_std(ours)?;
         let mut command = Command::new(program()?);
+        command.arg0("malote");
         // A group of its own: Ctrl-C is for this process, which tells the others.
         command.args(arguments(std::env::args_os())?).process_group(0);
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
@@ -303,7 +308,7 @@ impl Replicas {
         self.next += 1;
         tokio::spawn(attend(id, child, ours, asks, self.heard.clone()));
         let (metrics, begun) = (Metrics::default(), Instant::now());
-        self.all.insert(id, Replica { pid, metrics, begun, asked });
+        self.all.insert(id, Replica { pid, metrics, begun, has_begun: false, asked });
         Ok(())
     }
 

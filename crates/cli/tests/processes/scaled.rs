@@ -191,3 +191,14 @@ fn what_cannot_be_scaled_is_refused() {
     assert!(!scaled.ended());
     scaled.until("one process at a time");
 }
+
+#[test]
+fn all_end_when_there_was_nothing_to_do_for_long_enough() {
+    let server = Server::start();
+    server.ok("queue create jobs");
+    send(&server, 20);
+    let line = "work jobs --exec true --slots 2 --scale 2 --exit-when-idle 10s";
+    let mut scaled = Scaled::start(&server, line);
+    assert!(scaled.ended(), "{:?}", scaled.said());
+    scaled.until("20 done");
+}

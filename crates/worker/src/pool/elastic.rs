@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::shelf::Shelf;
-use super::{Pool, sessions};
+use super::{Pool, plain, sessions};
 use crate::metrics::Scaled;
 use crate::scale::{Scaler, Signals};
 
@@ -100,7 +100,11 @@ pub(super) async fn follow(pool: Arc<Pool>, shelf: Option<Arc<Shelf>>) {
                 tracing::info!(queue = %pool.queue, slots = decision.wanted, before = decision.before, reason = decision.reason.word(), "slots");
                 pool.slots.wanted.send_replace(decision.wanted);
                 match &shelf {
-                    Some(shelf) => shelf.set_slots(decision.wanted),
+                    Some(shelf) => {
+                        for _ in 0..shelf.set_slots(decision.wanted) {
+                            pool.tasks.spawn(plain::slot(pool.clone(), shelf.clone()));
+                        }
+                    }
                     None => pool.begin_slots(),
                 }
             }

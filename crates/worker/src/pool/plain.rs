@@ -135,7 +135,7 @@ async fn give_back(pool: &Pool, shelf: &Shelf) {
     }
 }
 
-async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
+pub(super) async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
     while let Some(unit) = shelf.next(&pool.phases.quiet).await {
         let _busy = pool.counts.busy();
         let begun = Instant::now();

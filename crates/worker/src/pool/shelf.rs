@@ -5,7 +5,7 @@
 //! is here is leased, and renewed as everything in hand.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use malote_connectors::Delivery;
@@ -57,6 +57,8 @@ pub(crate) struct Gathers {
 pub(super) struct Shelf {
     /// So many there may be; more than these end when they are done.
     slots: AtomicUsize,
+    /// They were more once: only then there can be too many.
+    fewer: AtomicBool,
     /// What is on the shelf for longer goes back: somebody else may have time for it.
     stale: Duration,
     /// Whether anything may be fetched ahead of free slots.
@@ -107,6 +109,7 @@ impl Shelf {
         let grown = gathers.iter().map(|_| Notify::new()).collect();
         Self {
             slots: AtomicUsize::new(slots),
+            fewer: AtomicBool::new(false),
             stale: lock / 2,
             ahead,
             gathers,
@@ -121,19 +124,24 @@ impl Shelf {
         self.slots.load(Ordering::Relaxed)
     }
 
-    /// How many slots there may be from now on.
-    pub(super) fn set_slots(&self, slots: usize) {
+    /// How many slots there may be from now on. How many are to be begun, for what is here already.
+    pub(super) fn set_slots(&self, slots: usize) -> usize {
         let before = self.slots.swap(slots, Ordering::Relaxed);
         if slots > before {
             self.room.notify_one();
         } else if slots < before {
+            self.fewer.store(true, Ordering::Relaxed);
             // Those that wait look whether they may stay.
             self.arrived.notify_waiters();
         }
+        self.here.lock().begin(slots)
     }
 
     /// Whether a slot is one too many, and ends.
     fn is_too_many(&self) -> bool {
+        if !self.fewer.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut here = self.here.lock();
         if here.slots <= self.slots() {
             return false;
@@ -162,9 +170,7 @@ impl Shelf {
         }
         here.count += added;
         let wake = added.min(here.waiting);
-        let free = self.slots().saturating_sub(here.slots);
-        let more = here.count.saturating_sub(here.waiting).min(free);
-        here.slots += more;
+        let more = here.begin(self.slots());
         drop(here);
         batches.into_iter().for_each(|batch| self.grown[batch].notify_one());
         (0..wake).for_each(|_| self.arrived.notify_one());
@@ -342,6 +348,14 @@ impl Shelf {
 }
 
 impl Here {
+    /// How many slots are to be begun, if there may be so many.
+    fn begin(&mut self, slots: usize) -> usize {
+        let free = slots.saturating_sub(self.slots);
+        let more = self.count.saturating_sub(self.waiting).min(free);
+        self.slots += more;
+        more
+    }
+
     fn batch(&mut self, batch: usize, max: usize) -> Option<Unit> {
         let items = &mut self.lanes[batch + 1].items;
         let count = items.len().min(max);

@@ -11,4 +11,3 @@ mod sessions;
 mod slots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-mod trace;

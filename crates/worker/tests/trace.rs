@@ -1,4 +1,7 @@
 //! A handler is a part of the trace that its message came with.
+//!
+//! Alone in its program: what one thread listens to, others would decide for it.
+#![allow(clippy::unwrap_used)] // a test
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
