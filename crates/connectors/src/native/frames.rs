@@ -129,7 +129,7 @@ pub(super) struct Answer {
     pub results: Option<Vec<OneResult>>,
     pub held: Option<HeldOne>,
     pub state: Option<Raw>,
-    pub depth: Option<DepthOne>,
+    pub depth: Option<Box<DepthOne>>,
 }
 
 #[derive(Debug, Deserialize)]

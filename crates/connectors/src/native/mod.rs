@@ -292,7 +292,7 @@ impl Broker for Native {
             let frame = move |id| Frame::Depth { id, queue };
             let answer = self.line.call(About::Nothing, frame).await?;
             let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
-            answer.depth.map(Depth::from).ok_or_else(unsaid)
+            answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(unsaid)
         })
     }
 

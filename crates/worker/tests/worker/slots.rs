@@ -10,8 +10,9 @@ use malote::testing::TestBroker;
 use malote::{Bounds, Breaker, Failure, QueueSpec, Running, Scale, State, Worker};
 use tokio::sync::Semaphore;
 
+use crate::until;
+
 const Q: &str = "jobs";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Handlers wait here until they are let through.
 struct Door {
@@ -46,14 +47,6 @@ async fn queue(sessions: Sessions) -> TestBroker {
     broker
 }
 
-async fn until(what: &str, running: &Running, is_so: impl Fn() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(tokio::time::Instant::now() < end, "{what} never came: {:?}", running.metrics());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 async fn start(broker: &TestBroker, door: &Arc<Door>, sessions: bool) -> Running {
     let worker = Worker::new(broker.malote(), Q).state(door.clone()).handle(wait).scale(quick());
     let worker = if sessions { worker.sessions(1..=5) } else { worker.slots(1..=5) };
@@ -70,13 +63,13 @@ async fn come_and_go(broker: TestBroker, sessions: bool) {
         let sending = if sessions { sending.session(format!("s{n}")) } else { sending };
         sending.await.unwrap();
     }
-    until("five at once", &running, || door.inside.load(Ordering::SeqCst) == 5).await;
+    until("five at once", async || door.inside.load(Ordering::SeqCst) == 5).await;
     assert_eq!(running.slots(), 5);
     let expected = if sessions { Reason::Sessions } else { Reason::Waiting };
     assert_eq!(running.metrics().scaled.unwrap().reason, expected);
     door.open.add_permits(30);
-    until("the end of work", &running, || running.counts().done == 30).await;
-    until("one slot", &running, || running.slots() == 1).await;
+    until("the end of work", async || running.counts().done == 30).await;
+    until("one slot", async || running.slots() == 1).await;
     assert_eq!(door.most.load(Ordering::SeqCst), 5);
     // The one that is left still works, and alone.
     for _ in 0..2 {
@@ -87,9 +80,9 @@ async fn come_and_go(broker: TestBroker, sessions: bool) {
             sending.await.unwrap()
         };
     }
-    until("another one", &running, || door.inside.load(Ordering::SeqCst) == 1).await;
+    until("another one", async || door.inside.load(Ordering::SeqCst) == 1).await;
     door.open.add_permits(2);
-    until("the last ones", &running, || running.counts().done == 32).await;
+    until("the last ones", async || running.counts().done == 32).await;
     running.stop();
     running.ended().await.unwrap();
 }
@@ -112,10 +105,10 @@ async fn a_number_is_that_number() {
     for _ in 0..10 {
         broker.malote().send_text(Q, "x").await.unwrap();
     }
-    until("three at once", &running, || door.inside.load(Ordering::SeqCst) == 3).await;
+    until("three at once", async || door.inside.load(Ordering::SeqCst) == 3).await;
     assert_eq!((running.slots(), running.metrics().scaled), (3, None));
     door.open.add_permits(10);
-    until("all", &running, || running.counts().done == 10).await;
+    until("all", async || running.counts().done == 10).await;
     assert_eq!(door.most.load(Ordering::SeqCst), 3);
 }
 
@@ -125,18 +118,18 @@ async fn no_slots_are_added_while_a_breaker_is_open() {
         Err(Failure::of_dependency("bank", "it is closed"))
     }
     let broker = queue(Sessions::None).await;
-    let hour = Duration::from_secs(300);
+    let long = Duration::from_secs(300);
     let worker = Worker::new(broker.malote(), Q).handle(fails).slots(1..=5).scale(Scale {
         // What waits before the breaker opens is not to count.
         up_after: Duration::from_secs(5),
         ..quick()
     });
-    let running = worker.breaker(Breaker::of("bank").open_for(hour)).start().await.unwrap();
+    let running = worker.breaker(Breaker::of("bank").open_for(long)).start().await.unwrap();
     for _ in 0..100 {
         broker.malote().send_text(Q, "x").await.unwrap();
     }
     let reason = || running.metrics().scaled.map(|scaled| scaled.reason);
-    until("the breaker", &running, || reason() == Some(Reason::Breaker)).await;
+    until("the breaker", async || reason() == Some(Reason::Breaker)).await;
     assert_eq!(running.metrics().breakers[0].state, malote::BreakerState::Open);
     assert!(!running.is_taking());
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -166,7 +159,7 @@ async fn metrics_tell_what_happened() {
         if text == "3" { Err(Failure::dead("No", "no")) } else { Ok(()) }
     }
     let running = Worker::new(broker.malote(), Q).handle(handle).slots(2).start().await.unwrap();
-    until("all", &running, || running.counts().done + running.counts().dead == 4).await;
+    until("all", async || running.counts().done + running.counts().dead == 4).await;
     let metrics = running.metrics();
     assert_eq!((metrics.times.count(), metrics.slots, metrics.taking), (4, 2, true));
     let page = metrics.render();
