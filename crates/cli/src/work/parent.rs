@@ -4,8 +4,9 @@
 
 use std::os::fd::AsFd;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use malote::Metrics;
+use rustix::fs::{FileType, fstat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -20,10 +21,13 @@ pub(super) struct Parent {
 impl Parent {
     pub(super) fn at_stdin() -> Result<Self> {
         let fd = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
+        let kind = FileType::from_raw_mode(fstat(&fd)?.st_mode);
+        if kind != FileType::Socket {
+            bail!("--replica is for processes that `malote work --scale` starts");
+        }
         let line = std::os::unix::net::UnixStream::from(fd);
-        line.set_nonblocking(true).context("standard input is no socket")?;
-        let line = UnixStream::from_std(line).context("standard input is no socket")?;
-        Ok(Self { line })
+        line.set_nonblocking(true)?;
+        Ok(Self { line: UnixStream::from_std(line)? })
     }
 
     /// Says how this replica does. An error means that nobody is there.

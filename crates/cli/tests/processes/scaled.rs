@@ -187,6 +187,9 @@ fn what_cannot_be_scaled_is_refused() {
     let mut scaled = Scaled::start(&server, line);
     assert!(!scaled.ended());
     scaled.until("jobs");
+    let mut scaled = Scaled::start(&server, "work jobs --replica");
+    assert!(!scaled.ended());
+    scaled.until("--replica is for processes");
     let mut scaled = Scaled::start(&server, "work jobs --scale 1..2 --broker embedded:x");
     assert!(!scaled.ended());
     scaled.until("one process at a time");

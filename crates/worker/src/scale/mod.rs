@@ -301,7 +301,7 @@ impl Scaler {
             return (with_work / each, reason);
         }
         let waiting = depth.ready as f64 / (f64::from(self.scale.waiting_each.max(1)) * each);
-        let load = self.arrivals.per_second() * self.service.seconds() / (each * BUSY);
+        let load = self.arrivals.per_second * self.service.seconds() / (each * BUSY);
         let may_wait = self.scale.waiting_for.max(Duration::from_millis(1));
         let age = depth.oldest.as_secs_f64() / may_wait.as_secs_f64();
         let all = [(waiting, Reason::Waiting), (load, Reason::Load), (age, Reason::Age)];
@@ -315,7 +315,7 @@ impl Scaler {
 #[derive(Clone, Debug, Default)]
 struct Arrivals {
     last: Option<(Duration, u64)>,
-    per_second: Option<f64>,
+    per_second: f64,
 }
 
 impl Arrivals {
@@ -324,7 +324,7 @@ impl Arrivals {
         let Some((at, before)) = self.last.replace((now, sent)) else { return };
         // Fewer than before: it is another queue, or another count.
         let (Some(came), passed) = (sent.checked_sub(before), now.saturating_sub(at)) else {
-            self.per_second = None;
+            self.per_second = 0.0;
             return;
         };
         if passed.is_zero() {
@@ -333,14 +333,8 @@ impl Arrivals {
         }
         let rate = came as f64 / passed.as_secs_f64();
         let weight = 1.0 - (-passed.as_secs_f64() / LATELY.as_secs_f64()).exp();
-        self.per_second = Some(match self.per_second {
-            Some(known) => known + (rate - known) * weight,
-            None => rate,
-        });
-    }
-
-    fn per_second(&self) -> f64 {
-        self.per_second.unwrap_or_default()
+        // From nothing: a burst at the beginning is no flow, and what waits of it counts by itself.
+        self.per_second += (rate - self.per_second) * weight;
     }
 }
 

@@ -130,10 +130,14 @@ fn what_comes_in_times_how_long_it_takes() {
         "1..32",
         "90 in=50 took=200\n 300 in=10 took=200",
         expect![[r#"
-          16 s  1 -> 15: load (needs 14.3)
-         213 s  15 -> 14: load (needs 2.9)
-         334 s  14 -> 4: load (needs 2.9)
-    "#]],
+              17 s  1 -> 2: load (needs 9.7)
+              33 s  2 -> 10: load (needs 12.7)
+              49 s  10 -> 13: load (needs 13.7)
+              65 s  13 -> 14: load (needs 14.1)
+              81 s  14 -> 15: load (needs 14.2)
+             213 s  15 -> 14: load (needs 2.9)
+             334 s  14 -> 4: load (needs 2.9)
+        "#]],
     );
 }
 
@@ -143,8 +147,8 @@ fn the_age_of_the_oldest_counts() {
         "1..8",
         "20 ready=1 age=29\n 20 ready=1 age=100",
         expect![[r#"
-          35 s  1 -> 4: age (needs 3.3)
-    "#]],
+              35 s  1 -> 4: age (needs 3.3)
+        "#]],
     );
 }
 
@@ -167,9 +171,9 @@ fn what_runs_is_not_stopped() {
         "1..8",
         "30 ready=80\n 300 busy=8\n 130 busy=3",
         expect![[r#"
-          15 s  1 -> 8: waiting (needs 8.0)
-         450 s  8 -> 3: idle (needs 0.0)
-    "#]],
+              15 s  1 -> 8: waiting (needs 8.0)
+             450 s  8 -> 3: idle (needs 0.0)
+        "#]],
     );
 }
 

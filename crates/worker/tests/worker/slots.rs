@@ -118,20 +118,23 @@ async fn no_slots_are_added_while_a_breaker_is_open() {
         Err(Failure::of_dependency("bank", "it is closed"))
     }
     let broker = queue(Sessions::None).await;
-    let long = Duration::from_secs(300);
-    let worker = Worker::new(broker.malote(), Q).handle(fails).slots(1..=5).scale(Scale {
-        // What waits before the breaker opens is not to count.
-        up_after: Duration::from_secs(5),
-        ..quick()
-    });
-    let running = worker.breaker(Breaker::of("bank").open_for(long)).start().await.unwrap();
-    for _ in 0..100 {
-        broker.malote().send_text(Q, "x").await.unwrap();
-    }
+    let scale = Scale { waiting_each: 50, ..quick() };
+    let worker = Worker::new(broker.malote(), Q).handle(fails).slots(1..=5).scale(scale);
+    let breaker = Breaker::of("bank").open_for(Duration::from_secs(300));
+    let running = worker.breaker(breaker).start().await.unwrap();
+    let send = async |count: usize| {
+        for _ in 0..count {
+            broker.malote().send_text(Q, "x").await.unwrap();
+        }
+    };
+    // Too few to need another slot, and enough to open the breaker.
+    send(10).await;
+    until("the breaker", async || !running.is_taking()).await;
+    send(200).await;
     let reason = || running.metrics().scaled.map(|scaled| scaled.reason);
-    until("the breaker", async || reason() == Some(Reason::Breaker)).await;
+    until("its reason", async || reason() == Some(Reason::Breaker)).await;
     assert_eq!(running.metrics().breakers[0].state, malote::BreakerState::Open);
-    assert!(!running.is_taking());
+    // It would have grown several times by now.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((running.slots(), reason()), (1, Some(Reason::Breaker)));
     // What was not begun has no failure.
