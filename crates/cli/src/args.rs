@@ -251,6 +251,10 @@ mod tests {
             else {
                 continue;
             };
+            // A dependency of a program.
+            if rest.starts_with('=') {
+                continue;
+            }
             let mut words = vec!["malote".to_owned(), String::new()];
             let mut quote = None;
             for c in rest.chars() {
@@ -282,7 +286,8 @@ mod tests {
         let name = command.get_bin_name().unwrap_or("malote").to_owned();
         let own = command.clone().mut_args(|arg| {
             let known = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
-            arg.hide(known)
+            let hidden = known || arg.is_hide_set();
+            arg.hide(hidden)
         });
         writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
             .unwrap();
