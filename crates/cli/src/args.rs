@@ -9,9 +9,9 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    backup, bench, completions, config, dlq, health, key, peek, queue, receive, request, restore,
-    rule, send, serve, session, settle, subscription, tail, token, topic, topology, user, verify,
-    version, work,
+    backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive, request,
+    restore, rule, send, serve, session, settle, subscription, tail, token, topic, topology, user,
+    verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -37,6 +37,7 @@ pub(crate) enum Command {
     Request(request::Request),
     Receive(receive::Receive),
     Work(work::Work),
+    Bridge(bridge::Bridge),
     Settle(settle::Settle),
     Peek(peek::Peek),
     Tail(tail::Tail),
@@ -69,6 +70,7 @@ impl Command {
             Self::Request(command) => command.run(),
             Self::Receive(command) => command.run(),
             Self::Work(command) => command.run(),
+            Self::Bridge(command) => command.run(),
             Self::Settle(command) => command.run(),
             Self::Peek(command) => command.run(),
             Self::Tail(command) => command.run(),

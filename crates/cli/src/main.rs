@@ -8,6 +8,7 @@ mod args;
 mod ask;
 mod backup;
 mod bench;
+mod bridge;
 mod completions;
 mod config;
 mod dlq;

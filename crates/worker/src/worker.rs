@@ -321,7 +321,13 @@ impl Worker {
                 return Err(Error::Settings(wrong));
             }
         }
-        self.broker.capabilities().require(&self.needs())?;
+        let can = self.broker.capabilities();
+        can.require(&self.needs())?;
+        if self.settings.sessions.is_some() {
+            // Other sessions may wait, too: whoever runs it should know.
+            let (broker, retry_hold_scope) = (can.broker, can.retry_hold);
+            tracing::info!(%queue, broker, %retry_hold_scope, "a delayed retry holds back {retry_hold_scope}");
+        }
         // A queue that is not there, or has no sessions, is found now and not in a log.
         match self.settings.sessions {
             Some(_) => {
@@ -337,7 +343,7 @@ impl Worker {
             true => None,
             false => {
                 let try_max = self.settings.timeout + self.settings.stuck_after;
-                Fleet::of(&self.broker, try_max).await
+                Fleet::of(&self.broker, try_max)
             }
         };
         let gate = Gate::new(self.rate, self.breakers, fleet);

@@ -4,8 +4,10 @@
 //! Each is found on the machine; what installs it is `cargo xtask`. One file for each.
 
 mod postgres;
+mod rabbitmq;
 
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 
 /// Why a server is not there.
 #[derive(Debug)]

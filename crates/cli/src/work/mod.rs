@@ -43,7 +43,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST] or servicebus://CONNECTION-STRING
     #[arg(
         long,
         alias = "url",
@@ -172,7 +172,13 @@ impl Work {
             {
                 self.worker(&malote, false).start().await?
             }
-            started => started?,
+            started => started.inspect(|_| {
+                let can = malote.broker().capabilities();
+                note(format_args!(
+                    "sessions of {}: a delayed retry holds back {}",
+                    can.broker, can.retry_hold
+                ));
+            })?,
         };
         // Those of a replica are a part of its parent's.
         let observed = match (self.metrics, self.replica) {
@@ -185,7 +191,7 @@ impl Work {
         // The parent says when its replicas end.
         let idle = self.exit_when_idle.filter(|_| !self.replica);
         let every = self.pace().look_every();
-        until_end(&running, idle, parent.as_mut(), every).await?;
+        until_told(&running, idle, || false, parent.as_mut(), every).await?;
         let mut last = running.metrics();
         last.counts = running.ended().await?.counts;
         drop(observed);
@@ -205,10 +211,21 @@ fn say(counts: &Counts) {
     ));
 }
 
-/// Runs until a signal, until there was nothing to do for long enough, or until the parent is gone.
-async fn until_end(
+/// Runs until a signal, until there was nothing to do for long enough, or until something says that it is over.
+pub(crate) async fn until_end(
+    running: Running,
+    idle: Option<Duration>,
+    is_over: impl Fn() -> bool,
+) -> Result<malote::Report> {
+    until_told(&running, idle, is_over, None, LOOK).await?;
+    Ok(running.ended().await?)
+}
+
+/// The same, or until the parent is gone, which is told how it does.
+async fn until_told(
     running: &Running,
     idle: Option<Duration>,
+    is_over: impl Fn() -> bool,
     mut parent: Option<&mut Parent>,
     tell_every: Duration,
 ) -> Result<()> {
@@ -256,7 +273,7 @@ async fn until_end(
                 if running.busy() > 0 || now != seen {
                     (quiet_since, seen) = (tokio::time::Instant::now(), now);
                 }
-                if idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
+                if is_over() || idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
                     running.stop();
                 }
                 continue;

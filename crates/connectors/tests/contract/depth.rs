@@ -3,8 +3,9 @@
 use malote_connectors::{Broker, BrokerError, Depth, SessionDepth, Settle};
 use malote_model::{Message, QueueSpec, SessionId, Sessions};
 
+use crate::World;
+use crate::cases::{Q, refused, with_queue};
 use crate::common::{LOCK, NOW, PATIENCE, queue, text, to};
-use crate::{Q, World, refused, with_queue};
 
 /// None of a broker that has no such thing.
 async fn depth(broker: &dyn Broker) -> Option<Depth> {
