@@ -244,6 +244,8 @@ mod tests {
             include_str!("../../../docs/guide/request-reply.md"),
             include_str!("../../../docs/guide/saga.md"),
             include_str!("../../../docs/guide/topology.md"),
+            include_str!("../../../docs/guide/workers.md"),
+            include_str!("../../../docs/guide/scaling.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];
         let mut seen = 0;
@@ -254,6 +256,10 @@ mod tests {
             else {
                 continue;
             };
+            // A dependency of a program.
+            if rest.starts_with('=') {
+                continue;
+            }
             let mut words = vec!["malote".to_owned(), String::new()];
             let mut quote = None;
             for c in rest.chars() {
@@ -285,7 +291,8 @@ mod tests {
         let name = command.get_bin_name().unwrap_or("malote").to_owned();
         let own = command.clone().mut_args(|arg| {
             let known = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
-            arg.hide(known)
+            let hidden = known || arg.is_hide_set();
+            arg.hide(hidden)
         });
         writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
             .unwrap();

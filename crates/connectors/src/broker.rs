@@ -14,6 +14,7 @@ use malote_model::{
 };
 
 use crate::capabilities::Capabilities;
+use crate::depth::Depth;
 
 /// A call under way.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, BrokerError>> + Send + 'a>>;
@@ -84,6 +85,13 @@ pub trait Broker: Send + Sync + 'static {
     fn now(&self) -> Timestamp {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// What a queue holds, for whoever scales workers. Costs the same whatever that is.
+    fn depth(&self, _queue: &QueueName) -> Doing<'_, Depth> {
+        let broker = self.capabilities().broker;
+        let (what, fix) = ("count of what waits", "scale by how busy workers are");
+        Box::pin(async move { Err(BrokerError::Unsupported { broker, what, fix }) })
     }
 
     /// An orderly end: what is out comes back uncounted.

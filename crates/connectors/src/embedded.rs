@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use malote_engine::{Connection, Engine, EngineError, Receive, Running, Settings, StateChange};
+use malote_engine::{
+    Connection, Engine, EngineError, QueueFacts, Receive, Running, Settings, StateChange,
+};
 use malote_model::{
     Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, SessionId, Settlement, Timestamp,
 };
@@ -17,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::{Depth, SessionDepth};
 
 /// What it can do: everything.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -241,6 +244,14 @@ impl Broker for Embedded {
         self.engine().now()
     }
 
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.clone();
+        Box::pin(async move {
+            let facts = self.engine().describe(queue).await?;
+            Ok(depth(&facts, self.engine().now()))
+        })
+    }
+
     fn close(&self) -> Doing<'_, ()> {
         Box::pin(async move {
             self.connection.end().await;
@@ -250,6 +261,25 @@ impl Broker for Embedded {
             }
             Ok(())
         })
+    }
+}
+
+fn depth(facts: &QueueFacts, now: Timestamp) -> Depth {
+    let other = facts.sessions.saturating_sub(facts.sessions_ready + facts.sessions_held);
+    Depth {
+        ready: facts.ready,
+        delayed: facts.delayed + facts.scheduled,
+        in_flight: facts.locked,
+        oldest: facts.oldest_at.map_or(Duration::ZERO, |at| {
+            Duration::from_millis(now.0.saturating_sub(at.0)) // a block's time may be ahead
+        }),
+        sent: Some(facts.totals.sent),
+        paused: facts.paused,
+        sessions: facts.spec.sessions.required().then_some(SessionDepth {
+            runnable: facts.sessions_ready,
+            held: facts.sessions_held,
+            other,
+        }),
     }
 }
 

@@ -8,12 +8,13 @@
 //! | `amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST]`, `amqps://…` | [`rabbitmq`] | RabbitMQ |
 //! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
-//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do.
+//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`depth`] how much waits, [`capabilities`] what a broker can do.
 //! What a broker cannot do is refused when a worker starts, never done weaker in silence. `tests/contract` holds every
 //! connector to the same rules.
 
 pub mod broker;
 pub mod capabilities;
+pub mod depth;
 mod dial;
 pub mod embedded;
 pub mod memory;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 
 pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
 pub use capabilities::{Capabilities, Capability, RetryHold};
+pub use depth::{Depth, SessionDepth};
 pub use embedded::Embedded;
 pub use memory::Memory;
 pub use native::Native;

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::Capabilities;
+use crate::depth::Depth;
 use crate::embedded::Embedded;
 
 /// When its time begins: the first second of 2026.
@@ -186,6 +187,10 @@ impl Broker for Memory {
 
     fn now(&self) -> Timestamp {
         self.embedded.now()
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        self.embedded.depth(queue)
     }
 
     fn close(&self) -> Doing<'_, ()> {

@@ -103,6 +103,16 @@ impl Meta {
         self.0.lost()
     }
 
+    /// The trace that the message is a part of, as W3C writes it: what your own spans and calls continue.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.0.traceparent()
+    }
+
+    /// What others added to that trace.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.0.tracestate()
+    }
+
     /// The same through every attempt, redrive and move: give it to whoever must not do a thing twice.
     pub fn idempotency_key(&self) -> &str {
         self.0.origin_id()

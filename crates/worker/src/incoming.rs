@@ -94,6 +94,23 @@ impl Incoming {
         message.origin_id.as_deref().or(message.message_id.as_deref()).unwrap_or_default()
     }
 
+    /// The trace that it is a part of, as W3C writes it: what a handler's own spans continue.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.text("traceparent").or_else(|| self.text("Diagnostic-Id"))
+    }
+
+    /// What others added to the trace.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.text("tracestate")
+    }
+
+    fn text(&self, property: &str) -> Option<&str> {
+        match self.delivery.message.properties.get(property) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     /// 1 the first time, one more after each failure of a handler.
     pub fn attempt(&self) -> u32 {
         self.counted().0.saturating_add(1)

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Read in this order: [`outcome`] (what a handler can say) → [`extract`] (what it can ask for) → `handler`, `dispatch`
-//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
+//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`], [`scale`], [`metrics`]. What a broker can do is in
 //! `malote_connectors`.
 
 /// The programs of the guide are compiled.
@@ -47,6 +47,7 @@ mod fleet;
 mod gate;
 mod handler;
 mod incoming;
+pub mod metrics;
 #[cfg(feature = "once")]
 pub mod once;
 pub mod outcome;
@@ -54,11 +55,12 @@ mod pool;
 pub mod request;
 pub mod retry;
 pub mod saga;
+pub mod scale;
 pub mod testing;
 pub mod worker;
 
 pub use batch::{Batch, FromBatch, IntoOutcomes, OfMessage, OfWorker, One};
-pub use breaker::Breaker;
+pub use breaker::{Breaker, BreakerState};
 pub use client::{Malote, Sending};
 pub use dispatch::Unknown;
 pub use extract::{
@@ -67,11 +69,12 @@ pub use extract::{
 pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Doing, Embedded, Held, Native,
-    NewState, Sent, Settle, Source,
+    Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Embedded, Held, Native,
+    NewState, Sent, SessionDepth, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
+pub use metrics::Metrics;
 #[cfg(feature = "once")]
 pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
@@ -79,6 +82,7 @@ pub use pool::{Counts, Report};
 pub use request::{Answer, Asking, Reply};
 pub use retry::{Backoff, Retry};
 pub use saga::{Saga, SagaState, SagaStatus, Step};
+pub use scale::{Bounds, Scale, Scaler};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 
 /// Why a program of this library does not get what it asked for.

@@ -20,12 +20,14 @@ use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
 use crate::handler::{self, Boxed, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
+use crate::metrics::Metrics;
 use crate::outcome::IntoOutcome;
 use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
 use crate::retry::{Backoff, Retry};
 #[cfg(feature = "once")]
 use crate::saga::SagaTable;
 use crate::saga::{self, Saga};
+use crate::scale::{Bounds, Scale};
 
 /// Handlers at once unless it is said otherwise.
 const SLOTS: usize = 100;
@@ -83,7 +85,8 @@ impl Worker {
     /// For this queue, which must exist when it starts.
     pub fn new(malote: &Malote, queue: &str) -> Self {
         let settings = Settings {
-            slots: SLOTS,
+            slots: SLOTS.into(),
+            scale: Scale::default(),
             lock: LOCK,
             timeout: TIMEOUT,
             stuck_after: STUCK_AFTER,
@@ -251,19 +254,29 @@ impl Worker {
         self
     }
 
-    /// Handlers at once; 100 unless it is said.
+    /// Handlers at once; 100 unless it is said. From how many to how many, as in `slots(2..=64)`, lets them follow
+    /// what there is to do; see [`Worker::scale`].
     #[must_use]
-    pub fn slots(mut self, slots: usize) -> Self {
+    pub fn slots(mut self, slots: impl Into<Bounds>) -> Self {
+        let slots = slots.into();
         self.settings.slots = slots;
-        self.check((1..=SLOTS_MAX).contains(&slots), || {
+        self.check(1 <= slots.min && slots.min <= slots.max && slots.max <= SLOTS_MAX, || {
             format!("slots must be from 1 to {SLOTS_MAX}, not {slots}")
         })
     }
 
-    /// Sessions at once, each in order: for queues with sessions.
+    /// When slots become more and when fewer, if there is anything to choose.
     #[must_use]
-    pub fn sessions(self, sessions: usize) -> Self {
-        self.with_sessions(Sessions { max: sessions, ..Sessions::default() })
+    pub fn scale(mut self, scale: Scale) -> Self {
+        self.settings.scale = scale;
+        self
+    }
+
+    /// Sessions at once, each in order: for queues with sessions. A number, or from how many to how many.
+    #[must_use]
+    pub fn sessions(self, sessions: impl Into<Bounds>) -> Self {
+        let bounds = sessions.into();
+        self.with_sessions(Sessions { max: bounds.max, ..Sessions::default() }).slots(bounds)
     }
 
     /// The same, with every knob.
@@ -429,7 +442,7 @@ impl Worker {
             true => None,
             false => {
                 let try_max = self.settings.timeout + self.settings.stuck_after;
-                Fleet::of(&self.broker, try_max).await
+                Fleet::of(&self.broker, try_max)
             }
         };
         let gate = Gate::new(self.rate, self.breakers, fleet);
@@ -487,7 +500,7 @@ impl Worker {
 /// How sessions are taken and let go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// So many at once.
+    /// So many at once; [`Worker::slots`] after it says from how many to how many.
     pub max: usize,
     /// A session that has had so many messages handled …
     pub quantum: u32,
@@ -552,6 +565,22 @@ impl Running {
     /// What became of messages so far.
     pub fn counts(&self) -> Counts {
         self.pool.counts.read()
+    }
+
+    /// How it does, as numbers: counts, slots, times, breakers.
+    pub fn metrics(&self) -> Metrics {
+        self.pool.metrics()
+    }
+
+    /// A way to the same numbers, for whoever serves them.
+    pub fn observer(&self) -> impl Fn() -> Metrics + Send + Sync + use<> {
+        let pool = self.pool.clone();
+        move || pool.metrics()
+    }
+
+    /// Handlers that may run at once now.
+    pub fn slots(&self) -> usize {
+        self.pool.metrics().slots
     }
 
     /// Slots that have something to do now.

@@ -20,6 +20,7 @@ use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
 use self::target::Target;
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::Depth;
 
 /// What it can do: everything.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -308,6 +309,16 @@ impl Broker for Native {
             let all = answer.sessions.unwrap_or_default().into_iter();
             let ids = all.filter_map(|one| SessionId::new(&one.session).ok()).collect();
             Ok((ids, answer.next.and_then(|next| next.parse().ok())))
+        })
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let frame = move |id| Frame::Depth { id, queue };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
+            answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(unsaid)
         })
     }
 

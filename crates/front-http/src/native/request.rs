@@ -8,8 +8,8 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
-    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DetachFrame, Frame,
-    GetStateFrame, ListSessionsFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame,
+    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DepthFrame, DetachFrame,
+    Frame, GetStateFrame, ListSessionsFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame,
     SettleFrame,
 };
 use super::link::{Consumers, Link};
@@ -18,6 +18,7 @@ use crate::problem::{Code, Problem};
 use crate::replies::reply_name;
 use crate::wire::Encoding;
 use crate::wire::message::{BodyOut, Received};
+use crate::wire::queue::DepthOut;
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
 use crate::wire::session::{HeldOut, SessionOut, SessionsOut, SessionsQuery};
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
@@ -117,6 +118,7 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
         Frame::ListSessions(frame) => {
             link.reply(Some(frame.id), list_sessions(link, frame).await).await
         }
+        Frame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
         Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
         Frame::Resume(frame) => {
             let why = "resume must be the first frame of a new connection";
@@ -249,6 +251,19 @@ async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     link.api.engine.set_state(Some(&queue), frame.change.change()?).await?;
     Ok(Nothing {})
+}
+
+/// What a queue holds.
+#[derive(Serialize)]
+struct Looked {
+    depth: DepthOut,
+}
+
+async fn depth(link: &Link, frame: DepthFrame) -> Result<impl Serialize + use<>, Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow_look(&link.caller, &queue)?;
+    let facts = link.api.engine.describe(queue).await?;
+    Ok(Looked { depth: DepthOut::of(&facts, link.api.engine.now()) })
 }
 
 /// The leases that a resuming client knows of.

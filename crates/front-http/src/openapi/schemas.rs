@@ -427,6 +427,7 @@ fn frames() -> Value {
                 "connection": whole(), "secret": text(), "leases": {"type": ["array", "null"], "items": text()},
             }),
         ),
+        frame("depth", &["queue"], json!({"queue": text()})),
         frame("ping", &[], json!({})),
     ];
     let limits = [

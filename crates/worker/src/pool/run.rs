@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::settle::Decided;
 use super::{Count, Lock, Pool};
@@ -136,8 +137,11 @@ impl Pool {
             return None;
         }
         self.counts.add(Count::started);
-        let task = tokio::spawn(handler(incoming.clone()));
-        Some(match self.watched(task, incoming, lost).await {
+        let begun = Instant::now();
+        let task = tokio::spawn(handler(incoming.clone()).instrument(self.span(incoming)));
+        let ended = self.watched(task, incoming, lost).await;
+        self.counts.times.add(begun.elapsed(), 1);
+        Some(match ended {
             Task::Ended(Ok(outcome)) => outcome,
             Task::Ended(Err(error)) => self.panicked(incoming, error),
             Task::TooLong => self.too_long(),
@@ -147,6 +151,21 @@ impl Pool {
                 return None;
             }
         })
+    }
+
+    /// Around a handler: a part of the trace that the message came with.
+    pub(super) fn span(&self, incoming: &Incoming) -> tracing::Span {
+        let message = incoming.message();
+        tracing::info_span!(
+            "process",
+            otel.kind = "consumer",
+            queue = %self.queue,
+            session = message.session.as_ref().map(tracing::field::display),
+            message_id = message.message_id.as_deref(),
+            seq = incoming.delivery.seq.0,
+            attempt = incoming.attempt(),
+            traceparent = incoming.traceparent(),
+        )
     }
 
     pub(super) fn lost(&self, incoming: &Incoming) {
@@ -217,7 +236,7 @@ impl Pool {
         }
         let stuck = self.counts.stuck.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         self.log(incoming, "the handler ignores that it was cancelled, and is left behind");
-        if stuck >= self.settings.slots {
+        if stuck >= self.settings.slots.max {
             self.hopeless.cancel();
         }
     }

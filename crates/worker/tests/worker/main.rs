@@ -11,6 +11,7 @@ mod requests;
 mod sagas;
 mod sagas_killed;
 mod sessions;
+mod slots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
