@@ -143,12 +143,14 @@ impl RabbitMq {
 
     /// How a virtual host is reached, through the first node.
     pub fn url(&self, vhost: usize) -> String {
-        self.url_of(0, vhost)
+        self.url_of_all(&[0], vhost)
     }
 
-    /// The same, through another one.
-    pub fn url_of(&self, node: usize, vhost: usize) -> String {
-        format!("amqp://malote:malote@127.0.0.1:{}/{vhost}", self.nodes[node].port)
+    /// The same, through the first of these nodes that answers.
+    pub fn url_of_all(&self, nodes: &[usize], vhost: usize) -> String {
+        let at: Vec<_> =
+            nodes.iter().map(|&node| format!("127.0.0.1:{}", self.nodes[node].port)).collect();
+        format!("amqp://malote:malote@{}/{vhost}", at.join(","))
     }
 
     /// Ends a node at once, as a power failure would.

@@ -121,6 +121,10 @@ fn refused(code: &str, text: String) -> BrokerError {
     BrokerError::Refused { code: code.into(), text }
 }
 
+fn new_id(chance: &Chance) -> String {
+    format!("{:016x}{:016x}", chance.draw(), chance.draw())
+}
+
 #[allow(clippy::disallowed_methods)] // the door to time for what is written down; waits use tokio's clock
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -299,10 +303,8 @@ impl Broker for RabbitMq {
             let (mut parcels, mut sent) =
                 (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
             for (to, message) in &messages {
-                let id = message.message_id.clone().unwrap_or_else(|| {
-                    let chance = &self.tools.chance;
-                    format!("{:016x}{:016x}", chance.draw(), chance.draw())
-                });
+                let id = message.message_id.clone();
+                let id = id.unwrap_or_else(|| new_id(&self.tools.chance));
                 parcels.push(self.parcel(to, message, &id).await?);
                 sent.push(Sent { seq: Seq(0), message_id: id, duplicate: false });
             }

@@ -77,7 +77,7 @@ impl Counter {
             let consumer = answered(consume).await?;
             let (tag, (to, arrivals)) = (consumer.tag(), mpsc::unbounded_channel());
             let end = CancellationToken::new();
-            let pumping = pump(consumer, way.clone(), to);
+            let pumping = pump(tools, consumer, way.clone(), to);
             tokio::spawn(end.clone().run_until_cancelled_owned(pumping));
             let (since, _end) = (Instant::now(), end.drop_guard());
             Ok(Feed { way, tag, arrivals, here, prefetch, since, _end })
@@ -228,6 +228,7 @@ pub(super) fn delivery(arrived: &Arrived, lease: LeaseToken) -> Delivery {
 }
 
 async fn pump(
+    tools: Arc<Tools>,
     mut consumer: lapin::Consumer,
     way: Arc<Way>,
     to: mpsc::UnboundedSender<(u64, Arrived)>,
@@ -239,7 +240,7 @@ async fn pump(
         };
         let tag = delivery.delivery_tag;
         way.arrived(tag);
-        match incoming(delivery, false) {
+        match incoming(delivery, false, &tools.chance) {
             Came::Message(arrived) => {
                 let _ = to.send((tag, arrived)); // nobody is there: its channel is being closed
             }

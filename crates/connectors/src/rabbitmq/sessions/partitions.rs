@@ -273,7 +273,7 @@ async fn pump(hall: Weak<Hall>, number: usize, way: Arc<Way>, mut consumer: lapi
         let Some(hall) = hall.upgrade() else { return };
         let tag = delivery.delivery_tag;
         way.arrived(tag);
-        match incoming(delivery, true) {
+        match incoming(delivery, true, &hall.tools.chance) {
             Came::Message(arrived) => hall.arrived(number, &way, tag, arrived),
             Came::Probe(probe) => hall.probed(number, &way, tag, probe).await,
         }
