@@ -23,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the port mapper on port `$1`, or with `$2` a node. What is confirmed need not survive the end of the process.
 const RUN: &str = r#"
+# Whoever would hear of a server that was killed may be gone.
+trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-rabbitmq-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT
@@ -56,7 +58,7 @@ server=$!
 echo "pid $server"
 read -r wish
 kill -KILL $server 2>/dev/null
-wait $server
+wait $server 2>/dev/null
 [ "$wish" = log ] && cat log >&2
 exit 0
 "#;

@@ -19,6 +19,8 @@ const QUEUE: &str = "orders";
 const SESSIONS: i64 = 40;
 const EACH: i64 = 100;
 const TOTAL: i64 = SESSIONS * EACH;
+/// Messages that wait for a worker, about.
+const AHEAD: i64 = 10 * SESSIONS;
 /// A node dies when so many effects are there.
 const KILL_AT: i64 = TOTAL / 4;
 /// Without an effect for so long there is something wrong: a cluster that lost a node has to notice it first.
@@ -55,9 +57,13 @@ async fn count(db: &Sqlite) -> i64 {
 }
 
 /// Sends all, the nth of every session before the next: what was not confirmed is sent once more, with the same ids.
-async fn send_all(malote: Malote) -> i64 {
+async fn send_all(malote: Malote, db: Sqlite) -> i64 {
     let mut again = 0;
     for number in 0..EACH {
+        // It sends for as long as there is work, so also while the node dies.
+        while number * SESSIONS > count(&db).await + AHEAD {
+            tokio::time::sleep(LOOK).await;
+        }
         let message = |session: i64| {
             let text = format!("s{session}/{number}");
             Message {
@@ -107,7 +113,7 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
     let spec = QueueSpec { sessions: Sessions::Dynamic, failed_max: None, ..QueueSpec::default() };
     sender.declare(QUEUE, spec).await.unwrap();
     let workers = [worker(&dies, &db).await, worker(&other, &db).await];
-    let sending = tokio::spawn(send_all(sender));
+    let sending = tokio::spawn(send_all(sender, db.clone()));
 
     let (mut killed_at, mut last) = (None, 0);
     let mut since = tokio::time::Instant::now();
