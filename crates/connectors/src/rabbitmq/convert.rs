@@ -69,6 +69,14 @@ pub(super) struct Arrived {
     pub at: Option<Timestamp>,
 }
 
+impl Arrived {
+    /// The same message come again, with what was known of it before.
+    pub(super) fn again(self, newer: Self) -> Self {
+        let (failed, receives) = (self.failed.max(newer.failed), self.receives.max(newer.receives));
+        Self { failed, receives, not_before: self.not_before, message: self.message, ..newer }
+    }
+}
+
 /// What came over a channel.
 pub(super) enum Came {
     Message(Arrived),

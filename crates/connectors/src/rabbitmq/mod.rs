@@ -182,6 +182,17 @@ impl RabbitMq {
         Ok(place.clone())
     }
 
+    /// A queue that is not there any more may be made anew, of another kind.
+    fn still<T>(&self, queue: &QueueName, found: Result<T, BrokerError>) -> Result<T, BrokerError> {
+        if let Err(BrokerError::Refused { code, .. }) = &found
+            && code == "queue_not_found"
+        {
+            self.known.forget(queue);
+            self.places.lock().remove(queue);
+        }
+        found
+    }
+
     /// A message on its way to a queue.
     async fn to_queue(
         &self,
@@ -323,7 +334,7 @@ impl Broker for RabbitMq {
         let queue = queue.clone();
         Box::pin(async move {
             match self.place(&queue).await? {
-                Place::Plain(counter) => counter.open().await,
+                Place::Plain(counter) => self.still(&queue, counter.open().await),
                 Place::Sessions(_) => {
                     let text = format!("`{queue}` has sessions: use a worker with sessions");
                     Err(refused("session_required", text))
@@ -342,8 +353,8 @@ impl Broker for RabbitMq {
         let queue = queue.clone();
         Box::pin(async move {
             match (self.place(&queue).await?, session) {
-                (Place::Sessions(hall), None) => hall.next(wait).await,
-                (Place::Sessions(hall), Some(id)) => hall.named(id, wait).await,
+                (Place::Sessions(hall), None) => self.still(&queue, hall.next(wait).await),
+                (Place::Sessions(hall), Some(id)) => self.still(&queue, hall.named(id, wait).await),
                 (Place::Plain(_), _) => {
                     let text = format!("`{queue}` has no sessions: use a worker without");
                     Err(refused("no_sessions", text))

@@ -135,7 +135,12 @@ impl Counter {
                     parcels.push(parcel);
                     moved.push((done, way));
                 }
-                Err(error) => all[done.nth] = Err(error),
+                Err(error) => {
+                    // It can go nowhere else, whoever tries.
+                    all[done.nth] = Err(error);
+                    self.leases.lock().remove(&done.token);
+                    let _ = way.requeue(&[done.tag]).await; // a way that is lost gives it back, too
+                }
             }
         }
         if !parcels.is_empty() {
@@ -354,6 +359,8 @@ impl PlainSource {
     ) -> Result<&'a mut Feed, BrokerError> {
         let lost = slot.as_ref().is_none_or(|feed| feed.way.is_lost());
         if lost {
+            // Nothing of it can be settled any more.
+            self.counter.leases.lock().retain(|_, lease| !lease.way.is_lost());
             let prefetch = slot.take().map_or(PREFETCH_MIN, |feed| feed.prefetch);
             *slot = Some(self.counter.feed(prefetch, None).await?);
         }

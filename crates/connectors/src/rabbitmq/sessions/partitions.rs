@@ -15,7 +15,7 @@ use malote_model::{DeadReason, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Hall, Item, Session, State};
+use super::{Hall, Item, REMEMBERED_MAX, Session, State};
 use crate::broker::BrokerError;
 use crate::rabbitmq::convert::{Arrived, Came, incoming};
 use crate::rabbitmq::link::answered;
@@ -224,7 +224,14 @@ impl Hall {
         }
         partition.active = true;
         state.arrivals += 1;
-        let item = Item { way: way.clone(), tag, arrived };
+        let origin = arrived.message.origin_id.as_deref();
+        let known = origin.and_then(|origin| state.remembered.remove(origin));
+        let altered = known.is_some();
+        let arrived = match known {
+            Some(known) => known.again(arrived),
+            None => arrived,
+        };
+        let item = Item { way: way.clone(), tag, arrived, altered };
         let session = state.sessions.entry(id.clone()).or_insert_with(|| Session::new(number));
         session.here.insert(state.arrivals, item);
         match &session.hold {
@@ -301,6 +308,14 @@ impl State {
             }
             for (lease, _) in session.out.values() {
                 self.leases.remove(lease);
+            }
+            let items = session.here.into_values();
+            let items = items.chain(session.out.into_values().map(|(_, item)| item));
+            for item in items.filter(|item| item.altered) {
+                let origin = item.arrived.message.origin_id.clone();
+                if let Some(origin) = origin.filter(|_| self.remembered.len() < REMEMBERED_MAX) {
+                    self.remembered.insert(origin, item.arrived);
+                }
             }
         }
         Some(way)
