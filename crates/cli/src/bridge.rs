@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use malote::{Batch, Body, Cancelled, Capability, Malote, Outcome, Retry, State, Worker};
 use malote_connectors::{BrokerError, Delivery};
-use malote_model::{Address, Dedup, Message, QueueName, QueueSpec, Sessions, Timestamp, When};
+use malote_model::{Address, Dedup, Message, QueueName, QueueSpec, Seq, Sessions, Timestamp, When};
 use parking_lot::Mutex;
 
 use crate::output::note;
@@ -182,11 +182,15 @@ async fn carry(batch: Batch<Body>, target: State<Arc<Target>>, cancelled: Cancel
 }
 
 impl Target {
-    /// The message as it is to be sent: with an id by which a second time is known, and with what is left of its time.
+    /// The message as it is to be sent: with an id by which a second time is known, if there can be one, and with what is
+    /// left of its time.
     fn copy(&self, delivery: &Delivery, now: Timestamp) -> (Address, Message) {
         let mut message = delivery.message.clone();
         message.when = When::Now;
-        message.message_id.get_or_insert_with(|| format!("{}:{}", self.from, delivery.seq.0));
+        // A broker that numbers nothing has no name for it: then a second time cannot be told from another message.
+        if message.message_id.is_none() && delivery.seq != Seq(0) {
+            message.message_id = Some(format!("{}:{}", self.from, delivery.seq.0));
+        }
         if let Some(ttl_ms) = &mut message.ttl_ms {
             let age = now.0.saturating_sub(delivery.enqueued_at.0);
             *ttl_ms = ttl_ms.saturating_sub(age).max(1);
