@@ -296,6 +296,14 @@ impl Hall {
         }
     }
 
+    /// Ends the hold of a session that has nothing in hand: its partition leaves, and waits for nobody who is idle.
+    fn end_idle(self: &Arc<Self>, state: &mut State, id: &SessionId) {
+        let session = state.sessions.get(id).filter(|session| session.out.is_empty());
+        if let Some(hold) = session.and_then(|session| session.hold.clone()) {
+            self.end(state, &hold);
+        }
+    }
+
     pub(super) fn renew(&self, lease: LeaseToken) -> Result<(), BrokerError> {
         let state = self.state.lock();
         let known = state.holds.contains_key(&lease) || state.leases.contains_key(&lease);
@@ -371,6 +379,11 @@ impl State {
         let due = session.due().is_none_or(|due| due <= Instant::now());
         let leaving = self.partitions.get(session.partition).is_none_or(|one| one.leaving);
         session.hold.is_none() && !session.here.is_empty() && due && !leaving
+    }
+
+    fn is_leaving(&self, id: &SessionId) -> bool {
+        let partition = self.sessions.get(id).map(|session| session.partition);
+        partition.and_then(|number| self.partitions.get(number)).is_some_and(|one| one.leaving)
     }
 
     /// By its name; `partition` if that is known to be ours.

@@ -38,7 +38,7 @@ pub(super) struct Partition {
     pub way: Option<Arc<Way>>,
     /// Something came: this process is the active one.
     active: bool,
-    /// It goes to another process as soon as nobody here holds a session of it.
+    /// It goes to another process as soon as nothing of it is in hand here.
     pub leaving: bool,
 }
 
@@ -175,7 +175,7 @@ impl Hall {
 
     /// Sees how many share the partitions, and gives away what is more than this process's share. How many ask for a
     /// partition itself RabbitMQ does not tell: of a single active consumer it counts the active one.
-    async fn balance(&self, member: &mut Option<Member>) -> Result<(), BrokerError> {
+    async fn balance(self: &Arc<Self>, member: &mut Option<Member>) -> Result<(), BrokerError> {
         let members = self.topology.names.members();
         if member.as_ref().is_none_or(|member| !member.channel.status().connected()) {
             let channel = self.tools.inn.channel().await?;
@@ -194,6 +194,12 @@ impl Hall {
         let active = state.partitions.iter_mut().filter(|one| one.active && one.way.is_some());
         for partition in active.skip(share) {
             partition.leaving = true;
+        }
+        let held: Vec<SessionId> = state.holds.values().cloned().collect();
+        for id in held {
+            if state.is_leaving(&id) {
+                self.end_idle(&mut state, &id);
+            }
         }
         Ok(())
     }

@@ -146,6 +146,8 @@ impl Hall {
         let (_, item) = session.out.remove(&number)?;
         if session.is_empty() {
             state.sessions.remove(&id);
+        } else if state.is_leaving(&id) {
+            self.end_idle(state, &id);
         }
         Some((id, item))
     }
