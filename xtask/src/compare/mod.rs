@@ -6,6 +6,7 @@
 mod artemis;
 mod bullmq;
 mod elasticmq;
+mod lapin;
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::TcpStream;
@@ -28,8 +29,11 @@ pub(crate) fn run(system: &str) -> Result<bool> {
         "artemis" => artemis::run(),
         "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
+        "lapin" => lapin::run(),
         unknown => {
-            bail!("there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq")
+            bail!(
+                "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin"
+            )
         }
     }
 }
