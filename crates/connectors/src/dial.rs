@@ -61,7 +61,8 @@ pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Str
     Ok(Box::new(connector.connect(name, tcp).await.map_err(unreachable)?))
 }
 
-fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
+/// What makes streams that are protected like this; none if they are not to be.
+pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
     let own: Vec<CertificateDer<'static>> = match tls {
         Tls::Off => return Ok(None),
         Tls::System => Vec::new(),

@@ -5,6 +5,7 @@
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
 //! | `malote+tls://…[?ca=FILE]` | [`native`] | the same through TLS, trusting the system and FILE |
+//! | `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE` | [`postgres`] | a PostgreSQL database |
 //! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
 //! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do.
@@ -17,6 +18,8 @@ mod dial;
 pub mod embedded;
 pub mod memory;
 pub mod native;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "servicebus")]
 pub mod servicebus;
 
@@ -35,6 +38,10 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("malote" | "malote+tls", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(Native::connect(url).await?))
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(postgres::Postgres::connect(url).await?))
+        }
         #[cfg(feature = "servicebus")]
         Some(("servicebus", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(servicebus::ServiceBus::connect(url).await?))
@@ -42,7 +49,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
             let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT or servicebus://CONNECTION-STRING"
+                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
             );
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }

@@ -3,8 +3,9 @@
 use malote_connectors::{BrokerError, Capability, NewState, Settle};
 use malote_model::{Changes, Dedup, Message, Properties, QueueSpec, Settlement, Value, When};
 
+use crate::World;
+use crate::cases::{Q, refused, with_queue};
 use crate::common::{LOCK, NOW, PATIENCE, queue, text, to};
-use crate::{Q, World, refused, with_queue};
 
 const HOUR_MS: u64 = 3_600_000;
 

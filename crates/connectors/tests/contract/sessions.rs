@@ -5,8 +5,9 @@ use std::time::Duration;
 use malote_connectors::{Broker, BrokerError, NewState, Settle, Source};
 use malote_model::{Changes, QueueSpec, Sessions, Settlement};
 
+use crate::World;
+use crate::cases::{Q, refused, with_queue};
 use crate::common::{LOCK, NOW, PATIENCE, of_session, queue, session, to};
-use crate::{Q, World, refused, with_queue};
 
 fn spec() -> QueueSpec {
     QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() }
