@@ -24,6 +24,9 @@ pub struct QueueSpec {
     /// In a queue with a time to live they live from when they came into this one, not from when they died: a standard
     /// queue of SQS.
     pub dead_letters_keep_age: bool,
+    /// In a queue with neither sessions nor priorities, a session id names a tenant, and whoever has much out is passed
+    /// by the others: a standard queue of SQS. Else it means nothing there, and the queue is first in, first out.
+    pub fair: bool,
     /// What callers may do with it.
     pub status: Status,
     /// Whether an answer waits for the disk.
@@ -73,6 +76,7 @@ impl Default for QueueSpec {
             receives_max: None,
             dead_letter: DeadLetterTarget::Own,
             dead_letters_keep_age: false,
+            fair: false,
             status: Status::Active,
             durability: Durability::Fsync,
             retry: RetryOrder::Hold,
@@ -362,6 +366,7 @@ impl QueueSpec {
             receives_max,
             dead_letter,
             dead_letters_keep_age,
+            fair,
             status,
             durability,
             retry,
@@ -425,6 +430,9 @@ impl QueueSpec {
                 "priority_max",
                 "must be 0 in a queue with sessions: a session has one order".into(),
             );
+        }
+        if self.fair && (self.priority_max > 0 || self.sessions.required()) {
+            return bad("fair", "must be false in a queue with sessions or priorities".into());
         }
         for (field, ms) in [("ttl_ms", self.ttl_ms), ("idle_ms_max", self.idle_ms_max)] {
             if ms.is_some_and(|ms| ms == 0 || ms > limits::DELAY_MS_MAX) {

@@ -5,7 +5,7 @@
 //!  | size   | doff | type | channel | extended … | body …          |
 //! ```
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 /// Every peer takes frames of this size.
 pub const MIN_MAX_FRAME_SIZE: u32 = 512;
@@ -126,9 +126,8 @@ pub fn put_frame(
     body: impl FnOnce(&mut BytesMut),
 ) -> usize {
     let start = out.len();
-    out.put_u32(0);
-    out.put_slice(&[2, matches!(kind, FrameKind::Sasl).into()]);
-    out.put_u16(channel);
+    let [high, low] = channel.to_be_bytes();
+    out.extend_from_slice(&[0, 0, 0, 0, 2, matches!(kind, FrameKind::Sasl).into(), high, low]);
     body(out);
     let size = out.len() - start;
     let size_bytes = u32::try_from(size).expect("a frame is far smaller than 4 GiB");

@@ -531,7 +531,7 @@ impl Queue {
 
     /// Session ids are tenants: there are neither sessions nor priorities, and messages neither rest nor pass.
     pub fn has_tenants(&self) -> bool {
-        let plain = !self.sessioned() && self.spec.priority_max == 0;
+        let plain = self.spec.fair && !self.sessioned() && self.spec.priority_max == 0;
         plain && self.owner.is_none() && self.spec.forward_to.is_none()
     }
 

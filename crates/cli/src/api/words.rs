@@ -61,6 +61,8 @@ sparse! {
         forward_to: OrNone<Target>,
         /// Dead letters live from when they came into the queue, not from when they died.
         dead_letters_keep_age: bool,
+        /// A session id names a tenant where there are no sessions; a noisy one is passed by the others.
+        fair: bool,
         /// `active`, `send_disabled`, `receive_disabled` or `disabled`.
         status: String,
         /// Where dead letters go.

@@ -138,6 +138,10 @@ pub(crate) struct SpecArgs {
     /// Dead letters live from when they came into the queue, not from when they died [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     dead_letters_keep_age: Option<bool>,
+    /// A session id names a tenant in this queue without sessions: who has much in hand is passed by others
+    /// [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    fair: Option<bool>,
     /// What callers may do with it [default: active]
     #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Status>,
@@ -183,6 +187,7 @@ impl SpecArgs {
             exclusive: None,
             forward_to: self.forward_to.clone(),
             dead_letters_keep_age: self.dead_letters_keep_age,
+            fair: self.fair,
             status: word(&|| self.status?.to_possible_value()),
         }
     }

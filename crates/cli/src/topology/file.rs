@@ -22,7 +22,8 @@ pub(super) fn queue_defaults() -> Fields {
         "durability": "fsync", "retry": "hold", "delay_ms": 0, "message_bytes_max": 1 << 20,
         "backlog_warning": 1000, "ttl_ms": null, "on_expiry": "drop", "priority_max": 0, "dedup": null,
         "length_max": null, "bytes_max": null, "overflow": "reject", "auto_delete": false, "idle_ms_max": null,
-        "exclusive": false, "forward_to": null, "dead_letters_keep_age": false, "status": "active",
+        "exclusive": false, "forward_to": null, "dead_letters_keep_age": false, "fair": false,
+        "status": "active",
     }))
 }
 

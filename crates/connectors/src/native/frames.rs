@@ -479,6 +479,7 @@ pub(super) struct Spec {
     message_bytes_max: u64,
     backlog_warning: u64,
     dead_letters_keep_age: bool,
+    fair: bool,
     status: &'static str,
 }
 
@@ -577,6 +578,7 @@ impl From<QueueSpec> for Spec {
             message_bytes_max: spec.message_bytes_max,
             backlog_warning: spec.backlog_warning,
             dead_letters_keep_age: spec.dead_letters_keep_age,
+            fair: spec.fair,
             status: spec.status.word(),
         }
     }

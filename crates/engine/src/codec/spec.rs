@@ -69,7 +69,7 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
         out.put_str(text);
     }
     put_status(out, spec.status);
-    out.put_bool(spec.dead_letters_keep_age);
+    out.put_u8(u8::from(spec.dead_letters_keep_age) | u8::from(spec.fair) << 1);
 }
 
 pub(super) fn put_status(out: &mut Vec<u8>, status: Status) {
@@ -153,12 +153,15 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Trun
     let n = r.count()?;
     let label = |_| Ok((r.str()?.to_owned(), r.str()?.to_owned()));
     let labels = (0..n).map(label).collect::<Result<_, Truncated>>()?;
-    let (status, dead_letters_keep_age) =
-        if more { (get_status(r)?, r.bool()?) } else { (Status::Active, false) };
+    let (status, flags) = if more { (get_status(r)?, r.u8()?) } else { (Status::Active, 0) };
+    if flags > 0b11 {
+        return Err(Truncated);
+    }
     Ok(QueueSpec {
         labels,
         status,
-        dead_letters_keep_age,
+        dead_letters_keep_age: flags & 0b01 != 0,
+        fair: flags & 0b10 != 0,
         ttl_ms,
         on_expiry,
         priority_max,

@@ -347,7 +347,8 @@ impl Queue {
     /// Whether session ids are tenants here. Where sessions or priorities are, or messages only pass or rest, they are
     /// not.
     pub(super) fn has_tenants(&self) -> bool {
-        self.sessions.is_none()
+        self.spec.fair
+            && self.sessions.is_none()
             && self.lanes.is_empty()
             && self.owner.is_none()
             && !self.keeps_all()

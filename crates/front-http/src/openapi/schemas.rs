@@ -89,6 +89,7 @@ fn queues() -> Value {
         "backlog_warning": whole(),
         "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "description": "null: messages do not expire"},
         "dead_letters_keep_age": {"type": "boolean", "description": "dead letters live from when they came into this queue"},
+        "fair": {"type": "boolean", "description": "a session id names a tenant where there are no sessions; a noisy one is passed"},
         "status": words(&["active", "send_disabled", "receive_disabled", "disabled"]),
         "on_expiry": words(&["drop", "dead_letter"]),
         "priority_max": {"type": "integer", "minimum": 0, "maximum": 255, "description": "0: no priorities"},

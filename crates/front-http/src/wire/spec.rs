@@ -37,6 +37,7 @@ pub struct SpecIn {
     forward_to: Option<Option<ForwardIn>>,
     dead_letter: Option<DeadLetterIn>,
     dead_letters_keep_age: Option<bool>,
+    fair: Option<bool>,
     status: Option<StatusWord>,
     durability: Option<DurabilityWord>,
     retry: Option<RetryWord>,
@@ -267,6 +268,7 @@ impl SpecIn {
             failed_max,
             receives_max,
             dead_letters_keep_age,
+            fair,
             delay_ms,
             message_bytes_max,
             backlog_warning,
@@ -282,6 +284,7 @@ impl SpecIn {
         *lock_ms = self.lock_ms.unwrap_or(*lock_ms);
         *failed_max = self.failed_max.unwrap_or(*failed_max);
         *receives_max = self.receives_max.unwrap_or(*receives_max);
+        *fair = self.fair.unwrap_or(*fair);
         *dead_letters_keep_age = self.dead_letters_keep_age.unwrap_or(*dead_letters_keep_age);
         *delay_ms = self.delay_ms.unwrap_or(*delay_ms);
         *message_bytes_max = self.message_bytes_max.unwrap_or(*message_bytes_max);
@@ -299,6 +302,7 @@ pub struct SpecOut {
     receives_max: Option<u32>,
     dead_letter: DeadLetterIn,
     dead_letters_keep_age: bool,
+    fair: bool,
     status: StatusWord,
     durability: DurabilityWord,
     retry: RetryWord,
@@ -342,6 +346,7 @@ impl From<QueueSpec> for SpecOut {
                 }
             },
             dead_letters_keep_age: spec.dead_letters_keep_age,
+            fair: spec.fair,
             status: spec.status.into(),
             forward_to: spec.forward_to.map(|to| match to {
                 Address::Queue(name) => {
@@ -410,7 +415,7 @@ mod tests {
             r#"{"priority_max":9,"overflow":"dead_letter_oldest"}"#,
             "{}",
             r#"{"dead_letter":"drop"}"#,
-            r#"{"dead_letters_keep_age":true,"status":"send_disabled"}"#,
+            r#"{"dead_letters_keep_age":true,"fair":true,"status":"send_disabled"}"#,
             r#"{"status":"receive_disabled"}"#,
             r#"{"status":"disabled"}"#,
         ] {

@@ -6,9 +6,11 @@
 use bytes::{Bytes, BytesMut};
 use malote_engine::{DeadLetter, Stored};
 use malote_model::{DeadReason, LeaseToken, Message, QueueName, Seq, Timestamp, When};
-use malote_wire_amqp::message::{Draft, Header, Message as Wire, Properties};
+use malote_wire_amqp::message::{
+    DELIVERY_ANNOTATIONS, Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties,
+};
 use malote_wire_amqp::performative::{AmqpError, Composite, condition};
-use malote_wire_amqp::types::{Map, Str, Symbol, Value, put_descriptor, put_value};
+use malote_wire_amqp::types::{Map, SectionWriter, Str, Symbol, Value};
 
 use crate::limits::HEADERS_BYTES_MAX;
 
@@ -30,6 +32,8 @@ const SCHEDULED_TIME: &str = "x-opt-scheduled-enqueue-time";
 const PARTITION_KEY: &str = "x-opt-partition-key";
 /// The broker's own among the annotations of a delivery.
 const LOCK_TOKEN: &str = "x-opt-lock-token";
+/// Header, annotations and a message id, if all of them are ours and none is unusually long.
+const OWN_BYTES: usize = 320;
 /// What a header says when it says nothing of priority.
 const PRIORITY_DEFAULT: u8 = 4;
 
@@ -154,21 +158,22 @@ impl Telling {
 pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let message = &stored.message;
     let parts = message.native.as_ref().and_then(parts_of);
-    let mut out = BytesMut::with_capacity(256 + message.body.bytes.len());
+    let kept_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
+    let mut out = BytesMut::with_capacity(OWN_BYTES + kept_bytes + message.body.bytes.len());
     put_header(&mut out, message, telling);
-    let kept = parts.as_ref().and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
-    let (mut delivery_annotations, kept) = match kept {
-        Some(wire) => (
-            wire.delivery_annotations().unwrap_or_default(),
-            wire.message_annotations().unwrap_or_default(),
-        ),
-        None => (Map::default(), Map::default()),
-    };
-    if let Some(lock) = telling.lock {
-        delivery_annotations = delivery_annotations.with(LOCK_TOKEN, Value::Uuid(lock.to_bytes()));
+    let kept = parts.as_ref().filter(|parts| !parts.annotations.is_empty());
+    let kept = kept.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
+    let kept = kept.as_ref();
+    let mut section = SectionWriter::begin(&mut out, DELIVERY_ANNOTATIONS);
+    if let Some(kept) = kept.and_then(|wire| wire.delivery_annotations().ok()) {
+        section.put_all(&kept);
     }
-    let message_annotations = annotations(stored, telling, kept);
-    Draft { delivery_annotations, message_annotations, ..Draft::default() }.encode(&mut out);
+    if let Some(lock) = telling.lock {
+        section.put(LOCK_TOKEN, &Value::Uuid(lock.to_bytes()));
+    }
+    section.end();
+    let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
+    put_annotations(&mut out, stored, telling, &kept);
 
     // The head of a message that another protocol wrote is empty, and everything in it was laid over.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
@@ -180,47 +185,45 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     out.freeze()
 }
 
-/// With all its fields: clients take a delivery count that is left out for none at all.
 fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
     let ttl_ms = [message.ttl_ms, telling.ttl_ms_max].into_iter().flatten().min();
     let ttl = ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
     let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
-    let fields = vec![
-        Value::Bool(true),
-        Value::Ubyte(priority),
-        ttl.map_or(Value::Null, Value::Uint),
-        Value::Bool(false),
-        Value::Uint(telling.failed),
-    ];
-    put_descriptor(out, Header::CODE);
-    put_value(out, &Value::List(fields));
+    let header = Header {
+        durable: true,
+        priority,
+        ttl,
+        first_acquirer: false,
+        delivery_count: telling.failed,
+    };
+    header.encode_whole(out);
 }
 
-fn annotations(stored: &Stored, telling: &Telling, kept: Map) -> Map {
+fn put_annotations(out: &mut BytesMut, stored: &Stored, telling: &Telling, kept: &Map) {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
     let first_seq = stored.first_seq.map_or(telling.seq, |first| client_seq(first.0));
-    let mut all = Map::default()
-        .with("x-opt-enqueued-time", time(stored.enqueued_at))
-        .with("x-opt-sequence-number", telling.seq)
-        .with("x-opt-enqueue-sequence-number", first_seq);
+    let mut all = SectionWriter::begin(out, MESSAGE_ANNOTATIONS);
+    all.put("x-opt-enqueued-time", &time(stored.enqueued_at));
+    all.put("x-opt-sequence-number", &Value::Long(telling.seq));
+    all.put("x-opt-enqueue-sequence-number", &Value::Long(first_seq));
     if let Some(until) = telling.until {
-        all = all.with("x-opt-locked-until", time(until));
+        all.put("x-opt-locked-until", &time(until));
     }
     if let Some(state) = telling.state {
-        all = all.with("x-opt-message-state", state);
+        all.put("x-opt-message-state", &Value::Int(state));
     }
     // What the sender asked for stays, as in the service; a delay of another protocol is told while it lasts.
     if let Some(due) = telling.due.filter(|_| kept.get(SCHEDULED_TIME).is_none()) {
-        all = all.with(SCHEDULED_TIME, time(due));
+        all.put(SCHEDULED_TIME, &time(due));
     }
     if let Some(key) = &stored.message.key {
-        all = all.with(PARTITION_KEY, string(key));
+        all.put(PARTITION_KEY, &string(key));
     }
     if let Some(source) = &telling.source {
-        all = all.with("x-opt-deadletter-source", string(source));
+        all.put("x-opt-deadletter-source", &string(source));
     }
-    all.0.extend(kept.0);
-    all
+    all.put_all(kept);
+    all.end();
 }
 
 /// A place in the queue as clients have it.

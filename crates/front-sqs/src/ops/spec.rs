@@ -71,6 +71,7 @@ pub fn fresh(fifo: bool) -> QueueSpec {
         ttl_ms: Some(345_600_000),
         message_bytes_max: MESSAGE_BYTES_MAX + HEADERS_BYTES_MAX,
         dedup: fifo.then_some(dedup),
+        fair: !fifo,
         ..QueueSpec::default()
     }
 }

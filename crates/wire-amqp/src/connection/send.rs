@@ -166,7 +166,7 @@ impl Connection {
             let mut transfer = Transfer {
                 handle: queued.link.handle,
                 delivery_id: Some(delivery),
-                delivery_tag: Some(queued.tag.clone()),
+                delivery_tag: Some(std::mem::take(&mut queued.tag)),
                 message_format: Some(queued.message_format),
                 settled: Some(queued.settled),
                 state: queued.state.clone(),
@@ -178,7 +178,9 @@ impl Connection {
             self.queued_bytes -= before - queued.payload.len();
             session.next_outgoing_id = session.next_outgoing_id.wrapping_add(1);
             session.remote_incoming_window -= 1;
-            if !transfer.more {
+            if transfer.more {
+                queued.tag = transfer.delivery_tag.take().unwrap_or_default();
+            } else {
                 if link.drained_after_queue && (link.queued == 0 || link.credit == 0) {
                     drained = Some(queued.link);
                 }

@@ -1,9 +1,9 @@
 //! The sections that are composites (part 3, section 3.2).
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
-use crate::performative::{Timestamp, composite};
-use crate::types::{Str, Symbol, Value};
+use crate::performative::{Composite, Timestamp, composite, write_list};
+use crate::types::{Str, Symbol, Value, put_bool, put_descriptor, put_ubyte, put_uint};
 
 /// Annotations for the next hop.
 pub const DELIVERY_ANNOTATIONS: u64 = 0x71;
@@ -33,6 +33,24 @@ composite! {
         default first_acquirer: bool = false,
         /// Attempts that failed before.
         default delivery_count: u32 = 0,
+    }
+}
+
+impl Header {
+    /// Writes every field, also one that has its default: clients exist that take a delivery count that is left out for
+    /// none at all.
+    pub fn encode_whole(&self, out: &mut BytesMut) {
+        put_descriptor(out, Header::CODE);
+        write_list(out, 5, |list| {
+            list.field(|out| put_bool(out, self.durable));
+            list.field(|out| put_ubyte(out, self.priority));
+            match self.ttl {
+                Some(ttl) => list.field(|out| put_uint(out, ttl)),
+                None => list.null(),
+            }
+            list.field(|out| put_bool(out, self.first_acquirer));
+            list.field(|out| put_uint(out, self.delivery_count));
+        });
     }
 }
 

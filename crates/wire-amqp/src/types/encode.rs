@@ -1,39 +1,46 @@
 //! Writing values, each in its shortest form.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 use super::code::*;
 use super::{Array, Kind, Map, Value};
 
+/// A few bytes. Inlined, with a length that the compiler knows, as what `BufMut` offers is not: most of what is written
+/// is a code and a number.
+#[inline]
+fn put<const N: usize>(out: &mut BytesMut, bytes: [u8; N]) {
+    out.extend_from_slice(&bytes);
+}
+
 /// Null.
 pub fn put_null(out: &mut BytesMut) {
-    out.put_u8(NULL);
+    put(out, [NULL]);
 }
 
 /// A boolean.
 pub fn put_bool(out: &mut BytesMut, value: bool) {
-    out.put_u8(if value { TRUE } else { FALSE });
+    put(out, [if value { TRUE } else { FALSE }]);
 }
 
 /// A ubyte.
 pub fn put_ubyte(out: &mut BytesMut, value: u8) {
-    out.put_slice(&[UBYTE, value]);
+    put(out, [UBYTE, value]);
 }
 
 /// A ushort.
 pub fn put_ushort(out: &mut BytesMut, value: u16) {
-    out.put_u8(USHORT);
-    out.put_u16(value);
+    put(out, [USHORT]);
+    put(out, value.to_be_bytes());
 }
 
 /// A uint.
 pub fn put_uint(out: &mut BytesMut, value: u32) {
     match value {
-        0 => out.put_u8(UINT_0),
-        1..=0xff => out.put_slice(&[UINT_8, value as u8]),
+        0 => put(out, [UINT_0]),
+        1..=0xff => put(out, [UINT_8, value as u8]),
         _ => {
-            out.put_u8(UINT);
-            out.put_u32(value);
+            put(out, [UINT]);
+            put(out, value.to_be_bytes());
         }
     }
 }
@@ -41,11 +48,11 @@ pub fn put_uint(out: &mut BytesMut, value: u32) {
 /// A ulong.
 pub fn put_ulong(out: &mut BytesMut, value: u64) {
     match value {
-        0 => out.put_u8(ULONG_0),
-        1..=0xff => out.put_slice(&[ULONG_8, value as u8]),
+        0 => put(out, [ULONG_0]),
+        1..=0xff => put(out, [ULONG_8, value as u8]),
         _ => {
-            out.put_u8(ULONG);
-            out.put_u64(value);
+            put(out, [ULONG]);
+            put(out, value.to_be_bytes());
         }
     }
 }
@@ -53,12 +60,12 @@ pub fn put_ulong(out: &mut BytesMut, value: u64) {
 fn put_run(out: &mut BytesMut, code_8: u8, bytes: &[u8]) {
     // The wide code of each such type is the narrow one plus 0x10.
     if let Ok(len) = u8::try_from(bytes.len()) {
-        out.put_slice(&[code_8, len]);
+        put(out, [code_8, len]);
     } else {
-        out.put_u8(code_8 + 0x10);
-        out.put_u32(len_u32(bytes.len()));
+        put(out, [code_8 + 0x10]);
+        put(out, len_u32(bytes.len()).to_be_bytes());
     }
-    out.put_slice(bytes);
+    out.extend_from_slice(bytes);
 }
 
 /// Nothing that is encoded comes near to four gigabytes: messages and frames have limits far below.
@@ -83,7 +90,7 @@ pub fn put_symbol(out: &mut BytesMut, text: &str) {
 
 /// What begins a described value with a numeric descriptor.
 pub fn put_descriptor(out: &mut BytesMut, code: u64) {
-    out.put_u8(DESCRIBED);
+    put(out, [DESCRIBED]);
     put_ulong(out, code);
 }
 
@@ -107,14 +114,14 @@ pub fn put_value(out: &mut BytesMut, value: &Value) {
         Value::Uint(value) => put_uint(out, *value),
         Value::Ulong(value) => put_ulong(out, *value),
         Value::Int(value) => match i8::try_from(*value) {
-            Ok(small) => out.put_slice(&[INT_8, small as u8]),
+            Ok(small) => put(out, [INT_8, small as u8]),
             Err(_) => put_wide(out, INT, &value.to_be_bytes()),
         },
         Value::Long(value) => match i8::try_from(*value) {
-            Ok(small) => out.put_slice(&[LONG_8, small as u8]),
+            Ok(small) => put(out, [LONG_8, small as u8]),
             Err(_) => put_wide(out, LONG, &value.to_be_bytes()),
         },
-        Value::Byte(value) => out.put_slice(&[BYTE, *value as u8]),
+        Value::Byte(value) => put(out, [BYTE, *value as u8]),
         Value::Short(value) => put_wide(out, SHORT, &value.to_be_bytes()),
         Value::Float(value) => put_wide(out, FLOAT, &value.to_be_bytes()),
         Value::Double(value) => put_wide(out, DOUBLE, &value.to_be_bytes()),
@@ -129,7 +136,7 @@ pub fn put_value(out: &mut BytesMut, value: &Value) {
         Value::Symbol(text) => put_run(out, SYMBOL_8, text.as_bytes()),
         Value::List(items) => {
             if items.is_empty() {
-                out.put_u8(LIST_0);
+                put(out, [LIST_0]);
                 return;
             }
             let compound = Compound::begin(out, LIST_8);
@@ -141,7 +148,7 @@ pub fn put_value(out: &mut BytesMut, value: &Value) {
         Value::Map(map) => put_map(out, map),
         Value::Array(array) => put_array(out, array),
         Value::Described(described) => {
-            out.put_u8(DESCRIBED);
+            put(out, [DESCRIBED]);
             put_value(out, &described.descriptor);
             put_value(out, &described.value);
         }
@@ -149,14 +156,14 @@ pub fn put_value(out: &mut BytesMut, value: &Value) {
 }
 
 fn put_wide(out: &mut BytesMut, code: u8, bytes: &[u8]) {
-    out.put_u8(code);
-    out.put_slice(bytes);
+    put(out, [code]);
+    out.extend_from_slice(bytes);
 }
 
 pub(crate) fn put_array(out: &mut BytesMut, array: &Array) {
     let compound = Compound::begin(out, ARRAY_8);
     if let Some(descriptor) = array.descriptor() {
-        out.put_u8(DESCRIBED);
+        put(out, [DESCRIBED]);
         put_value(out, descriptor);
     }
     let items = array.items();
@@ -188,7 +195,7 @@ pub(crate) fn put_array(out: &mut BytesMut, array: &Array) {
         // An array never holds described items; it has a descriptor instead.
         Kind::Array | Kind::Described => (ARRAY_8, true),
     };
-    out.put_u8(if wide { code + 0x10 } else { code });
+    put(out, [if wide { code + 0x10 } else { code }]);
     for item in items {
         put_item(out, item, wide);
     }
@@ -208,29 +215,29 @@ fn run_of(item: &Value) -> &[u8] {
 fn put_item(out: &mut BytesMut, item: &Value, wide: bool) {
     match item {
         Value::Null | Value::Described(_) => {}
-        Value::Bool(value) => out.put_u8((*value).into()),
-        Value::Ubyte(value) => out.put_u8(*value),
-        Value::Ushort(value) => out.put_u16(*value),
-        Value::Uint(value) => out.put_u32(*value),
-        Value::Ulong(value) => out.put_u64(*value),
-        Value::Byte(value) => out.put_i8(*value),
-        Value::Short(value) => out.put_i16(*value),
-        Value::Int(value) => out.put_i32(*value),
-        Value::Long(value) | Value::Timestamp(value) => out.put_i64(*value),
-        Value::Float(value) => out.put_f32(*value),
-        Value::Double(value) => out.put_f64(*value),
-        Value::Decimal32(bytes) => out.put_slice(bytes),
-        Value::Decimal64(bytes) => out.put_slice(bytes),
-        Value::Decimal128(bytes) | Value::Uuid(bytes) => out.put_slice(bytes),
-        Value::Char(value) => out.put_u32((*value).into()),
+        Value::Bool(value) => put(out, [u8::from(*value)]),
+        Value::Ubyte(value) => put(out, [*value]),
+        Value::Ushort(value) => put(out, value.to_be_bytes()),
+        Value::Uint(value) => put(out, value.to_be_bytes()),
+        Value::Ulong(value) => put(out, value.to_be_bytes()),
+        Value::Byte(value) => put(out, [*value as u8]),
+        Value::Short(value) => put(out, value.to_be_bytes()),
+        Value::Int(value) => put(out, value.to_be_bytes()),
+        Value::Long(value) | Value::Timestamp(value) => put(out, value.to_be_bytes()),
+        Value::Float(value) => put(out, value.to_be_bytes()),
+        Value::Double(value) => put(out, value.to_be_bytes()),
+        Value::Decimal32(bytes) => out.extend_from_slice(bytes),
+        Value::Decimal64(bytes) => out.extend_from_slice(bytes),
+        Value::Decimal128(bytes) | Value::Uuid(bytes) => out.extend_from_slice(bytes),
+        Value::Char(value) => put(out, u32::from(*value).to_be_bytes()),
         Value::Binary(_) | Value::String(_) | Value::Symbol(_) => {
             let run = run_of(item);
             if wide {
-                out.put_u32(len_u32(run.len()));
+                put(out, len_u32(run.len()).to_be_bytes());
             } else {
-                out.put_u8(run.len() as u8);
+                put(out, [run.len() as u8]);
             }
-            out.put_slice(run);
+            out.extend_from_slice(run);
         }
         Value::List(_) | Value::Map(_) | Value::Array(_) => put_wide_compound(out, item),
     }
@@ -239,7 +246,7 @@ fn put_item(out: &mut BytesMut, item: &Value, wide: bool) {
 /// A compound without its code, always in the wide form.
 fn put_wide_compound(out: &mut BytesMut, item: &Value) {
     let start = out.len();
-    out.put_bytes(0, 8);
+    out.resize(out.len() + 8, 0);
     let count = match item {
         Value::List(items) => {
             items.iter().for_each(|item| put_value(out, item));
@@ -257,7 +264,7 @@ fn put_wide_compound(out: &mut BytesMut, item: &Value) {
             let mut whole = BytesMut::new();
             put_array(&mut whole, array);
             let head = if whole.first() == Some(&ARRAY_8) { 3 } else { 9 };
-            out.put_slice(whole.get(head..).unwrap_or_default());
+            out.extend_from_slice(whole.get(head..).unwrap_or_default());
             array.items().len()
         }
         _ => 0,
@@ -275,7 +282,7 @@ struct Compound {
 impl Compound {
     fn begin(out: &mut BytesMut, code_8: u8) -> Compound {
         let start = out.len();
-        out.put_slice(&[code_8, 0, 0]);
+        put(out, [code_8, 0, 0]);
         Compound { start }
     }
 
@@ -287,11 +294,53 @@ impl Compound {
             out[start + 2] = count as u8;
             return;
         }
-        out.put_bytes(0, 6);
+        put(out, [0; 6]);
         out.copy_within(start + 3..start + 3 + len, start + 9);
         out[start] += 0x10;
         out[start + 1..start + 5].copy_from_slice(&len_u32(len + 4).to_be_bytes());
         out[start + 5..start + 9].copy_from_slice(&count.to_be_bytes());
+    }
+}
+
+/// A section that is a map with symbols for keys, written entry by entry. One without entries is left out.
+pub struct SectionWriter<'a> {
+    out: &'a mut BytesMut,
+    start: usize,
+    compound: Compound,
+    entries: u32,
+}
+
+impl<'a> SectionWriter<'a> {
+    /// A section of this descriptor.
+    pub fn begin(out: &'a mut BytesMut, code: u64) -> SectionWriter<'a> {
+        let start = out.len();
+        put_descriptor(out, code);
+        let compound = Compound::begin(out, MAP_8);
+        SectionWriter { out, start, compound, entries: 0 }
+    }
+
+    /// One entry; the caller knows that its name is ASCII.
+    pub fn put(&mut self, name: &str, value: &Value) {
+        put_symbol(self.out, name);
+        put_value(self.out, value);
+        self.entries += 1;
+    }
+
+    /// All entries of a map.
+    pub fn put_all(&mut self, map: &Map) {
+        for (key, value) in &map.0 {
+            put_value(self.out, key);
+            put_value(self.out, value);
+            self.entries += 1;
+        }
+    }
+
+    /// The last entry was put.
+    pub fn end(self) {
+        match self.entries {
+            0 => self.out.truncate(self.start),
+            entries => self.compound.end(self.out, entries * 2),
+        }
     }
 }
 
@@ -332,7 +381,7 @@ impl<'a> ListWriter<'a> {
         self.out.truncate(self.kept_end + nulls as usize);
         if kept == 0 {
             self.out.truncate(self.compound.start);
-            self.out.put_u8(LIST_0);
+            put(self.out, [LIST_0]);
         } else {
             self.compound.end(self.out, kept);
         }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use malote::testing::TestBroker;
 use malote::{Breaker, Failure, QueueSpec, Retry, Running, State, Worker};
 
+use crate::until;
+
 const Q: &str = "payments";
 const COUNT: u64 = 200;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A dependency that counts who calls it at the same time.
 #[derive(Default)]
@@ -37,14 +38,6 @@ async fn charge(bank: State<Arc<Bank>>) -> Result<(), Failure> {
     }
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(tokio::time::Instant::now() < end, "it never came to that: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_worker_at_a_time_tries_whether_it_is_back() {
     let broker = TestBroker::new().unwrap();
@@ -64,16 +57,16 @@ async fn one_worker_at_a_time_tries_whether_it_is_back() {
     };
     let workers = [start().await, start().await, start().await];
     // All are open, and nothing runs that was begun before.
-    until("all breakers are open", || {
+    until("all breakers are open", async || {
         workers.iter().all(|running| !running.is_taking() && running.busy() == 0)
     })
     .await;
     bank.is_tried.store(true, Ordering::SeqCst);
-    until("it is tried", || bank.tries.load(Ordering::SeqCst) >= 6).await;
+    until("it is tried", async || bank.tries.load(Ordering::SeqCst) >= 6).await;
     assert_eq!(bank.most.load(Ordering::SeqCst), 1, "two workers tried at once");
     bank.is_tried.store(false, Ordering::SeqCst);
     bank.is_back.store(true, Ordering::SeqCst);
-    until("all is done", || {
+    until("all is done", async || {
         workers.iter().map(|running| running.counts().done).sum::<u64>() == COUNT
     })
     .await;

@@ -11,8 +11,9 @@ use malote::{
 };
 use tokio::sync::Semaphore;
 
+use crate::{PATIENCE, comes_to, until};
+
 const Q: &str = "orders";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn broker() -> TestBroker {
     let broker = TestBroker::new().unwrap();
@@ -26,17 +27,8 @@ async fn send(broker: &TestBroker, count: usize) {
     }
 }
 
-/// Waits until something is so, for as long as any machine may need.
-async fn until(what: impl AsyncFn() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    while !what().await {
-        assert!(tokio::time::Instant::now() < end, "it never came to that");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 async fn started(running: &Running, count: u64) {
-    until(async || running.counts().started >= count).await;
+    until("they start", async || running.counts().started >= count).await;
 }
 
 fn ready(count: u64) -> Held {
@@ -59,7 +51,7 @@ async fn running_handlers_finish_and_nothing_new_begins() {
     go.add_permits(100);
     let report = running.ended().await.unwrap();
     assert_eq!((report.counts.done, report.counts.started), (2, 2));
-    assert_eq!(broker.held(Q).await.unwrap(), ready(8));
+    comes_to(&broker, Q, ready(8)).await;
 }
 
 #[tokio::test]
@@ -107,7 +99,7 @@ async fn a_second_word_ends_it_at_once() {
     running.stop();
     running.stop_now();
     assert_eq!(running.ended().await.unwrap().counts.released, 1);
-    assert_eq!(broker.held(Q).await.unwrap(), ready(1));
+    comes_to(&broker, Q, ready(1)).await;
 }
 
 #[tokio::test]
@@ -127,7 +119,7 @@ async fn a_lost_lock_cancels_the_handler_and_its_outcome_is_not_taken() {
     let running = worker.lock(Duration::from_secs(3)).start().await.unwrap();
     started(&running, 1).await;
     broker.break_session(Q, &SessionId::new("a").unwrap()).await.unwrap();
-    until(async || running.counts().done == 1).await;
+    until("one is done", async || running.counts().done == 1).await;
     running.stop();
     let counts = running.ended().await.unwrap().counts;
     assert_eq!((counts.lost, counts.done, counts.started), (1, 1, 2));
@@ -179,13 +171,12 @@ async fn an_open_breaker_takes_nothing() {
     let worker =
         Worker::new(broker.malote(), Q).handle(fail).slots(50).breaker(Breaker::of("bank"));
     let running = worker.start().await.unwrap();
-    until(async || !running.is_taking()).await;
+    until("it takes nothing", async || !running.is_taking()).await;
     running.stop();
     let counts = running.ended().await.unwrap().counts;
     assert!((10..=150).contains(&counts.started), "{counts:?}");
     assert_eq!(counts.started, counts.retried);
-    let held = broker.held(Q).await.unwrap();
-    assert_eq!((held.ready, held.delayed, held.locked), (1000 - counts.started, counts.started, 0));
+    comes_to(&broker, Q, Held { delayed: counts.started, ..ready(1000 - counts.started) }).await;
     // What was given back was not counted.
     async fn look(meta: malote::Meta) {
         assert_eq!((meta.attempt(), meta.delivery().failed), (1, 0));

@@ -10,3 +10,24 @@ mod outcomes;
 mod sessions;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+
+use std::time::Duration;
+
+use malote::testing::{Held, TestBroker};
+
+/// Longer than any machine may need.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < end, "it never came to that: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What a queue holds soon: a fetch that was under way when its worker ended gives back what it was granted, and nobody
+/// waits for that.
+async fn comes_to(broker: &TestBroker, queue: &str, held: Held) {
+    until(&format!("{held:?}"), async || broker.held(queue).await.unwrap() == held).await;
+}

@@ -30,8 +30,10 @@ pub(super) fn spec(rng: &mut Rng, sessions: Sessions) -> QueueSpec {
     let delay_ms = if rng.chance(10) { 200 } else { 0 };
     let priority_max =
         if sessions.required() || rng.chance(60) { 0 } else { 1 + rng.below(9) as u8 };
+    let fair = !sessions.required() && priority_max == 0 && rng.chance(70);
     let plain = QueueSpec {
         sessions,
+        fair,
         lock_ms,
         failed_max,
         receives_max,
@@ -103,6 +105,7 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     let fresh =
         if rng.chance(50) { bounded(rng, old.clone()) } else { passing(rng, old.sessions.clone()) };
     let mut spec = QueueSpec { priority_max: old.priority_max, exclusive: old.exclusive, ..fresh };
+    spec.fair &= spec.priority_max == 0;
     let forwards = if old.forward_to.is_some() { 70 } else { 10 };
     let forward_to = rng.chance(forwards).then(|| topics::forward(rng));
     spec.forward_to = forward_to.filter(|_| !spec.sessions.required());
@@ -114,6 +117,7 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
     };
     if rng.chance(3) {
         spec.priority_max ^= 1;
+        spec.fair = false;
     }
     // When messages came is kept only roughly while nothing lives for a time: they do not expire at once.
     let oldest = q.msgs.values().filter(|msg| !msg.timed).map(|msg| msg.at).min();

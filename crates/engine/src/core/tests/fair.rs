@@ -28,7 +28,7 @@ fn check_many(script: &str, expect: Expect) {
 #[test]
 fn a_quiet_tenant_passes_the_backlog_of_a_noisy_one() {
     check_many(
-        "queue q \n send q A1..40 s=A \n receive q max=30
+        "queue q fair \n send q A1..40 s=A \n receive q max=30
         send q B1 B2 s=B \n send q x \n send q A41 s=A \n receive q max=5 \n facts q",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
@@ -40,7 +40,7 @@ fn a_quiet_tenant_passes_the_backlog_of_a_noisy_one() {
 #[test]
 fn with_less_out_nobody_is_noisy() {
     check_many(
-        "queue q \n send q A1..32 s=A \n receive q max=28 \n send q B1 s=B \n receive q max=4",
+        "queue q fair \n send q A1..32 s=A \n receive q max=28 \n send q B1 s=B \n receive q max=4",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1
             A29 as c1, A30 as d1, B1 as e1, A31 as f1"#]],
@@ -50,7 +50,7 @@ fn with_less_out_nobody_is_noisy() {
 #[test]
 fn a_noisy_tenant_gets_all_when_there_is_nobody_else() {
     check_many(
-        "queue q \n send q A1..35 s=A \n receive q max=30 \n receive q max=3 \n receive q max=9 \n receive q",
+        "queue q fair \n send q A1..35 s=A \n receive q max=30 \n receive q max=3 \n receive q max=9 \n receive q",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
             A31 as e1, A32 as f1, A33 as g1
@@ -62,7 +62,7 @@ fn a_noisy_tenant_gets_all_when_there_is_nobody_else() {
 #[test]
 fn of_several_noisy_ones_the_one_with_the_fewest_out_comes_first() {
     check_many(
-        "queue q \n send q A1..40 s=A \n receive q max=33 \n send q B1..40 s=B \n receive q max=31
+        "queue q fair \n send q A1..40 s=A \n receive q max=33 \n send q B1..40 s=B \n receive q max=31
         receive q max=6",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1, A31 as e1, A32 as f1, A33 as g1
@@ -74,7 +74,7 @@ fn of_several_noisy_ones_the_one_with_the_fewest_out_comes_first() {
 #[test]
 fn what_has_no_tenant_is_never_noisy() {
     check_many(
-        "queue q \n send q A1 s=A \n send q x1..40 \n receive q max=36 \n send q B1 s=B \n receive q max=9",
+        "queue q fair \n send q A1 s=A \n send q x1..40 \n receive q max=36 \n send q B1 s=B \n receive q max=9",
         expect![[r#"
             A1 as a, x1 as b, x2 as c, x3 as d, x4 as e, x5 as f, x6 as g, x7 as h, x8 as i, x9 as j, x10 as k, x11 as l, x12 as m, x13 as n, x14 as o, x15 as p, x16 as q, x17 as r, x18 as s, x19 as t, x20 as u, x21 as v, x22 as w, x23 as x, x24 as y, x25 as z, x26 as a1, x27 as b1, x28 as c1, x29 as d1, x30 as e1, x31 as f1, x32 as g1, x33 as h1, x34 as i1, x35 as j1
             x36 as k1, x37 as l1, x38 as m1, x39 as n1, x40 as o1, B1 as p1"#]],
@@ -84,7 +84,7 @@ fn what_has_no_tenant_is_never_noisy() {
 #[test]
 fn what_came_before_there_were_tenants_keeps_its_place() {
     check_many(
-        "queue q lock=1000 \n send q w \n send q v delay=500 \n send q x y \n receive q \n send q A1..33 s=A
+        "queue q fair lock=1000 \n send q w \n send q v delay=500 \n send q x y \n receive q \n send q A1..33 s=A
         receive q max=33 \n send q B1 s=B \n wait 500 \n receive q max=2 \n wait 500 \n receive q max=4",
         expect![[r#"
             w as a
@@ -97,7 +97,7 @@ fn what_came_before_there_were_tenants_keeps_its_place() {
 #[test]
 fn a_tenant_whose_locks_ran_out_is_quiet_again() {
     check_many(
-        "queue q lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B \n receive q lock=9000
+        "queue q fair lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B \n receive q lock=9000
         wait 1000 \n send q B2 s=B \n receive q max=3 \n receive q max=40",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
@@ -110,7 +110,7 @@ fn a_tenant_whose_locks_ran_out_is_quiet_again() {
 #[test]
 fn a_tenant_whose_messages_were_completed_is_quiet_again() {
     check_many(
-        "queue q \n send q A1..32 s=A \n receive q max=30 \n send q B1 s=B \n complete a b \n receive q max=3
+        "queue q fair \n send q A1..32 s=A \n receive q max=30 \n send q B1 s=B \n complete a b \n receive q max=3
         complete c..g1 \n facts q \n send q C1 \n receive q",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
@@ -123,7 +123,7 @@ fn a_tenant_whose_messages_were_completed_is_quiet_again() {
 #[test]
 fn a_restart_changes_nothing() {
     check_many(
-        "queue q \n send q x \n receive q \n send q A1..34 s=A \n send q y \n receive q max=30 \n send q B1 s=B
+        "queue q fair \n send q x \n receive q \n send q A1..34 s=A \n send q y \n receive q max=30 \n send q B1 s=B
         release b \n restart \n receive q max=4 \n restart \n complete a..i1 \n send q A35 s=A \n restart \n receive q max=9",
         expect![[r#"
             x as a
@@ -137,7 +137,7 @@ fn a_restart_changes_nothing() {
 #[test]
 fn a_purge_leaves_what_is_out_and_its_tenant_noisy() {
     check_many(
-        "queue q \n send q A1..40 s=A \n receive q max=30 \n purge q \n send q A41 s=A \n send q B1 s=B
+        "queue q fair \n send q A1..40 s=A \n receive q max=30 \n purge q \n send q A41 s=A \n send q B1 s=B
         receive q max=2 \n purge q all \n facts q \n send q A42 s=A \n send q x \n receive q max=2",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
@@ -152,7 +152,7 @@ fn a_purge_leaves_what_is_out_and_its_tenant_noisy() {
 #[test]
 fn dead_letters_are_not_out_and_have_no_tenant() {
     check_many(
-        "queue q failed=1 lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B
+        "queue q fair failed=1 lock=1000 \n send q A1..31 s=A \n receive q max=30 \n send q B1 s=B
         abandon a \n receive q max=2 \n wait 1000 \n facts q
         receive q/$deadletterqueue \n send q A32 s=A \n receive q",
         expect![[r#"
@@ -167,7 +167,7 @@ fn dead_letters_are_not_out_and_have_no_tenant() {
 #[test]
 fn a_delayed_message_waits_and_is_passed_like_the_others() {
     check_many(
-        "queue q \n send q A1 s=A delay=100 \n send q A2..31 s=A \n receive q max=30 \n wait 100
+        "queue q fair \n send q A1 s=A delay=100 \n send q A2..31 s=A \n receive q max=30 \n wait 100
         send q B1 s=B delay=50 \n receive q wait=100 \n wait 50 \n send q A32 s=A \n receive q max=2",
         expect![[r#"
             A2 as a, A3 as b, A4 as c, A5 as d, A6 as e, A7 as f, A8 as g, A9 as h, A10 as i, A11 as j, A12 as k, A13 as l, A14 as m, A15 as n, A16 as o, A17 as p, A18 as q, A19 as r, A20 as s, A21 as t, A22 as u, A23 as v, A24 as w, A25 as x, A26 as y, A27 as z, A28 as a1, A29 as b1, A30 as c1, A31 as d1
@@ -179,7 +179,7 @@ fn a_delayed_message_waits_and_is_passed_like_the_others() {
 #[test]
 fn a_deferred_message_is_out_while_somebody_has_it() {
     check_many(
-        "queue q \n send q A1..31 s=A \n receive q max=30 \n defer a \n send q B1 s=B \n receive q
+        "queue q fair \n send q A1..31 s=A \n receive q max=30 \n defer a \n send q B1 s=B \n receive q
         deferred q 1 \n send q A32 s=A \n send q B2 s=B \n receive q max=3",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
@@ -192,7 +192,7 @@ fn a_deferred_message_is_out_while_somebody_has_it() {
 #[test]
 fn taken_messages_are_never_out() {
     check_many(
-        "queue q \n send q A1..31 s=A \n send q B1 s=B \n receive q take max=40",
+        "queue q fair \n send q A1..31 s=A \n send q B1 s=B \n receive q take max=40",
         expect![
             "A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15, A16, A17, A18, A19, A20, A21, A22, A23, A24, A25, A26, A27, A28, A29, A30, A31, B1"
         ],
@@ -202,7 +202,7 @@ fn taken_messages_are_never_out() {
 #[test]
 fn the_oldest_make_room_whosever_they_are() {
     check_many(
-        "queue q max=3 over=drop \n send q A1..30 s=A \n send q B1 s=B \n send q A31 s=A \n receive q max=9
+        "queue q fair max=3 over=drop \n send q A1..30 s=A \n send q B1 s=B \n send q A31 s=A \n receive q max=9
         send q C1..5 \n send q A32 s=A \n receive q max=9",
         expect![[r#"
             A30 as a, B1 as b, A31 as c
@@ -213,20 +213,23 @@ fn the_oldest_make_room_whosever_they_are() {
 #[test]
 fn what_expired_is_passed_over() {
     check_many(
-        "queue q \n send q A1 s=A ttl=10 \n send q B1 s=B ttl=10 \n send q A2 s=A \n send q B2 s=B \n wait 10
+        "queue q fair \n send q A1 s=A ttl=10 \n send q B1 s=B ttl=10 \n send q A2 s=A \n send q B2 s=B \n wait 10
         receive q max=9",
         expect!["A2 as a, B2 as b"],
     );
 }
 
+/// A session id means nothing in a queue that was not made fair: it is first in, first out.
 #[test]
-fn tenants_count_neither_beside_sessions_nor_beside_priorities() {
+fn only_a_fair_queue_has_tenants() {
     check_many(
-        "queue q prio=2 \n send q A1..32 s=A \n receive q max=30 \n send q B1 s=B \n receive q max=3
-        queue f to=q \n send f x s=A \n facts q",
+        "queue q \n send q A1..32 s=A \n receive q max=30 \n send q B1 s=B \n receive q max=3
+        queue f to=q \n send f x s=A \n facts q \n queue p fair prio=2 \n queue s fair sessions",
         expect![[r#"
             A1 as a, A2 as b, A3 as c, A4 as d, A5 as e, A6 as f, A7 as g, A8 as h, A9 as i, A10 as j, A11 as k, A12 as l, A13 as m, A14 as n, A15 as o, A16 as p, A17 as q, A18 as r, A19 as s, A20 as t, A21 as u, A22 as v, A23 as w, A24 as x, A25 as y, A26 as z, A27 as a1, A28 as b1, A29 as c1, A30 as d1
             A31 as e1, A32 as f1, B1 as g1
-            ready 1 locked 33 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+            ready 1 locked 33 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
+            refused: fair: must be false in a queue with sessions or priorities
+            refused: fair: must be false in a queue with sessions or priorities"#]],
     );
 }

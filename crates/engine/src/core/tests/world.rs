@@ -182,6 +182,7 @@ impl World {
                 };
                 spec.status = status(&option);
                 spec.dead_letters_keep_age = flag("aged");
+                spec.fair = flag("fair");
                 spec.auto_delete = flag("auto");
                 spec.idle_ms_max = number("idle");
                 spec.exclusive = flag("exclusive");
