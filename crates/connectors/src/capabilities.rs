@@ -114,7 +114,7 @@ impl fmt::Display for Missing {
     }
 }
 
-#[cfg(all(test, feature = "servicebus"))]
+#[cfg(all(test, feature = "postgres", feature = "servicebus"))]
 mod tests {
     use std::fmt::Write as _;
 
@@ -126,6 +126,7 @@ mod tests {
         let all = [
             ("`embedded:DIR`", crate::embedded::CAPABILITIES),
             ("`malote://`", crate::native::CAPABILITIES),
+            ("`postgres://`", crate::postgres::CAPABILITIES),
             ("`servicebus://`", crate::servicebus::broker::CAPABILITIES),
         ];
         let mut page = String::from(

@@ -21,7 +21,7 @@ pub struct Malote {
 
 impl Malote {
     /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`, `malote+tls://HOST:PORT`,
-    /// `servicebus://CONNECTION-STRING`.
+    /// `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Ok(Self { broker: malote_connectors::connect(url).await? })
     }

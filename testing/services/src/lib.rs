@@ -3,8 +3,10 @@
 //!
 //! Each is found on the machine; what installs it is `cargo xtask`. One file for each.
 
+mod pair;
 mod postgres;
 
+pub use pair::PostgresPair;
 pub use postgres::Postgres;
 
 /// Why a server is not there.

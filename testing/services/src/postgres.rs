@@ -121,7 +121,7 @@ impl Drop for Postgres {
 }
 
 /// Root's processes belong to user 0.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

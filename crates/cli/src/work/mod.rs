@@ -32,7 +32,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
     #[arg(
         long,
         alias = "url",

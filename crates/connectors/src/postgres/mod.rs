@@ -84,6 +84,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     bound_leases: true,
 };
 
+/// How long whoever drops it may take to give back what is out.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
 /// Statements of the connection that claims.
 const CLAIMS: &[&Sql] = &[
     &queues::FIND,
@@ -191,8 +194,10 @@ impl Postgres {
                     }
                     tokio::spawn(of_thread.clone().write_sends(sent));
                     tokio::spawn(of_thread.clone().write_settlements(settled));
-                    tokio::spawn(anchor::keep(of_thread, started));
+                    tokio::spawn(anchor::keep(of_thread.clone(), started));
                     until.cancelled().await;
+                    // Dropped is closed, as far as there is time for it.
+                    let _ = tokio::time::timeout(LEAVE_MAX, of_thread.end()).await;
                 });
             })
             .map_err(start)?;
@@ -310,11 +315,10 @@ impl Broker for Postgres {
             if self.end.is_cancelled() {
                 return Ok(());
             }
-            let given_back = self.shared.give_back_all().await;
             let shared = self.shared.clone();
-            let left = self.run(async move { shared.leave().await }).await;
+            let ended = self.run(async move { shared.end().await }).await;
             self.end.cancel();
-            given_back.and(left)
+            ended
         })
     }
 }

@@ -105,6 +105,7 @@ fn supported(spec: &QueueSpec) -> Result<(), BrokerError> {
         ("auto_delete", spec.auto_delete),
         ("idle_ms_max", spec.idle_ms_max.is_some()),
         ("exclusive", spec.exclusive),
+        ("fair", spec.fair),
         ("forward_to", spec.forward_to.is_some()),
     ];
     match asked.into_iter().find(|(_, asked)| *asked) {

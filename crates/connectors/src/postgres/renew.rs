@@ -83,8 +83,14 @@ impl Shared {
         Ok(told.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
     }
 
+    /// An orderly end; a second one does nothing.
+    pub(super) async fn end(&self) -> Result<(), BrokerError> {
+        let given_back = self.give_back_all().await;
+        given_back.and(self.leave().await)
+    }
+
     /// What is out comes back uncounted.
-    pub(super) async fn give_back_all(&self) -> Result<(), BrokerError> {
+    async fn give_back_all(&self) -> Result<(), BrokerError> {
         let plain: Vec<(i64, i64)> = self.plain.lock().drain().collect();
         for some in plain.chunks(BATCH_MAX) {
             let lease = |&(seq, lease): &(i64, i64)| Token::Plain { seq, lease }.write();
@@ -105,9 +111,14 @@ impl Shared {
     }
 
     /// Nobody need wonder whether we are gone. Others are told what we gave back.
-    pub(super) async fn leave(&self) -> Result<(), BrokerError> {
-        let owner = self.owner.load(Ordering::Acquire);
-        let link = self.settling.link().await?;
+    async fn leave(&self) -> Result<(), BrokerError> {
+        self.anchored.store(false, Ordering::Release);
+        let owner = self.owner.swap(0, Ordering::AcqRel);
+        if owner == 0 {
+            return Ok(());
+        }
+        // Not where transactions are open.
+        let link = self.claims.link().await?;
         self.say(&link).await?;
         link.run(&format!("delete from malote.owners where id = {owner}")).await?;
         Ok(())

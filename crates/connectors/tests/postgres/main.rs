@@ -10,6 +10,7 @@ mod can;
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod own;
 #[path = "../contract/sessions.rs"]
 mod sessions;
 
