@@ -29,8 +29,9 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client
-  postgres        effects exactly once and the outbox, on a PostgreSQL of this machine
+                  servicebus-upstream are the live tests that come with its Go client; cluster runs workers
+                  on brokers of others while a server of theirs dies
+  postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
                   bullmq has a client of its own, and both sides a worker with empty handlers
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim

@@ -61,6 +61,22 @@ pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Str
     Ok(Box::new(connector.connect(name, tcp).await.map_err(unreachable)?))
 }
 
+/// Text with its %XX read.
+pub(crate) fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |b: u8| char::from(b).to_digit(16);
+        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// What makes streams that are protected like this; none if they are not to be.
 pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
     let own: Vec<CertificateDer<'static>> = match tls {

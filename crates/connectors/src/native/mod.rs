@@ -18,8 +18,6 @@ use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
 use self::driver::{ASKS_MAX, About, Ask, Consumer, Said, drive};
 use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
 use self::target::Target;
-#[cfg(feature = "postgres")]
-pub(crate) use self::target::unescaped;
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::broker::BrokerError;
-use crate::dial::Tls;
+use crate::dial::{Tls, unescaped};
 
 /// The port of the HTTP API unless the URL names another.
 const PORT: u16 = 8080;
@@ -74,22 +74,6 @@ impl Target {
         let (user, password) = self.user.as_ref()?;
         Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }
-}
-
-/// Text with its %XX read.
-pub(crate) fn unescaped(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |b: u8| char::from(b).to_digit(16);
-        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-        bytes.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

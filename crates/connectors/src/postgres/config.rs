@@ -6,7 +6,7 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::tls::Rustls;
 use crate::broker::BrokerError;
-use crate::dial::Tls;
+use crate::dial::{Tls, unescaped};
 
 /// How long a server may take to let us in, unless the URL says it.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ impl Config {
                     return Err(wrong("has a `pooled` that is no true or false".into()));
                 }
                 Some(("sslrootcert", file)) => {
-                    let file = crate::native::unescaped(file);
+                    let file = unescaped(file);
                     authority = Some(file.ok_or_else(|| wrong("has a bad escape".into()))?);
                 }
                 // Certificates are always looked at here: these two are what `require` does.

@@ -333,9 +333,12 @@ async fn new_keys(link: &Link, rows: &[NewRow]) -> Result<Vec<bool>, tokio_postg
     Ok(rows.iter().map(first).collect())
 }
 
+/// A session's place in the batch, and the delay of its first message.
+type Place = (i64, Option<i64>);
+
 async fn lock_sessions(link: &Link, rows: &[&NewRow]) -> Result<(), tokio_postgres::Error> {
     // One order of locking for everybody; places in the line as they stand in the batch.
-    let mut sessions: BTreeMap<(i32, &[u8]), (i64, Option<i64>)> = BTreeMap::new();
+    let mut sessions: BTreeMap<(i32, &[u8]), Place> = BTreeMap::new();
     for (place, row) in rows.iter().enumerate() {
         if let (Some(session), None) = (&row.session, row.at_ms) {
             let place = i64::try_from(place).unwrap_or(i64::MAX);

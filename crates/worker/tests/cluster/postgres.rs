@@ -51,7 +51,7 @@ async fn note(nth: String, meta: Meta, tx: Tx<Postgres>) -> Result<(), Failure> 
 }
 
 /// Sends one after the other; what was not answered is sent again, with the id that it had.
-async fn send(malote: Malote, session: usize, faults: Arc<AtomicU64>) {
+async fn send(malote: Malote, session: usize, sent: Arc<AtomicU64>, faults: Arc<AtomicU64>) {
     for nth in 0..EACH {
         let send = || {
             let sending = malote.send_text(QUEUE, nth.to_string());
@@ -63,6 +63,7 @@ async fn send(malote: Malote, session: usize, faults: Arc<AtomicU64>) {
             faults.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
+        sent.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -89,15 +90,13 @@ async fn a_standby_that_takes_over_loses_nothing() {
         let worker = Worker::new(&malote, QUEUE).handle(note).state(inbox.clone()).sessions(4);
         workers.push(worker.retry(retry).start().await.unwrap());
     }
-    let faults = Arc::new(AtomicU64::new(0));
+    let (sent, faults) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut senders = tokio::task::JoinSet::new();
     for session in 0..SESSIONS {
-        senders.spawn(send(sender.clone(), session, faults.clone()));
+        senders.spawn(send(sender.clone(), session, sent.clone(), faults.clone()));
     }
     let all = (SESSIONS * EACH) as i64;
-    let effects = "select count(*) from effects";
-    until("a third of the load", async || count(&url, effects).await.is_some_and(|n| n >= all / 3))
-        .await;
+    until("a third of the load", async || sent.load(Ordering::Relaxed) >= all as u64 / 3).await;
     let pair = tokio::task::spawn_blocking(move || {
         pair.crash().unwrap();
         pair.promote().unwrap();
@@ -107,6 +106,7 @@ async fn a_standby_that_takes_over_loses_nothing() {
     while let Some(sent) = senders.join_next().await {
         sent.unwrap();
     }
+    let effects = "select count(*) from effects";
     until("all effects", async || count(&url, effects).await.is_some_and(|n| n >= all)).await;
     let left = "select count(*) from malote.messages";
     until("an empty queue", async || count(&url, left).await == Some(0)).await;
