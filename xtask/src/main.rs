@@ -33,7 +33,8 @@ usage: cargo xtask <command>
                   on brokers of others while a server of theirs dies
   postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
-                  bullmq has a client of its own, and both sides a worker with empty handlers
+                  bullmq has a client of its own, and both sides a worker with empty handlers; so has pgboss, which is
+                  pg-boss and graphile-worker beside a worker of ours on one PostgreSQL
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 

@@ -80,7 +80,8 @@ async fn open(shared: &Arc<Shared>) -> Result<Link, BrokerError> {
     let before = shared.owner.load(Ordering::Acquire);
     if before == 0 || !resume(&link, before, shared.config.pooled).await? {
         let bound = !shared.config.pooled;
-        link.run("begin").await?;
+        // Its number must never be given twice: a crash of the server may not forget it.
+        link.run("begin; set local synchronous_commit = on").await?;
         let rows = link.rows(&NEW_OWNER, &[&bound]).await?;
         let id: i32 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
         if bound {

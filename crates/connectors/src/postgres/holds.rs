@@ -25,6 +25,8 @@ pub(super) struct Hold {
     pub session: SessionId,
     /// Something new in it.
     pub called: Notify,
+    /// One fetch at a time: another may go on with what a dropped one does not keep.
+    pub fetching: tokio::sync::Mutex<()>,
     place: Mutex<Place>,
 }
 
@@ -39,7 +41,15 @@ struct Place {
 impl Hold {
     pub(super) fn new(queue: Arc<Queue>, num: i64, hold: i64, session: SessionId) -> Self {
         let place = Mutex::new(Place { after: 0, out: BTreeSet::new(), over: false });
-        Self { queue, num, hold, session, called: Notify::new(), place }
+        Self {
+            queue,
+            num,
+            hold,
+            session,
+            called: Notify::new(),
+            fetching: Default::default(),
+            place,
+        }
     }
 
     pub(super) fn held(&self) -> Held {

@@ -102,23 +102,25 @@ const HAS_FRESH: Sql = Sql {
 };
 /// Nobody has it in hand, and its time is over.
 const EXPIRED: Sql = Sql {
-    text: "with old as (
-            select m.seq, (q.spec ->> 'expired_are_dead_letters')::boolean as dead, m.session
+    text: "with old as materialized (
+            select m.seq, m.queue, (q.spec ->> 'expired_are_dead_letters')::boolean as dead, m.session
             from malote.messages m left join malote.queues q on q.id = m.queue
             where m.expires <= now() and (m.lease is null or m.locked_until <= now()) and not exists (
                 select 1 from malote.sessions s where s.num = m.session and s.lease is not null)
             order by m.expires limit $1 for update of m skip locked),
         dropped as (
-            delete from malote.messages m using old where m.seq = old.seq and not coalesce(old.dead, false))
-        update malote.messages m set queue = -abs(m.queue), seq = nextval('malote.seqs'), session = null, lane = 0,
-            expires = null, due = null, lease = null, locked_until = null,
-            reason = 'TTLExpiredException', explanation = 'its time to live was over'
-        from old where m.seq = old.seq and old.dead returning m.queue, null::int8",
+            delete from malote.messages m using old where m.seq = old.seq and not coalesce(old.dead, false)),
+        moved as (
+            update malote.messages m set queue = -abs(m.queue), seq = nextval('malote.seqs'), session = null, lane = 0,
+                expires = null, due = null, lease = null, locked_until = null,
+                reason = 'TTLExpiredException', explanation = 'its time to live was over'
+            from old where m.seq = old.seq and old.dead)
+        select -abs(queue), session from old",
     types: &[Type::INT8],
 };
 const FORGET_KEYS: Sql = Sql {
     text: "delete from malote.sent_before where (queue, key) in (
-            select queue, key from malote.sent_before where until <= now() limit $1 for update skip locked)",
+            select queue, key from malote.sent_before where until <= now() limit $1 for update skip locked) returning queue",
     types: &[Type::INT8],
 };
 /// Milliseconds until something is due.
@@ -168,10 +170,16 @@ pub(super) async fn keep(
     );
     gone?;
     here?;
-    let (due, sessions, forgotten) = (due?, sessions?, forgotten?);
-    let full = [&due, &sessions, &forgotten].iter().any(|rows| rows.len() as i64 >= SLICE);
-    for rows in [due, sessions, expired?] {
-        shared.ring(places(&rows)?);
+    let (due, sessions, forgotten, expired) = (due?, sessions?, forgotten?, expired?);
+    let full =
+        [&due, &sessions, &forgotten, &expired].iter().any(|rows| rows.len() as i64 >= SLICE);
+    let expired = places(&expired)?;
+    let emptied: Vec<i64> = expired.iter().filter_map(|place| place.1).collect();
+    if !emptied.is_empty() {
+        link.rows(&SWEEP, &[&emptied]).await?;
+    }
+    for places in [places(&due)?, places(&sessions)?, expired] {
+        shared.ring(places);
     }
     let mut dead_owners: Vec<i32> = Vec::new();
     for row in dead? {

@@ -92,8 +92,6 @@ const CLAIMS: &[&Sql] = &[
     &queues::FIND,
     &queues::DECLARE,
     &claim::CLAIM,
-    &sessions::ACCEPT,
-    &sessions::ACCEPT_NAMED,
     &sessions::FETCH,
     &sessions::STATE_OF,
     &renew::RENEW,
@@ -105,6 +103,8 @@ struct Shared {
     config: Arc<Config>,
     /// Claims and renewals: what a crash of the server may forget.
     claims: Line,
+    /// Sessions: the number of a hold must never be given twice, so a crash may not forget it.
+    accepting: Line,
     sending: Line,
     settling: Line,
     keeping: Line,
@@ -158,6 +158,7 @@ impl Postgres {
         let (settles, settled) = settle::channel();
         let shared = Arc::new(Shared {
             claims: Line::new(&config, true, CLAIMS),
+            accepting: Line::new(&config, false, &[&sessions::ACCEPT, &sessions::ACCEPT_NAMED]),
             sending: Line::new(&config, false, send::STATEMENTS),
             settling: Line::new(&config, false, write::STATEMENTS),
             keeping: Line::new(&config, false, keeper::ASIDE),

@@ -64,7 +64,13 @@ impl Shared {
                 }
                 None => false,
             };
-            if renewed { Ok(()) } else { Err(BrokerError::LockLost) }
+            if renewed {
+                return Ok(());
+            }
+            if let Some(Token::Plain { seq, lease }) = *token {
+                self.let_go(seq, lease);
+            }
+            Err(BrokerError::LockLost)
         };
         Ok(read.iter().map(answer).collect())
     }

@@ -141,7 +141,8 @@ impl Shared {
                 self.keep_house().await?;
             }
             let owner = self.owner()?;
-            let rows = self.claims.rows(&ACCEPT_NAMED, &[&queue.id, &id, &owner, &lock_ms]).await?;
+            let rows =
+                self.accepting.rows(&ACCEPT_NAMED, &[&queue.id, &id, &owner, &lock_ms]).await?;
             if let Some(row) = rows.first() {
                 return self.source(queue, row.try_get(0)?, row.try_get(1)?, session).map(Some);
             }
@@ -171,7 +172,7 @@ impl Shared {
         lock_ms: i64,
     ) -> Result<VecDeque<SessionSource>, BrokerError> {
         let (owner, count) = (self.owner()?, count as i64);
-        let rows = self.claims.rows(&ACCEPT, &[&queue.id, &count, &owner, &lock_ms]).await?;
+        let rows = self.accepting.rows(&ACCEPT, &[&queue.id, &count, &owner, &lock_ms]).await?;
         let mut all = Vec::with_capacity(rows.len());
         for row in &rows {
             let (num, hold, turn): (i64, i64, i64) =
@@ -313,6 +314,7 @@ impl Source for SessionSource {
                 let (reply, answer) = oneshot::channel();
                 // Not here: whoever asks may be gone when the answer comes.
                 self.shared.handle.spawn(async move {
+                    let _turn = of.fetching.lock().await;
                     let fetched = shared.fetch(&of, max).await;
                     if let Err(Ok(unheard)) = reply.send(fetched) {
                         unheard.iter().rev().for_each(|one| of.ended(one.seq.0 as i64, true));

@@ -46,7 +46,7 @@ pub(super) fn channel() -> (mpsc::Sender<Work>, mpsc::Receiver<Work>) {
 /// An answer that waits for the transaction: whether the message was the caller's.
 enum Waits {
     Is(Result<(), BrokerError>),
-    For { seq: i64, hold: Option<Arc<Hold>>, again: bool },
+    For { seq: i64, lease: Option<i64>, hold: Option<Arc<Hold>>, again: bool },
 }
 
 /// A transaction in the making.
@@ -110,14 +110,17 @@ impl Shared {
                 .into_iter()
                 .map(|waits| match waits {
                     Waits::Is(answer) => answer,
-                    Waits::For { seq, hold, again } => match &done {
+                    Waits::For { seq, lease, hold, again } => match &done {
                         Err(error) => Err(error.clone()),
                         // A second one for the same message finds nothing.
                         Ok(_) if settled.remove(&seq) => {
-                            self.ended(seq, hold.as_deref(), again);
+                            self.ended(seq, lease, hold.as_deref(), again);
                             Ok(())
                         }
-                        Ok(_) => Err(BrokerError::LockLost),
+                        Ok(_) => {
+                            self.ended(seq, lease, hold.as_deref(), false);
+                            Err(BrokerError::LockLost)
+                        }
                     },
                 })
                 .collect();
@@ -139,12 +142,19 @@ impl Shared {
     }
 
     /// A message is out of hand.
-    fn ended(&self, seq: i64, hold: Option<&Hold>, again: bool) {
-        match hold {
-            Some(hold) => hold.ended(seq, again),
-            None => {
-                self.plain.lock().remove(&seq);
-            }
+    fn ended(&self, seq: i64, lease: Option<i64>, hold: Option<&Hold>, again: bool) {
+        match (hold, lease) {
+            (Some(hold), _) => hold.ended(seq, again),
+            (None, Some(lease)) => self.let_go(seq, lease),
+            (None, None) => {}
+        }
+    }
+
+    /// A message of a queue without sessions is not in hand by this lease any more.
+    pub(super) fn let_go(&self, seq: i64, lease: i64) {
+        let mut plain = self.plain.lock();
+        if plain.get(&seq) == Some(&lease) {
+            plain.remove(&seq);
         }
     }
 
@@ -202,7 +212,7 @@ impl Shared {
         } else if let Some(hold) = hold_id {
             batch.plan.held.push((seq, hold));
         }
-        Waits::For { seq, hold, again }
+        Waits::For { seq, lease, hold, again }
     }
 
     async fn settle_transaction(
