@@ -37,6 +37,7 @@ async function measured(what, count, work) {
 
 async function ofGraphile(count, concurrency) {
   const pool = new Pool({ connectionString: url, max: 10 });
+  pool.on("error", () => {});
   const logger = new graphile.Logger(() => () => {});
   const preset = { worker: { localQueue: { size: AHEAD }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } };
   const utils = await graphile.makeWorkerUtils({ pgPool: pool, logger });
