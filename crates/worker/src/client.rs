@@ -24,7 +24,7 @@ pub struct Malote {
 
 impl Malote {
     /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`, `malote+tls://HOST:PORT`,
-    /// `amqp://HOST:PORT` (RabbitMQ), `servicebus://CONNECTION-STRING`.
+    /// `amqp://HOST:PORT` (RabbitMQ), `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Ok(Self::over(malote_connectors::connect(url).await?))
     }
