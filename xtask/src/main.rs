@@ -30,11 +30,14 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client
-  postgres        effects exactly once and the outbox, on a PostgreSQL of this machine
+                  servicebus-upstream are the live tests that come with its Go client; cluster runs workers
+                  on three nodes of RabbitMQ, and on PostgreSQL with a standby, while a server dies
+  postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   rabbitmq        the worker's broker `amqp://`, on a RabbitMQ of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
-                  bullmq has a client of its own, and both sides a worker with empty handlers
+                  bullmq has a client of its own, and both sides a worker with empty handlers; so has pgboss, which is
+                  pg-boss and graphile-worker beside a worker of ours on one PostgreSQL;
+                  lapin is a plain consumer beside our worker, both on one RabbitMQ
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -83,7 +86,9 @@ fn run(args: &[String]) -> Result<bool> {
             if clients.is_empty() {
                 bail!("there are no clients of `{}`\n\n{USAGE}", rest.concat());
             }
-            std::iter::once(release_build()).chain(clients).collect()
+            // Only programs of others talk to the built binary.
+            let built = rest.first().is_none_or(|one| one != "cluster");
+            built.then(release_build).into_iter().chain(clients).collect()
         }
         ("check" | "test" | "tidy" | "postgres" | "rabbitmq", _) => {
             bail!("`{command}` takes no arguments\n\n{USAGE}")
@@ -103,7 +108,7 @@ fn check() -> Vec<Step> {
         Step::tool("deny", "cargo-deny", &["check"]),
         Step::new("clippy", || {
             // Targets that tests leave out unless they are named are left out here, too.
-            let named = ["--test", "postgres", "--test", "rabbitmq"];
+            let named = ["--test", "postgres", "--test", "rabbitmq", "--test", "cluster"];
             for targets in [["--all-targets"].as_slice(), &named] {
                 let common = ["clippy", "--workspace", "--features", FEATURES];
                 cargo::run(&[&common, targets, &["--", "-D", "warnings"]].concat())?;

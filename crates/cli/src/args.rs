@@ -10,8 +10,8 @@ use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
     backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive, request,
-    restore, rule, send, serve, session, settle, subscription, tail, token, topic, topology, user,
-    verify, version, work,
+    restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic, topology,
+    user, verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -43,6 +43,7 @@ pub(crate) enum Command {
     Tail(tail::Tail),
     Dlq(dlq::Dlq),
     Session(session::Session),
+    Saga(saga::Saga),
     Apply(topology::Apply),
     Export(topology::Export),
     User(user::User),
@@ -76,6 +77,7 @@ impl Command {
             Self::Tail(command) => command.run(),
             Self::Dlq(command) => command.run(),
             Self::Session(command) => command.run(),
+            Self::Saga(command) => command.run(),
             Self::Apply(command) => command.run(),
             Self::Export(command) => command.run(),
             Self::User(command) => command.run(),
@@ -240,6 +242,7 @@ mod tests {
             include_str!("../../../docs/guide/ordering.md"),
             include_str!("../../../docs/guide/topics.md"),
             include_str!("../../../docs/guide/request-reply.md"),
+            include_str!("../../../docs/guide/saga.md"),
             include_str!("../../../docs/guide/topology.md"),
             include_str!("../../../docs/guide/workers.md"),
             include_str!("../../../docs/guide/scaling.md"),

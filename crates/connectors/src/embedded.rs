@@ -115,7 +115,7 @@ impl Broker for Embedded {
 
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
         let queue = queue.clone();
-        Box::pin(async move { Ok(self.engine().declare(queue, spec).await.map(drop)?) })
+        Box::pin(async move { Ok(self.connection.declare(queue, spec).await.map(drop)?) })
     }
 
     fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
@@ -220,6 +220,28 @@ impl Broker for Embedded {
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
         let (queue, session, hold) = (queue.clone(), held.session.clone(), held.hold);
         Box::pin(async move { Ok(self.engine().get_state(queue, session, Some(hold)).await?) })
+    }
+
+    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+        let (queue, session) = (queue.clone(), session.clone());
+        Box::pin(async move { Ok(self.engine().get_state(queue, session, None).await?) })
+    }
+
+    fn look_at_sessions(
+        &self,
+        queue: &QueueName,
+        from: u32,
+        max: usize,
+    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+        let queue = queue.clone();
+        Box::pin(async move {
+            let (all, next) = self.engine().sessions(queue, from, max).await?;
+            Ok((all.into_iter().map(|facts| facts.session).collect(), next))
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine().now()
     }
 
     fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {

@@ -6,6 +6,7 @@
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
 //! | `malote+tls://…[?ca=FILE]` | [`native`] | the same through TLS, trusting the system and FILE |
 //! | `amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST]`, `amqps://…` | [`rabbitmq`] | RabbitMQ |
+//! | `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE` | [`postgres`] | a PostgreSQL database |
 //! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
 //! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`depth`] how much waits, [`capabilities`] what a broker can do.
@@ -19,6 +20,8 @@ mod dial;
 pub mod embedded;
 pub mod memory;
 pub mod native;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "servicebus")]
@@ -44,6 +47,10 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("amqp" | "amqps", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(rabbitmq::RabbitMq::connect(url).await?))
         }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(postgres::Postgres::connect(url).await?))
+        }
         #[cfg(feature = "servicebus")]
         Some(("servicebus", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(servicebus::ServiceBus::connect(url).await?))
@@ -51,7 +58,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
             let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, amqp://HOST:PORT or servicebus://CONNECTION-STRING"
+                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, amqp://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
             );
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }

@@ -11,7 +11,7 @@ use malote_model::{Message, SessionId};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, StateChange};
 use crate::outcome::Failure;
 
 /// An argument of a handler.
@@ -188,12 +188,13 @@ impl SessionState {
 
     /// To be set when the message is done. A handler that fails changes nothing.
     pub fn set(&self, state: impl Into<Bytes>) {
-        *self.incoming.new_state.lock() = Some(Some(state.into()));
+        let state = Some(state.into());
+        *self.incoming.new_state.lock() = Some(StateChange { state, of_step: None });
     }
 
     /// To be cleared when the message is done.
     pub fn clear(&self) {
-        *self.incoming.new_state.lock() = Some(None);
+        *self.incoming.new_state.lock() = Some(StateChange { state: None, of_step: None });
     }
 }
 

@@ -30,6 +30,12 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/ordering.md")]
 mod ordering {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/saga.md")]
+mod saga_guide {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/request-reply.md")]
+mod request_guide {}
 
 mod batch;
 pub mod breaker;
@@ -46,7 +52,9 @@ pub mod metrics;
 pub mod once;
 pub mod outcome;
 mod pool;
+pub mod request;
 pub mod retry;
+pub mod saga;
 pub mod scale;
 pub mod testing;
 pub mod worker;
@@ -71,7 +79,9 @@ pub use metrics::Metrics;
 pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
+pub use request::{Answer, Asking, Reply};
 pub use retry::{Backoff, Retry};
+pub use saga::{Saga, SagaState, SagaStatus, Step};
 pub use scale::{Bounds, Scale, Scaler};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 
@@ -91,6 +101,17 @@ pub enum Error {
     #[cfg(feature = "once")]
     #[error("the database: {0}")]
     Database(String),
+    /// A request that nobody answered in time.
+    #[error("queue `{queue}`: no answer came within {timeout:?}")]
+    NoAnswer {
+        /// Who was asked.
+        queue: String,
+        /// How long it was waited for.
+        timeout: std::time::Duration,
+    },
+    /// An answer that is not what was expected.
+    #[error("the answer cannot be read: {0}")]
+    Decode(String),
     /// A worker that cannot be.
     #[error("{0}")]
     Settings(String),

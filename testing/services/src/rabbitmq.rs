@@ -23,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the port mapper on port `$1`, or with `$2` a node. What is confirmed need not survive the end of the process.
 const RUN: &str = r#"
+# Whoever would hear of a server that was killed may be gone.
+trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-rabbitmq-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT
@@ -56,7 +58,7 @@ server=$!
 echo "pid $server"
 read -r wish
 kill -KILL $server 2>/dev/null
-wait $server
+wait $server 2>/dev/null
 [ "$wish" = log ] && cat log >&2
 exit 0
 "#;
@@ -143,12 +145,14 @@ impl RabbitMq {
 
     /// How a virtual host is reached, through the first node.
     pub fn url(&self, vhost: usize) -> String {
-        self.url_of(0, vhost)
+        self.url_of_all(&[0], vhost)
     }
 
-    /// The same, through another one.
-    pub fn url_of(&self, node: usize, vhost: usize) -> String {
-        format!("amqp://malote:malote@127.0.0.1:{}/{vhost}", self.nodes[node].port)
+    /// The same, through the first of these nodes that answers.
+    pub fn url_of_all(&self, nodes: &[usize], vhost: usize) -> String {
+        let at: Vec<_> =
+            nodes.iter().map(|&node| format!("127.0.0.1:{}", self.nodes[node].port)).collect();
+        format!("amqp://malote:malote@{}/{vhost}", at.join(","))
     }
 
     /// Ends a node at once, as a power failure would.

@@ -6,6 +6,8 @@
 mod artemis;
 mod bullmq;
 mod elasticmq;
+mod lapin;
+mod pgboss;
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::TcpStream;
@@ -28,9 +30,11 @@ pub(crate) fn run(system: &str) -> Result<bool> {
         "artemis" => artemis::run(),
         "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
-        unknown => {
-            bail!("there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq")
-        }
+        "lapin" => lapin::run(),
+        "pgboss" => pgboss::run(),
+        unknown => bail!(
+            "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin, pgboss"
+        ),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each version of a client lives in an environment of its own under the target folder, made once. Without the
 //! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
 
+mod cluster;
 pub(crate) mod servicebus;
 mod sqs;
 mod world;
@@ -40,6 +41,10 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     // It needs ports of its own and takes minutes: only by its name.
     if protocol == Some("servicebus-upstream") {
         steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
+    }
+    // Servers of others, started several at a time: only by its name.
+    if protocol == Some("cluster") {
+        steps.extend(cluster::steps());
     }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));

@@ -78,7 +78,15 @@ pub(super) enum Frame {
         id: u64,
         queue: String,
         session: String,
-        token: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
+    },
+    ListSessions {
+        id: u64,
+        queue: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
+        max: u64,
     },
     Depth {
         id: u64,
@@ -130,6 +138,13 @@ pub(super) struct Answer {
     pub held: Option<HeldOne>,
     pub state: Option<Raw>,
     pub depth: Option<Box<DepthOne>>,
+    pub sessions: Option<Vec<OneSession>>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct OneSession {
+    pub session: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::message::Delivery as Incoming;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
+use malote_engine::chance::Chance;
 use malote_model::{
     Body, BodyKind, DeadReason, Message, Native, Properties, SessionId, Timestamp, Value,
 };
 use tokio::time::Instant;
 
 use super::values::{self, from_amqp, to_amqp};
-use super::{refused, wall_ms};
+use super::{new_id, refused, wall_ms};
 use crate::broker::BrokerError;
 
 /// Headers of ours begin like this; a user's may not.
@@ -66,6 +67,14 @@ pub(super) struct Arrived {
     pub not_before: Option<Instant>,
     /// It was to come at this time; the last step of its way may have been shorter.
     pub at: Option<Timestamp>,
+}
+
+impl Arrived {
+    /// The same message come again, with what was known of it before.
+    pub(super) fn again(self, newer: Self) -> Self {
+        let (failed, receives) = (self.failed.max(newer.failed), self.receives.max(newer.receives));
+        Self { failed, receives, not_before: self.not_before, message: self.message, ..newer }
+    }
 }
 
 /// What came over a channel.
@@ -227,8 +236,9 @@ fn is_brokers(name: &str) -> bool {
 }
 
 /// What came, of whomever. Nothing that can be in a message is an error. In a queue with sessions, the key that other
-/// programs route by is the session unless they say another.
-pub(super) fn incoming(delivery: Incoming, by_key: bool) -> Came {
+/// programs route by is the session unless they say another. A message without any id gets one, so that no two share a
+/// row of an inbox; it is another one when the message comes again.
+pub(super) fn incoming(delivery: Incoming, by_key: bool, chance: &Chance) -> Came {
     let Incoming { properties, data, routing_key, .. } = delivery;
     let empty = FieldTable::default();
     let table = properties.headers().as_ref().unwrap_or(&empty);
@@ -253,7 +263,9 @@ pub(super) fn incoming(delivery: Incoming, by_key: bool) -> Came {
     });
     let expiration = properties.expiration().as_ref().and_then(|ms| ms.as_str().parse().ok());
     let message = Message {
-        origin_id: text("x-malote-origin-id").or_else(|| message_id.clone()),
+        origin_id: text("x-malote-origin-id")
+            .or_else(|| message_id.clone())
+            .or_else(|| Some(new_id(chance))),
         session: session.and_then(|id| SessionId::new(&id).ok()),
         key: text("x-malote-key"),
         subject: short(properties.kind(), "x-malote-subject"),

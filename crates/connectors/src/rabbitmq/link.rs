@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::tcp::OwnedTLSConfig;
+use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ErrorKind};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -13,10 +14,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::refused;
 use super::target::Target;
 use crate::broker::BrokerError;
-use crate::dial;
+use crate::dial::{self, Tls};
 
 /// How long a server may take for anything that it answers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one node may take to let somebody in.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long after a failed attempt nobody tries again; doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -122,20 +125,39 @@ impl Link {
     }
 }
 
+/// Connects to the first node that answers.
 async fn connect(target: Arc<Target>, name: &'static str) -> Result<Connection, BrokerError> {
-    let cert_chain = dial::trusted_pem(&target.tls).map_err(|why| refused("bad_url", why))?;
+    let mut why = BrokerError::Closed;
+    for node in &target.nodes {
+        match connect_to(node.clone(), &target.tls, name).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+async fn connect_to(
+    node: AMQPUri,
+    tls: &Tls,
+    name: &'static str,
+) -> Result<Connection, BrokerError> {
+    let cert_chain = dial::trusted_pem(tls).map_err(|why| refused("bad_url", why))?;
     let tls = OwnedTLSConfig { identity: None, cert_chain };
     let properties = ConnectionProperties::default().with_connection_name(name.into());
     let runtime = lapin::runtime::default_runtime().map_err(error)?;
-    let connecting =
-        Connection::connect_uri_with_config(target.uri.clone(), properties, tls, runtime);
-    match tokio::time::timeout(PATIENCE, connecting).await {
+    let connecting = Connection::connect_uri_with_config(node, properties, tls, runtime);
+    match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(connected) => connected.map_err(|cause| match cause.kind() {
             // Who may not log in will not a little later either.
-            ErrorKind::ProtocolError(said) => refused("access_refused", said.to_string()),
+            ErrorKind::ProtocolError(said) if said.get_id() == 403 => {
+                refused("access_refused", said.get_message().to_string())
+            }
             _ => error(cause),
         }),
-        Err(_) => Err(silent()),
+        Err(_) => Err(BrokerError::Unreachable {
+            text: format!("RabbitMQ did not answer within {CONNECT_MAX:?}"),
+        }),
     }
 }
 

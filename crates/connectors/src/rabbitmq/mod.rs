@@ -121,6 +121,10 @@ fn refused(code: &str, text: String) -> BrokerError {
     BrokerError::Refused { code: code.into(), text }
 }
 
+fn new_id(chance: &Chance) -> String {
+    format!("{:016x}{:016x}", chance.draw(), chance.draw())
+}
+
 #[allow(clippy::disallowed_methods)] // the door to time for what is written down; waits use tokio's clock
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -176,6 +180,17 @@ impl RabbitMq {
             _ => Place::Sessions(Hall::new(tools, topology)),
         });
         Ok(place.clone())
+    }
+
+    /// A queue that is not there any more may be made anew, of another kind.
+    fn still<T>(&self, queue: &QueueName, found: Result<T, BrokerError>) -> Result<T, BrokerError> {
+        if let Err(BrokerError::Refused { code, .. }) = &found
+            && code == "queue_not_found"
+        {
+            self.known.forget(queue);
+            self.places.lock().remove(queue);
+        }
+        found
     }
 
     /// A message on its way to a queue.
@@ -299,10 +314,8 @@ impl Broker for RabbitMq {
             let (mut parcels, mut sent) =
                 (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
             for (to, message) in &messages {
-                let id = message.message_id.clone().unwrap_or_else(|| {
-                    let chance = &self.tools.chance;
-                    format!("{:016x}{:016x}", chance.draw(), chance.draw())
-                });
+                let id = message.message_id.clone();
+                let id = id.unwrap_or_else(|| new_id(&self.tools.chance));
                 parcels.push(self.parcel(to, message, &id).await?);
                 sent.push(Sent { seq: Seq(0), message_id: id, duplicate: false });
             }
@@ -321,7 +334,7 @@ impl Broker for RabbitMq {
         let queue = queue.clone();
         Box::pin(async move {
             match self.place(&queue).await? {
-                Place::Plain(counter) => counter.open().await,
+                Place::Plain(counter) => self.still(&queue, counter.open().await),
                 Place::Sessions(_) => {
                     let text = format!("`{queue}` has sessions: use a worker with sessions");
                     Err(refused("session_required", text))
@@ -340,8 +353,8 @@ impl Broker for RabbitMq {
         let queue = queue.clone();
         Box::pin(async move {
             match (self.place(&queue).await?, session) {
-                (Place::Sessions(hall), None) => hall.next(wait).await,
-                (Place::Sessions(hall), Some(id)) => hall.named(id, wait).await,
+                (Place::Sessions(hall), None) => self.still(&queue, hall.next(wait).await),
+                (Place::Sessions(hall), Some(id)) => self.still(&queue, hall.named(id, wait).await),
                 (Place::Plain(_), _) => {
                     let text = format!("`{queue}` has no sessions: use a worker without");
                     Err(refused("no_sessions", text))

@@ -77,7 +77,7 @@ impl Counter {
             let consumer = answered(consume).await?;
             let (tag, (to, arrivals)) = (consumer.tag(), mpsc::unbounded_channel());
             let end = CancellationToken::new();
-            let pumping = pump(consumer, way.clone(), to);
+            let pumping = pump(tools, consumer, way.clone(), to);
             tokio::spawn(end.clone().run_until_cancelled_owned(pumping));
             let (since, _end) = (Instant::now(), end.drop_guard());
             Ok(Feed { way, tag, arrivals, here, prefetch, since, _end })
@@ -135,7 +135,12 @@ impl Counter {
                     parcels.push(parcel);
                     moved.push((done, way));
                 }
-                Err(error) => all[done.nth] = Err(error),
+                Err(error) => {
+                    // It can go nowhere else, whoever tries.
+                    all[done.nth] = Err(error);
+                    self.leases.lock().remove(&done.token);
+                    let _ = way.requeue(&[done.tag]).await; // a way that is lost gives it back, too
+                }
             }
         }
         if !parcels.is_empty() {
@@ -228,6 +233,7 @@ pub(super) fn delivery(arrived: &Arrived, lease: LeaseToken) -> Delivery {
 }
 
 async fn pump(
+    tools: Arc<Tools>,
     mut consumer: lapin::Consumer,
     way: Arc<Way>,
     to: mpsc::UnboundedSender<(u64, Arrived)>,
@@ -239,7 +245,7 @@ async fn pump(
         };
         let tag = delivery.delivery_tag;
         way.arrived(tag);
-        match incoming(delivery, false) {
+        match incoming(delivery, false, &tools.chance) {
             Came::Message(arrived) => {
                 let _ = to.send((tag, arrived)); // nobody is there: its channel is being closed
             }
@@ -353,6 +359,8 @@ impl PlainSource {
     ) -> Result<&'a mut Feed, BrokerError> {
         let lost = slot.as_ref().is_none_or(|feed| feed.way.is_lost());
         if lost {
+            // Nothing of it can be settled any more.
+            self.counter.leases.lock().retain(|_, lease| !lease.way.is_lost());
             let prefetch = slot.take().map_or(PREFETCH_MIN, |feed| feed.prefetch);
             *slot = Some(self.counter.feed(prefetch, None).await?);
         }

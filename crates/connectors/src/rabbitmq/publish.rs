@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{BasicProperties, Channel, Confirmation};
+use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
 
 use super::link::{Link, PATIENCE, answered, error};
 use super::refused;
@@ -56,7 +56,7 @@ impl Publisher {
         });
         let stored = async {
             let confirms = join_all(sending).await;
-            join_all(confirms.into_iter().map(async |sent| sent?.await)).await
+            join_all(confirms.into_iter().map(confirmed)).await
         };
         let Ok(stored) = tokio::time::timeout(PATIENCE, stored).await else {
             let text = format!(
@@ -71,6 +71,10 @@ impl Publisher {
     pub(super) async fn publish_one(&self, parcel: Parcel) -> Result<(), BrokerError> {
         self.publish(vec![parcel]).await?.pop().unwrap_or(Ok(()))
     }
+}
+
+async fn confirmed(sent: lapin::Result<PublisherConfirm>) -> lapin::Result<Confirmation> {
+    sent?.await
 }
 
 fn outcome(stored: lapin::Result<Confirmation>, parcel: &Parcel) -> Result<(), BrokerError> {

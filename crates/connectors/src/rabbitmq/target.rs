@@ -19,7 +19,8 @@ const HEARTBEAT_S: u16 = 10;
 /// A server, who we are, and how its queues are used.
 #[derive(Clone)]
 pub(super) struct Target {
-    pub uri: AMQPUri,
+    /// One for each node, the same but for the host and port.
+    pub nodes: Vec<AMQPUri>,
     pub tls: Tls,
     /// Of queues with sessions.
     pub partitions: usize,
@@ -33,7 +34,7 @@ impl Target {
             refused(
                 "bad_url",
                 format!(
-                    "the URL {why}: write amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST][?partitions=N&prefetch=N] or amqps://…[&ca=FILE]"
+                    "the URL {why}: write amqp://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/VHOST][?partitions=N&prefetch=N] or amqps://…[&ca=FILE]"
                 ),
             )
         };
@@ -58,17 +59,6 @@ impl Target {
             }
             None => (AMQPUserInfo::default(), authority),
         };
-        let (host, port) = match address.rsplit_once(':') {
-            // The colons of an IPv6 address stand in brackets.
-            Some((host, port)) if !port.contains(']') => {
-                (host, port.parse().map_err(|_| wrong("has a bad port"))?)
-            }
-            _ => (address, scheme.default_port()),
-        };
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-        if host.is_empty() {
-            return Err(wrong("has no host"));
-        }
         let (mut partitions, mut prefetch, mut heartbeat) = (PARTITIONS, PREFETCH, HEARTBEAT_S);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let number = |value: &str, max: u16| {
@@ -88,8 +78,25 @@ impl Target {
             }
         }
         let query = AMQPQueryString { heartbeat: Some(heartbeat), ..AMQPQueryString::default() };
-        let authority = AMQPAuthority { userinfo, host: host.to_owned(), port };
-        Ok(Self { uri: AMQPUri { scheme, authority, vhost, query }, tls, partitions, prefetch })
+        let mut nodes = Vec::new();
+        for address in address.split(',') {
+            let (host, port) = match address.rsplit_once(':') {
+                // The colons of an IPv6 address stand in brackets.
+                Some((host, port)) if !port.contains(']') => {
+                    (host, port.parse().map_err(|_| wrong("has a bad port"))?)
+                }
+                _ => (address, scheme.default_port()),
+            };
+            let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+            if host.is_empty() {
+                return Err(wrong("has no host"));
+            }
+            let (userinfo, host) = (userinfo.clone(), host.to_owned());
+            let authority = AMQPAuthority { userinfo, host, port };
+            let (scheme, vhost, query) = (scheme.clone(), vhost.clone(), query.clone());
+            nodes.push(AMQPUri { scheme, authority, vhost, query });
+        }
+        Ok(Self { nodes, tls, partitions, prefetch })
     }
 }
 
@@ -99,19 +106,27 @@ mod tests {
 
     #[test]
     fn urls_are_read() {
-        let target = Target::of("amqp://ana:p%40ss@rabbit.example:7000/shop%2F1").unwrap();
-        let AMQPUri { authority, vhost, .. } = &target.uri;
-        assert_eq!((authority.host.as_str(), authority.port), ("rabbit.example", 7000));
-        assert_eq!(authority.userinfo.password, "p@ss");
-        assert_eq!((vhost.as_str(), target.partitions), ("shop/1", PARTITIONS));
+        let of = |url: &str| {
+            let Target { nodes, tls, partitions, prefetch } = Target::of(url).unwrap();
+            let nodes = nodes.iter().map(|AMQPUri { authority, vhost, .. }| {
+                let AMQPAuthority { userinfo, host, port } = authority;
+                format!("{}:{} {host} {port} {vhost}", userinfo.username, userinfo.password)
+            });
+            (nodes.collect::<Vec<_>>().join("; "), tls, partitions, prefetch)
+        };
+        let usual = |node: &str| (node.to_owned(), Tls::Off, PARTITIONS, PREFETCH);
+        assert_eq!(
+            of("amqp://ana:p%40ss@rabbit.example:7000/shop%2F1"),
+            usual("ana:p@ss rabbit.example 7000 shop/1")
+        );
         for default in ["amqp://h", "amqp://h/", "amqp://h/%2F"] {
-            let target = Target::of(default).unwrap();
-            assert_eq!((target.uri.vhost.as_str(), target.uri.authority.port), ("/", 5672));
+            assert_eq!(of(default), usual("guest:guest h 5672 /"));
         }
-        let target = Target::of("amqps://[::1]/?partitions=4&prefetch=9&ca=/etc/ca.pem").unwrap();
-        assert_eq!((target.uri.authority.host.as_str(), target.uri.authority.port), ("::1", 5671));
-        assert_eq!((target.partitions, target.prefetch), (4, 9));
-        assert_eq!(target.tls, Tls::AuthorityFile("/etc/ca.pem".into()));
+        assert_eq!(of("amqp://u:p@a,b:1,[::2]:3/v"), usual("u:p a 5672 v; u:p b 1 v; u:p ::2 3 v"));
+        assert_eq!(
+            of("amqps://[::1]/?partitions=4&prefetch=9&ca=/etc/ca.pem"),
+            ("guest:guest ::1 5671 /".into(), Tls::AuthorityFile("/etc/ca.pem".into()), 4, 9)
+        );
     }
 
     #[test]
@@ -119,6 +134,7 @@ mod tests {
         for bad in [
             "amqp://",
             "amqp://:1",
+            "amqp://h,",
             "amqp://h:x",
             "amqp://u@h",
             "amqp://h/a/b",

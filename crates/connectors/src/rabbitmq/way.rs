@@ -3,7 +3,7 @@
 //! Settlements of one call are told in as few frames as possible: one for all up to a tag, where nothing before it is
 //! still in hand, and one for each of the others.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
@@ -30,18 +30,18 @@ impl Way {
             channel,
             number,
             lost: CancellationToken::new(),
-            window: Mutex::new(Window { first: 1, over: VecDeque::new(), open: 0 }),
+            window: Mutex::default(),
             telling: tokio::sync::Mutex::new(()),
         }
     }
 
     pub(super) fn arrived(&self, tag: u64) {
-        self.window.lock().arrived(tag);
+        self.window.lock().open.insert(tag);
     }
 
     /// Messages that came and are not settled.
     pub(super) fn open(&self) -> usize {
-        self.window.lock().open
+        self.window.lock().open.len()
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -102,11 +102,10 @@ impl Way {
     }
 }
 
-/// Tags are consecutive: a bit for each from the oldest that is open.
+/// What is open: no more than the server may push.
+#[derive(Default)]
 struct Window {
-    first: u64,
-    over: VecDeque<bool>,
-    open: usize,
+    open: BTreeSet<u64>,
 }
 
 struct Told {
@@ -115,31 +114,11 @@ struct Told {
 }
 
 impl Window {
-    fn arrived(&mut self, tag: u64) {
-        // Of two consumers of one channel, the later may be heard first.
-        while self.first + (self.over.len() as u64) <= tag {
-            self.over.push_back(false);
-            self.open += 1;
-        }
-    }
-
     /// Notes what is over, and says how to tell it.
     fn over(&mut self, tags: &[u64]) -> Told {
-        let mut news: Vec<u64> = Vec::with_capacity(tags.len());
-        for &tag in tags {
-            let at = tag.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-            if let Some(over) = at.and_then(|at| self.over.get_mut(at)).filter(|over| !**over) {
-                *over = true;
-                self.open -= 1;
-                news.push(tag);
-            }
-        }
-        while self.over.front() == Some(&true) {
-            self.over.pop_front();
-            self.first += 1;
-        }
-        let (before, alone): (Vec<u64>, Vec<u64>) =
-            news.into_iter().partition(|&tag| tag < self.first);
+        let news = tags.iter().copied().filter(|tag| self.open.remove(tag)).collect::<Vec<_>>();
+        let first = self.open.first().copied().unwrap_or(u64::MAX);
+        let (before, alone): (Vec<u64>, Vec<u64>) = news.into_iter().partition(|&tag| tag < first);
         Told { up_to: before.into_iter().max(), alone }
     }
 }
@@ -150,11 +129,10 @@ mod tests {
 
     #[test]
     fn what_is_done_in_order_is_told_at_once() {
-        let mut window = Window { first: 1, over: VecDeque::new(), open: 0 };
-        (1..=6).for_each(|tag| window.arrived(tag));
+        let mut window = Window { open: (1..=6).collect() };
         let mut over = |tags: &[u64]| {
             let told = window.over(tags);
-            (told.up_to, told.alone, window.open)
+            (told.up_to, told.alone, window.open.len())
         };
         assert_eq!(over(&[1, 2, 3]), (Some(3), vec![], 3));
         // The fourth is still in hand.

@@ -323,3 +323,26 @@ async fn two_programs_share_the_sessions_in_order() {
     drop(seen);
     tasks.shutdown().await;
 }
+
+/// Sessions that are held and have nothing to do keep no partition from a program that joins.
+#[tokio::test]
+async fn idle_sessions_make_way() {
+    let world = World::new().await;
+    let broker = with_queue(&world, dynamic()).await;
+    let all = || (0..16).map(|s| (to(Q), of_session(&format!("s{s}"), "x"))).collect::<Vec<_>>();
+    broker.send(all()).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let source = next(&*broker).await;
+        settle(&*broker, &one(&*source).await, Settlement::Complete).await;
+        held.push(source);
+    }
+    broker.send(all()).await.unwrap();
+    let other = world.connect().await;
+    let source = next(&*other).await;
+    settle(&*other, &one(&*source).await, Settlement::Complete).await;
+    // Whoever held it hears of it.
+    let id = source.held().unwrap().session.clone();
+    let lost = held.iter().find(|source| source.held().unwrap().session == id).unwrap();
+    assert_eq!(lost.fetch(1, NOW).await, Err(BrokerError::LockLost));
+}

@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
     AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DepthFrame, DetachFrame,
-    Frame, GetStateFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
+    Frame, GetStateFrame, ListSessionsFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame,
+    SettleFrame,
 };
 use super::link::{Consumers, Link};
 use crate::ops::settle::{renew_leases, settle_leases};
@@ -19,7 +20,7 @@ use crate::wire::Encoding;
 use crate::wire::message::{BodyOut, Received};
 use crate::wire::queue::DepthOut;
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
-use crate::wire::session::HeldOut;
+use crate::wire::session::{HeldOut, SessionOut, SessionsOut, SessionsQuery};
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
 use crate::wire::text::to_base64;
 
@@ -114,6 +115,9 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
         Frame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
         Frame::GetState(frame) => link.reply(Some(frame.id), get_state(link, frame).await).await,
         Frame::SetState(frame) => link.reply(Some(frame.id), set_state(link, frame).await).await,
+        Frame::ListSessions(frame) => {
+            link.reply(Some(frame.id), list_sessions(link, frame).await).await
+        }
         Frame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
         Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
         Frame::Resume(frame) => {
@@ -232,6 +236,15 @@ async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize +
         }
         Encoding::MessagePack => StateOut { state: state.map(BodyOut::Bytes), state_base64: None },
     })
+}
+
+async fn list_sessions(link: &Link, frame: ListSessionsFrame) -> Result<SessionsOut, Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow_look(&link.caller, &queue)?;
+    let page = SessionsQuery { after: frame.after, max: frame.max };
+    let (sessions, next) = link.api.engine.sessions(queue, page.from()?, page.max()?).await?;
+    let sessions = sessions.into_iter().map(SessionOut::from).collect();
+    Ok(SessionsOut { sessions, next: next.map(|next| next.to_string()) })
 }
 
 async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem> {

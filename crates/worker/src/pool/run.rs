@@ -1,6 +1,6 @@
 //! Runs one handler for one message, whatever it does: return, fail, panic, take too long, ignore that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use malote_connectors::{Delivery, Held, NewState, Settle};
@@ -69,6 +69,7 @@ impl Pool {
             #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
+            step: OnceLock::new(),
             delivery,
         })
     }
@@ -81,11 +82,19 @@ impl Pool {
         took: Duration,
         lost: &CancellationToken,
     ) -> Decided {
-        self.gate.ended(&outcome);
+        let change = incoming.new_state.lock().take();
+        let said = change.as_ref().and_then(|change| change.of_step.as_ref());
+        self.gate.ended(said.unwrap_or(&outcome));
+        let comes_again = said.is_some();
         let (settlement, count) = self.settlement(incoming, outcome, took);
-        let state = match (&settlement, held, incoming.new_state.lock().take()) {
-            (Settlement::Complete, Some(held), Some(state)) => {
-                Some(NewState { hold: held.hold, state })
+        let changes = match settlement {
+            Settlement::Complete => true,
+            Settlement::Release { .. } => comes_again,
+            _ => false,
+        };
+        let state = match (held, change) {
+            (Some(held), Some(change)) if changes => {
+                Some(NewState { hold: held.hold, state: change.state })
             }
             _ => None,
         };

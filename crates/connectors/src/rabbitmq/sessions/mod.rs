@@ -34,9 +34,10 @@ use crate::broker::{BrokerError, Held, Source};
 /// What is there now arrives within this after partitions were asked for, or counts as not there.
 const NOW_FIRST: Duration = Duration::from_millis(300);
 /// A session by its name: how long it takes to know that somebody else has its partition, at least.
-const NAMED_WAIT_MIN: Duration = Duration::from_secs(3);
-/// How often it is asked who has it.
-const PROBE_EVERY: Duration = Duration::from_millis(200);
+const NAMED_WAIT_MIN: Duration = Duration::from_secs(5);
+/// How long after a question of who has it the next is asked; doubled each time.
+const PROBE_FIRST: Duration = Duration::from_millis(250);
+const PROBE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Hall {
     tools: Arc<Tools>,
@@ -63,6 +64,8 @@ struct State {
     arrivals: u64,
     last_epoch: u64,
     probes: HashMap<u64, oneshot::Sender<usize>>,
+    /// What failed here and was lost with its partition, by its first id.
+    remembered: HashMap<String, Arrived>,
 }
 
 /// A session that has messages here, or a holder.
@@ -83,7 +86,12 @@ struct Item {
     way: Arc<Way>,
     tag: u64,
     arrived: Arrived,
+    /// It failed or waits, and only this process knows.
+    altered: bool,
 }
+
+/// Messages whose failures are remembered beyond the loss of their partition.
+const REMEMBERED_MAX: usize = 10_000;
 
 /// A session in somebody's hand.
 struct Hold {
@@ -127,6 +135,7 @@ impl Hall {
             arrivals: 0,
             last_epoch: 0,
             probes: HashMap::new(),
+            remembered: HashMap::new(),
         };
         let wanted = Arc::new(Notify::new());
         let hall = Arc::new(Self {
@@ -171,47 +180,30 @@ impl Hall {
         let demand = Demand::of(self);
         let until = Instant::now() + wait.max(NAMED_WAIT_MIN);
         self.partitioned().await?;
+        let mut asking = Asking::new(self);
+        let mut pause = PROBE_FIRST;
         loop {
             let asked = self.state.lock().take_named(&id, None);
+            let look = until.min(Instant::now() + pause);
             match asked {
                 Named::Taken(hold) => return Ok(Some(SessionSource::boxed(demand, hold))),
                 // It is this process that has it: no need to ask around.
                 Named::Held if wait.is_zero() => break,
-                Named::Held => {
-                    let look = Instant::now() + PROBE_EVERY;
-                    tokio::time::sleep_until(look.min(until)).await;
-                }
+                Named::Held => tokio::time::sleep_until(look).await,
                 Named::Unknown => {
-                    if let Some(partition) = self.probe(&id, until).await? {
-                        let taken = self.state.lock().take_named(&id, Some(partition));
-                        if let Named::Taken(hold) = taken {
-                            return Ok(Some(SessionSource::boxed(demand, hold)));
-                        }
+                    let ours = asking.ask(&id, pause, look).await?;
+                    let taken = ours.map(|ours| self.state.lock().take_named(&id, Some(ours)));
+                    if let Some(Named::Taken(hold)) = taken {
+                        return Ok(Some(SessionSource::boxed(demand, hold)));
                     }
                 }
             }
             if Instant::now() >= until {
                 break;
             }
+            pause = (pause * 2).min(PROBE_MAX);
         }
         Err(refused("session_held", format!("the session `{id}` is held by somebody else")))
-    }
-
-    /// Asks who has the session's partition, by a message that only its receiver gets: its number if it is us.
-    async fn probe(&self, id: &SessionId, until: Instant) -> Result<Option<usize>, BrokerError> {
-        let number = self.tools.chance.draw() >> 1;
-        let (to, answer) = oneshot::channel();
-        self.state.lock().probes.insert(number, to);
-        let asking = Asking { hall: self, number };
-        let lives_ms = PROBE_EVERY.as_millis() as u64;
-        let (exchange, key) = self.topology.route(Some(id.as_str()));
-        let (properties, body) = (probe(number, lives_ms), bytes::Bytes::new());
-        let parcel = Parcel { exchange, key, properties, body };
-        self.tools.publisher.publish_one(parcel).await?;
-        let patience = until.min(Instant::now() + PROBE_EVERY);
-        let answer = tokio::time::timeout_at(patience, answer).await;
-        drop(asking);
-        Ok(answer.ok().and_then(Result::ok))
     }
 
     /// Waits until every partition was asked for; since when.
@@ -240,6 +232,10 @@ impl Hall {
                 session.in_ring = false;
             }
             if state.is_ready(&id) {
+                if !state.ring.is_empty() {
+                    // Of several notices that nobody waited for one is kept.
+                    self.ready.notify_one();
+                }
                 return state.hold(&id, None);
             }
             self.look_later(&mut state, &id);
@@ -300,6 +296,14 @@ impl Hall {
         }
     }
 
+    /// Ends the hold of a session that has nothing in hand: its partition leaves, and waits for nobody who is idle.
+    fn end_idle(self: &Arc<Self>, state: &mut State, id: &SessionId) {
+        let session = state.sessions.get(id).filter(|session| session.out.is_empty());
+        if let Some(hold) = session.and_then(|session| session.hold.clone()) {
+            self.end(state, &hold);
+        }
+    }
+
     pub(super) fn renew(&self, lease: LeaseToken) -> Result<(), BrokerError> {
         let state = self.state.lock();
         let known = state.holds.contains_key(&lease) || state.leases.contains_key(&lease);
@@ -321,10 +325,40 @@ impl Drop for Hall {
     }
 }
 
-/// A question that is open; forgotten when nobody waits any more.
+/// Asks who has a session's partition, by messages that only its receiver gets. Late answers count, too.
 struct Asking<'a> {
     hall: &'a Hall,
     number: u64,
+    answer: oneshot::Receiver<usize>,
+}
+
+impl<'a> Asking<'a> {
+    fn new(hall: &'a Hall) -> Self {
+        // Headers have signed numbers.
+        let number = hall.tools.chance.draw() >> 1;
+        let (to, answer) = oneshot::channel();
+        hall.state.lock().probes.insert(number, to);
+        Self { hall, number, answer }
+    }
+
+    /// The partition, if it is this process that has it; waits for that until `look`.
+    async fn ask(
+        &mut self,
+        id: &SessionId,
+        lives: Duration,
+        look: Instant,
+    ) -> Result<Option<usize>, BrokerError> {
+        if self.answer.is_terminated() {
+            // It was answered, and the partition lost since.
+            *self = Self::new(self.hall);
+        }
+        let (exchange, key) = self.hall.topology.route(Some(id.as_str()));
+        let lives_ms = u64::try_from(lives.as_millis()).unwrap_or(u64::MAX);
+        let (properties, body) = (probe(self.number, lives_ms), bytes::Bytes::new());
+        let parcel = Parcel { exchange, key, properties, body };
+        self.hall.tools.publisher.publish_one(parcel).await?;
+        Ok(tokio::time::timeout_at(look, &mut self.answer).await.ok().and_then(Result::ok))
+    }
 }
 
 impl Drop for Asking<'_> {
@@ -345,6 +379,11 @@ impl State {
         let due = session.due().is_none_or(|due| due <= Instant::now());
         let leaving = self.partitions.get(session.partition).is_none_or(|one| one.leaving);
         session.hold.is_none() && !session.here.is_empty() && due && !leaving
+    }
+
+    fn is_leaving(&self, id: &SessionId) -> bool {
+        let partition = self.sessions.get(id).map(|session| session.partition);
+        partition.and_then(|number| self.partitions.get(number)).is_some_and(|one| one.leaving)
     }
 
     /// By its name; `partition` if that is known to be ours.

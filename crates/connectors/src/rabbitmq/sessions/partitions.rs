@@ -15,7 +15,7 @@ use malote_model::{DeadReason, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Hall, Item, Session, State};
+use super::{Hall, Item, REMEMBERED_MAX, Session, State};
 use crate::broker::BrokerError;
 use crate::rabbitmq::convert::{Arrived, Came, incoming};
 use crate::rabbitmq::link::answered;
@@ -38,7 +38,7 @@ pub(super) struct Partition {
     pub way: Option<Arc<Way>>,
     /// Something came: this process is the active one.
     active: bool,
-    /// It goes to another process as soon as nobody here holds a session of it.
+    /// It goes to another process as soon as nothing of it is in hand here.
     pub leaving: bool,
 }
 
@@ -175,7 +175,7 @@ impl Hall {
 
     /// Sees how many share the partitions, and gives away what is more than this process's share. How many ask for a
     /// partition itself RabbitMQ does not tell: of a single active consumer it counts the active one.
-    async fn balance(&self, member: &mut Option<Member>) -> Result<(), BrokerError> {
+    async fn balance(self: &Arc<Self>, member: &mut Option<Member>) -> Result<(), BrokerError> {
         let members = self.topology.names.members();
         if member.as_ref().is_none_or(|member| !member.channel.status().connected()) {
             let channel = self.tools.inn.channel().await?;
@@ -194,6 +194,12 @@ impl Hall {
         let active = state.partitions.iter_mut().filter(|one| one.active && one.way.is_some());
         for partition in active.skip(share) {
             partition.leaving = true;
+        }
+        let held: Vec<SessionId> = state.holds.values().cloned().collect();
+        for id in held {
+            if state.is_leaving(&id) {
+                self.end_idle(&mut state, &id);
+            }
         }
         Ok(())
     }
@@ -224,7 +230,14 @@ impl Hall {
         }
         partition.active = true;
         state.arrivals += 1;
-        let item = Item { way: way.clone(), tag, arrived };
+        let origin = arrived.message.origin_id.as_deref();
+        let known = origin.and_then(|origin| state.remembered.remove(origin));
+        let altered = known.is_some();
+        let arrived = match known {
+            Some(known) => known.again(arrived),
+            None => arrived,
+        };
+        let item = Item { way: way.clone(), tag, arrived, altered };
         let session = state.sessions.entry(id.clone()).or_insert_with(|| Session::new(number));
         session.here.insert(state.arrivals, item);
         match &session.hold {
@@ -273,7 +286,7 @@ async fn pump(hall: Weak<Hall>, number: usize, way: Arc<Way>, mut consumer: lapi
         let Some(hall) = hall.upgrade() else { return };
         let tag = delivery.delivery_tag;
         way.arrived(tag);
-        match incoming(delivery, true) {
+        match incoming(delivery, true, &hall.tools.chance) {
             Came::Message(arrived) => hall.arrived(number, &way, tag, arrived),
             Came::Probe(probe) => hall.probed(number, &way, tag, probe).await,
         }
@@ -301,6 +314,14 @@ impl State {
             }
             for (lease, _) in session.out.values() {
                 self.leases.remove(lease);
+            }
+            let items = session.here.into_values();
+            let items = items.chain(session.out.into_values().map(|(_, item)| item));
+            for item in items.filter(|item| item.altered) {
+                let origin = item.arrived.message.origin_id.clone();
+                if let Some(origin) = origin.filter(|_| self.remembered.len() < REMEMBERED_MAX) {
+                    self.remembered.insert(origin, item.arrived);
+                }
             }
         }
         Some(way)

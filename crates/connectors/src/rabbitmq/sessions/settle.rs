@@ -1,7 +1,8 @@
 //! How leases of a session end.
 //!
-//! A message that goes back stays in its place, here, with its count and its changes: those are lost if this process
-//! loses its partition before, because nothing in RabbitMQ can change a message that has a place.
+//! A message that goes back stays in its place, here, with its count and its changes: nothing in RabbitMQ can change a
+//! message that has a place. This process remembers them when it loses the partition and gets it again; another one does
+//! not know of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use tokio::time::Instant;
 
 use super::{Hall, Item, State};
 use crate::broker::{BrokerError, Settle};
+use crate::rabbitmq::RETRY_HOLD_MAX;
 use crate::rabbitmq::settle::{Letter, laid_over, letter, unsupported};
 use crate::rabbitmq::way::Way;
-use crate::rabbitmq::{BROKER, RETRY_HOLD_MAX};
 
 /// What is done of one way: places in the call, and tags.
 type OfWay = (Arc<Way>, Vec<(usize, u64)>);
@@ -117,17 +118,15 @@ impl Hall {
                 (delay_ms, arrived)
             }
         };
-        if Duration::from_millis(delay_ms) > RETRY_HOLD_MAX {
-            return Fate::Said(Err(BrokerError::Unsupported {
-                broker: BROKER,
-                what: "delay of more than 20 minutes in a session",
-                fix: "set the retry's cap below it: RabbitMQ takes unsettled messages back after half an hour (consumer_timeout)",
-            }));
+        let delay = Duration::from_millis(delay_ms).min(RETRY_HOLD_MAX);
+        if Duration::from_millis(delay_ms) > delay {
+            let queue = self.topology.names.queue();
+            tracing::warn!(%queue, session = %id, asked_ms = delay_ms, "a retry in a session waits for 20 minutes at most: RabbitMQ takes back what is unsettled for longer");
         }
         let Some((_, mut item)) = self.remove(state, &settle) else { return lost() };
         item.arrived = arrived;
-        item.arrived.not_before =
-            (delay_ms > 0).then(|| Instant::now() + Duration::from_millis(delay_ms));
+        item.arrived.not_before = (!delay.is_zero()).then(|| Instant::now() + delay);
+        item.altered = true;
         // What is out is out to a holder, so the session is there.
         let Some(session) = state.sessions.get_mut(&id) else { return lost() };
         session.here.insert(number, item);
@@ -147,6 +146,8 @@ impl Hall {
         let (_, item) = session.out.remove(&number)?;
         if session.is_empty() {
             state.sessions.remove(&id);
+        } else if state.is_leaving(&id) {
+            self.end_idle(state, &id);
         }
         Some((id, item))
     }

@@ -26,9 +26,21 @@ impl SessionSource {
 
 impl Hall {
     /// What may be handed out now, and when there will be more if that is known.
-    fn take(&self, hold: &Hold, max: u32) -> Result<(Vec<Delivery>, Option<Instant>), BrokerError> {
+    fn take(
+        self: &Arc<Self>,
+        hold: &Hold,
+        max: u32,
+    ) -> Result<(Vec<Delivery>, Option<Instant>), BrokerError> {
         let mut state = self.state.lock();
         let state = &mut *state;
+        if state.is_leaving(&hold.held.session) {
+            self.end_idle(state, &hold.held.session);
+            return if hold.lost.is_cancelled() {
+                Err(BrokerError::LockLost)
+            } else {
+                Ok((Vec::new(), None))
+            };
+        }
         let id = &hold.held.session;
         let session = match state.sessions.get_mut(id) {
             Some(session) if !hold.lost.is_cancelled() => session,
