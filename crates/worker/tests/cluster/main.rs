@@ -129,7 +129,11 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
         if done >= TOTAL && sending.is_finished() {
             break;
         }
-        assert!(since.elapsed() < STALLED, "nothing happens any more: {done} of {TOTAL}");
+        let slots = workers.each_ref().map(|(_, running)| (running.busy(), running.idle()));
+        assert!(
+            since.elapsed() < STALLED,
+            "nothing happens any more: {done} of {TOTAL}, {slots:?}"
+        );
         tokio::time::sleep(LOOK).await;
     }
     let sent_again = sending.await.unwrap();
