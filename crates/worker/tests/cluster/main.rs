@@ -78,6 +78,9 @@ async fn send_all(malote: Malote, db: Sqlite) -> i64 {
         while let Err(error) = malote.send_all(batch.clone()).await {
             let malote::Error::Broker(why) = &error else { panic!("{error}") };
             assert!(why.is_transient(), "{error}");
+            if again % (100 * SESSIONS) == 0 {
+                println!("sent again: {error}");
+            }
             again += SESSIONS;
             tokio::time::sleep(LOOK).await;
         }
