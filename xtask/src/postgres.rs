@@ -1,4 +1,5 @@
-//! The worker's tests on a real PostgreSQL, which they start on a port of its own and stop.
+//! The tests of the worker and of its broker `postgres://` on a real PostgreSQL, which they start on a port of its own
+//! and stop.
 //!
 //! Nobody's machine is changed for it: without PostgreSQL the step is skipped. CI installs Debian's package.
 
@@ -15,12 +16,20 @@ pub(crate) fn step() -> Step {
     Step::new("postgres", tests)
 }
 
-fn tests() -> Result<Outcome> {
+/// Installs it in CI; elsewhere its absence is the outcome.
+pub(crate) fn found() -> Result<Option<Outcome>> {
     if let Err(why) = Postgres::find() {
         if std::env::var_os("CI").is_none() {
-            return missing("PostgreSQL", &why.to_string());
+            return missing("PostgreSQL", &why.to_string()).map(Some);
         }
         install("postgresql").with_context(|| why.to_string())?;
+    }
+    Ok(None)
+}
+
+fn tests() -> Result<Outcome> {
+    if let Some(skipped) = found()? {
+        return Ok(skipped);
     }
     cargo::tests(&["test", "--workspace", "--features", FEATURES, "--test", "postgres"])
 }

@@ -24,6 +24,7 @@ mod receive;
 mod request;
 mod restore;
 mod rule;
+mod saga;
 mod send;
 mod serve;
 mod session;

@@ -124,7 +124,7 @@ impl fmt::Display for Missing {
     }
 }
 
-#[cfg(all(test, feature = "rabbitmq", feature = "servicebus"))]
+#[cfg(all(test, feature = "postgres", feature = "rabbitmq", feature = "servicebus"))]
 mod tests {
     use std::fmt::Write as _;
 
@@ -137,6 +137,7 @@ mod tests {
             ("`embedded:DIR`", crate::embedded::CAPABILITIES),
             ("`malote://`", crate::native::CAPABILITIES),
             ("`amqp://`", crate::rabbitmq::CAPABILITIES),
+            ("`postgres://`", crate::postgres::CAPABILITIES),
             ("`servicebus://`", crate::servicebus::broker::CAPABILITIES),
         ];
         let mut page = String::from(

@@ -103,7 +103,8 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
+/// What makes streams that are protected like this; none if they are not to be.
+pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
     let own: Vec<CertificateDer<'static>> = match tls {
         Tls::Off => return Ok(None),
         Tls::System => Vec::new(),

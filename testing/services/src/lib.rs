@@ -3,9 +3,11 @@
 //!
 //! Each is found on the machine; what installs it is `cargo xtask`. One file for each.
 
+mod pair;
 mod postgres;
 mod rabbitmq;
 
+pub use pair::PostgresPair;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
 

@@ -17,14 +17,14 @@ const VERSIONS: &str = "/usr/lib/postgresql";
 /// Somebody may take the port between our looking and the server's.
 const TRIES: usize = 5;
 
-/// `$1` has the programs, `$2` is the port. What a test commits need not survive a power failure.
+/// `$1` has the programs, `$2` is the port, `$3` may be `-F`: what a test commits need not survive a power failure.
 const RUN: &str = r#"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT
 "$1/initdb" --pgdata=data --username=malote --auth=trust --encoding=UTF8 --locale=C --no-sync >log 2>&1 ||
     { cat log >&2; exit 1; }
-"$1/postgres" -D data -p "$2" -h 127.0.0.1 -k "$dir" -F -c max_connections=200 -c log_min_messages=warning >log 2>&1 &
+"$1/postgres" -D data -p "$2" -h 127.0.0.1 -k "$dir" $3 -c max_connections=200 -c log_min_messages=warning >log 2>&1 &
 server=$!
 until "$1/pg_isready" -q -h 127.0.0.1 -p "$2" -U malote -d postgres; do
     kill -0 $server 2>/dev/null || { cat log >&2; exit 1; }
@@ -64,10 +64,19 @@ impl Postgres {
 
     /// Starts one and waits until it answers.
     pub fn start() -> Result<Self, Trouble> {
+        Self::start_with("-F")
+    }
+
+    /// The same, with every commit on disk before it is answered: for measuring.
+    pub fn start_durable() -> Result<Self, Trouble> {
+        Self::start_with("")
+    }
+
+    fn start_with(sync: &str) -> Result<Self, Trouble> {
         let programs = Self::find()?;
         let mut said = String::new();
         for _ in 0..TRIES {
-            match Self::try_start(&programs) {
+            match Self::try_start(&programs, sync) {
                 Ok(server) => return Ok(server),
                 Err(why) => said = why,
             }
@@ -75,7 +84,7 @@ impl Postgres {
         Err(Trouble::Failed(said))
     }
 
-    fn try_start(programs: &Path) -> Result<Self, String> {
+    fn try_start(programs: &Path, sync: &str) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.map_err(text)?.port();
@@ -86,7 +95,7 @@ impl Postgres {
         } else {
             Command::new("sh")
         };
-        command.args(["-c", RUN, "sh"]).arg(programs).arg(port.to_string());
+        command.args(["-c", RUN, "sh"]).arg(programs).arg(port.to_string()).arg(sync);
         // A Ctrl-C is ours: it must find the server alive to stop it in order.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -121,7 +130,7 @@ impl Drop for Postgres {
 }
 
 /// Root's processes belong to user 0.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

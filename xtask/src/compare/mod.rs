@@ -7,6 +7,7 @@ mod artemis;
 mod bullmq;
 mod elasticmq;
 mod lapin;
+mod pgboss;
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::net::TcpStream;
@@ -30,11 +31,10 @@ pub(crate) fn run(system: &str) -> Result<bool> {
         "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
         "lapin" => lapin::run(),
-        unknown => {
-            bail!(
-                "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin"
-            )
-        }
+        "pgboss" => pgboss::run(),
+        unknown => bail!(
+            "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin, pgboss"
+        ),
     }
 }
 

@@ -1,15 +1,24 @@
-//! A worker on a broker of several nodes, one of which is killed while it works.
+//! Workers on brokers of several servers, one of which dies under load: three nodes of RabbitMQ, one killed; PostgreSQL
+//! with a standby that is promoted. The figures are in what they print.
 
 use anyhow::Result;
 
-use crate::steps::Outcome;
-use crate::{cargo, rabbitmq};
+use crate::steps::{Outcome, Step};
+use crate::{cargo, postgres, rabbitmq};
 
-/// The figures are in what it prints.
-pub(super) fn rabbitmq() -> Result<Outcome> {
-    if let Some(skipped) = rabbitmq::found()? {
+pub(super) fn steps() -> Vec<Step> {
+    vec![
+        Step::new("RabbitMQ, a node killed", || tests(rabbitmq::found()?, "sqlite", "cluster")),
+        Step::new("PostgreSQL, a standby", || {
+            tests(postgres::found()?, "postgres", "cluster_postgres")
+        }),
+    ]
+}
+
+fn tests(skipped: Option<Outcome>, features: &str, name: &str) -> Result<Outcome> {
+    if let Some(skipped) = skipped {
         return Ok(skipped);
     }
-    let test = ["test", "--package", "malote", "--features", "sqlite", "--test", "cluster"];
-    cargo::tests(&[test.as_slice(), &["--", "--nocapture"]].concat())
+    let test = ["test", "--package", "malote", "--features", features, "--test", name];
+    cargo::tests(&[&test[..], &["--", "--nocapture"]].concat())
 }

@@ -42,9 +42,9 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     if protocol == Some("servicebus-upstream") {
         steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
     }
-    // Three servers on one machine: only by its name.
+    // Servers of others, started several at a time: only by its name.
     if protocol == Some("cluster") {
-        steps.push(Step::new("cluster of RabbitMQ", cluster::rabbitmq));
+        steps.extend(cluster::steps());
     }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));

@@ -1,0 +1,226 @@
+//! Queues: how they are declared, and what is known of them here. A queue never changes once it is declared.
+
+use std::sync::Arc;
+
+use malote_model::{
+    DeadLetterTarget, Dedup, Durability, OnExpiry, QueueName, QueueSpec, Refusal, RetryOrder,
+    SessionId, Sessions, Status,
+};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::types::Type;
+
+use super::Shared;
+use super::error::unreadable;
+use super::link::Sql;
+use crate::broker::BrokerError;
+
+pub(super) const FIND: Sql =
+    Sql { text: "select id, spec::text from malote.queues where name = $1", types: &[Type::TEXT] };
+pub(super) const DECLARE: Sql = Sql {
+    text: "insert into malote.queues (name, spec) values ($1, $2::text::jsonb) on conflict (name) do nothing",
+    types: &[Type::TEXT, Type::TEXT],
+};
+
+/// Queues that are remembered; more are looked up each time.
+const KNOWN_MAX: usize = 100_000;
+
+/// A queue, or the dead letters of one.
+pub(super) struct Queue {
+    /// Negative: the dead letters of that queue.
+    pub id: i32,
+    pub name: QueueName,
+    pub spec: QueueSpec,
+}
+
+impl Queue {
+    /// Whether messages are of sessions here. Dead letters are not.
+    pub(super) fn has_sessions(&self) -> bool {
+        self.id > 0 && self.spec.sessions.required()
+    }
+
+    /// At so many failures a message becomes a dead letter.
+    pub(super) fn failed_max(&self) -> Option<i32> {
+        self.spec.failed_max.filter(|_| self.id > 0).and_then(|max| i32::try_from(max).ok())
+    }
+}
+
+impl Shared {
+    /// A queue by its name.
+    pub(super) async fn queue(&self, name: &QueueName) -> Result<Arc<Queue>, BrokerError> {
+        if let Some(known) = self.queues.lock().get(name) {
+            return Ok(known.clone());
+        }
+        let owner = name.owner().unwrap_or(name.as_str());
+        let rows = self.claims.rows(&FIND, &[&owner]).await?;
+        let Some(row) = rows.first() else {
+            return Err(Refusal::QueueNotFound { queue: name.clone() }.into());
+        };
+        let (id, spec): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
+        let spec: Stored = serde_json::from_str(&spec).map_err(unreadable)?;
+        let id = if name.is_dead_letters() { -id } else { id };
+        let queue = Arc::new(Queue { id, name: name.clone(), spec: spec.read()? });
+        let mut known = self.queues.lock();
+        if known.len() < KNOWN_MAX {
+            known.insert(name.clone(), queue.clone());
+        }
+        Ok(queue)
+    }
+
+    /// Makes a queue, or finds it just as asked.
+    pub(super) async fn declare(
+        &self,
+        name: &QueueName,
+        asked: QueueSpec,
+    ) -> Result<(), BrokerError> {
+        asked.check()?;
+        supported(&asked)?;
+        if name.is_dead_letters() {
+            let why = "is a set of dead letters, which belongs to its queue";
+            return Err(Refusal::BadName { name: name.to_string(), why }.into());
+        }
+        let spec = serde_json::to_string(&Stored::of(&asked)).map_err(unreadable)?;
+        self.claims.rows(&DECLARE, &[&name.as_str(), &spec]).await?;
+        let queue = self.queue(name).await?;
+        match queue.spec.difference(&asked) {
+            None => Ok(()),
+            Some((field, is, asked)) => {
+                Err(Refusal::QueueDiffers { queue: name.clone(), field, is, asked }.into())
+            }
+        }
+    }
+}
+
+/// Refuses what would not be kept.
+fn supported(spec: &QueueSpec) -> Result<(), BrokerError> {
+    let default = QueueSpec::default();
+    let asked = [
+        ("receives_max", spec.receives_max.is_some()),
+        ("dead_letter", spec.dead_letter != DeadLetterTarget::Own),
+        ("dead_letters_keep_age", spec.dead_letters_keep_age),
+        ("status", spec.status != Status::Active),
+        ("retry", spec.retry != RetryOrder::Hold),
+        ("length_max", spec.length_max.is_some()),
+        ("bytes_max", spec.bytes_max.is_some()),
+        ("overflow", spec.overflow != default.overflow),
+        ("auto_delete", spec.auto_delete),
+        ("idle_ms_max", spec.idle_ms_max.is_some()),
+        ("exclusive", spec.exclusive),
+        ("fair", spec.fair),
+        ("forward_to", spec.forward_to.is_some()),
+    ];
+    match asked.into_iter().find(|(_, asked)| *asked) {
+        None => Ok(()),
+        Some((what, _)) => Err(BrokerError::Unsupported {
+            broker: super::NAME,
+            what,
+            fix: "leave this setting of the queue as it is by default, or use embedded: or malote:",
+        }),
+    }
+}
+
+/// What is kept of a queue: every setting that it can have here.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    /// None: no sessions. An empty list: any.
+    sessions: Option<Vec<String>>,
+    lock_ms: u64,
+    failed_max: Option<u32>,
+    relaxed: bool,
+    delay_ms: u64,
+    message_bytes_max: u64,
+    backlog_warning: u64,
+    ttl_ms: Option<u64>,
+    expired_are_dead_letters: bool,
+    priority_max: u8,
+    dedup: Option<StoredDedup>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredDedup {
+    window_ms: u64,
+    per_session: bool,
+    content: bool,
+}
+
+impl Stored {
+    fn of(spec: &QueueSpec) -> Self {
+        Self {
+            sessions: match &spec.sessions {
+                Sessions::None => None,
+                Sessions::Dynamic => Some(Vec::new()),
+                Sessions::Fixed(ids) => Some(ids.iter().map(|id| id.as_str().to_owned()).collect()),
+            },
+            lock_ms: spec.lock_ms,
+            failed_max: spec.failed_max,
+            relaxed: spec.durability == Durability::Relaxed,
+            delay_ms: spec.delay_ms,
+            message_bytes_max: spec.message_bytes_max,
+            backlog_warning: spec.backlog_warning,
+            ttl_ms: spec.ttl_ms,
+            expired_are_dead_letters: spec.on_expiry == OnExpiry::DeadLetter,
+            priority_max: spec.priority_max,
+            dedup: spec.dedup.map(|dedup| StoredDedup {
+                window_ms: dedup.window_ms,
+                per_session: dedup.per_session,
+                content: dedup.content,
+            }),
+        }
+    }
+
+    fn read(self) -> Result<QueueSpec, BrokerError> {
+        let sessions = match self.sessions {
+            None => Sessions::None,
+            Some(ids) if ids.is_empty() => Sessions::Dynamic,
+            Some(ids) => {
+                let ids: Result<Vec<_>, _> = ids.iter().map(|id| SessionId::new(id)).collect();
+                Sessions::Fixed(ids?)
+            }
+        };
+        Ok(QueueSpec {
+            sessions,
+            lock_ms: self.lock_ms,
+            failed_max: self.failed_max,
+            durability: if self.relaxed { Durability::Relaxed } else { Durability::Fsync },
+            delay_ms: self.delay_ms,
+            message_bytes_max: self.message_bytes_max,
+            backlog_warning: self.backlog_warning,
+            ttl_ms: self.ttl_ms,
+            on_expiry: if self.expired_are_dead_letters {
+                OnExpiry::DeadLetter
+            } else {
+                OnExpiry::Drop
+            },
+            priority_max: self.priority_max,
+            dedup: self.dedup.map(|dedup| Dedup {
+                window_ms: dedup.window_ms,
+                per_session: dedup.per_session,
+                content: dedup.content,
+            }),
+            ..QueueSpec::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_reads_back_and_what_it_cannot_be_is_refused_by_name() {
+        let ids = ["a", "b"].map(|id| SessionId::new(id).unwrap()).to_vec();
+        let spec = QueueSpec {
+            sessions: Sessions::Fixed(ids),
+            failed_max: None,
+            ttl_ms: Some(5),
+            on_expiry: OnExpiry::DeadLetter,
+            dedup: Some(Dedup { window_ms: 7, per_session: true, content: true }),
+            ..QueueSpec::default()
+        };
+        supported(&spec).unwrap();
+        let json = serde_json::to_string(&Stored::of(&spec)).unwrap();
+        let read: Stored = serde_json::from_str(&json).unwrap();
+        assert_eq!(read.read().unwrap(), spec);
+        let error = supported(&QueueSpec { length_max: Some(1), ..spec }).unwrap_err();
+        assert!(error.to_string().contains("no length_max"), "{error}");
+    }
+}

@@ -1,0 +1,80 @@
+create schema if not exists malote;
+
+create table malote.version (one boolean primary key default true check (one), version integer not null);
+insert into malote.version (version) values (1);
+
+-- The dead letters of a queue are stored under its number with a minus.
+create table malote.queues (
+    id integer generated always as identity primary key,
+    name text not null unique,
+    spec jsonb not null
+);
+
+-- Those who hold leases. A row is gone once its owner is; one that is bound is known to be gone as soon as nobody has
+-- its advisory lock.
+create table malote.owners (
+    id integer generated always as identity primary key,
+    bound boolean not null,
+    seen_at timestamptz not null default now(),
+    gone_at timestamptz
+);
+
+create sequence malote.seqs;
+create sequence malote.turns;
+create sequence malote.holds;
+
+-- turn: its place in the line of sessions that are ready. due: until then its first message is delayed. lease, owner,
+-- held_until: whoever holds it. fetched: the last message that was handed out under the hold.
+create table malote.sessions (
+    num bigint generated always as identity primary key,
+    queue integer not null,
+    id bytea not null,
+    turn bigint,
+    due timestamptz,
+    lease bigint,
+    owner integer,
+    held_until timestamptz,
+    fetched bigint not null default 0,
+    state bytea,
+    unique (queue, id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
+create index sessions_ready on malote.sessions (queue, turn) where turn is not null;
+create index sessions_due on malote.sessions (due) where due is not null;
+create index sessions_held on malote.sessions (held_until) where lease is not null;
+
+-- A grant changes lease, locked_until and the counters only: none of them is indexed, so that it stays on its page and
+-- writes no index. meta: everything of the message but the body. changes: what was laid over it since.
+create table malote.messages (
+    seq bigint primary key default nextval('malote.seqs'),
+    queue integer not null,
+    session bigint,
+    lane smallint not null default 0,
+    failed integer not null default 0,
+    receives integer not null default 0,
+    fresh boolean not null default false,
+    lease bigint,
+    locked_until timestamptz,
+    due timestamptz,
+    expires timestamptz,
+    enqueued_at timestamptz not null default now(),
+    reason text,
+    explanation text,
+    meta bytea not null,
+    changes bytea,
+    body bytea not null
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
+alter table malote.messages alter column body set storage external;
+create index messages_ready on malote.messages (queue, lane, seq) where session is null and due is null;
+create index messages_of_session on malote.messages (session, seq) where session is not null;
+create index messages_due on malote.messages (due) where due is not null and session is null;
+create index messages_expire on malote.messages (expires) where expires is not null;
+
+create table malote.sent_before (
+    queue integer not null,
+    key bytea not null,
+    until timestamptz not null,
+    primary key (queue, key)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+create index sent_before_until on malote.sent_before (until);
