@@ -161,7 +161,7 @@ async fn connect_to(
     }
 }
 
-fn silent() -> BrokerError {
+pub(super) fn silent() -> BrokerError {
     BrokerError::Unreachable { text: format!("RabbitMQ did not answer within {PATIENCE:?}") }
 }
 

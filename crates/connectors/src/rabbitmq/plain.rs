@@ -70,11 +70,21 @@ impl Counter {
                     VecDeque::new(),
                 ),
             };
-            answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-            let consume =
-                way.channel.basic_consume(queue, ShortString::default(), options, arguments);
-            let consumer = answered(consume).await?;
+            let consume = async {
+                answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+                let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+                let consume =
+                    way.channel.basic_consume(queue, ShortString::default(), options, arguments);
+                answered(consume).await
+            };
+            let consumer = match consume.await {
+                Ok(consumer) => consumer,
+                Err(error) => {
+                    // What was asked for may be given late: nobody would take what comes then.
+                    tokio::spawn(async move { way.close().await });
+                    return Err(error);
+                }
+            };
             let (tag, (to, arrivals)) = (consumer.tag(), mpsc::unbounded_channel());
             let end = CancellationToken::new();
             let pumping = pump(tools, consumer, way.clone(), to);

@@ -64,6 +64,10 @@ impl Publisher {
             );
             return Err(BrokerError::Unreachable { text });
         };
+        if stored.iter().any(|one| matches!(one, Ok(Confirmation::Nack(_)))) {
+            // A channel that met a queue without a leader may refuse for that queue ever after: the next one asks anew.
+            self.channel.lock().await.take_if(|have| have.id() == channel.id());
+        }
         Ok(stored.into_iter().zip(&parcels).map(|(one, parcel)| outcome(one, parcel)).collect())
     }
 

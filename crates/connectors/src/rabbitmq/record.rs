@@ -200,8 +200,12 @@ impl Record {
         if let Some(ms) = self.ttl_ms {
             number("x-message-ttl", ms.min(u32::MAX.into()));
         }
-        let overflow = if self.drop_oldest { "drop-head" } else { "reject-publish" };
-        table.insert("x-overflow".into(), values::text(overflow));
+        // Only where there is something to overflow, or where dead letters need it.
+        let limited = self.length_max.is_some() || self.bytes_max.is_some();
+        if limited || self.expired_are_dead {
+            let overflow = if self.drop_oldest { "drop-head" } else { "reject-publish" };
+            table.insert("x-overflow".into(), values::text(overflow));
+        }
         if self.expired_are_dead {
             dead_letters(&mut table, "", Some(names.letters().as_str()));
         }

@@ -10,7 +10,7 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{answered, error};
+use super::link::{PATIENCE, answered, error, silent};
 use crate::broker::BrokerError;
 
 pub(super) struct Way {
@@ -62,7 +62,7 @@ impl Way {
         let all = all.chain(told.alone.into_iter().map(|tag| (tag, false)));
         let frames =
             all.map(|(tag, multiple)| self.channel.basic_ack(tag, BasicAckOptions { multiple }));
-        self.told(futures_util::future::join_all(frames).await)
+        self.told(self.written(frames).await)
     }
 
     /// These go back to the queue.
@@ -76,21 +76,32 @@ impl Way {
         }
         let options = BasicNackOptions { multiple: false, requeue: true };
         let frames = tags.iter().map(|&tag| self.channel.basic_nack(tag, options));
-        let told = futures_util::future::join_all(frames).await;
+        let told = self.written(frames).await;
         // Only now: until it is told, nothing may be told for all up to a later one.
         self.window.lock().over(tags);
         self.told(told)
     }
 
-    fn told(&self, each: Vec<lapin::Result<()>>) -> Result<(), BrokerError> {
-        match each.into_iter().find_map(Result::err) {
-            None => Ok(()),
-            Some(cause) => {
-                tracing::debug!(error = %error(cause), "a channel of RabbitMQ is lost");
-                self.lost.cancel();
-                Err(BrokerError::LockLost)
+    /// Waits until all of them have left. A connection that ends may forget what it was to write: its end is the answer.
+    async fn written(
+        &self,
+        frames: impl Iterator<Item = impl Future<Output = lapin::Result<()>>>,
+    ) -> Result<(), BrokerError> {
+        tokio::select! {
+            each = futures_util::future::join_all(frames) => {
+                each.into_iter().collect::<lapin::Result<()>>().map_err(error)
             }
+            () = self.lost.cancelled() => Err(BrokerError::LockLost),
+            () = tokio::time::sleep(PATIENCE) => Err(silent()),
         }
+    }
+
+    fn told(&self, written: Result<(), BrokerError>) -> Result<(), BrokerError> {
+        written.map_err(|error| {
+            tracing::debug!(%error, "a channel of RabbitMQ is lost");
+            self.lost.cancel();
+            BrokerError::LockLost
+        })
     }
 
     /// All that is open goes back, in order, and nothing comes any more.

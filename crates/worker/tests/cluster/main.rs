@@ -78,6 +78,9 @@ async fn send_all(malote: Malote, db: Sqlite) -> i64 {
         while let Err(error) = malote.send_all(batch.clone()).await {
             let malote::Error::Broker(why) = &error else { panic!("{error}") };
             assert!(why.is_transient(), "{error}");
+            if again % (100 * SESSIONS) == 0 {
+                println!("sent again: {error}");
+            }
             again += SESSIONS;
             tokio::time::sleep(LOOK).await;
         }
@@ -129,7 +132,11 @@ async fn nothing_is_lost_and_every_session_is_in_order_when_a_node_dies() {
         if done >= TOTAL && sending.is_finished() {
             break;
         }
-        assert!(since.elapsed() < STALLED, "nothing happens any more: {done} of {TOTAL}");
+        let slots = workers.each_ref().map(|(_, running)| (running.busy(), running.idle()));
+        assert!(
+            since.elapsed() < STALLED,
+            "nothing happens any more: {done} of {TOTAL}, {slots:?}"
+        );
         tokio::time::sleep(LOOK).await;
     }
     let sent_again = sending.await.unwrap();

@@ -25,8 +25,10 @@ use crate::rabbitmq::way::Way;
 
 /// How long partitions that nobody wants are kept: a worker between two sessions wants them again.
 const LINGER: Duration = Duration::from_millis(250);
-/// How often it is looked whether others have too few.
+/// How often it is looked whether others have too few. More rarely while that changes nothing: RabbitMQ also counts those
+/// whose node is gone, and what is meant for them comes back.
 const BALANCE_EVERY: Duration = Duration::from_secs(3);
+const BALANCE_MAX: Duration = Duration::from_secs(300);
 /// How long to wait after a failure; doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -50,10 +52,21 @@ pub(super) enum Have {
     Failed(u64, BrokerError),
 }
 
-/// One of those that share the partitions, as long as it lives.
-struct Member {
-    channel: lapin::Channel,
-    _consumer: lapin::Consumer,
+/// This process among those that share the partitions.
+struct Membership {
+    /// It is counted as long as this lives.
+    link: Option<(lapin::Channel, lapin::Consumer)>,
+    /// How many there were when it was looked last.
+    count: u32,
+    look_at: Instant,
+    pause: Duration,
+}
+
+impl Default for Membership {
+    fn default() -> Self {
+        let look_at = Instant::now() + BALANCE_EVERY;
+        Self { link: None, count: 0, look_at, pause: BALANCE_EVERY }
+    }
 }
 
 enum Step {
@@ -65,12 +78,10 @@ enum Step {
 
 pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
     let (mut pause, mut failures) = (PAUSE_FIRST, 0);
-    let mut balance_at = Instant::now() + BALANCE_EVERY;
-    // This process among those that share the partitions.
-    let mut member = None;
+    let mut member = Membership::default();
     loop {
         let Some(here) = hall.upgrade() else { return };
-        let step = here.step(balance_at);
+        let step = here.step(member.look_at);
         match step {
             Step::Wait => {
                 drop(here);
@@ -80,16 +91,16 @@ pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
                 drop(here);
                 let _ = tokio::time::timeout_at(at, wanted.notified()).await; // either is a reason to look
                 let Some(here) = hall.upgrade() else { return };
-                if Instant::now() >= balance_at {
-                    balance_at = Instant::now() + BALANCE_EVERY;
+                if Instant::now() >= member.look_at {
                     if let Err(error) = here.balance(&mut member).await {
                         tracing::debug!(%error, "nobody knows who shares the partitions");
                     }
+                    member.look_at = Instant::now() + member.pause;
                 }
             }
             Step::GiveBack(ways) => {
                 if ways.len() == here.topology.partitions {
-                    member = None;
+                    member = Membership::default();
                 }
                 for closed in join_all(ways.iter().map(|way| way.close())).await {
                     if let Err(error) = closed {
@@ -115,7 +126,7 @@ pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
 }
 
 impl Hall {
-    fn step(&self, balance_at: Instant) -> Step {
+    fn step(&self, look_at: Instant) -> Step {
         let mut state = self.state.lock();
         let state = &mut *state;
         if state.demand == 0 {
@@ -148,7 +159,7 @@ impl Hall {
         let missing: Vec<usize> =
             numbered.filter(|(_, one)| one.way.is_none()).map(|(number, _)| number).collect();
         match missing.is_empty() {
-            true => Step::WaitUntil(balance_at),
+            true => Step::WaitUntil(look_at),
             false => Step::Ask(missing),
         }
     }
@@ -160,12 +171,14 @@ impl Hall {
 
     async fn ask_one(self: &Arc<Self>, number: usize) -> Result<(), BrokerError> {
         let way = Arc::new(Way::new(self.tools.inn.channel().await?, self.tools.number()));
-        let prefetch = self.tools.target.prefetch;
-        answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-        let queue = self.topology.names.partition(number);
-        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consume = way.channel.basic_consume(queue, ShortString::default(), options, arguments);
-        let consumer = answered(consume).await?;
+        let consumer = match self.consume(&way, number).await {
+            Ok(consumer) => consumer,
+            Err(error) => {
+                // What was asked for may be given late: nobody would take what comes then.
+                tokio::spawn(async move { way.close().await });
+                return Err(error);
+            }
+        };
         if let Some(partition) = self.state.lock().partitions.get_mut(number) {
             *partition = Partition { way: Some(way.clone()), active: false, leaving: false };
         }
@@ -173,17 +186,26 @@ impl Hall {
         Ok(())
     }
 
+    async fn consume(&self, way: &Way, number: usize) -> Result<lapin::Consumer, BrokerError> {
+        let prefetch = self.tools.target.prefetch;
+        answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        let queue = self.topology.names.partition(number);
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consume = way.channel.basic_consume(queue, ShortString::default(), options, arguments);
+        answered(consume).await
+    }
+
     /// Sees how many share the partitions, and gives away what is more than this process's share. How many ask for a
     /// partition itself RabbitMQ does not tell: of a single active consumer it counts the active one.
-    async fn balance(self: &Arc<Self>, member: &mut Option<Member>) -> Result<(), BrokerError> {
+    async fn balance(self: &Arc<Self>, member: &mut Membership) -> Result<(), BrokerError> {
         let members = self.topology.names.members();
-        if member.as_ref().is_none_or(|member| !member.channel.status().connected()) {
+        if member.link.as_ref().is_none_or(|(channel, _)| !channel.status().connected()) {
             let channel = self.tools.inn.channel().await?;
             let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
             let consume =
                 channel.basic_consume(members.clone(), ShortString::default(), options, arguments);
-            let _consumer = answered(consume).await?;
-            *member = Some(Member { channel, _consumer });
+            let consumer = answered(consume).await?;
+            member.link = Some((channel, consumer));
         }
         let channel = self.tools.inn.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
@@ -192,14 +214,21 @@ impl Hall {
         let share = self.topology.partitions.div_ceil(count as usize);
         let mut state = self.state.lock();
         let active = state.partitions.iter_mut().filter(|one| one.active && one.way.is_some());
+        let mut gives = false;
         for partition in active.skip(share) {
             partition.leaving = true;
+            gives = true;
         }
         let held: Vec<SessionId> = state.holds.values().cloned().collect();
         for id in held {
             if state.is_leaving(&id) {
                 self.end_idle(&mut state, &id);
             }
+        }
+        if count != member.count {
+            (member.count, member.pause) = (count, BALANCE_EVERY);
+        } else if gives {
+            member.pause = (member.pause * 2).min(BALANCE_MAX);
         }
         Ok(())
     }
