@@ -9,6 +9,7 @@ mod compare;
 mod conformance;
 mod mutate;
 mod postgres;
+mod rabbitmq;
 mod steps;
 mod tidy;
 
@@ -22,19 +23,21 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
-  test            what CI runs: check, postgres, conformance, then short runs of sim, fuzz, crash and full
+  test            what CI runs: check, postgres, rabbitmq, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
   sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
   crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client; cluster runs workers
-                  on brokers of others while a server of theirs dies
+                  servicebus-upstream are the live tests that come with its Go client; cluster is a worker on
+                  three nodes of RabbitMQ, one of which is killed, and on PostgreSQL with a standby that is promoted
   postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
+  rabbitmq        the worker's broker `amqp://`, on a RabbitMQ of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
-                  bullmq has a client of its own, and both sides a worker with empty handlers; so has pgboss, which is
-                  pg-boss and graphile-worker beside a worker of ours on one PostgreSQL
+                  bullmq has a client of its own, and both sides a worker with empty handlers;
+                  lapin is a plain consumer beside our worker, both on one RabbitMQ;
+                  pgboss is pg-boss and graphile-worker beside our worker, all on one PostgreSQL
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 
@@ -74,6 +77,7 @@ fn run(args: &[String]) -> Result<bool> {
         ("test", []) => test(),
         ("tidy", []) => vec![tidy_step()],
         ("postgres", []) => vec![postgres::step()],
+        ("rabbitmq", []) => vec![rabbitmq::step()],
         ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
         ("compare", [system]) => return compare::run(system),
         ("mutate", _) => mutate::steps(rest),
@@ -82,9 +86,11 @@ fn run(args: &[String]) -> Result<bool> {
             if clients.is_empty() {
                 bail!("there are no clients of `{}`\n\n{USAGE}", rest.concat());
             }
-            std::iter::once(release_build()).chain(clients).collect()
+            // Only programs of others talk to the built binary.
+            let built = rest.first().is_none_or(|one| one != "cluster");
+            built.then(release_build).into_iter().chain(clients).collect()
         }
-        ("check" | "test" | "tidy" | "postgres", _) => {
+        ("check" | "test" | "tidy" | "postgres" | "rabbitmq", _) => {
             bail!("`{command}` takes no arguments\n\n{USAGE}")
         }
         (unknown, _) => bail!("there is no command `{unknown}`\n\n{USAGE}"),
@@ -102,7 +108,17 @@ fn check() -> Vec<Step> {
         Step::tool("deny", "cargo-deny", &["check"]),
         Step::new("clippy", || {
             // Targets that tests leave out unless they are named are left out here, too.
-            for targets in [["--all-targets"].as_slice(), &["--test", "postgres"]] {
+            let named = [
+                "--test",
+                "postgres",
+                "--test",
+                "cluster_postgres",
+                "--test",
+                "rabbitmq",
+                "--test",
+                "cluster",
+            ];
+            for targets in [["--all-targets"].as_slice(), &named] {
                 let common = ["clippy", "--workspace", "--features", FEATURES];
                 cargo::run(&[&common, targets, &["--", "-D", "warnings"]].concat())?;
             }
@@ -117,6 +133,7 @@ fn check() -> Vec<Step> {
 fn test() -> Vec<Step> {
     let mut steps = check();
     steps.push(postgres::step());
+    steps.push(rabbitmq::step());
     steps.push(release_build());
     steps.extend(conformance::steps(None, Depth::Usual));
     steps.push(Step::sim("sim", "sim", SIM_SHORT));

@@ -22,7 +22,7 @@ pub(crate) fn found() -> Result<Option<Outcome>> {
         if std::env::var_os("CI").is_none() {
             return missing("PostgreSQL", &why.to_string()).map(Some);
         }
-        install().with_context(|| why.to_string())?;
+        install("postgresql").with_context(|| why.to_string())?;
     }
     Ok(None)
 }
@@ -34,11 +34,12 @@ fn tests() -> Result<Outcome> {
     cargo::tests(&["test", "--workspace", "--features", FEATURES, "--test", "postgres"])
 }
 
-fn install() -> Result<()> {
-    let install = ["install", "--yes", "--no-install-recommends", "postgresql"];
+/// A package of Debian's. At this run level no service is started: only the programs are wanted.
+pub(crate) fn install(package: &str) -> Result<()> {
+    let install = ["install", "--yes", "--no-install-recommends", package];
     for args in [["update"].as_slice(), &install] {
         let mut apt = Command::new("apt-get");
-        apt.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        apt.args(args).env("RUNLEVEL", "1").env("DEBIAN_FRONTEND", "noninteractive");
         let status = apt.status().context("cannot start apt-get")?;
         if !status.success() {
             bail!("{apt:?} failed: {status}");

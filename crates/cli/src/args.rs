@@ -9,9 +9,9 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    backup, bench, completions, config, dlq, health, key, peek, queue, receive, request, restore,
-    rule, send, serve, session, settle, subscription, tail, token, topic, topology, user, verify,
-    version, work,
+    backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive, request,
+    restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic, topology,
+    user, verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -37,11 +37,13 @@ pub(crate) enum Command {
     Request(request::Request),
     Receive(receive::Receive),
     Work(work::Work),
+    Bridge(bridge::Bridge),
     Settle(settle::Settle),
     Peek(peek::Peek),
     Tail(tail::Tail),
     Dlq(dlq::Dlq),
     Session(session::Session),
+    Saga(saga::Saga),
     Apply(topology::Apply),
     Export(topology::Export),
     User(user::User),
@@ -69,11 +71,13 @@ impl Command {
             Self::Request(command) => command.run(),
             Self::Receive(command) => command.run(),
             Self::Work(command) => command.run(),
+            Self::Bridge(command) => command.run(),
             Self::Settle(command) => command.run(),
             Self::Peek(command) => command.run(),
             Self::Tail(command) => command.run(),
             Self::Dlq(command) => command.run(),
             Self::Session(command) => command.run(),
+            Self::Saga(command) => command.run(),
             Self::Apply(command) => command.run(),
             Self::Export(command) => command.run(),
             Self::User(command) => command.run(),
@@ -238,7 +242,10 @@ mod tests {
             include_str!("../../../docs/guide/ordering.md"),
             include_str!("../../../docs/guide/topics.md"),
             include_str!("../../../docs/guide/request-reply.md"),
+            include_str!("../../../docs/guide/saga.md"),
             include_str!("../../../docs/guide/topology.md"),
+            include_str!("../../../docs/guide/workers.md"),
+            include_str!("../../../docs/guide/scaling.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];
         let mut seen = 0;
@@ -249,6 +256,10 @@ mod tests {
             else {
                 continue;
             };
+            // A dependency of a program.
+            if rest.starts_with('=') {
+                continue;
+            }
             let mut words = vec!["malote".to_owned(), String::new()];
             let mut quote = None;
             for c in rest.chars() {
@@ -280,7 +291,8 @@ mod tests {
         let name = command.get_bin_name().unwrap_or("malote").to_owned();
         let own = command.clone().mut_args(|arg| {
             let known = arg.is_global_set() || matches!(arg.get_id().as_str(), "help" | "version");
-            arg.hide(known)
+            let hidden = known || arg.is_hide_set();
+            arg.hide(hidden)
         });
         writeln!(page, "\n{} {name}\n\n```text\n{}\n```", "#".repeat(level.min(3)), rendered(own))
             .unwrap();

@@ -14,6 +14,7 @@ use malote_model::{
 };
 
 use crate::capabilities::Capabilities;
+use crate::depth::Depth;
 
 /// A call under way.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, BrokerError>> + Send + 'a>>;
@@ -59,8 +60,47 @@ pub trait Broker: Send + Sync + 'static {
     /// The state of a session in hand.
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>>;
 
+    /// The state of any session, for whoever looks.
+    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+        let (_, _) = (queue, session);
+        let broker = self.capabilities().broker;
+        Box::pin(async move { Err(no_look(broker)) })
+    }
+
+    /// Some sessions of a queue that have something, in no order that means anything, and from where to go on. Those
+    /// that come or go meanwhile may be missed or seen twice.
+    fn look_at_sessions(
+        &self,
+        queue: &QueueName,
+        from: u32,
+        max: usize,
+    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+        let (_, _, _) = (queue, from, max);
+        let broker = self.capabilities().broker;
+        Box::pin(async move { Err(no_look(broker)) })
+    }
+
+    /// The time by which deadlines are told: the broker's own if it is in this process, else this machine's.
+    #[allow(clippy::disallowed_methods)] // this is the door
+    fn now(&self) -> Timestamp {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// What a queue holds, for whoever scales workers. Costs the same whatever that is.
+    fn depth(&self, _queue: &QueueName) -> Doing<'_, Depth> {
+        let broker = self.capabilities().broker;
+        let (what, fix) = ("count of what waits", "scale by how busy workers are");
+        Box::pin(async move { Err(BrokerError::Unsupported { broker, what, fix }) })
+    }
+
     /// An orderly end: what is out comes back uncounted.
     fn close(&self) -> Doing<'_, ()>;
+}
+
+fn no_look(broker: &'static str) -> BrokerError {
+    let fix = "keep what must be seen in your own database";
+    BrokerError::Unsupported { broker, what: "way to look at sessions", fix }
 }
 
 /// Where messages come from: a queue, or a session in hand.

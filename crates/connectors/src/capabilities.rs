@@ -14,6 +14,16 @@ pub enum RetryHold {
     Nothing,
 }
 
+impl fmt::Display for RetryHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Session => "its session",
+            Self::Partition => "its partition",
+            Self::Nothing => "nothing",
+        })
+    }
+}
+
 macro_rules! capabilities {
     ($($(#[$doc:meta])+ $name:ident $variant:ident $title:literal => $fix:literal;)+) => {
         /// What a broker can do.
@@ -114,7 +124,7 @@ impl fmt::Display for Missing {
     }
 }
 
-#[cfg(all(test, feature = "postgres", feature = "servicebus"))]
+#[cfg(all(test, feature = "postgres", feature = "rabbitmq", feature = "servicebus"))]
 mod tests {
     use std::fmt::Write as _;
 
@@ -126,6 +136,7 @@ mod tests {
         let all = [
             ("`embedded:DIR`", crate::embedded::CAPABILITIES),
             ("`malote://`", crate::native::CAPABILITIES),
+            ("`amqp://`", crate::rabbitmq::CAPABILITIES),
             ("`postgres://`", crate::postgres::CAPABILITIES),
             ("`servicebus://`", crate::servicebus::broker::CAPABILITIES),
         ];
@@ -143,12 +154,7 @@ mod tests {
             let has: Vec<_> = has.collect();
             let _ = writeln!(page, "| {} | {} | {} |", what.title(), has.join(" | "), what.fix());
         }
-        let holds = all.iter().map(|(_, can)| match can.retry_hold {
-            RetryHold::Session => "its session",
-            RetryHold::Partition => "its partition",
-            RetryHold::Nothing => "nothing",
-        });
-        let holds: Vec<_> = holds.collect();
+        let holds: Vec<_> = all.iter().map(|(_, can)| can.retry_hold.to_string()).collect();
         let _ = writeln!(page, "| a delayed retry holds back | {} | |", holds.join(" | "));
         expect_test::expect_file!["../../../docs/reference/connectors.md"].assert_eq(&page);
     }

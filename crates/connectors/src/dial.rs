@@ -61,6 +61,32 @@ pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Str
     Ok(Box::new(connector.connect(name, tcp).await.map_err(unreachable)?))
 }
 
+/// The bundle of what the system trusts.
+fn system_bundle() -> Option<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);
+    named.into_iter().chain(usual).find(|path| path.exists())
+}
+
+/// All that is trusted, for clients that have TLS of their own.
+#[cfg(feature = "rabbitmq")]
+pub(crate) fn trusted_pem(tls: &Tls) -> Result<Option<String>, String> {
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let mut pem = match tls {
+        Tls::Off => return Ok(None),
+        Tls::System => String::new(),
+        Tls::Authority(pem) => String::from_utf8_lossy(pem).into_owned(),
+        Tls::AuthorityFile(path) => read(path)?,
+    };
+    if let Some(bundle) = system_bundle() {
+        pem.push('\n');
+        pem.push_str(&read(&bundle)?);
+    }
+    Ok(Some(pem))
+}
+
 /// Text with its %XX read.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -94,9 +120,7 @@ pub(crate) fn connector(tls: &Tls) -> Result<Option<TlsConnector>, String> {
     if added == 0 && *tls != Tls::System {
         return Err("the authority holds no certificate in PEM form".to_owned());
     }
-    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);
-    if let Some(bundle) = named.into_iter().chain(usual).find(|path| path.exists()) {
+    if let Some(bundle) = system_bundle() {
         let trusted = CertificateDer::pem_file_iter(&bundle)
             .map_err(|error| format!("{}: {error}", bundle.display()))?;
         roots.add_parsable_certificates(trusted.filter_map(Result::ok));

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use malote_engine::{Connection, Engine, EngineError, Receive, Running, Settings, StateChange};
+use malote_engine::{
+    Connection, Engine, EngineError, QueueFacts, Receive, Running, Settings, StateChange,
+};
 use malote_model::{
-    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, SessionId, Settlement,
+    Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, SessionId, Settlement, Timestamp,
 };
 use parking_lot::Mutex;
 
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::{Depth, SessionDepth};
 
 /// What it can do: everything.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -112,7 +115,7 @@ impl Broker for Embedded {
 
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
         let queue = queue.clone();
-        Box::pin(async move { Ok(self.engine().declare(queue, spec).await.map(drop)?) })
+        Box::pin(async move { Ok(self.connection.declare(queue, spec).await.map(drop)?) })
     }
 
     fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
@@ -219,6 +222,36 @@ impl Broker for Embedded {
         Box::pin(async move { Ok(self.engine().get_state(queue, session, Some(hold)).await?) })
     }
 
+    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+        let (queue, session) = (queue.clone(), session.clone());
+        Box::pin(async move { Ok(self.engine().get_state(queue, session, None).await?) })
+    }
+
+    fn look_at_sessions(
+        &self,
+        queue: &QueueName,
+        from: u32,
+        max: usize,
+    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+        let queue = queue.clone();
+        Box::pin(async move {
+            let (all, next) = self.engine().sessions(queue, from, max).await?;
+            Ok((all.into_iter().map(|facts| facts.session).collect(), next))
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine().now()
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.clone();
+        Box::pin(async move {
+            let facts = self.engine().describe(queue).await?;
+            Ok(depth(&facts, self.engine().now()))
+        })
+    }
+
     fn close(&self) -> Doing<'_, ()> {
         Box::pin(async move {
             self.connection.end().await;
@@ -228,6 +261,25 @@ impl Broker for Embedded {
             }
             Ok(())
         })
+    }
+}
+
+fn depth(facts: &QueueFacts, now: Timestamp) -> Depth {
+    let other = facts.sessions.saturating_sub(facts.sessions_ready + facts.sessions_held);
+    Depth {
+        ready: facts.ready,
+        delayed: facts.delayed + facts.scheduled,
+        in_flight: facts.locked,
+        oldest: facts.oldest_at.map_or(Duration::ZERO, |at| {
+            Duration::from_millis(now.0.saturating_sub(at.0)) // a block's time may be ahead
+        }),
+        sent: Some(facts.totals.sent),
+        paused: facts.paused,
+        sessions: facts.spec.sessions.required().then_some(SessionDepth {
+            runnable: facts.sessions_ready,
+            held: facts.sessions_held,
+            other,
+        }),
     }
 }
 

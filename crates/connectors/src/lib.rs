@@ -5,21 +5,25 @@
 //! | `embedded:DIR` | [`embedded`] | the engine in this process, with its data in DIR |
 //! | `malote://[USER:PASSWORD@]HOST:PORT` | [`native`] | a Malote server, over its native connection |
 //! | `malote+tls://…[?ca=FILE]` | [`native`] | the same through TLS, trusting the system and FILE |
+//! | `amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST]`, `amqps://…` | [`rabbitmq`] | RabbitMQ |
 //! | `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE` | [`postgres`] | a PostgreSQL database |
 //! | `servicebus://CONNECTION-STRING` | [`servicebus`] | Azure Service Bus, or Malote by that protocol |
 //!
-//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`capabilities`] what a broker can do.
+//! [`memory`] is a broker for tests. [`broker`] has the trait and its words, [`depth`] how much waits, [`capabilities`] what a broker can do.
 //! What a broker cannot do is refused when a worker starts, never done weaker in silence. `tests/contract` holds every
 //! connector to the same rules.
 
 pub mod broker;
 pub mod capabilities;
+pub mod depth;
 mod dial;
 pub mod embedded;
 pub mod memory;
 pub mod native;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 #[cfg(feature = "servicebus")]
 pub mod servicebus;
 
@@ -27,6 +31,7 @@ use std::sync::Arc;
 
 pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
 pub use capabilities::{Capabilities, Capability, RetryHold};
+pub use depth::{Depth, SessionDepth};
 pub use embedded::Embedded;
 pub use memory::Memory;
 pub use native::Native;
@@ -42,6 +47,10 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(postgres::Postgres::connect(url).await?))
         }
+        #[cfg(feature = "rabbitmq")]
+        Some(("amqp" | "amqps", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(rabbitmq::RabbitMq::connect(url).await?))
+        }
         #[cfg(feature = "servicebus")]
         Some(("servicebus", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(servicebus::ServiceBus::connect(url).await?))
@@ -49,7 +58,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
             let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
+                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, amqp://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
             );
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::Capabilities;
+use crate::depth::Depth;
 use crate::embedded::Embedded;
 
 /// When its time begins: the first second of 2026.
@@ -29,6 +30,7 @@ pub struct Memory {
     clock: Arc<ManualClock>,
     running: Mutex<Option<Running>>,
     lose: AtomicU32,
+    lose_nth: AtomicU32,
     repeat: AtomicU32,
 }
 
@@ -51,9 +53,10 @@ impl Memory {
             code: "open_failed".into(),
             text: error.to_string(),
         })?;
-        let (lose, repeat) = (AtomicU32::new(0), AtomicU32::new(0));
+        let none = || AtomicU32::new(0);
+        let (lose, lose_nth, repeat) = (none(), none(), none());
         let embedded = Embedded::over(&engine);
-        Ok(Self { embedded, clock, running: Mutex::new(Some(running)), lose, repeat })
+        Ok(Self { embedded, clock, running: Mutex::new(Some(running)), lose, lose_nth, repeat })
     }
 
     /// Moves its clock: delays, locks and times to live go by.
@@ -66,6 +69,11 @@ impl Memory {
     /// effect, or lost its lock.
     pub fn lose_settlements(&self, count: u32) {
         self.lose.store(count, Ordering::SeqCst);
+    }
+
+    /// The nth settlement from now does not arrive, and no other: 1 is the next.
+    pub fn lose_settlement(&self, nth: u32) {
+        self.lose_nth.store(nth, Ordering::SeqCst);
     }
 
     /// The next so many messages that are completed come once more all the same.
@@ -131,11 +139,17 @@ impl Broker for Memory {
             let mut changed = Vec::with_capacity(items.len());
             for item in items {
                 let done = item.settlement == Settlement::Complete;
-                let is_lost = take(&self.lose);
+                let is_nth = take(&self.lose_nth) && self.lose_nth.load(Ordering::SeqCst) == 0;
+                let is_lost = is_nth || take(&self.lose);
                 lost.push(is_lost);
-                // What comes again does so at once.
-                let again = is_lost || (done && take(&self.repeat));
-                changed.push(if again { Settle::release(item.lease) } else { item });
+                // What comes again does so at once. What is repeated was done: a state that it changed is changed.
+                changed.push(match item {
+                    item if is_lost => Settle::release(item.lease),
+                    item if done && take(&self.repeat) => {
+                        Settle { state: item.state, ..Settle::release(item.lease) }
+                    }
+                    item => item,
+                });
             }
             let each = self.embedded.settle(&queue, changed).await?;
             let told = each.into_iter().zip(lost);
@@ -156,6 +170,27 @@ impl Broker for Memory {
 
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
         self.embedded.state(queue, held)
+    }
+
+    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+        self.embedded.look_at_state(queue, session)
+    }
+
+    fn look_at_sessions(
+        &self,
+        queue: &QueueName,
+        from: u32,
+        max: usize,
+    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+        self.embedded.look_at_sessions(queue, from, max)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.embedded.now()
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        self.embedded.depth(queue)
     }
 
     fn close(&self) -> Doing<'_, ()> {

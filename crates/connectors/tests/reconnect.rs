@@ -3,58 +3,14 @@
 
 mod common;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use common::wire::Wire;
 use common::{LOCK, PATIENCE, Server, of_session, queue, session, text, to};
 use malote_connectors::{Broker, BrokerError, Native, Settle};
 use malote_front_http::Limits;
 use malote_model::{QueueSpec, Sessions};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-
-/// What stands between client and server, and can be cut.
-struct Wire {
-    at: SocketAddr,
-    cuts: watch::Sender<u64>,
-    open: watch::Sender<bool>,
-}
-
-impl Wire {
-    async fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let (cuts, cut) = watch::channel(0);
-        let (open, is_open) = watch::channel(true);
-        tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                if !*is_open.borrow() {
-                    continue;
-                }
-                let mut cut = cut.clone();
-                cut.mark_unchanged();
-                tokio::spawn(async move {
-                    let mut far = TcpStream::connect(server).await.unwrap();
-                    tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                        _ = cut.changed() => {}
-                    }
-                });
-            }
-        });
-        Self { at, cuts, open }
-    }
-
-    /// Every connection breaks. Nothing comes through until it is open again.
-    fn cut(&self, open: bool) {
-        self.open.send_replace(open);
-        self.cuts.send_modify(|count| *count += 1);
-    }
-
-    fn url(&self) -> String {
-        format!("malote://{}", self.at)
-    }
-}
+use tokio::net::TcpListener;
 
 /// Asks until the broker can be reached again.
 async fn settled(broker: &Native, item: Settle) -> Result<(), BrokerError> {
@@ -75,7 +31,7 @@ async fn a_cut_socket_keeps_its_leases_and_sessions() {
     // Slow machines reconnect slowly.
     let server = Server::limited(Limits { reconnect_grace: PATIENCE, ..Limits::default() }).await;
     let wire = Wire::to(server.at).await;
-    let broker = Native::connect(&wire.url()).await.unwrap();
+    let broker = Native::connect(&format!("malote://{}", wire.at)).await.unwrap();
     let spec = QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() };
     broker.declare(&queue("q"), spec).await.unwrap();
     let messages = ["1", "2", "3"].map(|body| (to("q"), of_session("a", body)));
@@ -105,7 +61,7 @@ async fn a_connection_that_cannot_be_resumed_has_lost_everything() {
     let grace = Duration::from_millis(1);
     let server = Server::limited(Limits { reconnect_grace: grace, ..Limits::default() }).await;
     let wire = Wire::to(server.at).await;
-    let broker = Native::connect(&wire.url()).await.unwrap();
+    let broker = Native::connect(&format!("malote://{}", wire.at)).await.unwrap();
     broker.declare(&queue("q"), QueueSpec::default()).await.unwrap();
     broker.send(vec![(to("q"), text("x"))]).await.unwrap();
     let source = broker.open(&queue("q"), LOCK).await.unwrap();

@@ -84,6 +84,16 @@ impl FromRequestParts<Api> for Session {
     }
 }
 
+/// `{saga}` of the path.
+pub struct SagaName(pub String);
+
+impl FromRequestParts<Api> for SagaName {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Ok(Self(path_part(parts, api, "saga").await?))
+    }
+}
+
 /// `{seq}` of the path.
 pub struct Sequence(pub Seq);
 

@@ -11,6 +11,7 @@
 //! | receive, receive deferred, cancel scheduled | `ops/receive.rs` |
 //! | settle, renew | `ops/settle.rs` |
 //! | accept, release, renew, break, state of sessions | `ops/sessions.rs` |
+//! | sagas that workers drive | `ops/sagas.rs` |
 //! | peek | `ops/peek.rs` |
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |

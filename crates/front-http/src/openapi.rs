@@ -227,6 +227,14 @@ fn describe(name: &str) -> Operation {
             ],
             ..op("sessions", "Sessions of a queue, by id", None, ok("Sessions"))
         },
+        "list_sagas" => Operation {
+            query: vec![
+                ("after", "string", "Only ever `next` of the page before"),
+                ("max", "integer", "At most so many, 1 to 1024; 100 if absent"),
+            ],
+            ..op("sagas", "Sagas of a name: sessions of the queue `saga.<name>`", None, ok("Sagas"))
+        },
+        "get_saga" => op("sagas", "One saga, with its steps and data", None, ok("SagaInFull")),
         "accept_session" => op(
             "sessions",
             "Hold a session by name, or the next that is ready",

@@ -75,6 +75,7 @@ codes! {
     BadQuery "bad_query" 400 "The query of the address is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
     BadHeader "bad_header" 400 "A header is wrong" => "Correct it; GET /api/v1/openapi.json lists what each request takes.";
     BadPath "bad_path" 400 "The path of the address is wrong" => "Percent-encode names as UTF-8; a slash in a queue's name is %2F.";
+    SagaNotFound "saga_not_found" 404 "There is no such saga" => "Look with GET /api/v1/sagas/{name} what is there; one that is over is kept for a week unless its worker says otherwise.";
     RouteNotFound "route_not_found" 404 "There is no such route" => "GET /api/v1/openapi.json lists every route.";
     MethodNotAllowed "method_not_allowed" 405 "The route does not take this method" => "Use a method of the `allow` header.";
     UnsupportedMediaType "unsupported_media_type" 415 "The body must be JSON" => "Send content-type: application/json.";

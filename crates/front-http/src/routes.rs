@@ -12,8 +12,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::nearest::nearest;
 use crate::ops::{
-    about, backup, dead_letters, peek, queues, receive, request, rules, send, sessions, settle,
-    subscriptions, topics, transactions,
+    about, backup, dead_letters, peek, queues, receive, request, rules, sagas, send, sessions,
+    settle, subscriptions, topics, transactions,
 };
 use crate::problem::{Code, Problem};
 use crate::{Api, health, history, metrics, native};
@@ -85,6 +85,8 @@ routes! {
     GET "/api/v1/queues/{queue}/sessions/{session}/state" get_session_state => sessions::get_state;
     PUT "/api/v1/queues/{queue}/sessions/{session}/state" set_session_state => sessions::put_state;
     DELETE "/api/v1/queues/{queue}/sessions/{session}/state" clear_session_state => sessions::delete_state;
+    GET "/api/v1/sagas/{saga}" list_sagas => sagas::list;
+    GET "/api/v1/sagas/{saga}/{session}" get_saga => sagas::describe;
     GET "/api/v1/queues/{queue}/messages" peek => peek::peek;
     GET "/api/v1/queues/{queue}/dead-letters" list_dead_letters => dead_letters::list;
     DELETE "/api/v1/queues/{queue}/dead-letters" purge_dead_letters => dead_letters::purge;

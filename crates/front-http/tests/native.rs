@@ -52,6 +52,22 @@ async fn send_attach_deliver_settle() {
 }
 
 #[tokio::test]
+async fn what_waits_is_told() {
+    let to = start().await;
+    for protocol in ["malote.v1.json", "malote.v1.msgpack"] {
+        let mut client = Client::speaking(&to, protocol).await;
+        let before = Client::ok(client.ask("depth", json!({"queue": "q"})).await)["depth"].clone();
+        client.send(&["a", "b"]).await;
+        let after = Client::ok(client.ask("depth", json!({"queue": "q"})).await)["depth"].clone();
+        let more = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+        assert_eq!((more("ready"), more("sent"), more("in_flight")), (2, 2, 0), "{after}");
+        assert_eq!((&after["paused"], &after["sessions"]), (&json!(false), &Value::Null));
+        let missing = client.ask("depth", json!({"queue": "nowhere"})).await;
+        assert_eq!(missing["problem"]["code"], "queue_not_found", "{missing}");
+    }
+}
+
+#[tokio::test]
 async fn credit_is_honoured() {
     let to = start().await;
     let mut client = Client::connect(&to).await;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use common::{Client, World};
 use malote_model::{QueueName, QueueSpec};
 use malote_wire_amqp::connection::{DeliveryId, Event, LinkId, SessionId};
-use malote_wire_amqp::message::{Draft, Message, Properties};
-use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected};
+use malote_wire_amqp::message::{Draft, Header, Message, Properties};
+use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected, Timestamp};
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
 fn operation(name: &str) -> Map {
@@ -76,8 +76,11 @@ fn seq_of(message: &Message) -> i64 {
 
 /// What is seen of messages without touching them.
 async fn peek(client: &mut Client, desk: (LinkId, LinkId)) -> Vec<Message> {
-    let body =
-        Map::default().with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
+    peek_with(client, desk, Map::default()).await
+}
+
+async fn peek_with(client: &mut Client, desk: (LinkId, LinkId), body: Map) -> Vec<Message> {
+    let body = body.with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
     let (_, body) = client.ask(desk, operation("peek-message"), body.into()).await;
     let items = body.get("messages").and_then(Value::as_items).unwrap_or_default();
     let message = |item: &Value| match item.as_map().and_then(|map| map.get("message")) {
@@ -163,6 +166,20 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
         let (delivery, message) = receive(&mut client, dead).await;
         assert_eq!(count(&message), 1);
         settle(&mut client, dead, delivery, abandoned()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_may_leave_the_bodies() {
+    let (_world, mut client, channel, sender) = orders(false).await;
+    let properties = Properties { subject: Some("s".into()), ..Properties::default() };
+    client.send(sender, Draft { properties: Some(properties), ..Draft::data("body") }).await;
+    let desk = client.desk(channel, "orders/$management").await;
+    for (omit, body) in [(false, "body"), (true, "")] {
+        let asked = Map::default().with_string("omit-message-body", omit);
+        let message = peek_with(&mut client, desk, asked).await.remove(0);
+        assert_eq!(message.properties().unwrap().subject.as_deref(), Some("s"));
+        assert_eq!(message.data().unwrap(), [body]);
     }
 }
 
@@ -345,4 +362,43 @@ async fn nobody_receives_from_a_queue_that_forwards() {
     // What cannot be forwarded is there to be received.
     let dead = client.receiver(channel, "dead", "first/$deadletterqueue", None);
     assert!(client.attached(dead).await.source.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_expires_dies_in_the_words_of_the_service() {
+    let world = World::new().await;
+    let on_expiry = malote_model::OnExpiry::DeadLetter;
+    let spec = QueueSpec { on_expiry, ..QueueSpec::default() };
+    world.engine.declare(QueueName::new("orders").unwrap(), spec).await.unwrap();
+    let mut client = world.client().await;
+    let channel = client.amqp.begin().unwrap();
+    let sender = client.sender(channel, "s", "orders");
+    client.attached(sender).await;
+    client.credit(sender).await;
+    let header = Header { ttl: Some(1), ..Header::default() };
+    client.send(sender, Draft { header: Some(header), ..Draft::data("late") }).await;
+    // Longer than a header can say: the properties tell when. A month and a half from now.
+    let until = world.engine.now().plus_ms(50 * 86_400_000);
+    let header = Header { ttl: Some(u32::MAX), ..Header::default() };
+    let expiry = Some(Timestamp(i64::try_from(until.0).unwrap()));
+    let properties = Properties { absolute_expiry_time: expiry, ..Properties::default() };
+    let long = Draft { header: Some(header), properties: Some(properties), ..Draft::data("long") };
+    client.send(sender, long).await;
+
+    let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
+    client.attached(dead).await;
+    let (_, message) = receive(&mut client, dead).await;
+    assert_eq!(message.data().unwrap(), ["late"]);
+    let names = message.application_properties().unwrap();
+    let name = |name: &str| names.get(name).and_then(Value::as_str).unwrap();
+    assert_eq!(name("DeadLetterReason"), "TTLExpiredException");
+    let why = "The message expired and was dead lettered.";
+    assert_eq!(name("DeadLetterErrorDescription"), why);
+
+    let link = client.receiver(channel, "r", "orders", None);
+    client.attached(link).await;
+    let (_, message) = receive(&mut client, link).await;
+    assert_eq!(message.data().unwrap(), ["long"]);
+    assert_eq!(message.header().unwrap().ttl, Some(u32::MAX));
+    assert_eq!(message.properties().unwrap().absolute_expiry_time, expiry);
 }

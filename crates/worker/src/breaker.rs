@@ -30,6 +30,32 @@ pub struct Breaker {
     opened: u32,
 }
 
+/// How a breaker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerState {
+    /// All is well.
+    Closed,
+    /// A few are let through, to see.
+    HalfOpen,
+    /// The dependency is down: nothing begins.
+    Open,
+}
+
+impl BreakerState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
+
+    /// A word for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum State {
     /// When each call ended, and whether it failed.
@@ -75,6 +101,16 @@ impl Breaker {
     /// Stays open a little longer: somebody else tries.
     pub(crate) fn put_off(&mut self, now: Duration, pause: Duration) {
         self.state = State::Open { until: now + pause };
+    }
+
+    /// How it stands now.
+    pub(crate) fn state(&mut self, now: Duration) -> BreakerState {
+        let _ = self.closed_for(now); // it may have become time to try
+        match self.state {
+            State::Closed(_) => BreakerState::Closed,
+            State::Open { .. } => BreakerState::Open,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
     }
 
     /// How long nothing may begin.

@@ -12,18 +12,21 @@ use malote_model::{
 use serde::Serialize;
 
 use crate::Error;
+use crate::request::Replies;
 
 /// A broker. Clones are the same connection.
 #[derive(Clone)]
 pub struct Malote {
     broker: Arc<dyn Broker>,
+    /// Where answers to requests come in.
+    pub(crate) replies: Arc<Replies>,
 }
 
 impl Malote {
     /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`, `malote+tls://HOST:PORT`,
-    /// `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
+    /// `amqp://HOST:PORT` (RabbitMQ), `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        Ok(Self { broker: malote_connectors::connect(url).await? })
+        Ok(Self::over(malote_connectors::connect(url).await?))
     }
 
     /// The engine in this process, with its data in a directory. One process at a time can.
@@ -33,7 +36,7 @@ impl Malote {
 
     /// Any broker that there is a connector for.
     pub fn over(broker: Arc<dyn Broker>) -> Self {
-        Self { broker }
+        Self { broker, replies: Arc::default() }
     }
 
     /// The broker itself.
@@ -48,14 +51,7 @@ impl Malote {
 
     /// Sends a value as JSON: `malote.send("orders", &order).session("ana").await?`.
     pub fn send<T: Serialize>(&self, queue: &str, value: &T) -> Sending {
-        let body = serde_json::to_vec(value).map_err(|error| Error::Encode(error.to_string()));
-        let body = body.map(|bytes| Body { bytes: bytes.into(), kind: BodyKind::Text });
-        let content_type = Some("application/json".to_owned());
-        Sending::new(
-            self,
-            queue,
-            body.map(|body| Message { body, content_type, ..Message::default() }),
-        )
+        Sending::new(self, queue, json_message(value))
     }
 
     /// Sends a text as it is.
@@ -71,15 +67,24 @@ impl Malote {
 
     /// An orderly end.
     pub async fn close(&self) -> Result<(), Error> {
+        self.replies.end().await;
         Ok(self.broker.close().await?)
     }
+}
+
+/// A message whose body is the value as JSON.
+pub(crate) fn json_message<T: Serialize>(value: &T) -> Result<Message, Error> {
+    let bytes = serde_json::to_vec(value).map_err(|error| Error::Encode(error.to_string()))?;
+    let body = Body { bytes: bytes.into(), kind: BodyKind::Text };
+    let content_type = Some("application/json".to_owned());
+    Ok(Message { body, content_type, ..Message::default() })
 }
 
 pub(crate) fn name(queue: &str) -> Result<QueueName, Error> {
     QueueName::new(queue).map_err(|refusal| Error::Broker(refused("bad_name", refusal)))
 }
 
-fn refused(code: &str, refusal: impl std::fmt::Display) -> BrokerError {
+pub(crate) fn refused(code: &str, refusal: impl std::fmt::Display) -> BrokerError {
     BrokerError::Refused { code: code.into(), text: refusal.to_string() }
 }
 
@@ -143,11 +148,15 @@ impl IntoFuture for Sending {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let item = (Address::Queue(self.to?), self.message?);
-            let mut sent = self.broker.send(vec![item]).await?;
-            sent.pop().ok_or_else(|| {
-                let text = "the broker did not say what became of a message".to_owned();
-                Error::Broker(BrokerError::Unreachable { text })
-            })
+            one_sent(self.broker.send(vec![item]).await?)
         })
     }
+}
+
+/// What became of the one message that was sent.
+pub(crate) fn one_sent(mut sent: Vec<Sent>) -> Result<Sent, Error> {
+    sent.pop().ok_or_else(|| {
+        let text = "the broker did not say what became of a message".to_owned();
+        Error::Broker(BrokerError::Unreachable { text })
+    })
 }

@@ -11,7 +11,7 @@ use malote_model::{Message, SessionId};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, StateChange};
 use crate::outcome::Failure;
 
 /// An argument of a handler.
@@ -103,6 +103,16 @@ impl Meta {
         self.0.lost()
     }
 
+    /// The trace that the message is a part of, as W3C writes it: what your own spans and calls continue.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.0.traceparent()
+    }
+
+    /// What others added to that trace.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.0.tracestate()
+    }
+
     /// The same through every attempt, redrive and move: give it to whoever must not do a thing twice.
     pub fn idempotency_key(&self) -> &str {
         self.0.origin_id()
@@ -178,12 +188,13 @@ impl SessionState {
 
     /// To be set when the message is done. A handler that fails changes nothing.
     pub fn set(&self, state: impl Into<Bytes>) {
-        *self.incoming.new_state.lock() = Some(Some(state.into()));
+        let state = Some(state.into());
+        *self.incoming.new_state.lock() = Some(StateChange { state, of_step: None });
     }
 
     /// To be cleared when the message is done.
     pub fn clear(&self) {
-        *self.incoming.new_state.lock() = Some(None);
+        *self.incoming.new_state.lock() = Some(StateChange { state: None, of_step: None });
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::breaker::Breaker;
+use crate::breaker::{Breaker, BreakerState};
 use crate::fleet::{Fleet, Right};
 use crate::outcome::Outcome;
+use crate::scale::Hold;
 
 /// At most so many in a time, evenly: this worker's own share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,6 +86,26 @@ impl Gate {
         let paused = state.paused_until.checked_sub(now).filter(|left| !left.is_zero());
         let open = state.breakers.iter_mut().filter_map(|breaker| breaker.closed_for(now)).max();
         paused.max(open)
+    }
+
+    /// Each breaker's dependency, and how it stands.
+    pub(crate) fn breakers(&self) -> Vec<(&'static str, BreakerState)> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let each = state.breakers.iter_mut();
+        each.map(|breaker| (breaker.dependency(), breaker.state(now))).collect()
+    }
+
+    /// What more slots could not help with now.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let down = |breaker: &mut Breaker| breaker.state(now) != BreakerState::Closed;
+        if state.breakers.iter_mut().any(down) {
+            return Some(Hold::Breaker);
+        }
+        let late = self.rate.is_some_and(|rate| state.next > now + rate.burst);
+        (late || state.paused_until > now).then_some(Hold::Limit)
     }
 
     /// How many of `wanted` may begin now, and how long to wait when it is none.
@@ -231,6 +252,17 @@ mod tests {
             let within = begun[at..].iter().take_while(|time| **time < end).count();
             assert!(within <= 55, "{within} within a second from {start:?}");
         }
+    }
+
+    #[test]
+    fn a_rate_that_is_used_up_is_what_holds() {
+        let gate = Gate::new(Some(Rate::new(1, Duration::from_secs(3600))), Vec::new(), None);
+        assert_eq!(gate.hold(), None);
+        assert_eq!(gate.admit_now(5), 1);
+        assert_eq!(gate.hold(), Some(Hold::Limit));
+        let gate = Gate::new(None, Vec::new(), None);
+        gate.ended(&Outcome::RateLimited(Duration::from_secs(3600)));
+        assert_eq!(gate.hold(), Some(Hold::Limit));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use malote_connectors::{Broker, Delivery, Held};
@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "once")]
 use crate::once::Effect;
+use crate::outcome::Outcome;
 use crate::pool::Lock;
+use crate::saga::Step;
 
 /// How often a handler failed on a message, laid over it with every failure.
 pub(crate) const ATTEMPTS: &str = "malote-attempts";
@@ -47,7 +49,18 @@ pub struct Incoming {
     #[cfg(feature = "once")]
     pub(crate) effect: Mutex<Option<Arc<dyn Effect>>>,
     /// A state that is to change with the settlement.
-    pub(crate) new_state: Mutex<Option<Option<Bytes>>>,
+    pub(crate) new_state: Mutex<Option<StateChange>>,
+    /// What it is in a saga.
+    pub(crate) step: OnceLock<Step>,
+}
+
+/// A session's state that changes with a settlement.
+pub(crate) struct StateChange {
+    /// Nothing clears it.
+    pub state: Option<Bytes>,
+    /// What a step of a saga said: its state changes, too, when its message comes again. None of a handler, whose state
+    /// changes when it is done and not otherwise.
+    pub of_step: Option<Outcome>,
 }
 
 impl Incoming {
@@ -71,10 +84,31 @@ impl Incoming {
         self.delivery.message.session.as_ref()
     }
 
-    /// The id that stays the same through every attempt, redrive and move: the key for doing things once.
+    /// The id that stays the same through every attempt, redrive and move: the key for doing things once. Of a step of
+    /// a saga it is the step's.
     pub fn origin_id(&self) -> &str {
+        if let Some(step) = self.step.get() {
+            return step.key();
+        }
         let message = &self.delivery.message;
         message.origin_id.as_deref().or(message.message_id.as_deref()).unwrap_or_default()
+    }
+
+    /// The trace that it is a part of, as W3C writes it: what a handler's own spans continue.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.text("traceparent").or_else(|| self.text("Diagnostic-Id"))
+    }
+
+    /// What others added to the trace.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.text("tracestate")
+    }
+
+    fn text(&self, property: &str) -> Option<&str> {
+        match self.delivery.message.properties.get(property) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        }
     }
 
     /// 1 the first time, one more after each failure of a handler.
@@ -89,6 +123,23 @@ impl Incoming {
 
     fn counted(&self) -> (u32, u32) {
         attempts(&self.delivery, self.broker.capabilities().changes)
+    }
+
+    /// The same message, for another step of its saga.
+    #[cfg(feature = "once")]
+    pub(crate) fn again(&self) -> Arc<Self> {
+        Arc::new(Self {
+            delivery: self.delivery.clone(),
+            queue: self.queue.clone(),
+            held: self.held.clone(),
+            broker: self.broker.clone(),
+            shared: self.shared.clone(),
+            cancelled: self.cancelled.child_token(),
+            lock: self.lock.clone(),
+            effect: Mutex::new(None),
+            new_state: Mutex::new(None),
+            step: OnceLock::new(),
+        })
     }
 
     /// Fires when the lock is lost, the time is over or the worker must stop. Whoever does not look is dropped at its

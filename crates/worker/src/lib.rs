@@ -23,13 +23,19 @@
 //! ```
 //!
 //! Read in this order: [`outcome`] (what a handler can say) → [`extract`] (what it can ask for) → `handler`, `dispatch`
-//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`]. What a broker can do is in
+//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`], [`scale`], [`metrics`]. What a broker can do is in
 //! `malote_connectors`.
 
 /// The programs of the guide are compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/ordering.md")]
 mod ordering {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/saga.md")]
+mod saga_guide {}
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/request-reply.md")]
+mod request_guide {}
 
 mod batch;
 pub mod breaker;
@@ -41,16 +47,20 @@ mod fleet;
 mod gate;
 mod handler;
 mod incoming;
+pub mod metrics;
 #[cfg(feature = "once")]
 pub mod once;
 pub mod outcome;
 mod pool;
+pub mod request;
 pub mod retry;
+pub mod saga;
+pub mod scale;
 pub mod testing;
 pub mod worker;
 
 pub use batch::{Batch, FromBatch, IntoOutcomes, OfMessage, OfWorker, One};
-pub use breaker::Breaker;
+pub use breaker::{Breaker, BreakerState};
 pub use client::{Malote, Sending};
 pub use dispatch::Unknown;
 pub use extract::{
@@ -59,16 +69,20 @@ pub use extract::{
 pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Doing, Embedded, Held, Native,
-    NewState, Sent, Settle, Source,
+    Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Embedded, Held, Native,
+    NewState, Sent, SessionDepth, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
+pub use metrics::Metrics;
 #[cfg(feature = "once")]
 pub use once::{Outgoing, Tx};
 pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
+pub use request::{Answer, Asking, Reply};
 pub use retry::{Backoff, Retry};
+pub use saga::{Saga, SagaState, SagaStatus, Step};
+pub use scale::{Bounds, Scale, Scaler};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 
 /// Why a program of this library does not get what it asked for.
@@ -87,6 +101,17 @@ pub enum Error {
     #[cfg(feature = "once")]
     #[error("the database: {0}")]
     Database(String),
+    /// A request that nobody answered in time.
+    #[error("queue `{queue}`: no answer came within {timeout:?}")]
+    NoAnswer {
+        /// Who was asked.
+        queue: String,
+        /// How long it was waited for.
+        timeout: std::time::Duration,
+    },
+    /// An answer that is not what was expected.
+    #[error("the answer cannot be read: {0}")]
+    Decode(String),
     /// A worker that cannot be.
     #[error("{0}")]
     Settings(String),

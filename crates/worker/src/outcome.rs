@@ -61,6 +61,11 @@ impl Failure {
         Self(Box::new(Outcome::Retry(Failed { error, after: None, dependency })))
     }
 
+    /// Not yet, and not a failure: it comes again after so long, uncounted.
+    pub fn not_yet(after: Duration) -> Self {
+        Self(Box::new(Outcome::Snooze(after)))
+    }
+
     /// It can never succeed: a word for programs and a text for people.
     pub fn dead(reason: impl Into<String>, text: impl fmt::Display) -> Self {
         Self(Box::new(Outcome::Dead { reason: reason.into(), text: text.to_string() }))

@@ -74,6 +74,12 @@ impl TestBroker {
         self.memory.lose_settlements(count);
     }
 
+    /// The nth outcome from now does not reach the broker, and no other: 1 is the next. A loop over all of them is a
+    /// crash at every point.
+    pub fn lose_settlement(&self, nth: u32) {
+        self.memory.lose_settlement(nth);
+    }
+
     /// The next so many messages that are done come once more all the same.
     pub fn repeat_messages(&self, count: u32) {
         self.memory.repeat_messages(count);

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use malote_connectors::{Broker, Capability};
-use malote_model::QueueName;
 use malote_model::limits::RECEIVE_BATCH_MAX;
+use malote_model::{QueueName, QueueSpec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -16,11 +18,16 @@ use crate::client::{Malote, name};
 use crate::dispatch::{Batching, Route, Routes, Unknown};
 use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
-use crate::handler::{self, FromDeliveryAll, Handler};
+use crate::handler::{self, Boxed, FromDeliveryAll, Handler};
 use crate::incoming::Shared;
+use crate::metrics::Metrics;
 use crate::outcome::IntoOutcome;
 use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
 use crate::retry::{Backoff, Retry};
+#[cfg(feature = "once")]
+use crate::saga::SagaTable;
+use crate::saga::{self, Saga};
+use crate::scale::{Bounds, Scale};
 
 /// Handlers at once unless it is said otherwise.
 const SLOTS: usize = 100;
@@ -30,6 +37,10 @@ const LOCK_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 const FETCH_WAIT: Duration = Duration::from_secs(20);
+/// Steps of a saga have limits of their own, which are never longer.
+const STEP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// What goes wrong around a step, and is no failure of it, is tried again after so long.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How long each phase of an end may take; together they stay below the 30 seconds of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +72,11 @@ pub struct Worker {
     shared: Shared,
     rate: Option<Rate>,
     breakers: Vec<Breaker>,
+    /// It runs a saga: its queue, which is made where it is missing.
+    saga: Option<QueueSpec>,
+    /// Where its sagas are, unless they are in the broker.
+    #[cfg(feature = "once")]
+    table: Option<SagaTable>,
     /// The first thing that was wrong with what it was told.
     wrong: Option<String>,
 }
@@ -69,7 +85,8 @@ impl Worker {
     /// For this queue, which must exist when it starts.
     pub fn new(malote: &Malote, queue: &str) -> Self {
         let settings = Settings {
-            slots: SLOTS,
+            slots: SLOTS.into(),
+            scale: Scale::default(),
             lock: LOCK,
             timeout: TIMEOUT,
             stuck_after: STUCK_AFTER,
@@ -87,8 +104,77 @@ impl Worker {
             shared: Shared::default(),
             rate: None,
             breakers: Vec::new(),
+            saga: None,
+            #[cfg(feature = "once")]
+            table: None,
             wrong: None,
         }
+    }
+
+    /// Runs the steps of a saga. Its queue, `saga.<name>`, is made where it is missing; how steps are retried and how
+    /// long they may take is said with the [`Saga`].
+    pub fn of_saga<T>(malote: &Malote, saga: Saga<T>) -> Self
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let queue = saga.queue();
+        Self::of_saga_with(malote, &queue, saga.into_handler())
+    }
+
+    /// The same with sagas in a database of yours: for brokers whose sessions have no state, and for steps that ask for
+    /// a [`crate::Tx`] of it. The worker publishes the outbox of that database, which wakes sagas that wait.
+    #[cfg(feature = "once")]
+    pub fn of_saga_in<T, D>(malote: &Malote, saga: Saga<T>, database: &D) -> Self
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        D: Clone + Send + Sync + 'static,
+        SagaTable: for<'a> From<&'a D>,
+    {
+        let (queue, table) = (saga.queue(), SagaTable::from(database));
+        let handler = saga.into_handler_in(table.clone());
+        let mut worker = Self::of_saga_with(malote, &queue, handler).state(database.clone());
+        worker.table = Some(table);
+        let can = malote.broker().capabilities();
+        if !can.delay {
+            worker.settings.retry.backoff = Backoff::None;
+        }
+        if !can.sessions {
+            worker.settings.sessions = None;
+            worker.saga = worker
+                .saga
+                .map(|spec| QueueSpec { sessions: malote_model::Sessions::None, ..spec });
+        }
+        worker
+    }
+
+    fn of_saga_with(malote: &Malote, queue: &str, handler: Result<Boxed, String>) -> Self {
+        let mut worker = Self::new(malote, queue).sessions(SLOTS);
+        // What fails is written into the saga's state and put off, never counted on its message.
+        worker.settings.retry =
+            Retry { attempts: u32::MAX, lost: u32::MAX, backoff: Backoff::Fixed(RETRY_DELAY) };
+        worker.settings.timeout = STEP_MAX;
+        match handler {
+            Ok(handler) => {
+                worker.routes.any(Route::One(handler));
+                worker.saga = Some(saga::spec());
+                worker
+            }
+            Err(wrong) => worker.check(false, || wrong),
+        }
+    }
+
+    /// Whether its sagas are in the broker.
+    fn has_saga_in_broker(&self) -> bool {
+        #[cfg(feature = "once")]
+        if self.table.is_some() {
+            return false;
+        }
+        self.saga.is_some()
+    }
+
+    fn not_of_saga(self, what: &str) -> Self {
+        let right = self.saga.is_none();
+        self.check(right, || format!("{what} of a saga is said with the saga, not with its worker"))
     }
 
     fn check(mut self, right: bool, wrong: impl FnOnce() -> String) -> Self {
@@ -121,6 +207,7 @@ impl Worker {
     }
 
     fn for_all(mut self, route: Route) -> Self {
+        self = self.not_of_saga("what is done with a message");
         let first = self.routes.any(route);
         self.check(first, || "a worker has one handler for all: give others a subject".into())
     }
@@ -148,6 +235,7 @@ impl Worker {
     }
 
     fn for_type(mut self, kind: &str, route: Route) -> Self {
+        self = self.not_of_saga("what is done with a message");
         let first = self.routes.on(kind.to_owned(), route);
         self.check(first, || format!("there are two handlers for `{kind}`"))
     }
@@ -166,19 +254,29 @@ impl Worker {
         self
     }
 
-    /// Handlers at once; 100 unless it is said.
+    /// Handlers at once; 100 unless it is said. From how many to how many, as in `slots(2..=64)`, lets them follow
+    /// what there is to do; see [`Worker::scale`].
     #[must_use]
-    pub fn slots(mut self, slots: usize) -> Self {
+    pub fn slots(mut self, slots: impl Into<Bounds>) -> Self {
+        let slots = slots.into();
         self.settings.slots = slots;
-        self.check((1..=SLOTS_MAX).contains(&slots), || {
+        self.check(1 <= slots.min && slots.min <= slots.max && slots.max <= SLOTS_MAX, || {
             format!("slots must be from 1 to {SLOTS_MAX}, not {slots}")
         })
     }
 
-    /// Sessions at once, each in order: for queues with sessions.
+    /// When slots become more and when fewer, if there is anything to choose.
     #[must_use]
-    pub fn sessions(self, sessions: usize) -> Self {
-        self.with_sessions(Sessions { max: sessions, ..Sessions::default() })
+    pub fn scale(mut self, scale: Scale) -> Self {
+        self.settings.scale = scale;
+        self
+    }
+
+    /// Sessions at once, each in order: for queues with sessions. A number, or from how many to how many.
+    #[must_use]
+    pub fn sessions(self, sessions: impl Into<Bounds>) -> Self {
+        let bounds = sessions.into();
+        self.with_sessions(Sessions { max: bounds.max, ..Sessions::default() }).slots(bounds)
     }
 
     /// The same, with every knob.
@@ -210,6 +308,7 @@ impl Worker {
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         let attempts = retry.attempts;
+        self = self.not_of_saga("how a step is retried");
         self.settings.retry = retry;
         self.check(attempts > 0, || "a message needs at least one attempt".into())
     }
@@ -217,6 +316,7 @@ impl Worker {
     /// How long one attempt may take; a minute unless it is said.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
+        self = self.not_of_saga("how long a step may take");
         self.settings.timeout = timeout;
         self.check(!timeout.is_zero(), || "an attempt needs some time".into())
     }
@@ -271,6 +371,15 @@ impl Worker {
     /// What it needs of its broker.
     fn needs(&self) -> Vec<Capability> {
         let mut needs = vec![Capability::DeadLetter];
+        if self.has_saga_in_broker() {
+            let of_saga = [
+                Capability::SessionState,
+                Capability::StateWithSettle,
+                Capability::Release,
+                Capability::Schedule,
+            ];
+            needs.extend(of_saga);
+        }
         if self.settings.sessions.is_some() {
             needs.push(Capability::Sessions);
         }
@@ -308,7 +417,16 @@ impl Worker {
                 return Err(Error::Settings(wrong));
             }
         }
-        self.broker.capabilities().require(&self.needs())?;
+        let can = self.broker.capabilities();
+        can.require(&self.needs())?;
+        if self.settings.sessions.is_some() {
+            // Other sessions may wait, too: whoever runs it should know.
+            let (broker, retry_hold_scope) = (can.broker, can.retry_hold);
+            tracing::info!(%queue, broker, %retry_hold_scope, "a delayed retry holds back {retry_hold_scope}");
+        }
+        if let Some(spec) = self.saga.as_ref().filter(|_| can.declare) {
+            self.broker.declare(&queue, spec.clone()).await?;
+        }
         // A queue that is not there, or has no sessions, is found now and not in a log.
         match self.settings.sessions {
             Some(_) => {
@@ -324,13 +442,23 @@ impl Worker {
             true => None,
             false => {
                 let try_max = self.settings.timeout + self.settings.stuck_after;
-                Fleet::of(&self.broker, try_max).await
+                Fleet::of(&self.broker, try_max)
             }
         };
         let gate = Gate::new(self.rate, self.breakers, fleet);
         let (broker, settings) = (self.broker, self.settings);
         let pool = Pool::start(broker, queue, settings, self.routes, self.shared, gate)
             .map_err(|error| Error::Settings(format!("a thread cannot be started: {error}")))?;
+        #[cfg(feature = "once")]
+        if let Some(SagaTable(table)) = self.table {
+            let (malote, quiet) = (Malote::over(pool.broker.clone()), pool.phases.quiet.clone());
+            tokio::spawn(async move {
+                let stop = Box::pin(quiet.cancelled_owned());
+                if let Err(error) = table.relay(malote, stop).await {
+                    tracing::error!(%error, "sagas that wait are not woken: the outbox is not published");
+                }
+            });
+        }
         let (stop, now) = (CancellationToken::new(), CancellationToken::new());
         let ended = tokio::spawn(supervise(pool.clone(), self.shutdown, stop.clone(), now.clone()));
         Ok(Running { pool, stop, now, ended })
@@ -372,7 +500,7 @@ impl Worker {
 /// How sessions are taken and let go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// So many at once.
+    /// So many at once; [`Worker::slots`] after it says from how many to how many.
     pub max: usize,
     /// A session that has had so many messages handled …
     pub quantum: u32,
@@ -437,6 +565,22 @@ impl Running {
     /// What became of messages so far.
     pub fn counts(&self) -> Counts {
         self.pool.counts.read()
+    }
+
+    /// How it does, as numbers: counts, slots, times, breakers.
+    pub fn metrics(&self) -> Metrics {
+        self.pool.metrics()
+    }
+
+    /// A way to the same numbers, for whoever serves them.
+    pub fn observer(&self) -> impl Fn() -> Metrics + Send + Sync + use<> {
+        let pool = self.pool.clone();
+        move || pool.metrics()
+    }
+
+    /// Handlers that may run at once now.
+    pub fn slots(&self) -> usize {
+        self.pool.metrics().slots
     }
 
     /// Slots that have something to do now.

@@ -89,12 +89,33 @@ fn wrong_batch_handlers_are_told_what_is_wrong() {
     all("async fn f(a: Batch<Text>) -> Vec<u32> { vec![] }", &["a handler cannot return `u32`"]);
 }
 
+#[test]
+fn wrong_steps_are_told_what_is_wrong() {
+    let library = library();
+    let one = |code: &str, expected: &[&str]| {
+        let right = "async fn right(n: u32) -> Result<u32, Failure> { Ok(n) }";
+        let make =
+            "fn make() -> Saga<u32> { Saga::named(\"s\").step(\"a\", right).step(\"b\", f) }";
+        check(&library, &format!("{right}\n{code}\n{make}"), expected);
+    };
+    // The compiler says itself what comes first.
+    let order = "async fn f(s: Step, n: u32) -> Result<u32, Failure> { Ok(n) }";
+    one(order, &["expected function signature `fn(u32, _) -> _`"]);
+    one("async fn f(n: u32) {}", &["a step of a saga with data `u32` cannot return `()`"]);
+    let opaque = "async fn f(n: u32, a: Opaque) -> Result<u32, Failure> { Ok(n) }";
+    one(opaque, &["`Opaque` cannot be an argument of a handler"]);
+    one("const f: u32 = 7;", &["`u32` is not a handler"]);
+}
+
 /// Else the others would prove nothing.
 #[test]
 fn what_is_right_compiles() {
     let right = "
         async fn one(text: Text, meta: Meta, state: State<u8>) -> Result<(), Failure> { Ok(()) }
         async fn all(batch: Batch<String>, state: State<u8>) -> Vec<Outcome> { Vec::new() }
+        async fn step(n: u32, step: Step, state: State<u8>) -> Result<u32, Failure> { Ok(n) }
+        async fn undo(n: u32) {}
+        fn saga() -> Saga<u32> { Saga::named(\"s\").step(\"a\", step).compensate(undo).pivot() }
         fn make(worker: Worker) -> Worker {
             worker.on(\"one\", one).handle_batch(all, 8, Duration::ZERO)
         }";

@@ -5,9 +5,11 @@
 
 mod pair;
 mod postgres;
+mod rabbitmq;
 
 pub use pair::PostgresPair;
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 
 /// Why a server is not there.
 #[derive(Debug)]

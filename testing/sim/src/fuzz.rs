@@ -138,7 +138,7 @@ const FRAMES: &[&str] = &[
     r#"[{"renew":{"id":7,"queue":"q","leases":[]}},{"release":{"id":8,"queue":"q","token":"x"}},{"get_state":{"id":9,"queue":"q","session":"s"}},{"set_state":{"id":10,"queue":"q","change":{"token":"x"}}}]"#,
     r#"{"resume":{"id":11,"connection":1,"secret":"x","leases":["x"]}}"#,
     r#"{"receive_deferred":{"id":12,"queue":"q","seqs":[1],"mode":"delete"}}"#,
-    r#"{"ping":{"id":13}}"#,
+    r#"[{"ping":{"id":13}},{"depth":{"id":22,"queue":"q"}}]"#,
     r#"[{"begin":{"id":14,"transaction":1}},{"send":{"id":15,"transaction":1,"messages":[{"topic":"t","key":"a.b"}]}},{"settle":{"id":16,"transaction":1,"queue":"q","items":[{"leases":["x"],"outcome":"complete"}]}},{"set_state":{"id":17,"transaction":1,"queue":"q","change":{"token":"x","state_base64":"AA=="}}},{"commit":{"id":18,"transaction":1}},{"rollback":{"id":19,"transaction":2}}]"#,
     r#"[{"declare":{"id":20}},{"declare":{"id":21,"queue":"mine","spec":{"exclusive":true,"durability":"relaxed","sessions":["a"]}}}]"#,
 ];

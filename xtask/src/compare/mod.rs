@@ -6,6 +6,7 @@
 mod artemis;
 mod bullmq;
 mod elasticmq;
+mod lapin;
 mod pgboss;
 
 use std::io::{BufRead as _, BufReader, ErrorKind};
@@ -29,9 +30,10 @@ pub(crate) fn run(system: &str) -> Result<bool> {
         "artemis" => artemis::run(),
         "bullmq" => bullmq::run(),
         "elasticmq" => elasticmq::run(),
+        "lapin" => lapin::run(),
         "pgboss" => pgboss::run(),
         unknown => bail!(
-            "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, pgboss"
+            "there is nothing to compare with called `{unknown}`: artemis, bullmq, elasticmq, lapin, pgboss"
         ),
     }
 }

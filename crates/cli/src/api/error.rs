@@ -77,6 +77,7 @@ impl ApiError {
             }
             "topic_differs" => "`malote topic get NAME` shows what it is",
             "rule_differs" => "take the other rule away first, or choose another name",
+            "saga_not_found" => "`malote saga ls NAME` shows what there is",
             "rule_not_found" => "`malote subscription rule ls` shows what there is",
             "no_reply" => "is somebody there who answers? --wait waits longer",
             "queue_full" => "receive from it, or raise the limit with `malote queue update`",

@@ -4,6 +4,7 @@ mod client;
 mod connect;
 mod error;
 mod path;
+pub(crate) mod sagas;
 mod tls;
 pub(crate) mod topics;
 pub(crate) mod words;

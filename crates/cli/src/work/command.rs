@@ -10,11 +10,15 @@ use tokio::process::Command;
 
 /// As BSD's sysexits name them.
 const DATA_ERROR: i32 = 65;
+const UNAVAILABLE: i32 = 69;
 const TEMPORARY: i32 = 75;
 /// When a message that was not tried comes again.
 const LATER: Duration = Duration::from_secs(5);
 /// As much of what a command says on standard error as a message's history keeps.
 const ERROR_BYTES_MAX: u64 = 4096;
+
+/// What a breaker calls that which a command needs.
+pub(super) const DEPENDENCY: &str = "command";
 
 /// What to run.
 pub(super) struct Line(pub String);
@@ -30,6 +34,9 @@ pub(super) async fn run(line: State<Line>, meta: Meta) -> Result<Outcome, Failur
         ("MALOTE_CORRELATION_ID", message.correlation_id.as_deref()),
         ("MALOTE_CONTENT_TYPE", message.content_type.as_deref()),
         ("MALOTE_REPLY_TO", message.reply_to.as_deref()),
+        // As OpenTelemetry hands a trace on to a process.
+        ("TRACEPARENT", meta.traceparent()),
+        ("TRACESTATE", meta.tracestate()),
     ];
     for (name, text) in texts {
         if let Some(text) = text.filter(|text| !text.contains('\0')) {
@@ -69,6 +76,9 @@ pub(super) async fn run(line: State<Line>, meta: Meta) -> Result<Outcome, Failur
         Some(0) => Ok(Outcome::Done),
         Some(TEMPORARY) => Ok(Outcome::Snooze(LATER)),
         Some(DATA_ERROR) => Err(Failure::dead("Rejected", said)),
+        Some(UNAVAILABLE) => {
+            Err(Failure::of_dependency(DEPENDENCY, format_args!("{status}: {said}")))
+        }
         _ => Err(Failure::retry(format_args!("{status}: {said}"))),
     }
 }

@@ -9,6 +9,9 @@ use hyper_util::rt::TokioIo;
 use malote::{Failure, Meta, State};
 use tokio::net::TcpStream;
 
+/// What a breaker calls that which is at the address.
+pub(super) const DEPENDENCY: &str = "address";
+
 /// Where to.
 pub(super) struct Target(pub String);
 
@@ -19,7 +22,8 @@ pub(super) async fn post(target: State<Target>, meta: Meta) -> Result<(), Failur
         return Err(bad("only http:// addresses"));
     }
     let host = uri.host().ok_or_else(|| bad("it names no host"))?;
-    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await;
+    let stream = stream.map_err(|error| Failure::of_dependency(DEPENDENCY, error))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let served = tokio::spawn(connection);
@@ -33,6 +37,8 @@ pub(super) async fn post(target: State<Target>, meta: Meta) -> Result<(), Failur
         ("malote-session", message.session.as_ref().map(|session| session.as_str())),
         ("malote-subject", message.subject.as_deref()),
         ("idempotency-key", Some(meta.idempotency_key())),
+        ("traceparent", meta.traceparent()),
+        ("tracestate", meta.tracestate()),
     ];
     for (name, text) in texts {
         // What is no header text is left out.
@@ -59,6 +65,8 @@ pub(super) async fn post(target: State<Target>, meta: Meta) -> Result<(), Failur
         (status, None) if status.is_client_error() => {
             Err(Failure::dead("Rejected", format_args!("{} answered {status}", target.0)))
         }
-        (status, None) => Err(Failure::retry(format_args!("answered {status}"))),
+        (status, None) => {
+            Err(Failure::of_dependency(DEPENDENCY, format_args!("answered {status}")))
+        }
     }
 }

@@ -2,12 +2,22 @@
 
 mod command;
 mod http;
+mod observe;
+mod parent;
+mod replicas;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use malote::{Capability, Malote, Meta, Outcome, Retry, Running, Sessions, Worker};
+use malote::{
+    Bounds, Breaker, Capability, Counts, Malote, Meta, Metrics, Outcome, Retry, Running, Scale,
+    Sessions, Worker,
+};
 use malote_connectors::BrokerError;
+
+use self::observe::Observed;
+use self::parent::Parent;
 
 use crate::output::note;
 use crate::when;
@@ -18,8 +28,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Handle the messages of a queue: with a command, over HTTP, or by printing them
 ///
 /// A command gets the body on standard input and the rest as MALOTE_… variables. Its exit code is the outcome: 0 done,
-/// 65 dead-letter, 75 later and not counted, anything else try again. An address gets a POST: 2xx done, 429 and 5xx
-/// try again, any other 4xx dead-letter. Messages of a session are handled in order, one at a time. Ctrl-C lets what
+/// 65 dead-letter, 75 later and not counted, anything else try again. An address gets a POST: 2xx done, 429 and 5xx try
+/// again, any other 4xx dead-letter. When half of the last ten or more ended with 69, 5xx or no connection, what they need
+/// is down, and nothing is taken for a while. Messages of a session are handled in order, one at a time. Ctrl-C lets what
 /// runs finish; a second one does not wait.
 #[derive(clap::Args)]
 pub(crate) struct Work {
@@ -32,7 +43,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE or servicebus://CONNECTION-STRING
     #[arg(
         long,
         alias = "url",
@@ -44,15 +55,36 @@ pub(crate) struct Work {
     /// A Service Bus connection string, where no --broker is given
     #[arg(long, value_name = "TEXT", env = "SERVICEBUS_CONNECTION_STRING", hide_env_values = true)]
     connection_string: Option<String>,
-    /// Sessions, or messages of a queue without sessions, at once
+    /// Sessions, or messages of a queue without sessions, at once: a number, or as in 2..64 as many as there is work for
     #[arg(
         long,
         value_name = "N",
         env = "WORKER_COUNT",
         hide_env_values = true,
-        default_value_t = 100
+        default_value = "100"
     )]
-    slots: usize,
+    slots: Bounds,
+    /// Work with several processes: a number, or as in 1..8 as many as there is work for
+    #[arg(long, value_name = "N")]
+    scale: Option<Bounds>,
+    /// Begin more when more were needed for so long
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = when::duration)]
+    scale_up_after: Duration,
+    /// End some when fewer would have done for so long
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = when::duration)]
+    scale_down_after: Duration,
+    /// Messages that may wait for each slot
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    scale_waiting: u32,
+    /// How long a message may wait
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
+    scale_age: Duration,
+    /// Answer /metrics for Prometheus, /healthz and /readyz at this address
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
+    /// This process is one of several; standard input leads to the one that started it
+    #[arg(long, hide = true)]
+    replica: bool,
     /// Attempts before a message is dead-lettered
     #[arg(long, value_name = "N", default_value_t = 10)]
     attempts: u32,
@@ -73,7 +105,19 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) fn run(self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.work())
+        match self.scale {
+            Some(replicas) if !self.replica => runtime.block_on(self.work_with(replicas)),
+            _ => runtime.block_on(self.work()),
+        }
+    }
+
+    fn pace(&self) -> Scale {
+        Scale {
+            up_after: self.scale_up_after,
+            down_after: self.scale_down_after,
+            waiting_each: self.scale_waiting,
+            waiting_for: self.scale_age,
+        }
     }
 
     fn url(&self) -> String {
@@ -88,14 +132,21 @@ impl Work {
         let worker = Worker::new(malote, &self.queue)
             .timeout(self.timeout)
             .lock(self.lock)
-            .retry(self.retry(malote));
+            .retry(self.retry(malote))
+            .scale(self.pace());
         let worker = match sessions {
-            true => worker.with_sessions(Sessions { max: self.slots, ..Sessions::default() }),
+            true => worker.with_sessions(Sessions::default()).slots(self.slots),
             false => worker.slots(self.slots),
         };
         match (&self.exec, &self.http) {
-            (Some(line), _) => worker.state(command::Line(line.clone())).handle(command::run),
-            (None, Some(url)) => worker.state(http::Target(url.clone())).handle(http::post),
+            (Some(line), _) => worker
+                .state(command::Line(line.clone()))
+                .breaker(Breaker::of(command::DEPENDENCY))
+                .handle(command::run),
+            (None, Some(url)) => worker
+                .state(http::Target(url.clone()))
+                .breaker(Breaker::of(http::DEPENDENCY))
+                .handle(http::post),
             (None, None) => worker.handle(print),
         }
     }
@@ -112,6 +163,7 @@ impl Work {
     }
 
     async fn work(self) -> Result<()> {
+        let mut parent = self.replica.then(Parent::at_stdin).transpose()?;
         let malote = Malote::connect(&self.url()).await.context("no broker")?;
         // With sessions if the queue has some.
         let running = match self.worker(&malote, true).start().await {
@@ -120,36 +172,108 @@ impl Work {
             {
                 self.worker(&malote, false).start().await?
             }
-            started => started?,
+            started => started.inspect(|_| {
+                let can = malote.broker().capabilities();
+                note(format_args!(
+                    "sessions of {}: a delayed retry holds back {}",
+                    can.broker, can.retry_hold
+                ));
+            })?,
         };
-        let report = until_end(running, self.exit_when_idle).await?;
+        // Those of a replica are a part of its parent's.
+        let observed = match (self.metrics, self.replica) {
+            (Some(at), false) => {
+                let metrics = running.observer();
+                Some(observe::serve(at, move || Observed::of(&metrics())).await?)
+            }
+            _ => None,
+        };
+        // The parent says when its replicas end.
+        let idle = self.exit_when_idle.filter(|_| !self.replica);
+        let every = self.pace().look_every();
+        until_told(&running, idle, || false, parent.as_mut(), every).await?;
+        let mut last = running.metrics();
+        last.counts = running.ended().await?.counts;
+        drop(observed);
         malote.close().await?;
-        let malote::Counts { done, retried, dead, released, lost, .. } = report.counts;
-        note(format_args!(
-            "{done} done, {retried} tried again, {dead} dead-lettered, {released} given back, {lost} lost"
-        ));
+        match &mut parent {
+            Some(parent) => parent.tell(&last).await.unwrap_or(()), // nobody is there to know
+            None => say(&last.counts),
+        }
         Ok(())
     }
 }
 
-/// Runs until a signal, or until there was nothing to do for long enough.
-async fn until_end(running: Running, idle: Option<Duration>) -> Result<malote::Report> {
+fn say(counts: &Counts) {
+    let Counts { done, retried, dead, released, lost, .. } = counts;
+    note(format_args!(
+        "{done} done, {retried} tried again, {dead} dead-lettered, {released} given back, {lost} lost"
+    ));
+}
+
+/// Runs until a signal, until there was nothing to do for long enough, or until something says that it is over.
+pub(crate) async fn until_end(
+    running: Running,
+    idle: Option<Duration>,
+    is_over: impl Fn() -> bool,
+) -> Result<malote::Report> {
+    until_told(&running, idle, is_over, None, LOOK).await?;
+    Ok(running.ended().await?)
+}
+
+/// The same, or until the parent is gone, which is told how it does.
+async fn until_told(
+    running: &Running,
+    idle: Option<Duration>,
+    is_over: impl Fn() -> bool,
+    mut parent: Option<&mut Parent>,
+    tell_every: Duration,
+) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut asked = false;
     let mut quiet_since = tokio::time::Instant::now();
     let mut seen = running.counts();
+    let mut tell = tokio::time::interval(tell_every);
+    let mut slots = running.slots();
     while !running.is_over() {
+        let tells = parent.is_some();
+        let gone = async {
+            match &mut parent {
+                Some(parent) => parent.gone().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            () = gone => {
+                parent = None;
+                running.stop();
+                continue;
+            }
+            _ = tell.tick(), if tells => {
+                if let Some(to) = &mut parent
+                    && to.tell(&running.metrics()).await.is_err()
+                {
+                    parent = None;
+                    running.stop();
+                }
+                continue;
+            }
             () = tokio::time::sleep(LOOK) => {
+                if let Metrics { slots: now, scaled: Some(scaled), .. } = running.metrics()
+                    && now != slots
+                {
+                    note(format_args!("slots: {slots} -> {now}: {}", scaled.reason.word()));
+                    slots = now;
+                }
                 let now = running.counts();
                 if running.busy() > 0 || now != seen {
                     (quiet_since, seen) = (tokio::time::Instant::now(), now);
                 }
-                if idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
+                if is_over() || idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
                     running.stop();
                 }
                 continue;
@@ -161,7 +285,7 @@ async fn until_end(running: Running, idle: Option<Duration>) -> Result<malote::R
         running.stop();
         asked = true;
     }
-    Ok(running.ended().await?)
+    Ok(())
 }
 
 /// Prints a message: sequence, session and body.

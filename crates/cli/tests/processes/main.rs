@@ -12,3 +12,4 @@ mod frozen;
 mod killed;
 mod lab;
 mod restarted;
+mod scaled;

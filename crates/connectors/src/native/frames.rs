@@ -3,6 +3,7 @@
 //! What a server says beyond this is ignored: a newer server may say more.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use malote_model::{
@@ -15,6 +16,7 @@ use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{BrokerError, Delivery, Settle};
+use crate::depth::{Depth, SessionDepth};
 
 /// How deep a server's frame may nest: properties have their own, smaller bound.
 const DEPTH_MAX: usize = 64;
@@ -76,7 +78,19 @@ pub(super) enum Frame {
         id: u64,
         queue: String,
         session: String,
-        token: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token: Option<String>,
+    },
+    ListSessions {
+        id: u64,
+        queue: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
+        max: u64,
+    },
+    Depth {
+        id: u64,
+        queue: String,
     },
     Resume {
         id: u64,
@@ -123,6 +137,14 @@ pub(super) struct Answer {
     pub results: Option<Vec<OneResult>>,
     pub held: Option<HeldOne>,
     pub state: Option<Raw>,
+    pub depth: Option<Box<DepthOne>>,
+    pub sessions: Option<Vec<OneSession>>,
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct OneSession {
+    pub session: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,6 +166,44 @@ pub(super) struct HeldOne {
     pub session: String,
     pub token: String,
     pub until: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct DepthOne {
+    ready: u64,
+    delayed: u64,
+    in_flight: u64,
+    oldest_ms: u64,
+    sent: Option<u64>,
+    #[serde(default)]
+    paused: bool,
+    sessions: Option<SessionsOne>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SessionsOne {
+    runnable: u64,
+    held: u64,
+    #[serde(default)]
+    other: u64,
+}
+
+impl From<DepthOne> for Depth {
+    fn from(depth: DepthOne) -> Self {
+        Self {
+            ready: depth.ready,
+            delayed: depth.delayed,
+            in_flight: depth.in_flight,
+            oldest: Duration::from_millis(depth.oldest_ms),
+            sent: depth.sent,
+            paused: depth.paused,
+            sessions: depth.sessions.map(|SessionsOne { runnable, held, other }| SessionDepth {
+                runnable,
+                held,
+                other,
+            }),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -20,6 +20,7 @@ use self::frames::{Answer, Frame, NewMessage, OneResult, SettleItem};
 use self::target::Target;
 use crate::broker::{Broker, BrokerError, Delivery, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::Depth;
 
 /// What it can do: everything.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -277,11 +278,47 @@ impl Broker for Native {
 
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
         let queue = queue.as_str().to_owned();
-        let (session, token) = (held.session.as_str().to_owned(), held.hold.to_string());
+        let (session, token) = (held.session.as_str().to_owned(), Some(held.hold.to_string()));
         Box::pin(async move {
             let frame = move |id| Frame::GetState { id, queue, session, token };
             let answer = self.line.call(About::Nothing, frame).await?;
             Ok(answer.state.map(frames::Raw::into_bytes))
+        })
+    }
+
+    fn look_at_state(&self, queue: &QueueName, session: &SessionId) -> Doing<'_, Option<Bytes>> {
+        let (queue, session) = (queue.as_str().to_owned(), session.as_str().to_owned());
+        Box::pin(async move {
+            let frame = move |id| Frame::GetState { id, queue, session, token: None };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            Ok(answer.state.map(frames::Raw::into_bytes))
+        })
+    }
+
+    fn look_at_sessions(
+        &self,
+        queue: &QueueName,
+        from: u32,
+        max: usize,
+    ) -> Doing<'_, (Vec<SessionId>, Option<u32>)> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let (after, max) = ((from > 0).then(|| from.to_string()), max as u64);
+            let frame = move |id| Frame::ListSessions { id, queue, after, max };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            let all = answer.sessions.unwrap_or_default().into_iter();
+            let ids = all.filter_map(|one| SessionId::new(&one.session).ok()).collect();
+            Ok((ids, answer.next.and_then(|next| next.parse().ok())))
+        })
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.as_str().to_owned();
+        Box::pin(async move {
+            let frame = move |id| Frame::Depth { id, queue };
+            let answer = self.line.call(About::Nothing, frame).await?;
+            let unsaid = || BrokerError::Unreachable { text: "the server did not say".into() };
+            answer.depth.map(|depth| Depth::from(*depth)).ok_or_else(unsaid)
         })
     }
 

@@ -1,6 +1,8 @@
 //! A Malote server on a port of its own, and brokers that reach it.
 #![allow(dead_code)]
 
+pub mod wire;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

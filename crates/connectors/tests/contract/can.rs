@@ -1,11 +1,11 @@
 //! What not every broker can do: one case for each capability. Sessions have a file of their own.
 
-use malote_connectors::{BrokerError, Capability, NewState, Settle};
+use malote_connectors::{BrokerError, Capability, Held, NewState, Settle};
 use malote_model::{Changes, Dedup, Message, Properties, QueueSpec, Settlement, Value, When};
 
 use crate::World;
 use crate::cases::{Q, refused, with_queue};
-use crate::common::{LOCK, NOW, PATIENCE, queue, text, to};
+use crate::common::{LOCK, NOW, PATIENCE, queue, session, text, to};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -59,6 +59,14 @@ pub async fn refuse(world: &World, what: Capability) {
         Capability::StateWithSettle => {
             let state = Some(NewState { hold: got.lease, state: None });
             settle(Settlement::Complete, state).await
+        }
+        Capability::SessionState => {
+            let held = Held { session: session("a"), hold: got.lease, epoch: 0 };
+            broker.state(&queue(Q), &held).await.map(drop)
+        }
+        Capability::Dedup => {
+            let dedup = Some(Dedup { window_ms: HOUR_MS, per_session: false, content: false });
+            broker.declare(&queue("other"), QueueSpec { dedup, ..QueueSpec::default() }).await
         }
         Capability::FairSessions
         | Capability::ChooseLock

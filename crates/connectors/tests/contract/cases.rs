@@ -1,5 +1,8 @@
 //! The cases, for any `World` of the program that includes them: one macro makes the tests of a connector.
 
+#[path = "depth.rs"]
+pub mod depth;
+
 use std::sync::Arc;
 
 use malote_connectors::{Broker, BrokerError, Capability};
@@ -64,6 +67,16 @@ macro_rules! contract {
                         can::refuse(&$world, what).await;
                     }
                 }
+            }
+
+            #[tokio::test]
+            async fn what_waits_is_told() {
+                $crate::cases::depth::what_waits_is_told(&$world).await;
+            }
+
+            #[tokio::test]
+            async fn sessions_are_told_apart() {
+                $crate::cases::depth::sessions_are_told_apart(&$world).await;
             }
 
             contract!(@case $world,

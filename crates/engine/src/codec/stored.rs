@@ -1,6 +1,7 @@
 //! Reading a message back: its newest record and, under it, those that it lies over.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
@@ -218,16 +219,19 @@ impl Stored {
         segments: &Segments,
         positions: Vec<Pos>,
     ) -> Vec<Result<Self, Unreadable>> {
-        let mut reading = segments.reading(positions.len() > 1);
+        let positions: Arc<[Pos]> = positions.into();
+        let mut reading = segments.reading_of(positions.clone());
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
             let mut dead = None;
+            reading.turn_to(n);
             match Self::read(&mut reading, pos, Patience::None, &mut dead) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let rest = positions[n..].to_vec();
+                    let rest = positions.clone();
                     let waiting = move || {
-                        let each = rest.into_iter().map(|pos| {
+                        let each = rest.iter().enumerate().skip(n).map(|(n, &pos)| {
                             let mut dead = None;
+                            reading.turn_to(n);
                             Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
                                 .map_err(|error| Unreadable::new(&error, dead))
                         });

@@ -165,6 +165,11 @@ impl Segments {
         Reading::new(self.clone(), many)
     }
 
+    /// A reader of these, which says before each which one it is.
+    pub(crate) fn reading_of(&self, positions: Arc<[Pos]>) -> Reading {
+        Reading::of(self.clone(), positions)
+    }
+
     pub(super) fn find(&self, pos: Pos) -> io::Result<Arc<Segment>> {
         self.by_generation.lock().get(&pos.generation()).cloned().ok_or_else(|| {
             let text = format!("journal position {pos}: its segment is no longer there");

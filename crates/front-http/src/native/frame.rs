@@ -55,6 +55,10 @@ pub enum Frame {
     GetState(GetStateFrame),
     /// Sets or clears the state of a held session.
     SetState(SetStateFrame),
+    /// Sessions of a queue, a page of them.
+    ListSessions(ListSessionsFrame),
+    /// What a queue holds, for whoever scales workers.
+    Depth(DepthFrame),
     /// Takes a lost connection up again; must be the first frame.
     Resume(ResumeFrame),
     /// Asks for a sign of life.
@@ -129,6 +133,10 @@ frames! {
     GetStateFrame { queue: String, session: String, token: Option<String>, }
     /// Neither `state` nor `state_base64` clears it.
     SetStateFrame { queue: String, change: StateIn, transaction: Option<u64>, }
+    /// `after` is the `next` of the page before.
+    ListSessionsFrame { queue: String, after: Option<String>, max: Option<u64>, }
+    /// Answered with `depth`.
+    DepthFrame { queue: String, }
     /// `leases` are those that the client knows of: what else was out to it is delivered again.
     ResumeFrame { connection: u64, secret: String, leases: Option<Vec<String>>, }
     /// Answered at once.

@@ -8,8 +8,9 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::frame::{
-    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DetachFrame, Frame,
-    GetStateFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame, SettleFrame,
+    AcceptFrame, AttachFrame, CreditFrame, DeclareFrame, DeferredFrame, DepthFrame, DetachFrame,
+    Frame, GetStateFrame, ListSessionsFrame, Nothing, ReleaseFrame, RenewFrame, SetStateFrame,
+    SettleFrame,
 };
 use super::link::{Consumers, Link};
 use crate::ops::settle::{renew_leases, settle_leases};
@@ -17,8 +18,9 @@ use crate::problem::{Code, Problem};
 use crate::replies::reply_name;
 use crate::wire::Encoding;
 use crate::wire::message::{BodyOut, Received};
+use crate::wire::queue::DepthOut;
 use crate::wire::receive::{Mode, ReceivedOut, check_list, check_lock, range, token};
-use crate::wire::session::HeldOut;
+use crate::wire::session::{HeldOut, SessionOut, SessionsOut, SessionsQuery};
 use crate::wire::settle::{RenewIn, ResultOut, ResultsOut, tokens};
 use crate::wire::text::to_base64;
 
@@ -113,6 +115,10 @@ pub(super) async fn handle(link: Arc<Link>, frame: Frame, permit: Permit) {
         Frame::Release(frame) => link.reply(Some(frame.id), release(link, frame).await).await,
         Frame::GetState(frame) => link.reply(Some(frame.id), get_state(link, frame).await).await,
         Frame::SetState(frame) => link.reply(Some(frame.id), set_state(link, frame).await).await,
+        Frame::ListSessions(frame) => {
+            link.reply(Some(frame.id), list_sessions(link, frame).await).await
+        }
+        Frame::Depth(frame) => link.reply(Some(frame.id), depth(link, frame).await).await,
         Frame::Ping(frame) => link.reply(Some(frame.id), Ok(Nothing {})).await,
         Frame::Resume(frame) => {
             let why = "resume must be the first frame of a new connection";
@@ -232,10 +238,32 @@ async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize +
     })
 }
 
+async fn list_sessions(link: &Link, frame: ListSessionsFrame) -> Result<SessionsOut, Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow_look(&link.caller, &queue)?;
+    let page = SessionsQuery { after: frame.after, max: frame.max };
+    let (sessions, next) = link.api.engine.sessions(queue, page.from()?, page.max()?).await?;
+    let sessions = sessions.into_iter().map(SessionOut::from).collect();
+    Ok(SessionsOut { sessions, next: next.map(|next| next.to_string()) })
+}
+
 async fn set_state(link: &Link, frame: SetStateFrame) -> Result<Nothing, Problem> {
     let queue = queue_for(link, &frame.queue, Action::Receive)?;
     link.api.engine.set_state(Some(&queue), frame.change.change()?).await?;
     Ok(Nothing {})
+}
+
+/// What a queue holds.
+#[derive(Serialize)]
+struct Looked {
+    depth: DepthOut,
+}
+
+async fn depth(link: &Link, frame: DepthFrame) -> Result<impl Serialize + use<>, Problem> {
+    let queue = QueueName::new(&frame.queue)?;
+    link.api.allow_look(&link.caller, &queue)?;
+    let facts = link.api.engine.describe(queue).await?;
+    Ok(Looked { depth: DepthOut::of(&facts, link.api.engine.now()) })
 }
 
 /// The leases that a resuming client knows of.

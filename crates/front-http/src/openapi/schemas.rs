@@ -50,7 +50,7 @@ fn with(mut base: Value, more: Value) -> Value {
 pub(super) fn all() -> Value {
     let mut all = Map::new();
     let topics = super::topics::schemas(dedup());
-    for group in [queues(), topics, messages(), sessions(), about(), frames()] {
+    for group in [queues(), topics, messages(), sessions(), sagas(), about(), frames()] {
         if let Value::Object(group) = group {
             all.extend(group);
         }
@@ -246,6 +246,41 @@ fn sessions() -> Value {
     })
 }
 
+fn sagas() -> Value {
+    let short = [
+        "id",
+        "status",
+        "version",
+        "step",
+        "attempts",
+        "error",
+        "started_at",
+        "changed_at",
+        "deadline",
+        "held_until",
+        "delayed_until",
+    ];
+    let saga = json!({
+        "id": text(),
+        "status": words(&["waiting", "running", "compensating", "done", "compensated"]),
+        "version": whole(), "step": maybe_text(), "attempts": whole(), "error": maybe_text(),
+        "started_at": maybe_whole(), "changed_at": maybe_whole(), "deadline": maybe_whole(),
+        "held_until": maybe_whole(), "delayed_until": maybe_whole(),
+    });
+    let full: Vec<&str> = short.into_iter().chain(["steps", "data"]).collect();
+    let more = json!({"steps": list(schema("SagaStep")), "data": {}});
+    json!({
+        "Saga": object(&short, saga.clone()),
+        "SagaInFull": object(&full, with(saga, more)),
+        "SagaStep": object(&["name", "status", "undo", "pivot", "attempts", "lost", "in_doubt"], json!({
+            "name": text(), "status": words(&["waiting", "done", "failed", "unsure", "compensated"]),
+            "undo": {"type": "boolean"}, "pivot": {"type": "boolean"}, "in_doubt": {"type": "boolean"},
+            "attempts": whole(), "lost": whole(), "error": text(), "deadline": whole(), "at": whole(),
+        })),
+        "Sagas": object(&["sagas", "next"], json!({"sagas": list(schema("Saga")), "next": maybe_text()})),
+    })
+}
+
 fn about() -> Value {
     let codes: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let disk = [
@@ -381,12 +416,18 @@ fn frames() -> Value {
             }),
         ),
         frame(
+            "list_sessions",
+            &["queue"],
+            json!({"queue": text(), "after": maybe_text(), "max": maybe_whole()}),
+        ),
+        frame(
             "resume",
             &["connection", "secret"],
             json!({
                 "connection": whole(), "secret": text(), "leases": {"type": ["array", "null"], "items": text()},
             }),
         ),
+        frame("depth", &["queue"], json!({"queue": text()})),
         frame("ping", &[], json!({})),
     ];
     let limits = [

@@ -9,6 +9,7 @@ pub mod queues;
 pub mod receive;
 pub mod request;
 pub mod rules;
+pub mod sagas;
 pub mod send;
 pub mod sessions;
 pub mod settle;

@@ -9,6 +9,7 @@ pub mod peek;
 pub mod queue;
 pub mod receive;
 pub mod rule;
+pub mod saga;
 pub mod session;
 pub mod settle;
 pub mod spec;

@@ -1,6 +1,7 @@
 //! Queues: what they are and hold.
 
 use malote_engine::{QueueFacts, Totals};
+use malote_model::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::spec::SpecOut;
@@ -65,6 +66,44 @@ impl From<QueueFacts> for QueueOut {
                 sessions_ready: facts.sessions_ready,
             },
             totals: TotalsOut(facts.totals),
+        }
+    }
+}
+
+/// What waits in a queue, for whoever scales workers.
+#[derive(Debug, Serialize)]
+pub struct DepthOut {
+    ready: u64,
+    delayed: u64,
+    in_flight: u64,
+    oldest_ms: u64,
+    sent: u64,
+    paused: bool,
+    sessions: Option<SessionDepthOut>,
+}
+
+#[derive(Debug, Serialize)]
+struct SessionDepthOut {
+    runnable: u64,
+    held: u64,
+    other: u64,
+}
+
+impl DepthOut {
+    /// As it is now.
+    pub fn of(facts: &QueueFacts, now: Timestamp) -> Self {
+        Self {
+            ready: facts.ready,
+            delayed: facts.delayed + facts.scheduled,
+            in_flight: facts.locked,
+            oldest_ms: facts.oldest_at.map_or(0, |at| now.0.saturating_sub(at.0)),
+            sent: facts.totals.sent,
+            paused: facts.paused,
+            sessions: facts.spec.sessions.required().then(|| SessionDepthOut {
+                runnable: facts.sessions_ready,
+                held: facts.sessions_held,
+                other: facts.sessions.saturating_sub(facts.sessions_ready + facts.sessions_held),
+            }),
         }
     }
 }

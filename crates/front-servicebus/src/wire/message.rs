@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::{DeadLetter, Stored};
-use malote_model::{DeadReason, LeaseToken, Message, QueueName, Seq, Timestamp, When};
+use malote_model::{Body, DeadReason, LeaseToken, Message, QueueName, Seq, Timestamp, When};
 use malote_wire_amqp::message::{
     DELIVERY_ANNOTATIONS, Draft, Header, MESSAGE_ANNOTATIONS, Message as Wire, Properties,
 };
@@ -137,6 +137,8 @@ pub struct Telling {
     pub lock: Option<LeaseToken>,
     /// How long its queue keeps messages: what it said itself counts only if that is less.
     pub ttl_ms_max: Option<u64>,
+    /// Whoever looks does not want the body.
+    pub without_body: bool,
 }
 
 impl Telling {
@@ -179,6 +181,8 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
     put_head(&mut out, stored, &head);
     match &parts {
+        // There must be one.
+        _ if telling.without_body => put_body(&mut out, &Body::default()),
         Some(parts) => parts.put_rest(&mut out, &message.body),
         None => put_body(&mut out, &message.body),
     }

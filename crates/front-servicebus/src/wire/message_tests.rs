@@ -178,3 +178,22 @@ fn a_session_id_that_is_none_is_refused() {
     let error = read(&wire(&Draft { properties, ..Draft::default() }), Timestamp(0)).unwrap_err();
     assert_eq!(error.condition.as_str(), condition::INVALID_FIELD);
 }
+
+/// A header has 32 bits of milliseconds, which are 49 days: who means more says when.
+#[test]
+fn a_long_life_is_told_by_its_end() {
+    let days = |days: i64| days * 86_400_000;
+    let now = Timestamp(1_000);
+    let ttl_ms = |ttl: Option<u32>, until: Option<i64>| {
+        let absolute_expiry_time =
+            until.map(|until| malote_wire_amqp::performative::Timestamp(until + 1_000));
+        let properties = Some(Properties { absolute_expiry_time, ..Properties::default() });
+        let header = Some(Header { ttl, ..Header::default() });
+        read(&wire(&Draft { header, properties, ..Draft::data("x") }), now).unwrap().ttl_ms
+    };
+    assert_eq!(ttl_ms(Some(u32::MAX), Some(days(90))), Some(days(90) as u64));
+    assert_eq!(ttl_ms(Some(5), Some(days(90))), Some(5));
+    assert_eq!(ttl_ms(None, Some(days(90))), Some(days(90) as u64));
+    assert_eq!(ttl_ms(Some(u32::MAX), None), Some(u64::from(u32::MAX)));
+    assert_eq!(ttl_ms(None, None), None);
+}

@@ -27,6 +27,7 @@ use malote_model::limits;
 
 use crate::incoming::Incoming;
 use crate::outcome::{Failure, Outcome};
+use crate::saga::database::{Doing, Save};
 
 pub use outgoing::Outgoing;
 
@@ -40,6 +41,8 @@ const SLICE: usize = 1000;
 pub(crate) trait Effect: Send + Sync {
     fn commit(&self) -> Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + '_>>;
     fn rollback(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Writes where a saga stands into the transaction; whether it was as it was.
+    fn save(&self, save: Save) -> Doing<'_, bool>;
 }
 
 /// Whose transaction a handler can ask for.
@@ -114,6 +117,18 @@ impl Incoming {
         match effect.commit().await {
             Ok(()) => outcome,
             Err(failure) => failure.into(),
+        }
+    }
+
+    /// A step has a transaction only of the database that keeps its saga. Of another one its writes would be committed
+    /// without its data.
+    pub(crate) fn may_begin(&self, database: &str) -> Result<(), Failure> {
+        match self.step.get() {
+            Some(step) if step.database() != Some(database) => {
+                let text = "the saga is not kept in this database: use `Worker::of_saga_in`, or the step's key";
+                Err(Failure::dead("NoTransaction", text))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -34,6 +34,12 @@ impl Outgoing {
         Self { queue: queue.to_owned(), message, delay: None }
     }
 
+    /// Starts a saga when the transaction is committed, as [`crate::Malote::start_saga`] does.
+    pub fn saga<T: Serialize>(saga: &str, id: &str, data: &T) -> Result<Self, Error> {
+        let message = crate::saga::start(id, data)?;
+        Ok(Self { queue: crate::saga::prefixed(saga), message, delay: None })
+    }
+
     /// Its session.
     #[must_use]
     pub fn session(mut self, session: SessionId) -> Self {

@@ -15,6 +15,7 @@ use super::{Begun, Database, Effect, Outgoing, SLICE, Tx};
 use crate::extract::FromDelivery;
 use crate::incoming::Incoming;
 use crate::outcome::Failure;
+use crate::saga::database::{Doing, Save};
 use crate::{Error, Malote};
 
 /// The tables, made where they are missing. A row of the inbox is one message of one consumer; `id` of the outbox is
@@ -39,6 +40,8 @@ create index if not exists malote_outbox_error on malote_outbox (key) where erro
 create table if not exists malote_relay (name text primary key, holder text not null, until integer not null);
 ";
 
+/// As a saga calls it that is kept here.
+pub(crate) const DATABASE: &str = "sqlite";
 /// How long another process may keep the write lock.
 const BUSY: Duration = Duration::from_secs(10);
 /// How long a relay that vanished keeps others waiting.
@@ -97,6 +100,7 @@ impl Sqlite {
         // What was committed must survive power loss: the broker is told that it is done.
         connection.pragma_update(None, "synchronous", "full").map_err(wrong)?;
         connection.execute_batch(TABLES).map_err(wrong)?;
+        connection.execute_batch(crate::saga::sqlite::TABLES).map_err(wrong)?;
         Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(connection)), consumer: None })
     }
 
@@ -304,12 +308,20 @@ impl Effect for Ending {
             }
         })
     }
+
+    fn save(&self, save: Save) -> Doing<'_, bool> {
+        let open = self.0.clone();
+        Box::pin(async move {
+            blocking(move || open.with(|db| Ok(crate::saga::sqlite::save(db, save)))?).await
+        })
+    }
 }
 
 struct Ending(Arc<Open>);
 
 impl FromDelivery for Tx<Sqlite> {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+        incoming.may_begin(DATABASE)?;
         let Some(sqlite) = incoming.shared.get::<Sqlite>() else {
             return Err(Failure::retry("the worker has no Sqlite: give it one with Worker::state"));
         };
@@ -368,7 +380,7 @@ impl Tx<Sqlite> {
     }
 }
 
-fn write(db: &Connection, row: NewRow) -> rusqlite::Result<()> {
+pub(crate) fn write(db: &Connection, row: NewRow) -> rusqlite::Result<()> {
     let NewRow { key, target, message_id, headers, body, delay_ms } = row;
     let body: &[u8] = &body;
     db.prepare_cached(

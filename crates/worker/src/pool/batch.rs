@@ -9,6 +9,7 @@ use malote_connectors::{Delivery, Held};
 use malote_model::Settlement;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::run::Task;
 use super::settle::Decided;
@@ -102,7 +103,12 @@ impl Pool {
         let (count, first) = (all.len(), all.first()?.clone());
         let each = all.clone();
         (0..count).for_each(|_| self.counts.add(Count::started));
-        let outcome = match self.watched(tokio::spawn((batching.run)(all)), &first, lost).await {
+        let span = tracing::info_span!("process", otel.kind = "consumer", queue = %self.queue, messages = count);
+        let begun = Instant::now();
+        let task = tokio::spawn((batching.run)(all).instrument(span));
+        let ended = self.watched(task, &first, lost).await;
+        self.counts.times.add(begun.elapsed(), count);
+        let outcome = match ended {
             Task::Ended(Ok(outcomes)) => return Some(outcomes),
             Task::Ended(Err(error)) => self.panicked(&first, error),
             Task::TooLong => self.too_long(),

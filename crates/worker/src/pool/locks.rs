@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use malote_connectors::{Broker, BrokerError};
@@ -12,6 +13,8 @@ use malote_model::{LeaseToken, QueueName};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::Counters;
 
 /// Leases renewed by one call.
 const BATCH_MAX: usize = 1024;
@@ -23,6 +26,7 @@ pub(super) struct Locks {
 
 struct Table {
     lock: Duration,
+    counts: Counters,
     all: Mutex<HashMap<LeaseToken, Arc<Lock>>>,
 }
 
@@ -79,8 +83,9 @@ impl Locks {
         broker: Arc<dyn Broker>,
         queue: QueueName,
         lock: Duration,
+        counts: Counters,
     ) -> std::io::Result<Self> {
-        let table = Arc::new(Table { lock, all: Mutex::default() });
+        let table = Arc::new(Table { lock, counts, all: Mutex::default() });
         let end = CancellationToken::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (of_thread, until) = (table.clone(), end.clone());
@@ -146,7 +151,10 @@ impl Table {
         for (lease, renewed) in batch.iter().zip(each) {
             let Some(lock) = all.get(lease) else { continue };
             match renewed {
-                Ok(()) => *lock.since.lock() = asked,
+                Ok(()) => {
+                    *lock.since.lock() = asked;
+                    self.counts.renewed.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(BrokerError::LockLost) => lock.lost.cancel(),
                 Err(_) => {}
             }

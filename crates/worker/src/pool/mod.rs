@@ -3,14 +3,15 @@
 //! `sessions.rs` has the slots of a queue with sessions, `plain.rs` those of one without, which take from the shelf of
 //! `shelf.rs`; both hand each message to `run.rs`, which runs one handler whatever it does, or several to `batch.rs`,
 //! and outcomes to `settle.rs`. `locks.rs` renews what is in hand, on a thread of its own. `alone.rs` gives a message
-//! that took workers with it the process for itself.
+//! that took workers with it the process for itself; `elastic.rs` changes how many slots there are.
 //!
-//! Bounds: handlers at once (slots), messages in hand (a batch and a few more for each slot, or a prefetch for each
+//! Bounds: handlers at once (slots, at most as many as it was told), messages in hand (a batch and a few more for each slot, or a prefetch for each
 //! session), settlements under way, handlers that ignore their cancellation (as many as slots, then the worker gives
 //! up).
 
 mod alone;
 mod batch;
+mod elastic;
 mod locks;
 mod plain;
 mod run;
@@ -30,8 +31,11 @@ use tokio_util::task::TaskTracker;
 use crate::dispatch::Routes;
 use crate::gate::Gate;
 use crate::incoming::Shared;
+use crate::metrics::{BreakerMetrics, Metrics, Times};
 use crate::retry::Retry;
+use crate::scale::{Bounds, Scale};
 use alone::Alone;
+use elastic::Slots;
 pub(crate) use locks::Lock;
 use locks::Locks;
 use settle::Settler;
@@ -43,7 +47,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What a worker was told, checked and complete.
 pub(crate) struct Settings {
-    pub slots: usize,
+    pub slots: Bounds,
+    pub scale: Scale,
     pub lock: Duration,
     pub timeout: Duration,
     pub stuck_after: Duration,
@@ -93,6 +98,7 @@ pub(crate) struct Pool {
     pub tasks: TaskTracker,
     /// Handlers that ignore their cancellation hold every slot.
     pub hopeless: CancellationToken,
+    slots: Slots,
     locks: Locks,
     settler: Settler,
     alone: Alone,
@@ -110,9 +116,10 @@ impl Pool {
         shared: Shared,
         gate: Gate,
     ) -> std::io::Result<Arc<Self>> {
-        let locks = Locks::start(broker.clone(), queue.clone(), settings.lock)?;
         let counts = Counters::default();
+        let locks = Locks::start(broker.clone(), queue.clone(), settings.lock, counts.clone())?;
         let settler = Settler::start(broker.clone(), queue.clone(), settings.lock, counts.clone());
+        let slots = settings.slots;
         let pool = Arc::new(Self {
             broker,
             queue,
@@ -124,20 +131,47 @@ impl Pool {
             counts,
             tasks: TaskTracker::new(),
             hopeless: CancellationToken::new(),
+            slots: Slots::new(slots.min),
             locks,
             settler,
             alone: Alone::new(),
             handling_us: AtomicU64::new(0),
         });
-        match &pool.settings.sessions {
-            Some(sessions) => {
-                for _ in 0..pool.settings.slots {
-                    pool.tasks.spawn(sessions::slot(pool.clone(), sessions.clone()));
-                }
+        let shelf = match &pool.settings.sessions {
+            Some(_) => {
+                pool.begin_slots();
+                None
             }
-            None => plain::start(&pool),
+            None => Some(plain::start(&pool)),
+        };
+        if !slots.is_fixed() {
+            pool.tasks.spawn(elastic::follow(pool.clone(), shelf));
         }
         Ok(pool)
+    }
+
+    /// How it does.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let (busy, idle) = self.counts.busy_and_idle();
+        let breakers = self
+            .gate
+            .breakers()
+            .into_iter()
+            .map(|(dependency, state)| BreakerMetrics { dependency: dependency.to_owned(), state });
+        Metrics {
+            queue: self.queue.as_str().to_owned(),
+            counts: self.counts.read(),
+            times: self.counts.times.read(),
+            renewed: self.counts.renewed.load(Ordering::Relaxed),
+            slots: self.slots.now(),
+            busy,
+            idle,
+            stuck: self.counts.stuck(),
+            taking: !self.phases.quiet.is_cancelled() && self.gate.closed_for().is_none(),
+            breakers: breakers.collect(),
+            hold: self.gate.hold(),
+            scaled: self.slots.scaled(),
+        }
     }
 
     /// Waits until every slot is done.
@@ -183,8 +217,16 @@ impl Pool {
 macro_rules! counts {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
         /// What became of messages since the worker began.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(default)]
         pub struct Counts { $($(#[$doc])+ pub $name: u64,)+ }
+
+        impl Counts {
+            /// Those of another worker as well.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
+        }
 
         #[derive(Default)]
         struct Numbers { $($name: AtomicU64,)+ }
@@ -236,6 +278,10 @@ pub(crate) struct Counters {
     stuck: Arc<AtomicUsize>,
     busy: Arc<AtomicUsize>,
     idle: Arc<AtomicUsize>,
+    /// How long handlers took.
+    times: Arc<Times>,
+    /// Locks that were prolonged.
+    renewed: Arc<AtomicU64>,
 }
 
 /// One more of those that are counted, until this is dropped.

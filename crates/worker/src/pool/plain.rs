@@ -14,11 +14,13 @@ use super::{Count, PAUSE_FIRST, Pool};
 /// Where messages come from, and the right to take them.
 type Open = (Box<dyn Source>, InHand);
 
-pub(super) fn start(pool: &Arc<Pool>) {
+pub(super) fn start(pool: &Arc<Pool>) -> Arc<Shelf> {
     let ahead = !pool.gate.is_limited();
     let gathers = pool.routes.batches().map(|batch| batch.gathers).collect();
-    let shelf = Shelf::new(pool.settings.slots, pool.settings.lock, ahead, gathers);
-    pool.tasks.spawn(fetch(pool.clone(), Arc::new(shelf)));
+    let shelf = Shelf::new(pool.settings.slots.min, pool.settings.lock, ahead, gathers);
+    let shelf = Arc::new(shelf);
+    pool.tasks.spawn(fetch(pool.clone(), shelf.clone()));
+    shelf
 }
 
 async fn fetch(pool: Arc<Pool>, shelf: Arc<Shelf>) {
@@ -133,7 +135,7 @@ async fn give_back(pool: &Pool, shelf: &Shelf) {
     }
 }
 
-async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
+pub(super) async fn slot(pool: Arc<Pool>, shelf: Arc<Shelf>) {
     while let Some(unit) = shelf.next(&pool.phases.quiet).await {
         let _busy = pool.counts.busy();
         let begun = Instant::now();

@@ -1,6 +1,6 @@
 //! Runs one handler for one message, whatever it does: return, fail, panic, take too long, ignore that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use malote_connectors::{Delivery, Held, NewState, Settle};
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::settle::Decided;
 use super::{Count, Lock, Pool};
@@ -68,6 +69,7 @@ impl Pool {
             #[cfg(feature = "once")]
             effect: Mutex::new(None),
             new_state: Mutex::new(None),
+            step: OnceLock::new(),
             delivery,
         })
     }
@@ -80,11 +82,19 @@ impl Pool {
         took: Duration,
         lost: &CancellationToken,
     ) -> Decided {
-        self.gate.ended(&outcome);
+        let change = incoming.new_state.lock().take();
+        let said = change.as_ref().and_then(|change| change.of_step.as_ref());
+        self.gate.ended(said.unwrap_or(&outcome));
+        let comes_again = said.is_some();
         let (settlement, count) = self.settlement(incoming, outcome, took);
-        let state = match (&settlement, held, incoming.new_state.lock().take()) {
-            (Settlement::Complete, Some(held), Some(state)) => {
-                Some(NewState { hold: held.hold, state })
+        let changes = match settlement {
+            Settlement::Complete => true,
+            Settlement::Release { .. } => comes_again,
+            _ => false,
+        };
+        let state = match (held, change) {
+            (Some(held), Some(change)) if changes => {
+                Some(NewState { hold: held.hold, state: change.state })
             }
             _ => None,
         };
@@ -127,8 +137,11 @@ impl Pool {
             return None;
         }
         self.counts.add(Count::started);
-        let task = tokio::spawn(handler(incoming.clone()));
-        Some(match self.watched(task, incoming, lost).await {
+        let begun = Instant::now();
+        let task = tokio::spawn(handler(incoming.clone()).instrument(self.span(incoming)));
+        let ended = self.watched(task, incoming, lost).await;
+        self.counts.times.add(begun.elapsed(), 1);
+        Some(match ended {
             Task::Ended(Ok(outcome)) => outcome,
             Task::Ended(Err(error)) => self.panicked(incoming, error),
             Task::TooLong => self.too_long(),
@@ -138,6 +151,21 @@ impl Pool {
                 return None;
             }
         })
+    }
+
+    /// Around a handler: a part of the trace that the message came with.
+    pub(super) fn span(&self, incoming: &Incoming) -> tracing::Span {
+        let message = incoming.message();
+        tracing::info_span!(
+            "process",
+            otel.kind = "consumer",
+            queue = %self.queue,
+            session = message.session.as_ref().map(tracing::field::display),
+            message_id = message.message_id.as_deref(),
+            seq = incoming.delivery.seq.0,
+            attempt = incoming.attempt(),
+            traceparent = incoming.traceparent(),
+        )
     }
 
     pub(super) fn lost(&self, incoming: &Incoming) {
@@ -208,7 +236,7 @@ impl Pool {
         }
         let stuck = self.counts.stuck.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         self.log(incoming, "the handler ignores that it was cancelled, and is left behind");
-        if stuck >= self.settings.slots {
+        if stuck >= self.settings.slots.max {
             self.hopeless.cancel();
         }
     }

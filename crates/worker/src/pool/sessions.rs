@@ -27,6 +27,9 @@ const SLOW: Duration = Duration::from_millis(50);
 pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
     let mut next = None;
     while !pool.phases.quiet.is_cancelled() {
+        if pool.slots.is_too_many() {
+            break;
+        }
         if let Some(wait) = pool.gate.closed_for() {
             if let Some(source) = next.take() {
                 pool.settler.close(source, TaskTracker::new()).await;
@@ -261,6 +264,7 @@ async fn step(
             () = pool.phases.quiet.cancelled() => return Step::LetGo,
             () = lost.cancelled() => return Step::LetGo,
             () = pool.alone.wanted() => return Step::LetGo,
+            () = pool.slots.too_many() => return Step::LetGo,
             fetched = source.fetch(prefetch, settings.receive_wait) => match fetched {
                 Ok(some) if some.is_empty() => {
                     empty += 1;

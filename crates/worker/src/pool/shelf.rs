@@ -5,6 +5,7 @@
 //! is here is leased, and renewed as everything in hand.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use malote_connectors::Delivery;
@@ -54,7 +55,10 @@ pub(crate) struct Gathers {
 }
 
 pub(super) struct Shelf {
-    slots: usize,
+    /// So many there may be; more than these end when they are done.
+    slots: AtomicUsize,
+    /// They were more once: only then there can be too many.
+    fewer: AtomicBool,
     /// What is on the shelf for longer goes back: somebody else may have time for it.
     stale: Duration,
     /// Whether anything may be fetched ahead of free slots.
@@ -104,7 +108,8 @@ impl Shelf {
         let lanes = (0..=gathers.len()).map(|_| Lane::default()).collect();
         let grown = gathers.iter().map(|_| Notify::new()).collect();
         Self {
-            slots,
+            slots: AtomicUsize::new(slots),
+            fewer: AtomicBool::new(false),
             stale: lock / 2,
             ahead,
             gathers,
@@ -113,6 +118,40 @@ impl Shelf {
             room: Notify::new(),
             grown,
         }
+    }
+
+    fn slots(&self) -> usize {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    /// How many slots there may be from now on. How many are to be begun, for what is here already.
+    pub(super) fn set_slots(&self, slots: usize) -> usize {
+        let before = self.slots.swap(slots, Ordering::Relaxed);
+        if slots > before {
+            self.room.notify_one();
+        } else if slots < before {
+            self.fewer.store(true, Ordering::Relaxed);
+            // Those that wait look whether they may stay.
+            self.arrived.notify_waiters();
+        }
+        self.here.lock().begin(slots)
+    }
+
+    /// Whether a slot is one too many, and ends.
+    fn is_too_many(&self) -> bool {
+        if !self.fewer.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut here = self.here.lock();
+        if here.slots <= self.slots() {
+            return false;
+        }
+        here.slots -= 1;
+        if here.count > 0 {
+            // It may have been woken for something: another one takes that.
+            self.arrived.notify_one();
+        }
+        true
     }
 
     /// Puts messages there, in order, each with the batch handler that it is for. How many slots are to be begun.
@@ -131,8 +170,7 @@ impl Shelf {
         }
         here.count += added;
         let wake = added.min(here.waiting);
-        let more = here.count.saturating_sub(here.waiting).min(self.slots - here.slots);
-        here.slots += more;
+        let more = here.begin(self.slots());
         drop(here);
         batches.into_iter().for_each(|batch| self.grown[batch].notify_one());
         (0..wake).for_each(|_| self.arrived.notify_one());
@@ -142,7 +180,7 @@ impl Shelf {
     /// The next to handle, oldest first. None once nothing new is to be begun.
     pub(super) async fn next(&self, quiet: &CancellationToken) -> Option<Unit> {
         loop {
-            if quiet.is_cancelled() {
+            if quiet.is_cancelled() || self.is_too_many() {
                 return None;
             }
             let taken = match self.take() {
@@ -281,7 +319,7 @@ impl Shelf {
 
     fn wanted_of(&self, here: &Here) -> u32 {
         let together = self.gathers.iter().map(|gathers| gathers.max).max().unwrap_or(1);
-        let begun = self.slots.saturating_mul(together).min(IN_HAND_MAX.max(together));
+        let begun = self.slots().saturating_mul(together).min(IN_HAND_MAX.max(together));
         let each = match here.took {
             Some(took) if self.ahead && took < SLOW => {
                 let in_time = self.stale.as_nanos() / took.as_nanos().max(1);
@@ -289,7 +327,7 @@ impl Shelf {
             }
             _ => 0,
         };
-        let ahead = self.slots.saturating_mul(each as usize).min(RECEIVE_BATCH_MAX);
+        let ahead = self.slots().saturating_mul(each as usize).min(RECEIVE_BATCH_MAX);
         let in_hand = here.count + here.running;
         // Half of what is ahead is fetched at once, so that a fetch is worth its way.
         if in_hand + ahead.div_ceil(2) > begun + ahead - usize::from(ahead == 0) {
@@ -310,6 +348,14 @@ impl Shelf {
 }
 
 impl Here {
+    /// How many slots are to be begun, if there may be so many.
+    fn begin(&mut self, slots: usize) -> usize {
+        let free = slots.saturating_sub(self.slots);
+        let more = self.count.saturating_sub(self.waiting).min(free);
+        self.slots += more;
+        more
+    }
+
     fn batch(&mut self, batch: usize, max: usize) -> Option<Unit> {
         let items = &mut self.lanes[batch + 1].items;
         let count = items.len().min(max);

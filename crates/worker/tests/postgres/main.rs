@@ -4,6 +4,7 @@
 mod effects;
 mod outbox;
 mod relays;
+mod sagas;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

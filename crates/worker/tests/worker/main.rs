@@ -7,7 +7,11 @@ mod ends;
 mod far;
 mod native;
 mod outcomes;
+mod requests;
+mod sagas;
+mod sagas_killed;
 mod sessions;
+mod slots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 

@@ -212,6 +212,10 @@ impl Context<'_> {
         self.body.get(name).and_then(Value::as_i64)
     }
 
+    fn flag(&self, name: &str) -> bool {
+        self.body.get(name).and_then(Value::as_bool).unwrap_or_default()
+    }
+
     fn items(&self, name: &'static str) -> Result<&[Value], AmqpError> {
         let items = self.body.get(name).and_then(Value::as_items);
         items.ok_or_else(|| bad(format!("the request needs a list `{name}`")))

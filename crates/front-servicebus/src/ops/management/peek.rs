@@ -22,7 +22,9 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
     let session = session.map_err(|refusal| bad(refusal.to_string()))?;
     // A session receiver sees its session only.
     let session = session.or_else(|| context.held.as_ref().map(|(session, _)| session.clone()));
-    let ttl_ms = context.ttl_ms(&queue).await?;
+    let without_body = context.flag("omit-message-body");
+    let told =
+        Telling { ttl_ms_max: context.ttl_ms(&queue).await?, without_body, ..Telling::default() };
     let mut next = Some(Seq(u64::try_from(from).unwrap_or(0)));
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while let Some(from) = next
@@ -35,7 +37,7 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
         let (seen, more) = peeked.map_err(|error| error_of(error, Lock::Message))?;
         next = more;
         for seen in &seen {
-            let Some(encoded) = encode(&queue, seen, ttl_ms) else { continue };
+            let Some(encoded) = encode(&queue, seen, &told) else { continue };
             bytes += encoded.len();
             if bytes > limits::ANSWER_BYTES_MAX && !messages.is_empty() {
                 break;
@@ -49,7 +51,7 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
 /// Messages that are read at once: they may be large.
 const PAGE: usize = 32;
 
-fn encode(queue: &QueueName, seen: &Seen, ttl_ms_max: Option<u64>) -> Option<Bytes> {
+fn encode(queue: &QueueName, seen: &Seen, told: &Telling) -> Option<Bytes> {
     // One that the disk holds no longer whole is told of when it is to be delivered.
     let stored = seen.stored.as_ref().ok()?;
     let state = match seen.state {
@@ -62,7 +64,8 @@ fn encode(queue: &QueueName, seen: &Seen, ttl_ms_max: Option<u64>) -> Option<Byt
     let telling = Telling {
         state: Some(state),
         due: seen.due.filter(|_| state == SCHEDULED),
-        ttl_ms_max,
+        ttl_ms_max: told.ttl_ms_max,
+        without_body: told.without_body,
         ..Telling::of(queue, stored, seen.seq, seen.failed)
     };
     Some(write(stored, &telling))

@@ -8,6 +8,7 @@
 
 mod pool;
 mod relay;
+mod saga;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::{Begun, Database, Effect, Outgoing, SLICE, Tx};
 use crate::extract::FromDelivery;
 use crate::incoming::Incoming;
 use crate::outcome::Failure;
+use crate::saga::database::{Doing, Save};
 use crate::{Error, Malote};
 
 /// The client, in the version that is used here.
@@ -31,9 +33,12 @@ pub use tokio_postgres;
 
 /// The tables, as [`Postgres::install`] makes them where they are missing. They are found by the `search_path`.
 pub const TABLES: &str = include_str!("tables.sql");
+pub use saga::SAGA_TABLES;
 
 /// What a breaker knows the database by.
 pub const DEPENDENCY: &str = "postgres";
+/// As a saga calls it that is kept here.
+const DATABASE: &str = "postgres";
 
 /// Connections at once unless it is said otherwise: a transaction of a handler has one.
 const CONNECTIONS: usize = 16;
@@ -99,10 +104,12 @@ impl Postgres {
         Ok(Self { pool, consumer: None, idle: IDLE, listens: true })
     }
 
-    /// Makes the tables where they are missing. Or run [`TABLES`] with your own migrations.
+    /// Makes the tables where they are missing. Or run [`TABLES`] and, for sagas, [`SAGA_TABLES`] with your own migrations.
     pub async fn install(&self) -> Result<(), Error> {
         let lent = self.pool.take().await?.0;
-        let all = format!("begin; select pg_advisory_xact_lock({INSTALL_LOCK}); {TABLES}; commit");
+        let all = format!(
+            "begin; select pg_advisory_xact_lock({INSTALL_LOCK}); {TABLES}; {SAGA_TABLES}; commit"
+        );
         lent.client().batch_execute(&all).await.map_err(|error| wrong(&error))?;
         lent.give_back();
         Ok(())
@@ -341,10 +348,18 @@ impl Effect for Ending {
             }
         })
     }
+
+    fn save(&self, row: Save) -> Doing<'_, bool> {
+        Box::pin(async move {
+            let client = self.0.client().await?;
+            saga::save(&client, row).await
+        })
+    }
 }
 
 impl FromDelivery for Tx<Postgres> {
     async fn from_delivery(incoming: &Arc<Incoming>) -> Result<Self, Failure> {
+        incoming.may_begin(DATABASE)?;
         let Some(postgres) = incoming.shared.get::<Postgres>() else {
             let text = "the worker has no Postgres: give it one with Worker::state";
             return Err(Failure::retry(text));

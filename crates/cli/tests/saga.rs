@@ -1,0 +1,80 @@
+//! `malote saga`: what a worker on a server does, seen from a shell.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
+
+mod common;
+
+use std::time::Duration;
+
+use common::Server;
+use malote::{Failure, Malote, Retry, Saga, Worker};
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Order {
+    cents: u64,
+}
+
+async fn reserve(order: Order) -> Result<Order, Failure> {
+    Ok(order)
+}
+
+async fn free(_order: Order) {}
+
+async fn charge(order: Order) -> Result<Order, Failure> {
+    match order.cents {
+        0 => Err(Failure::dead("NoTotal", "an order costs something")),
+        1 => Err(Failure::retry("the bank does not answer")),
+        _ => Ok(order),
+    }
+}
+
+fn saga() -> Saga<Order> {
+    let later = Retry::fixed(Duration::from_secs(3600), 9);
+    Saga::named("order")
+        .step("reserve", reserve)
+        .compensate(free)
+        .step("charge", charge)
+        .retry(later)
+        .pivot()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_are_listed_and_shown() {
+    let server = Server::start();
+    let malote = Malote::connect(&server.url.replace("http://", "malote://")).await.unwrap();
+    for (id, cents) in [("free", 0), ("stuck", 1), ("paid", 900)] {
+        malote.start_saga("order", id, &Order { cents }).await.unwrap();
+    }
+    let worker = Worker::of_saga(&malote, saga()).start().await.unwrap();
+    let settled = async || {
+        let all = malote.sagas("order", 0, 10).await.unwrap().sagas;
+        all.iter().filter(|(_, saga)| saga.swept || saga.steps[1].attempts == 1).count() == 3
+    };
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while !settled().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    worker.stop();
+    worker.ended().await.unwrap();
+    let all = server.ok("saga ls order");
+    for (id, words) in [
+        ("free", ["compensated", "charge: NoTotal: an order costs something"]),
+        ("stuck", ["running", "the bank does not answer"]),
+        ("paid", ["done", "-"]),
+    ] {
+        let line = all.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{all}"));
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    }
+    assert_eq!(server.ok("saga ls order --status running -o name").trim(), "stuck");
+    let one = server.ok("saga show order stuck");
+    assert!(one.contains("charge: waiting, 1 failed attempts, the bank does not answer (pivot)"));
+    assert!(one.contains(r#"{"cents":1}"#), "{one}");
+    let json: serde_json::Value =
+        serde_json::from_str(&server.ok("saga show order free -o json")).unwrap();
+    assert_eq!(json["steps"][0]["status"], "compensated");
+    let none = server.run("saga show order nobody");
+    assert_eq!(none.code, 3, "{none}");
+    malote.close().await.unwrap();
+}

@@ -1,0 +1,422 @@
+//! A queue without sessions: each source is a consumer on a channel of its own, and settles on that.
+//!
+//! The server pushes as many messages as may be open at once. How many that is follows what is asked for: a worker with
+//! few slots and slow handlers does not sit on what others could do.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{FieldTable, ShortString};
+use malote_model::{DeadReason, LeaseToken, Seq, Settlement};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::convert::{Arrived, Came, incoming};
+use super::link::answered;
+use super::settle::{Letter, laid_over, letter, unsupported};
+use super::topology::Topology;
+use super::way::Way;
+use super::{Tools, wait};
+use crate::broker::{BrokerError, Delivery, Doing, Held, Settle, Source};
+
+/// Messages open at once on one channel, at least and at most.
+const PREFETCH_MIN: u16 = 8;
+const PREFETCH_MAX: u16 = 8192;
+/// What is there now arrives within this, or counts as not there: longer for a consumer that has just begun.
+const NOW: Duration = Duration::from_millis(20);
+const NOW_FIRST: Duration = Duration::from_millis(500);
+
+/// What is in hand of a queue.
+pub(super) struct Counter {
+    pub tools: Arc<Tools>,
+    pub topology: Arc<Topology>,
+    leases: Mutex<HashMap<LeaseToken, Lease>>,
+}
+
+#[derive(Clone)]
+struct Lease {
+    way: Arc<Way>,
+    tag: u64,
+    arrived: Arrived,
+}
+
+impl Counter {
+    pub(super) fn new(tools: Arc<Tools>, topology: Arc<Topology>) -> Self {
+        Self { tools, topology, leases: Mutex::default() }
+    }
+
+    pub(super) async fn open(self: &Arc<Self>) -> Result<Box<dyn Source>, BrokerError> {
+        let feed = self.feed(PREFETCH_MIN, None).await?;
+        let feed = tokio::sync::Mutex::new(Some(feed));
+        Ok(Box::new(PlainSource { counter: self.clone(), feed, closed: false }))
+    }
+
+    /// Consumes: on a new channel, or on the same with room for more.
+    async fn feed(&self, prefetch: u16, old: Option<Feed>) -> Result<Feed, BrokerError> {
+        let (tools, queue) = (self.tools.clone(), self.topology.names.queue());
+        let begin = async move {
+            let (way, here) = match old {
+                Some(mut old) => {
+                    old.stop().await?;
+                    (old.way, old.here)
+                }
+                None => (
+                    Arc::new(Way::new(tools.inn.channel().await?, tools.number())),
+                    VecDeque::new(),
+                ),
+            };
+            answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consume =
+                way.channel.basic_consume(queue, ShortString::default(), options, arguments);
+            let consumer = answered(consume).await?;
+            let (tag, (to, arrivals)) = (consumer.tag(), mpsc::unbounded_channel());
+            let end = CancellationToken::new();
+            let pumping = pump(tools, consumer, way.clone(), to);
+            tokio::spawn(end.clone().run_until_cancelled_owned(pumping));
+            let (since, _end) = (Instant::now(), end.drop_guard());
+            Ok(Feed { way, tag, arrivals, here, prefetch, since, _end })
+        };
+        self.tools.io.run(begin).await
+    }
+
+    fn grant(&self, way: &Arc<Way>, tag: u64, mut arrived: Arrived) -> Delivery {
+        arrived.receives = arrived.receives.saturating_add(1);
+        let lease = self.tools.token(way.number);
+        let delivery = delivery(&arrived, lease);
+        self.leases.lock().insert(lease, Lease { way: way.clone(), tag, arrived });
+        delivery
+    }
+
+    pub(super) fn renew(&self, lease: LeaseToken) -> Result<(), BrokerError> {
+        match self.leases.lock().get(&lease) {
+            Some(lease) if !lease.way.is_lost() => Ok(()),
+            _ => Err(BrokerError::LockLost),
+        }
+    }
+
+    /// Each on its own: what goes on to another place is stored there before it is gone here.
+    pub(super) async fn settle(&self, items: Vec<Settle>) -> Vec<Result<(), BrokerError>> {
+        let mut all = vec![Err(BrokerError::LockLost); items.len()];
+        let mut told: Vec<(Arc<Way>, Told)> = Vec::new();
+        let mut moving = Vec::new();
+        let (mut parcels, mut moved) = (Vec::new(), Vec::new());
+        for (nth, item) in items.into_iter().enumerate() {
+            if let Some(error) = unsupported(&item) {
+                all[nth] = Err(error);
+                continue;
+            }
+            let lease = {
+                let mut leases = self.leases.lock();
+                match leases.get(&item.lease) {
+                    Some(lease) if lease.way.is_lost() => {
+                        leases.remove(&item.lease);
+                        continue;
+                    }
+                    Some(lease) => lease.clone(),
+                    None => continue,
+                }
+            };
+            let done = Done { nth, token: item.lease, tag: lease.tag };
+            match self.goes_on(&lease.arrived, item.settlement) {
+                Goes::Nowhere => note(&mut told, &lease.way).done.push(done),
+                Goes::Back => note(&mut told, &lease.way).back.push(done),
+                Goes::On(letter) => moving.push((done, lease.way, letter)),
+            }
+        }
+        for (done, way, letter) in moving {
+            match letter.parcel(&self.tools, &self.topology).await {
+                Ok(parcel) => {
+                    parcels.push(parcel);
+                    moved.push((done, way));
+                }
+                Err(error) => {
+                    // It can go nowhere else, whoever tries.
+                    all[done.nth] = Err(error);
+                    self.leases.lock().remove(&done.token);
+                    let _ = way.requeue(&[done.tag]).await; // a way that is lost gives it back, too
+                }
+            }
+        }
+        if !parcels.is_empty() {
+            let stored = self.tools.publisher.publish(parcels).await;
+            for (n, (done, way)) in moved.into_iter().enumerate() {
+                match stored.as_ref().map_or_else(|e| Err(e.clone()), |each| each[n].clone()) {
+                    Ok(()) => note(&mut told, &way).done.push(done),
+                    Err(error) => all[done.nth] = Err(error),
+                }
+            }
+        }
+        for (way, Told { done, back }) in told {
+            let tags = |all: &[Done]| all.iter().map(|one| one.tag).collect::<Vec<_>>();
+            let (acked, requeued) = (way.ack(&tags(&done)).await, way.requeue(&tags(&back)).await);
+            let mut leases = self.leases.lock();
+            for (some, outcome) in [(done, acked), (back, requeued)] {
+                for one in some {
+                    // Of two that settle the same, one was the first.
+                    let known = leases.remove(&one.token).is_some();
+                    all[one.nth] = if known { outcome.clone() } else { Err(BrokerError::LockLost) };
+                }
+            }
+        }
+        all
+    }
+
+    fn goes_on(&self, arrived: &Arrived, settlement: Settlement) -> Goes {
+        match settlement {
+            Settlement::Complete | Settlement::Defer { .. } => Goes::Nowhere,
+            Settlement::Release { delay_ms: 0 } => Goes::Back,
+            Settlement::Release { delay_ms } => {
+                Goes::On(Letter::Later { arrived: arrived.clone(), delay_ms })
+            }
+            Settlement::Abandon { delay_ms, changes } => {
+                let mut arrived = laid_over(arrived, changes);
+                arrived.failed = arrived.failed.saturating_add(1);
+                match self.topology.spec.failed_max.filter(|&max| arrived.failed >= max) {
+                    None => Goes::On(Letter::Later { arrived, delay_ms }),
+                    Some(failed_max) => {
+                        let reason = DeadReason::MaxFailed { failed: arrived.failed, failed_max };
+                        Goes::On(letter(arrived, reason.word().to_owned(), reason.text()))
+                    }
+                }
+            }
+            Settlement::DeadLetter { reason, text, changes } => {
+                Goes::On(letter(laid_over(arrived, changes), reason, text))
+            }
+        }
+    }
+}
+
+enum Goes {
+    Nowhere,
+    Back,
+    On(Letter),
+}
+
+struct Done {
+    nth: usize,
+    token: LeaseToken,
+    tag: u64,
+}
+
+#[derive(Default)]
+struct Told {
+    done: Vec<Done>,
+    back: Vec<Done>,
+}
+
+/// What is told over one way; there are few.
+fn note<'a>(all: &'a mut Vec<(Arc<Way>, Told)>, way: &Arc<Way>) -> &'a mut Told {
+    let at = all.iter().position(|(other, _)| Arc::ptr_eq(other, way)).unwrap_or(all.len());
+    if at == all.len() {
+        all.push((way.clone(), Told::default()));
+    }
+    &mut all[at].1
+}
+
+pub(super) fn delivery(arrived: &Arrived, lease: LeaseToken) -> Delivery {
+    Delivery {
+        // RabbitMQ numbers nothing.
+        seq: Seq(0),
+        lease,
+        receives: arrived.receives,
+        failed: arrived.failed,
+        enqueued_at: arrived.enqueued_at,
+        dead: arrived.dead.clone(),
+        message: (*arrived.message).clone(),
+    }
+}
+
+async fn pump(
+    tools: Arc<Tools>,
+    mut consumer: lapin::Consumer,
+    way: Arc<Way>,
+    to: mpsc::UnboundedSender<(u64, Arrived)>,
+) {
+    while let Some(came) = consumer.next().await {
+        let Ok(delivery) = came else {
+            way.lost.cancel();
+            return;
+        };
+        let tag = delivery.delivery_tag;
+        way.arrived(tag);
+        match incoming(delivery, false, &tools.chance) {
+            Came::Message(arrived) => {
+                let _ = to.send((tag, arrived)); // nobody is there: its channel is being closed
+            }
+            Came::Probe(_) => {
+                let _ = way.ack(&[tag]).await; // a way that is lost takes it with it
+            }
+        }
+    }
+}
+
+/// A consumer, and what was pushed to it and not fetched.
+struct Feed {
+    way: Arc<Way>,
+    tag: ShortString,
+    arrivals: mpsc::UnboundedReceiver<(u64, Arrived)>,
+    here: VecDeque<(u64, Arrived)>,
+    prefetch: u16,
+    since: Instant,
+    /// A feed that nobody has any more ends its consumer.
+    _end: DropGuard,
+}
+
+impl Feed {
+    /// Ends the consumer; what it brought until then is here.
+    async fn stop(&mut self) -> Result<(), BrokerError> {
+        let cancel = self.way.channel.basic_cancel(self.tag.clone(), BasicCancelOptions::default());
+        answered(cancel).await?;
+        // The pump ends with the consumer's last message.
+        while let Some(came) = self.arrivals.recv().await {
+            self.here.push_back(came);
+        }
+        Ok(())
+    }
+
+    /// Lets go of all that was not handed out. What was can still be settled.
+    async fn close(mut self) -> Result<(), BrokerError> {
+        if self.way.is_lost() {
+            return Ok(());
+        }
+        if self.way.open() == 0 {
+            return self.way.close().await;
+        }
+        self.stop().await?;
+        let tags: Vec<u64> = self.here.iter().map(|(tag, _)| *tag).collect();
+        match self.way.requeue(&tags).await {
+            Ok(()) | Err(BrokerError::LockLost) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+struct PlainSource {
+    counter: Arc<Counter>,
+    /// None while it is made anew.
+    feed: tokio::sync::Mutex<Option<Feed>>,
+    /// It was let go by `close`, which waits: there is nothing left for `drop`.
+    closed: bool,
+}
+
+impl Source for PlainSource {
+    fn held(&self) -> Option<&Held> {
+        None
+    }
+
+    fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
+        Box::pin(async move {
+            let mut slot = self.feed.lock().await;
+            let began = Instant::now();
+            loop {
+                let feed = self.fed(&mut slot, max).await?;
+                while let Ok(came) = feed.arrivals.try_recv() {
+                    feed.here.push_back(came);
+                }
+                let got = self.take(feed, max);
+                if !got.is_empty() {
+                    return Ok(got);
+                }
+                let now = if feed.since.elapsed() < NOW_FIRST { NOW_FIRST } else { NOW };
+                let until = began + wait.max(now);
+                let lost = feed.way.lost.clone();
+                tokio::select! {
+                    came = tokio::time::timeout_at(until, feed.arrivals.recv()) => match came {
+                        Ok(Some(came)) => feed.here.push_back(came),
+                        Ok(None) => feed.way.lost.cancel(),
+                        Err(_) => return Ok(Vec::new()),
+                    },
+                    () = lost.cancelled() => {}
+                }
+            }
+        })
+    }
+
+    fn close(mut self: Box<Self>) -> Doing<'static, ()> {
+        self.closed = true;
+        let (feed, counter) = (self.feed.get_mut().take(), self.counter.clone());
+        Box::pin(async move {
+            match feed {
+                Some(feed) => counter.tools.io.run(feed.close()).await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+impl PlainSource {
+    /// The feed, made anew if its channel was lost, with room for so many more.
+    async fn fed<'a>(
+        &self,
+        slot: &'a mut Option<Feed>,
+        max: u32,
+    ) -> Result<&'a mut Feed, BrokerError> {
+        let lost = slot.as_ref().is_none_or(|feed| feed.way.is_lost());
+        if lost {
+            // Nothing of it can be settled any more.
+            self.counter.leases.lock().retain(|_, lease| !lease.way.is_lost());
+            let prefetch = slot.take().map_or(PREFETCH_MIN, |feed| feed.prefetch);
+            *slot = Some(self.counter.feed(prefetch, None).await?);
+        }
+        let wanted = slot.as_ref().map_or(0, |feed| {
+            let full = feed.here.is_empty() && feed.arrivals.is_empty();
+            let open = u32::try_from(feed.way.open()).unwrap_or(u32::MAX).saturating_add(max);
+            if full { u16::try_from(open).unwrap_or(PREFETCH_MAX).min(PREFETCH_MAX) } else { 0 }
+        });
+        if slot.as_ref().is_some_and(|feed| feed.prefetch < wanted) {
+            let more = wanted.saturating_mul(2).min(PREFETCH_MAX);
+            let old = slot.take();
+            *slot = Some(self.counter.feed(more, old).await?);
+        }
+        slot.as_mut().ok_or(BrokerError::Closed)
+    }
+
+    /// What may be handed out now. What came too early waits once more.
+    fn take(&self, feed: &mut Feed, max: u32) -> Vec<Delivery> {
+        let mut got = Vec::new();
+        while got.len() < max as usize {
+            let Some((tag, arrived)) = feed.here.pop_front() else { break };
+            match arrived.at {
+                None => got.push(self.counter.grant(&feed.way, tag, arrived)),
+                Some(at) => {
+                    let (counter, way) = (self.counter.clone(), feed.way.clone());
+                    let io = counter.tools.io.handle.clone();
+                    io.spawn(async move {
+                        let again = wait::parcel(&counter.tools, &counter.topology, &arrived, at);
+                        let again = match again.await {
+                            Ok(parcel) => counter.tools.publisher.publish_one(parcel).await,
+                            Err(error) => Err(error),
+                        };
+                        let _ = match again {
+                            Ok(()) => way.ack(&[tag]).await,
+                            Err(error) => {
+                                tracing::debug!(%error, "a message that came early goes back");
+                                way.requeue(&[tag]).await
+                            }
+                        };
+                    });
+                }
+            }
+        }
+        got
+    }
+}
+
+impl Drop for PlainSource {
+    fn drop(&mut self) {
+        if let Some(feed) = self.feed.get_mut().take().filter(|_| !self.closed) {
+            let io = self.counter.tools.io.handle.clone();
+            io.spawn(async move {
+                if let Err(error) = feed.close().await {
+                    tracing::debug!(%error, "a consumer was not let go; its channel's end does it");
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Looking at sagas: workers drive them, each in a session of the queue `saga.<name>`.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use malote_model::{Action, QueueName};
+use malote_wire_native::saga::{QUEUE_PREFIX, SagaState};
+
+use crate::Api;
+use crate::extract::{Caller, Query, SagaName, Session};
+use crate::problem::{Code, Problem};
+use crate::wire::saga::{SagaInFull, SagaOut, SagasOut};
+use crate::wire::session::SessionsQuery;
+
+/// Sessions looked at in one step.
+const STEP: usize = 32;
+/// A page ends when its states have about so many bytes, or after so many steps: sessions may be far apart.
+const PAGE_BYTES: usize = 16 << 20;
+const STEPS_MAX: usize = 64;
+
+fn queue_of(saga: &str) -> Result<QueueName, Problem> {
+    Ok(QueueName::new(&format!("{QUEUE_PREFIX}{saga}"))?)
+}
+
+/// Sagas of a name. A page may be short, even empty: `next` tells of more. What is no saga's state is left out.
+pub async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    SagaName(saga): SagaName,
+    Query(query): Query<SessionsQuery>,
+) -> Result<Answer<SagasOut>, Problem> {
+    let queue = queue_of(&saga)?;
+    api.allow(&caller, Action::Receive, &queue)?;
+    let max = query.max()?;
+    let mut from = Some(query.from()?);
+    let (mut sagas, mut bytes) = (Vec::new(), 0);
+    for _ in 0..STEPS_MAX {
+        let Some(at) = from.filter(|_| sagas.len() < max && bytes < PAGE_BYTES) else { break };
+        let step = STEP.min(max - sagas.len());
+        let (sessions, next) = api.engine.sessions(queue.clone(), at, step).await?;
+        from = next;
+        for facts in sessions {
+            let id = facts.session.as_str();
+            let state = match facts.state_bytes {
+                0 => None,
+                _ => api.engine.get_state(queue.clone(), facts.session.clone(), None).await?,
+            };
+            bytes += state.as_ref().map_or(0, |state| state.len());
+            match state.as_deref().map(SagaState::read).transpose() {
+                Ok(state) => sagas.push(SagaOut::new(id, state.as_ref(), Some(&facts))),
+                Err(error) => tracing::debug!(%queue, id, error, "a state that is no saga's"),
+            }
+        }
+    }
+    Ok(Answer(SagasOut { sagas, next: from.map(|next| next.to_string()) }))
+}
+
+/// One saga, with its steps and its data.
+pub async fn describe(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    SagaName(saga): SagaName,
+    Session(id): Session,
+) -> Result<Answer<SagaInFull>, Problem> {
+    let queue = queue_of(&saga)?;
+    api.allow(&caller, Action::Receive, &queue)?;
+    let facts = api.engine.session(queue.clone(), id.clone()).await?;
+    let state = api.engine.get_state(queue, id.clone(), None).await?;
+    if facts.is_none() && state.is_none() {
+        let why = format!("there is no saga `{saga}` with the id `{id}`, or it is over for long");
+        return Err(Problem::new(Code::SagaNotFound, why));
+    }
+    let state = state.as_deref().map(SagaState::read).transpose().map_err(|error| {
+        let why = format!("the state of session `{id}` is no saga's: {error}");
+        Problem::new(Code::SagaNotFound, why)
+    })?;
+    Ok(Answer(SagaInFull::new(id.as_str(), state, facts.as_ref())))
+}
