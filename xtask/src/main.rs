@@ -30,14 +30,14 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client; cluster is a worker on
-                  three nodes of RabbitMQ, one of which is killed, and on PostgreSQL with a standby that is promoted
+                  servicebus-upstream are the live tests that come with its Go client; cluster runs workers
+                  on three nodes of RabbitMQ, and on PostgreSQL with a standby, while a server dies
   postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   rabbitmq        the worker's broker `amqp://`, on a RabbitMQ of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
-                  bullmq has a client of its own, and both sides a worker with empty handlers;
-                  lapin is a plain consumer beside our worker, both on one RabbitMQ;
-                  pgboss is pg-boss and graphile-worker beside our worker, all on one PostgreSQL
+                  bullmq has a client of its own, and both sides a worker with empty handlers; so has pgboss, which is
+                  pg-boss and graphile-worker beside a worker of ours on one PostgreSQL;
+                  lapin is a plain consumer beside our worker, both on one RabbitMQ
   mutate [args]   builds with a safety taken out must fail the simulation; args go to sim
 ";
 

@@ -43,13 +43,13 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         Some(("malote" | "malote+tls", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(Native::connect(url).await?))
         }
-        #[cfg(feature = "postgres")]
-        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
-            Ok(Arc::new(postgres::Postgres::connect(url).await?))
-        }
         #[cfg(feature = "rabbitmq")]
         Some(("amqp" | "amqps", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(rabbitmq::RabbitMq::connect(url).await?))
+        }
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+            Ok(Arc::new(postgres::Postgres::connect(url).await?))
         }
         #[cfg(feature = "servicebus")]
         Some(("servicebus", rest)) if rest.starts_with("//") => {

@@ -140,9 +140,6 @@ impl Worker {
         }
         if !can.sessions {
             worker.settings.sessions = None;
-            worker.saga = worker
-                .saga
-                .map(|spec| QueueSpec { sessions: malote_model::Sessions::None, ..spec });
         }
         worker
     }
@@ -156,7 +153,7 @@ impl Worker {
         match handler {
             Ok(handler) => {
                 worker.routes.any(Route::One(handler));
-                worker.saga = Some(saga::spec());
+                worker.saga = Some(saga::spec(malote.broker().capabilities()));
                 worker
             }
             Err(wrong) => worker.check(false, || wrong),

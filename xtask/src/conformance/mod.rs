@@ -42,7 +42,7 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     if protocol == Some("servicebus-upstream") {
         steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
     }
-    // Servers of others, several on one machine: only by its name.
+    // Servers of others, started several at a time: only by its name.
     if protocol == Some("cluster") {
         steps.extend(cluster::steps());
     }

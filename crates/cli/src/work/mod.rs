@@ -43,7 +43,7 @@ pub(crate) struct Work {
     /// POST each message to this http:// address
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE or servicebus://CONNECTION-STRING
+    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
     #[arg(
         long,
         alias = "url",

@@ -55,7 +55,8 @@ impl Malote {
         let item = vec![(Address::Queue(queue.clone()), message)];
         match self.broker().send(item.clone()).await {
             Err(BrokerError::Refused { code, .. }) if code == "queue_not_found" => {
-                self.broker().declare(&queue, spec()).await?;
+                let spec = spec(self.broker().capabilities());
+                self.broker().declare(&queue, spec).await?;
                 one_sent(self.broker().send(item).await?)
             }
             sent => one_sent(sent?),

@@ -52,6 +52,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use malote_connectors::Capabilities;
 use malote_model::{Dedup, QueueSpec, Sessions};
 use malote_wire_native::saga::{QUEUE_PREFIX, STEP_NAME_BYTES_MAX, STEPS_MAX};
 use serde::Serialize;
@@ -264,13 +265,14 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
     }
 }
 
-/// The queue of a saga: a session for each, and no limit that would take the message that drives one away.
-pub(crate) fn spec() -> QueueSpec {
+/// The queue of a saga, as far as the broker can: a session for each, and no limit that would take the message that
+/// drives one away.
+pub(crate) fn spec(can: &Capabilities) -> QueueSpec {
     let dedup = Dedup { window_ms: DEDUP_MS, per_session: false, content: false };
     QueueSpec {
-        sessions: Sessions::Dynamic,
+        sessions: if can.sessions { Sessions::Dynamic } else { Sessions::None },
         failed_max: None,
-        dedup: Some(dedup),
+        dedup: can.dedup.then_some(dedup),
         ..QueueSpec::default()
     }
 }

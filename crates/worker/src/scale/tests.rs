@@ -40,7 +40,7 @@ impl Script {
         let holds = matches!(reason, Reason::Breaker | Reason::Paused | Reason::Limited);
         let first = self.last.is_none_or(|(_, last)| last != reason);
         if decision.is_change() || (holds && first) {
-            writeln!(self.said, "{now:>4} s  {decision}").unwrap();
+            writeln!(self.said, "{now} s  {decision}").unwrap();
         }
         self.changes += usize::from(decision.is_change());
         self.last = Some((self.now, reason));
@@ -98,8 +98,8 @@ fn what_waits_begins_more_after_a_while_and_fewer_after_a_longer_one() {
          30 ready=0 each=100 busy=10
          200 each=100",
         expect![[r#"
-              20 s  1 -> 5: waiting (needs 5.0)
-             185 s  5 -> 1: idle (needs 0.0)
+            20 s  1 -> 5: waiting (needs 5.0)
+            185 s  5 -> 1: idle (needs 0.0)
         "#]],
     );
 }
@@ -117,8 +117,8 @@ fn sessions_with_work_are_what_counts_and_not_messages() {
          30 ready=50 runnable=40 held=5 each=10
          150 held=9 each=10",
         expect![[r#"
-              45 s  1 -> 5: sessions (needs 4.5)
-             180 s  5 -> 2: sessions (needs 0.9)
+            45 s  1 -> 5: sessions (needs 4.5)
+            180 s  5 -> 2: sessions (needs 0.9)
         "#]],
     );
 }
@@ -130,13 +130,13 @@ fn what_comes_in_times_how_long_it_takes() {
         "1..32",
         "90 in=50 took=200\n 300 in=10 took=200",
         expect![[r#"
-              17 s  1 -> 2: load (needs 9.7)
-              33 s  2 -> 10: load (needs 12.7)
-              49 s  10 -> 13: load (needs 13.7)
-              65 s  13 -> 14: load (needs 14.1)
-              81 s  14 -> 15: load (needs 14.2)
-             213 s  15 -> 14: load (needs 2.9)
-             334 s  14 -> 4: load (needs 2.9)
+            17 s  1 -> 2: load (needs 9.7)
+            33 s  2 -> 10: load (needs 12.7)
+            49 s  10 -> 13: load (needs 13.7)
+            65 s  13 -> 14: load (needs 14.1)
+            81 s  14 -> 15: load (needs 14.2)
+            213 s  15 -> 14: load (needs 2.9)
+            334 s  14 -> 4: load (needs 2.9)
         "#]],
     );
 }
@@ -147,7 +147,7 @@ fn the_age_of_the_oldest_counts() {
         "1..8",
         "20 ready=1 age=29\n 20 ready=1 age=100",
         expect![[r#"
-              35 s  1 -> 4: age (needs 3.3)
+            35 s  1 -> 4: age (needs 3.3)
         "#]],
     );
 }
@@ -158,9 +158,9 @@ fn of_a_broker_that_tells_nothing_busy_slots_count() {
         "1..8",
         "40 untold each=10 busy=10\n 40 untold each=10 busy=20\n 200 untold each=10 busy=2",
         expect![[r#"
-              15 s  1 -> 2: busy (needs 1.4)
-              55 s  2 -> 3: busy (needs 2.9)
-             200 s  3 -> 1: busy (needs 0.3)
+            15 s  1 -> 2: busy (needs 1.4)
+            55 s  2 -> 3: busy (needs 2.9)
+            200 s  3 -> 1: busy (needs 0.3)
         "#]],
     );
 }
@@ -171,8 +171,8 @@ fn what_runs_is_not_stopped() {
         "1..8",
         "30 ready=80\n 300 busy=8\n 130 busy=3",
         expect![[r#"
-              15 s  1 -> 8: waiting (needs 8.0)
-             450 s  8 -> 3: idle (needs 0.0)
+            15 s  1 -> 8: waiting (needs 8.0)
+            450 s  8 -> 3: idle (needs 0.0)
         "#]],
     );
 }
@@ -187,11 +187,11 @@ fn nothing_grows_while_it_would_not_help() {
          20 ready=500
          200 ready=0 breaker",
         expect![[r#"
-               0 s  1: breaker_open (needs 50.0)
-              60 s  1: paused (needs 50.0)
-             120 s  1: rate_limited (needs 50.0)
-             195 s  1 -> 8: waiting (needs 50.0)
-             320 s  8 -> 1: idle (needs 0.0)
+            0 s  1: breaker_open (needs 50.0)
+            60 s  1: paused (needs 50.0)
+            120 s  1: rate_limited (needs 50.0)
+            195 s  1 -> 8: waiting (needs 50.0)
+            320 s  8 -> 1: idle (needs 0.0)
         "#]],
     );
 }
