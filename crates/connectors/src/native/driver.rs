@@ -357,7 +357,7 @@ impl Driver {
     fn hear(&mut self, bytes: &[u8]) -> Result<(), rmp_serde::decode::Error> {
         for says in decode(bytes)? {
             match says {
-                Says::Reply(reply) => self.answered(reply),
+                Says::Reply(reply) => self.answered(*reply),
                 Says::Deliver(deliver) => {
                     let all = deliver.messages.into_iter().filter_map(|m| m.into_delivery());
                     self.deliver(deliver.consumer, all.collect());
@@ -509,10 +509,10 @@ impl Driver {
                 let Some(Ok(message)) = socket.next().await else { return Err(()) };
                 let Message::Binary(bytes) = message else { continue };
                 for says in decode(&bytes).map_err(|_| ())? {
-                    if let Says::Reply(Reply { id: Some(of), problem, .. }) = says
-                        && of == id
+                    if let Says::Reply(reply) = says
+                        && reply.id == Some(id)
                     {
-                        return Ok(problem.is_none());
+                        return Ok(reply.problem.is_none());
                     }
                 }
             }

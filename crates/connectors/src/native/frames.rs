@@ -105,7 +105,7 @@ pub(super) enum Frame {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Says {
     Welcome(Welcome),
-    Reply(Reply),
+    Reply(Box<Reply>),
     Deliver(Deliver),
     Ended(Ended),
 }
