@@ -397,7 +397,7 @@ impl Driver {
         let held = ok.as_ref().and_then(|answer| answer.held.as_ref());
         let held = held.and_then(|held| held.token.parse::<LeaseToken>().ok());
         let result = match problem {
-            Some(problem) => Err(BrokerError::from(problem)),
+            Some(problem) => Err(BrokerError::from(*problem)),
             None => Ok(ok.unwrap_or_default()),
         };
         match (&about, &result) {

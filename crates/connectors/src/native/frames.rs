@@ -128,7 +128,7 @@ pub(super) struct WelcomeLimits {
 pub(super) struct Reply {
     pub id: Option<u64>,
     pub ok: Option<Answer>,
-    pub problem: Option<Problem>,
+    pub problem: Option<Box<Problem>>,
 }
 
 /// The answers to all requests: each has fields of its own.
