@@ -103,6 +103,7 @@ pub(super) enum Frame {
 /// What a server says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "each is taken apart as soon as it is read")]
 pub(super) enum Says {
     Welcome(Welcome),
     Reply(Reply),
