@@ -103,7 +103,6 @@ pub(super) enum Frame {
 /// What a server says.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(clippy::large_enum_variant)] // the large one is a usual one, and an allocation would cost more than a move
 pub(super) enum Says {
     Welcome(Welcome),
     Reply(Box<Reply>),
