@@ -13,6 +13,9 @@ use crate::server::Addresses;
 
 /// A shop is not a benchmark.
 const PAUSE: Duration = Duration::from_millis(3);
+/// Tries to send an order while the broker cannot be reached, and the time between two.
+const TRIES_MAX: usize = 300;
+const AGAIN: Duration = Duration::from_millis(200);
 /// One order of so many is sent twice.
 const TWICE_EVERY: usize = 25;
 
@@ -81,7 +84,11 @@ async fn send(malote: &Malote, name: &str, order: &Order) -> anyhow::Result<()> 
         let sending = malote.send(QUEUE, order).id(&order.id).session(&order.customer);
         match sending.subject(name).await {
             Ok(_) => return Ok(()),
-            Err(malote::Error::Broker(error)) if error.is_transient() && tries < 10 => tries += 1,
+            // A node of the broker may have died: its clients find another one.
+            Err(malote::Error::Broker(error)) if error.is_transient() && tries < TRIES_MAX => {
+                tries += 1;
+                tokio::time::sleep(AGAIN).await;
+            }
             Err(error) => bail!("{name}: {error}"),
         }
     }
