@@ -70,7 +70,7 @@ pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
 pub use malote_connectors::{
     Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Embedded, Held, Native,
-    NewState, Sent, SessionDepth, Settle, Source,
+    NewState, RetryHold, Sent, SessionDepth, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
