@@ -118,3 +118,27 @@ fn three_variables_drain_a_hundred_sessions_over_service_bus() {
     }
     assert_eq!((last.len(), said.out.lines().count()), (100, 1000));
 }
+
+#[test]
+fn what_does_not_finish_in_time_goes_back_uncounted() {
+    let server = Server::start();
+    server.ok("queue create orders --sessions dynamic");
+    server.ok("send orders slow --session ana");
+    let begun = server.home.path().join("begun");
+    let mut command = malote(server.home.path());
+    let line = format!("touch {} && exec sleep 600", begun.display());
+    command.args(["work", "orders", "--drain", "0s", "--session-idle", "1s", "--exec", &line]);
+    command.env("MALOTE_WORK_URL", server.url.replace("http://", "malote://"));
+    let mut worker = command.stderr(Stdio::null()).spawn().unwrap();
+    let since = std::time::Instant::now();
+    while !begun.exists() {
+        assert!(since.elapsed().as_secs() < 60, "nothing begins");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let asked = std::process::Command::new("kill").arg(worker.id().to_string()).status().unwrap();
+    assert!(asked.success());
+    assert!(worker.wait().unwrap().success());
+    let seen: serde_json::Value =
+        serde_json::from_str(server.ok("peek orders -o ndjson").trim()).unwrap();
+    assert_eq!((&seen["state"], &seen["failed"]), (&"ready".into(), &0.into()), "{seen}");
+}

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use malote::{
     Bounds, Breaker, Capability, Counts, Malote, Meta, Metrics, Outcome, Retry, Running, Scale,
-    Sessions, Worker,
+    Sessions, Shutdown, Worker,
 };
 use malote_connectors::BrokerError;
 
@@ -97,6 +97,18 @@ pub(crate) struct Work {
     /// How long a lock lasts; it is renewed by itself
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     lock: Duration,
+    /// Messages of a session before it makes way for another one that is ready
+    #[arg(long, value_name = "N", default_value_t = Sessions::default().quantum)]
+    session_quantum: u32,
+    /// How long a session without messages is kept
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
+    session_idle: Duration,
+    /// Messages of a session fetched at once
+    #[arg(long, value_name = "N", default_value_t = Sessions::default().prefetch)]
+    session_prefetch: u32,
+    /// How long what runs may finish when it is asked to end; then it is told, and after three more seconds given back
+    #[arg(long, value_name = "TIME", default_value = "24s", value_parser = when::duration)]
+    drain: Duration,
     /// End when there was nothing to do for so long
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     exit_when_idle: Option<Duration>,
@@ -128,14 +140,20 @@ impl Work {
         }
     }
 
+    fn sessions(&self) -> Sessions {
+        let (quantum, idle) = (self.session_quantum, self.session_idle);
+        Sessions { quantum, idle, prefetch: self.session_prefetch, ..Sessions::default() }
+    }
+
     fn worker(&self, malote: &Malote, sessions: bool) -> Worker {
         let worker = Worker::new(malote, &self.queue)
             .timeout(self.timeout)
             .lock(self.lock)
             .retry(self.retry(malote))
+            .shutdown(Shutdown { drain: self.drain, ..Shutdown::default() })
             .scale(self.pace());
         let worker = match sessions {
-            true => worker.with_sessions(Sessions::default()).slots(self.slots),
+            true => worker.with_sessions(self.sessions()).slots(self.slots),
             false => worker.slots(self.slots),
         };
         match (&self.exec, &self.http) {
