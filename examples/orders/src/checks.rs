@@ -38,12 +38,15 @@ impl Books {
         Self { db, shop, plan, dead: Arc::default() }
     }
 
-    /// How many different orders were applied, and how many messages are dead.
+    /// How many different orders were applied, and how many are dead. A broker that cannot move a message in one step may
+    /// have a dead letter twice.
     pub async fn progress(&self) -> anyhow::Result<(usize, usize)> {
         self.take_dead(Duration::from_millis(50)).await?;
         let count = "select count(distinct id) from applied";
         let applied: u32 = self.db.run(|db| db.query_row(count, [], |row| row.get(0))).await?;
-        Ok((applied as usize, self.dead.lock().await.len()))
+        let dead = self.dead.lock().await;
+        let dead: BTreeSet<_> = dead.iter().map(|one| &one.message.message_id).collect();
+        Ok((applied as usize, dead.len()))
     }
 
     /// Whether every order is applied or dead.

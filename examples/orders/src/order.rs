@@ -1,6 +1,6 @@
 //! What is ordered, and what should become of it.
 
-use malote::Capabilities;
+use malote::{Capabilities, RetryHold};
 use serde::{Deserialize, Serialize};
 
 /// The queue of all this.
@@ -54,8 +54,10 @@ impl Plan {
             let mut one = |nth: usize| {
                 let customer = nth % customers;
                 numbers[customer] += 1;
-                // A broker that cannot tell a lost worker from a failed attempt has no use for this one.
-                let crashes = producer == "web" && nth == 20 && broker.changes;
+                // A broker that cannot tell a lost worker from a failed attempt, or from a message that was given back,
+                // has no use for this one.
+                let tells = broker.changes && broker.retry_hold == RetryHold::Session;
+                let crashes = producer == "web" && nth == 20 && tells;
                 let poison = nth % POISON_EVERY == 7;
                 let fate = match (crashes, poison) {
                     (true, _) => Fate::Crashes,
