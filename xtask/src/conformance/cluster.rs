@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use malote_services::RabbitMq;
+use malote_services::{Postgres, RabbitMq};
 
 use crate::steps::{Outcome, Step};
 use crate::{cargo, postgres, rabbitmq};
@@ -17,6 +17,7 @@ pub(super) fn steps() -> Vec<Step> {
         Step::new("PostgreSQL, a standby", || {
             tests(postgres::found()?, "postgres", "cluster_postgres")
         }),
+        Step::new("orders on PostgreSQL", orders_on_postgres),
     ]
 }
 
@@ -38,6 +39,16 @@ fn orders() -> Result<Outcome> {
     println!("a node was killed");
     let status = orders.wait()?;
     ensure!(status.success(), "orders on a cluster: {status}");
+    Ok(Outcome::one())
+}
+
+/// The same program on the other broker, with all its trouble.
+fn orders_on_postgres() -> Result<Outcome> {
+    if let Some(skipped) = postgres::found()? {
+        return Ok(skipped);
+    }
+    let server = Postgres::start().map_err(anyhow::Error::msg)?;
+    cargo::run(&["run", "--package", "orders", "--", "--url", &server.url("postgres")])?;
     Ok(Outcome::one())
 }
 
