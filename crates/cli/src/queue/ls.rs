@@ -151,6 +151,7 @@ impl Facts for Queue {
             ("length max", limit(spec.length_max)),
             ("bytes max", or(spec.bytes_max, "no limit", when::bytes)),
             ("overflow", word(&spec.overflow)),
+            ("fair", spec.fair.unwrap_or_default().to_string()),
             ("auto-delete", spec.auto_delete.unwrap_or_default().to_string()),
             ("idle max", time(spec.idle_ms_max)),
             ("exclusive", spec.exclusive.unwrap_or_default().to_string()),

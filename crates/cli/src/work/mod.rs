@@ -46,7 +46,7 @@ pub(crate) struct Work {
     /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
     #[arg(
         long,
-        alias = "url",
+        visible_alias = "url",
         value_name = "URL",
         env = "MALOTE_WORK_URL",
         hide_env_values = true
