@@ -55,7 +55,8 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Like `read_at`, but only of what memory holds: [`io::ErrorKind::WouldBlock`] when the disk would be asked.
+    /// Like `read_at`, but only of what memory holds: perhaps fewer bytes than there are, and
+    /// [`io::ErrorKind::WouldBlock`] when the first of them is on the disk only.
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read_at(buf, offset)
     }

@@ -226,7 +226,8 @@ impl Stored {
             let mut dead = None;
             reading.turn_to(n);
             match Self::read(&mut reading, pos, Patience::None, &mut dead) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Memory may hold the half of a frame, too: that a record is damaged is for the patient read to say.
+                Err(_) => {
                     let rest = positions.clone();
                     let waiting = move || {
                         let each = rest.iter().enumerate().skip(n).map(|(n, &pos)| {
@@ -240,7 +241,7 @@ impl Stored {
                     all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
                     return all;
                 }
-                read => all.push(read.map_err(|error| Unreadable::new(&error, dead))),
+                Ok(stored) => all.push(Ok(stored)),
             }
         }
         all

@@ -20,7 +20,7 @@ const APART_BYTES: usize = 8192;
 /// Whether a read may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Only what memory holds; otherwise the error is [`io::ErrorKind::WouldBlock`].
+    /// Only what memory holds. An error tells that this was not enough, and nothing about the record.
     None,
     /// As long as it takes.
     Blocking,
