@@ -2,7 +2,7 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `target.rs`, `link.rs` | the URL, the connections and how they come back |
+//! | `target.rs`, `transport.rs`, `link.rs` | the URL, the connections and how they come back |
 //! | `names.rs`, `record.rs`, `topology.rs` | what a queue is made of, and what was declared |
 //! | `convert.rs`, `values.rs` | a message on the wire |
 //! | `publish.rs`, `wait.rs` | sending, now and later |
@@ -23,6 +23,7 @@ mod sessions;
 mod settle;
 mod target;
 mod topology;
+mod transport;
 mod values;
 mod wait;
 mod way;
