@@ -10,7 +10,7 @@ use common::{LOCK, PATIENCE, Server, of_session, queue, session, text, to};
 use malote_connectors::{Broker, BrokerError, Native, Settle};
 use malote_front_http::Limits;
 use malote_model::{QueueSpec, Sessions};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Asks until the broker can be reached again.
 async fn settled(broker: &Native, item: Settle) -> Result<(), BrokerError> {
@@ -84,8 +84,11 @@ async fn a_connection_that_cannot_be_resumed_has_lost_everything() {
 
 #[tokio::test]
 async fn nobody_there_and_a_stranger_there_are_errors_that_say_so() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let Err(error) = Native::connect(&format!("malote://{free}")).await else { panic!() };
+    // The near end of a connection has a port, on which nobody else listens for as long as it is open.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let nobody = format!("malote://{}", near.local_addr().unwrap());
+    let Err(error) = Native::connect(&nobody).await else { panic!() };
     assert!(matches!(error, BrokerError::Unreachable { .. }), "{error}");
     let server = Server::start().await;
     let held = Native::connect(&server.url()).await.unwrap();
