@@ -20,6 +20,8 @@ pub struct Entry {
     /// Counts sends.
     pub number: usize,
     pub fate: Fate,
+    /// How often it came.
+    pub came: u32,
     /// Somebody had it: given back to a queue without sessions, it may stand elsewhere now.
     pub moved: bool,
 }
@@ -50,7 +52,7 @@ impl Ledger {
         let Some(id) = &message.message_id else { return };
         let (number, fate) = (self.sent, Fate::Unsure);
         self.sent += 1;
-        let entry = Entry { queue: queue.clone(), number, fate, moved: false };
+        let entry = Entry { queue: queue.clone(), number, fate, came: 0, moved: false };
         // Of one that is sent twice, the first counts.
         self.entries.entry(id.clone()).or_insert(entry);
     }
@@ -67,15 +69,16 @@ impl Ledger {
     pub fn came(&mut self, delivery: &Delivery) -> Option<Strange> {
         let id = delivery.message.message_id.clone()?;
         let again = self.hands.values().any(|other| other.as_ref() == Some(&id));
-        let entry = self.entries.get_mut(&id);
-        let done = entry.is_some_and(|entry| {
-            entry.moved = true;
-            entry.fate == Fate::Done
-        });
+        let (mut done, mut granted) = (false, false);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            (entry.moved, entry.came) = (true, entry.came + 1);
+            (done, granted) = (entry.fate == Fate::Done, delivery.receives > entry.came);
+        }
         self.hands.insert(delivery.lease, Some(id));
-        match (done, again) {
-            (true, _) => Some(Strange::Done),
-            (_, true) => Some(Strange::InHand),
+        match (done, again, granted) {
+            (true, _, _) => Some(Strange::Done),
+            (_, true, _) => Some(Strange::InHand),
+            (_, _, true) => Some(Strange::Granted),
             _ => None,
         }
     }
@@ -115,6 +118,8 @@ impl Ledger {
 pub enum Strange {
     /// It came although somebody has it.
     InHand,
+    /// It was granted more often than it came: some grants got no further than the connector.
+    Granted,
     /// It came although it was completed.
     Done,
 }

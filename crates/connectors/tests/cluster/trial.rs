@@ -182,6 +182,7 @@ impl Trial {
     pub fn strange(&self, what: Strange) {
         match what {
             Strange::InHand => self.excuse("it came while somebody had it"),
+            Strange::Granted => self.excuse("a grant was lost on its way"),
             Strange::Done => {
                 self.tally.came_again.fetch_add(1, Relaxed);
                 assert!(
