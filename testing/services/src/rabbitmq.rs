@@ -190,7 +190,7 @@ impl RabbitMq {
     pub fn restart(&mut self, node: usize) -> Result<(), Trouble> {
         let node = &mut self.nodes[node];
         let said = node.shell.order("start").map_err(|error| Trouble::Failed(error.to_string()))?;
-        node.shell.pid = pid(&said).ok_or_else(|| Trouble::Failed(said))?;
+        node.shell.pid = pid(&said).ok_or(Trouble::Failed(said))?;
         match node.answers() {
             true => Ok(()),
             false => Err(Trouble::Failed("a node that was killed does not come back".into())),

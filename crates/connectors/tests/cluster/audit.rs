@@ -10,13 +10,15 @@ use tokio::time::Instant;
 
 use crate::World;
 use crate::cases::Q;
-use crate::common::{LOCK, PATIENCE, queue};
+use crate::common::{LOCK, queue};
 use crate::ledger::{Fate, Ledger, Strange};
 
 /// What comes while nothing is expected any more.
 const REST: Duration = Duration::from_millis(500);
-/// After a fault everything takes its time; a message that has not come by then is lost.
-const LOST_AFTER: Duration = Duration::from_secs(180);
+/// After a fault everything takes its time; a message that has not come by then waits for the server that is away …
+const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// … or is lost.
+const LOST_AFTER: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Ids in the order in which they came first, by session.
@@ -36,7 +38,7 @@ pub async fn audit(world: &World) {
             continue;
         }
         world.trial.tally.found.fetch_add(missing.len(), Relaxed);
-        let lines = drain(&*broker, &world.trial.own(&queue), missing).await;
+        let lines = drain(world, &*broker, &world.trial.own(&queue), missing).await;
         if queue == crate::common::queue(Q) {
             for (session, ids) in &lines {
                 in_order(&ledger, session.as_deref(), ids);
@@ -51,46 +53,66 @@ pub async fn audit(world: &World) {
     let _ = broker.close().await; // it goes with its process
 }
 
-/// Everything of a queue; what is missing is waited for.
-async fn drain(broker: &dyn Broker, queue: &QueueName, mut missing: HashSet<&str>) -> Lines {
+/// Everything of a queue; what is missing is waited for. RabbitMQ keeps what a consumer had that was cancelled on a node
+/// that is away until the node is back.
+async fn drain(
+    world: &World,
+    broker: &dyn Broker,
+    queue: &QueueName,
+    mut missing: HashSet<&str>,
+) -> Lines {
     let (mut lines, until) = (Lines::new(), Instant::now() + LOST_AFTER);
     loop {
-        let wait = if missing.is_empty() { REST } else { PATIENCE };
-        let Some(source) = source(broker, queue, wait).await else {
-            assert!(missing.is_empty(), "lost in {queue}: {missing:?}");
-            return lines;
-        };
-        let is_session = source.held().is_some();
-        loop {
-            let wait = if missing.is_empty() || is_session { REST } else { PATIENCE };
-            let got = match source.fetch(64, wait).await {
-                Ok(got) => got,
-                Err(BrokerError::LockLost) => break,
-                Err(error) if error.is_transient() => {
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-                Err(error) => panic!("{error}"),
-            };
-            if got.is_empty() {
-                break;
-            }
-            for Delivery { message, lease, .. } in got {
-                let Some(id) = message.message_id else { continue };
-                missing.remove(id.as_str());
-                let session = message.session.map(|session| session.as_str().to_owned());
-                let line = lines.entry(session).or_default();
-                if !line.contains(&id) {
-                    line.push(id);
-                }
-                // What is not settled comes again, and is known.
-                let _ = broker.settle(queue, vec![Settle::complete(lease)]).await;
+        let wait = if missing.is_empty() { REST } else { STUCK_AFTER };
+        let source = source(broker, queue, wait).await;
+        let is_session = source.as_ref().is_some_and(|source| source.held().is_some());
+        if let Some(source) = source {
+            let wait = if is_session { REST } else { wait };
+            take(broker, queue, &*source, wait, &mut missing, &mut lines).await;
+            let _ = source.close().await; // it goes with its connection
+            if is_session {
+                continue;
             }
         }
-        assert!(missing.is_empty() || Instant::now() < until, "lost in {queue}: {missing:?}");
-        let _ = source.close().await; // it goes with its connection
-        if missing.is_empty() && !is_session {
+        if missing.is_empty() {
             return lines;
+        }
+        world.trial.wait_for_all(missing.len()).await;
+        assert!(Instant::now() < until, "lost in {queue}: {missing:?}");
+    }
+}
+
+/// All that a source has, until nothing comes for a while.
+async fn take(
+    broker: &dyn Broker,
+    queue: &QueueName,
+    source: &dyn Source,
+    wait: Duration,
+    missing: &mut HashSet<&str>,
+    lines: &mut Lines,
+) {
+    loop {
+        let wait = if missing.is_empty() { REST } else { wait };
+        let got = match source.fetch(64, wait).await {
+            Ok(got) if got.is_empty() => return,
+            Ok(got) => got,
+            Err(BrokerError::LockLost) => return,
+            Err(error) if error.is_transient() => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        for Delivery { message, lease, .. } in got {
+            let Some(id) = message.message_id else { continue };
+            missing.remove(id.as_str());
+            let session = message.session.map(|session| session.as_str().to_owned());
+            let line = lines.entry(session).or_default();
+            if !line.contains(&id) {
+                line.push(id);
+            }
+            // What is not settled comes again, and is known.
+            let _ = broker.settle(queue, vec![Settle::complete(lease)]).await;
         }
     }
 }

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use malote_connectors::Delivery;
 use malote_model::{LeaseToken, Message, QueueName, Settlement, When};
 
+/// A delay that is over before a trial is.
+const SOON_MS: u64 = 1000;
+
 /// Messages of one trial, by their ids.
 #[derive(Default)]
 pub struct Ledger {
@@ -22,7 +25,7 @@ pub struct Entry {
     pub fate: Fate,
     /// How often it came.
     pub came: u32,
-    /// Somebody had it: given back to a queue without sessions, it may stand elsewhere now.
+    /// Somebody had it, or it came later: in a queue without sessions it may stand anywhere now.
     pub moved: bool,
 }
 
@@ -60,8 +63,13 @@ impl Ledger {
     /// It is stored.
     pub fn sent(&mut self, message: &Message) {
         let entry = message.message_id.as_ref().and_then(|id| self.entries.get_mut(id));
-        if let Some(entry) = entry.filter(|_| message.when == When::Now) {
-            entry.fate = Fate::There;
+        let soon = match message.when {
+            When::Now => true,
+            When::Delay(ms) => ms <= SOON_MS,
+            When::At(_) => false,
+        };
+        if let Some(entry) = entry.filter(|_| soon) {
+            (entry.fate, entry.moved) = (Fate::There, message.when != When::Now);
         }
     }
 
@@ -92,6 +100,11 @@ impl Ledger {
         self.hands.remove(lease);
     }
 
+    /// Whether somebody had one of those that must be there, or it was to come later: only such a one may be late.
+    pub fn may_be_late(&self) -> bool {
+        self.entries.values().any(|entry| entry.fate == Fate::There && entry.moved)
+    }
+
     /// Whether nobody has settled or let go of it yet.
     pub fn is_in_hand(&self, lease: &LeaseToken) -> bool {
         self.hands.contains_key(lease)
@@ -105,7 +118,8 @@ impl Ledger {
             _ if !sure => entry.fate = Fate::Unsure,
             Settlement::Complete => entry.fate = Fate::Done,
             Settlement::DeadLetter { .. } => entry.queue = queue.dead_letters(),
-            Settlement::Release { delay_ms: 0 } | Settlement::Abandon { delay_ms: 0, .. } => {}
+            Settlement::Release { delay_ms } | Settlement::Abandon { delay_ms, .. }
+                if *delay_ms <= SOON_MS => {}
             Settlement::Release { .. } | Settlement::Abandon { .. } | Settlement::Defer { .. } => {
                 entry.fate = Fate::Unsure;
             }

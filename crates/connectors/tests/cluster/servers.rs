@@ -80,22 +80,26 @@ impl Servers {
         }
     }
 
-    /// All are there again.
-    pub fn mend(&self) {
+    /// All are there again; whether one was not.
+    pub fn mend(&self) -> bool {
         match self {
             Self::RabbitMq(nodes) => {
                 let mut nodes = nodes.lock();
-                if std::mem::take(&mut nodes.down) {
+                let down = std::mem::take(&mut nodes.down);
+                if down {
                     let victim = nodes.victim;
                     nodes.all.restart(victim).unwrap_or_else(|why| panic!("{why}"));
                     nodes.victim = (victim + 1) % NODES;
                 }
+                down
             }
             Self::Postgres(pair) => {
                 let mut pair = pair.lock();
-                if std::mem::take(&mut pair.down) {
+                let down = std::mem::take(&mut pair.down);
+                if down {
                     pair.both.follow().unwrap_or_else(|why| panic!("{why}"));
                 }
+                down
             }
         }
     }

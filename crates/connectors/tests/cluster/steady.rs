@@ -216,6 +216,9 @@ impl Source for SteadySource {
             let unheard = |error: &BrokerError| self.trial.taken_unheard(error);
             let got = self.trial.repeat_noting(|| inner.fetch(max, wait), unheard).await?;
             self.trial.tally.delivered.fetch_add(got.len(), Relaxed);
+            if got.is_empty() {
+                self.trial.nothing_came();
+            }
             for delivery in &got {
                 let strange = self.trial.ledger.lock().came(delivery);
                 strange.into_iter().for_each(|what| self.trial.strange(what));

@@ -34,6 +34,8 @@ pub struct Tally {
     pub locks_lost: AtomicUsize,
     /// Messages that came although they were completed.
     pub came_again: AtomicUsize,
+    /// Messages that came after a case when all servers were back, and not before.
+    pub late: AtomicUsize,
     /// Messages that had to be there after a case, and were.
     pub found: AtomicUsize,
 }
@@ -175,6 +177,22 @@ impl Trial {
     pub fn taken_unheard(&self, error: &BrokerError) {
         if let BrokerError::Unreachable { .. } = error {
             self.excuse("what was asked for had no answer");
+        }
+    }
+
+    /// Nothing came: what somebody had may be with the server that is away, and RabbitMQ asks anew only after minutes for
+    /// what was on its way from one queue to another.
+    pub fn nothing_came(&self) {
+        if self.ledger.lock().may_be_late() {
+            self.excuse("what was in hand or delayed is late");
+        }
+    }
+
+    /// So many messages have not come: all servers come back.
+    pub async fn wait_for_all(&self, missing: usize) {
+        let servers = self.servers.clone();
+        if tokio::task::spawn_blocking(move || servers.mend()).await.unwrap() {
+            self.tally.late.fetch_add(missing, Relaxed);
         }
     }
 
