@@ -14,9 +14,9 @@ use crate::checks::Books;
 use crate::worker::LOCK;
 
 /// Time between two troubles: long enough for work to be under way again.
-const CALM: Duration = Duration::from_millis(700);
+pub const CALM: Duration = Duration::from_millis(700);
 /// If nothing moves for so long, something is wrong.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Worker processes, and what was done to them.
 pub struct Workers {
@@ -138,7 +138,8 @@ impl Workers {
     }
 }
 
-fn signal(worker: &Child, signal: Signal) -> anyhow::Result<()> {
+/// To a process of ours.
+pub fn signal(worker: &Child, signal: Signal) -> anyhow::Result<()> {
     let id = worker.id().and_then(|id| i32::try_from(id).ok());
     let pid = id.and_then(Pid::from_raw).context("a worker is gone")?;
     Ok(kill_process(pid, signal)?)

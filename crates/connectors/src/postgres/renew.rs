@@ -126,7 +126,13 @@ impl Shared {
         // Not where transactions are open.
         let link = self.claims.link().await?;
         self.say(&link).await?;
-        link.run(&format!("delete from malote.owners where id = {owner}")).await?;
+        // What could not be given back, others take from an owner that is gone.
+        let leaves = format!(
+            "update malote.owners set gone_at = now() - interval '1 min' where id = {owner};
+             delete from malote.owners o where o.id = {owner} and not exists (
+                select 1 from malote.sessions s where s.lease is not null and s.owner = o.id)"
+        );
+        link.run(&leaves).await?;
         Ok(())
     }
 }
