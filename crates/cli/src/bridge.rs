@@ -10,7 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use malote::{Batch, Body, Cancelled, Capability, Malote, Outcome, Retry, State, Worker};
 use malote_connectors::{BrokerError, Delivery};
-use malote_model::{Address, Dedup, Message, QueueName, QueueSpec, Seq, Sessions, Timestamp, When};
+use malote_model::{
+    Address, Dedup, Message, QueueName, QueueSpec, Seq, Sessions, Timestamp, Value, When,
+};
 use parking_lot::Mutex;
 
 use crate::output::note;
@@ -25,6 +27,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5
 const LOOK: Duration = Duration::from_secs(5);
 /// What a target that is made for it remembers.
 const WINDOW_MS: u64 = 600_000;
+/// Why a dead letter is one, as Service Bus names it.
+const REASON: &str = "DeadLetterReason";
+const DESCRIPTION: &str = "DeadLetterErrorDescription";
 /// No attempt ends by itself: the target may be away for long.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -32,8 +37,9 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 ///
 /// With sessions, properties and ids, in order within each session. A message is taken from the first broker when the
 /// second has it on disk: whatever ends in between, nothing is lost, and the same command goes on where it ended. What was
-/// under way then may be sent twice, with the same id: a target with a de-duplication window takes it once. It runs until
-/// Ctrl-C, or with --exit-when-idle until there is nothing left.
+/// under way then may be sent twice, with the same id: a target with a de-duplication window takes it once. A message that
+/// the target refuses ends it, and is named; what is behind it in its session waits with it. It runs until Ctrl-C, or with
+/// --exit-when-idle until there is nothing left.
 #[derive(clap::Args)]
 pub(crate) struct Bridge {
     /// The queue
@@ -72,7 +78,8 @@ impl Bridge {
         let to = Malote::connect(&self.to).await.context("--to")?;
         let target = Arc::new(Target {
             to: to.clone(),
-            from: format!("{}:{}", from.broker().capabilities().broker, self.queue),
+            from: crc32c::crc32c(format!("{} {}", place(&self.from), self.queue).as_bytes()),
+            can_dedup: to.broker().capabilities().has(Capability::Dedup),
             into: into.clone(),
             carried: AtomicU64::new(0),
             again: AtomicU64::new(0),
@@ -85,6 +92,7 @@ impl Bridge {
         let running = self.worker(&from, &target, sessions).start().await?;
         let ended =
             until_end(running, self.exit_when_idle, || target.refused.lock().is_some()).await?;
+        let left = left(&from, &queue).await;
         from.close().await?;
         to.close().await?;
         let (carried, again) =
@@ -93,6 +101,9 @@ impl Bridge {
             "{carried} carried, of which the target had {again} already; {} given back",
             ended.counts.released
         ));
+        if let Some(left) = left {
+            note(format_args!("left behind: {left}"));
+        }
         if let Some(why) = target.refused.lock().take() {
             bail!("the target refuses: {why}. Nothing is lost: what it refused is where it was");
         }
@@ -129,6 +140,26 @@ async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerEr
     }
 }
 
+/// What of a URL tells brokers apart: not who asks, nor how.
+fn place(url: &str) -> &str {
+    let url = url.split(['?', ';']).next().unwrap_or_default();
+    url.rsplit('@').next().unwrap_or_default()
+}
+
+/// What is not carried, as far as the broker tells.
+async fn left(from: &Malote, queue: &QueueName) -> Option<String> {
+    let asked = tokio::time::timeout(LOOK, from.broker().depth(queue)).await;
+    let depth = asked.ok().and_then(Result::ok)?;
+    let all = [
+        (depth.ready, "ready"),
+        (depth.delayed, "not yet due"),
+        (depth.in_flight, "in the hands of others"),
+    ];
+    let some: Vec<_> = all.iter().filter(|one| one.0 > 0).collect();
+    let words: Vec<_> = some.iter().map(|(count, what)| format!("{count} {what}")).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
 async fn declare(to: &Malote, into: &QueueName, sessions: bool) -> Result<()> {
     let can = to.broker().capabilities();
     let window = Dedup { window_ms: WINDOW_MS, per_session: false, content: false };
@@ -143,53 +174,106 @@ async fn declare(to: &Malote, into: &QueueName, sessions: bool) -> Result<()> {
 /// Where messages go, and what became of them.
 struct Target {
     to: Malote,
-    /// Whence, for the ids of messages that have none.
-    from: String,
+    /// Whence: another broker's or queue's messages are others.
+    from: u32,
+    can_dedup: bool,
     into: QueueName,
     carried: AtomicU64,
     again: AtomicU64,
     refused: Mutex<Option<String>>,
 }
 
-async fn carry(batch: Batch<Body>, target: State<Arc<Target>>, cancelled: Cancelled) -> Outcome {
+async fn carry(
+    batch: Batch<Body>,
+    target: State<Arc<Target>>,
+    cancelled: Cancelled,
+) -> Vec<Outcome> {
     let now = Timestamp(when::now());
     let each = batch.iter().map(|one| target.copy(one.meta.delivery(), now));
     let messages: Vec<(Address, Message)> = each.collect();
-    let [mut pause, longest] = PAUSES;
-    loop {
-        match target.to.broker().send(messages.clone()).await {
-            Ok(sent) => {
-                let again = sent.iter().filter(|sent| sent.duplicate).count() as u64;
-                target.carried.fetch_add(sent.len() as u64, Ordering::SeqCst);
-                target.again.fetch_add(again, Ordering::SeqCst);
-                return Outcome::Done;
-            }
-            Err(error) if error.is_transient() => {
-                if pause == PAUSES[0] {
-                    note(format_args!("{error}; trying again"));
+    let mut sent = 0;
+    match target.send(&messages, &cancelled).await {
+        Ok(()) => sent = messages.len(),
+        Err(Stop::Cancelled) => {}
+        // One by one, in order: what is before the one that it refuses is carried, and that one is named.
+        Err(Stop::Refused(_)) => {
+            for one in messages.chunks(1) {
+                match target.send(one, &cancelled).await {
+                    Ok(()) => sent += 1,
+                    Err(Stop::Cancelled) => break,
+                    Err(Stop::Refused(why)) => {
+                        let id = one[0].1.message_id.as_deref().unwrap_or("without an id");
+                        let mut refused = target.refused.lock();
+                        refused.get_or_insert_with(|| format!("message {id}: {why}"));
+                        break;
+                    }
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
-                    () = cancelled.wait() => return Outcome::Release,
-                }
-            }
-            Err(error) => {
-                target.refused.lock().get_or_insert(error.to_string());
-                return Outcome::Release;
             }
         }
     }
+    let done = |nth| if nth < sent { Outcome::Done } else { Outcome::Release };
+    (0..messages.len()).map(done).collect()
+}
+
+/// Why messages were not sent.
+enum Stop {
+    /// The bridge is to end.
+    Cancelled,
+    /// Asking again would not help.
+    Refused(BrokerError),
 }
 
 impl Target {
-    /// The message as it is to be sent: with an id by which a second time is known, if there can be one, and with what is
+    /// Sends, for as long as it takes.
+    async fn send(
+        &self,
+        messages: &[(Address, Message)],
+        cancelled: &Cancelled,
+    ) -> Result<(), Stop> {
+        let [mut pause, longest] = PAUSES;
+        loop {
+            match self.to.broker().send(messages.to_vec()).await {
+                Ok(sent) => {
+                    let again = sent.iter().filter(|sent| sent.duplicate).count() as u64;
+                    self.carried.fetch_add(sent.len() as u64, Ordering::SeqCst);
+                    self.again.fetch_add(again, Ordering::SeqCst);
+                    return Ok(());
+                }
+                Err(error) if error.is_transient() => {
+                    if pause == PAUSES[0] {
+                        note(format_args!("{error}; trying again"));
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
+                        () = cancelled.wait() => return Err(Stop::Cancelled),
+                    }
+                }
+                Err(error) => return Err(Stop::Refused(error)),
+            }
+        }
+    }
+
+    /// The message as it is to be sent: with a key by which a second time is known, if there can be one, and with what is
     /// left of its time.
     fn copy(&self, delivery: &Delivery, now: Timestamp) -> (Address, Message) {
         let mut message = delivery.message.clone();
         message.when = When::Now;
-        // A broker that numbers nothing has no name for it: then a second time cannot be told from another message.
-        if message.message_id.is_none() && delivery.seq != Seq(0) {
-            message.message_id = Some(format!("{}:{}", self.from, delivery.seq.0));
+        // A broker that numbers nothing has no name for it: then only its id can tell a second time from another message.
+        if delivery.seq != Seq(0) {
+            let key = format!("{:08x}-{}-{}", self.from, delivery.seq.0, delivery.enqueued_at.0);
+            message.message_id.get_or_insert_with(|| key.clone());
+            // Senders may give several messages the same id: all of them are carried.
+            if self.can_dedup {
+                message.dedup_id = Some(key);
+            }
+        }
+        // Of a dead letter, why it is one: to the target it is a message like others.
+        if let Some((reason, text)) = &delivery.dead {
+            for (name, value) in [(REASON, reason), (DESCRIPTION, text)] {
+                if message.properties.get(name).is_none() && !value.is_empty() {
+                    message.properties.set(name, Value::String(value.clone()));
+                }
+            }
         }
         if let Some(ttl_ms) = &mut message.ttl_ms {
             let age = now.0.saturating_sub(delivery.enqueued_at.0);

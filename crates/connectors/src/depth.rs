@@ -1,6 +1,6 @@
 //! How much waits in a queue, as whoever scales workers looks at it.
 //!
-//! Numbers that the broker keeps anyway: asking costs the same whatever a queue holds.
+//! Numbers that the broker keeps anyway, or counts up to a bound: asking costs the same whatever a queue holds.
 
 use std::time::Duration;
 
@@ -19,8 +19,10 @@ pub struct Depth {
     pub sent: Option<u64>,
     /// Nothing is given out at present, by somebody's word.
     pub paused: bool,
-    /// Of a queue with sessions.
+    /// Of a queue with sessions, where somebody counts those.
     pub sessions: Option<SessionDepth>,
+    /// It has sessions and nobody counts them: messages do not say how many workers it needs.
+    pub uncounted_sessions: bool,
 }
 
 /// Sessions of a queue.

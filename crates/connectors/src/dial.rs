@@ -58,7 +58,16 @@ pub(crate) async fn dial(host: &str, port: u16, tls: &Tls) -> Result<Box<dyn Str
     };
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| DialError::Wrong(format!("`{host}` cannot have a certificate")))?;
-    Ok(Box::new(connector.connect(name, tcp).await.map_err(unreachable)?))
+    let handshake = |error: std::io::Error| {
+        let of_tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+        match of_tls {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                DialError::Unreachable(format!("the server does not speak TLS: {error}"))
+            }
+            _ => unreachable(error),
+        }
+    };
+    Ok(Box::new(connector.connect(name, tcp).await.map_err(handshake)?))
 }
 
 /// The bundle of what the system trusts.
@@ -66,25 +75,6 @@ fn system_bundle() -> Option<PathBuf> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);
     named.into_iter().chain(usual).find(|path| path.exists())
-}
-
-/// All that is trusted, for clients that have TLS of their own.
-#[cfg(feature = "rabbitmq")]
-pub(crate) fn trusted_pem(tls: &Tls) -> Result<Option<String>, String> {
-    let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let mut pem = match tls {
-        Tls::Off => return Ok(None),
-        Tls::System => String::new(),
-        Tls::Authority(pem) => String::from_utf8_lossy(pem).into_owned(),
-        Tls::AuthorityFile(path) => read(path)?,
-    };
-    if let Some(bundle) = system_bundle() {
-        pem.push('\n');
-        pem.push_str(&read(&bundle)?);
-    }
-    Ok(Some(pem))
 }
 
 /// Text with its %XX read.

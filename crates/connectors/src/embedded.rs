@@ -280,6 +280,7 @@ fn depth(facts: &QueueFacts, now: Timestamp) -> Depth {
             held: facts.sessions_held,
             other,
         }),
+        uncounted_sessions: false,
     }
 }
 

@@ -105,6 +105,29 @@ async fn a_close_is_over_when_all_is_given_back_uncounted() {
     }
 }
 
+/// Messages may come behind the server's answer that a source is let go: they go back, too.
+#[tokio::test]
+async fn what_comes_for_a_source_that_is_gone_goes_back() {
+    let server = Server::start().await;
+    let broker = Native::connect(&server.url()).await.unwrap();
+    broker.declare(&queue("q"), QueueSpec::default()).await.unwrap();
+    broker.send((0..100).map(|_| (to("q"), text("x"))).collect()).await.unwrap();
+    for _ in 0..60 {
+        let source = broker.open(&queue("q"), LOCK).await.unwrap();
+        let got = source.fetch(100, Duration::ZERO).await.unwrap();
+        let back = got.iter().map(|one| Settle::release(one.lease)).collect();
+        broker.settle(&queue("q"), back).await.unwrap();
+        source.close().await.unwrap();
+    }
+    let begun = tokio::time::Instant::now();
+    let source = broker.open(&queue("q"), LOCK).await.unwrap();
+    let mut got = 0;
+    while got < 100 {
+        assert!(begun.elapsed() < PATIENCE, "{got} of 100 are there");
+        got += source.fetch(100, Duration::from_secs(1)).await.unwrap().len();
+    }
+}
+
 #[tokio::test]
 async fn nobody_there_and_a_stranger_there_are_errors_that_say_so() {
     // The near end of a connection has a port, on which nobody else listens for as long as it is open.

@@ -17,14 +17,22 @@ const VERSIONS: &str = "/usr/lib/postgresql";
 /// Somebody may take the port between our looking and the server's.
 const TRIES: usize = 5;
 
-/// `$1` has the programs, `$2` is the port, `$3` may be `-F`: what a test commits need not survive a power failure.
+/// `$1` has the programs, `$2` is the port, `$3` may be `-F`: what a test commits need not survive a power failure. With
+/// a `CERTIFICATE` it speaks TLS to those who ask.
 const RUN: &str = r#"
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT
 "$1/initdb" --pgdata=data --username=malote --auth=trust --encoding=UTF8 --locale=C --no-sync >log 2>&1 ||
     { cat log >&2; exit 1; }
-"$1/postgres" -D data -p "$2" -h 127.0.0.1 -k "$dir" $3 -c max_connections=200 -c log_min_messages=warning >log 2>&1 &
+tls=
+if [ -n "$CERTIFICATE" ]; then
+    umask 077
+    printf %s "$CERTIFICATE" >data/server.crt
+    printf %s "$KEY" >data/server.key
+    tls='-c ssl=on'
+fi
+"$1/postgres" -D data $tls -p "$2" -h 127.0.0.1 -k "$dir" $3 -c max_connections=200 -c log_min_messages=warning >log 2>&1 &
 server=$!
 until "$1/pg_isready" -q -h 127.0.0.1 -p "$2" -U malote -d postgres; do
     kill -0 $server 2>/dev/null || { cat log >&2; exit 1; }
@@ -64,19 +72,24 @@ impl Postgres {
 
     /// Starts one and waits until it answers.
     pub fn start() -> Result<Self, Trouble> {
-        Self::start_with("-F")
+        Self::start_with("-F", ["", ""])
+    }
+
+    /// The same, with a certificate and its key in PEM form.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, Trouble> {
+        Self::start_with("-F", [certificate, key])
     }
 
     /// The same, with every commit on disk before it is answered: for measuring.
     pub fn start_durable() -> Result<Self, Trouble> {
-        Self::start_with("")
+        Self::start_with("", ["", ""])
     }
 
-    fn start_with(sync: &str) -> Result<Self, Trouble> {
+    fn start_with(sync: &str, tls: [&str; 2]) -> Result<Self, Trouble> {
         let programs = Self::find()?;
         let mut said = String::new();
         for _ in 0..TRIES {
-            match Self::try_start(&programs, sync) {
+            match Self::try_start(&programs, sync, tls) {
                 Ok(server) => return Ok(server),
                 Err(why) => said = why,
             }
@@ -84,7 +97,7 @@ impl Postgres {
         Err(Trouble::Failed(said))
     }
 
-    fn try_start(programs: &Path, sync: &str) -> Result<Self, String> {
+    fn try_start(programs: &Path, sync: &str, tls: [&str; 2]) -> Result<Self, String> {
         let text = |error: std::io::Error| error.to_string();
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.map_err(text)?.port();
@@ -96,6 +109,7 @@ impl Postgres {
             Command::new("sh")
         };
         command.args(["-c", RUN, "sh"]).arg(programs).arg(port.to_string()).arg(sync);
+        command.env("CERTIFICATE", tls[0]).env("KEY", tls[1]);
         // A Ctrl-C is ours: it must find the server alive to stop it in order.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

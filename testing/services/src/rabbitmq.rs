@@ -35,6 +35,12 @@ if [ -n "$SERVER" ]; then
     printf '%s' "$DEFINITIONS" >definitions.json
     {
         printf 'listeners.tcp.1 = 127.0.0.1:%s\n' "$PORT"
+        if [ -n "$CERTIFICATE" ]; then
+            printf %s "$CERTIFICATE" >server.crt
+            printf %s "$KEY" >server.key
+            printf 'listeners.ssl.1 = 127.0.0.1:%s\n' "$TLS_PORT"
+            printf 'ssl_options.%s\n' "certfile = $dir/server.crt" "keyfile = $dir/server.key" 'verify = verify_none'
+        fi
         printf 'load_definitions = %s/definitions.json\n' "$dir"
         printf 'log.console = true\nlog.console.level = warning\nlog.file = false\n'
         printf 'vm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 50MB\n'
@@ -85,6 +91,8 @@ pub struct RabbitMq {
 
 struct Node {
     port: u16,
+    /// Where it speaks TLS, if it has a certificate.
+    tls_port: u16,
     shell: Shell,
 }
 
@@ -118,19 +126,24 @@ impl RabbitMq {
 
     /// Starts one node with virtual hosts `0`, `1` and so on, and waits until it answers.
     pub fn start(vhosts: usize) -> Result<Self, Trouble> {
-        Self::start_all(1, vhosts)
+        Self::start_all(1, vhosts, ["", ""])
+    }
+
+    /// The same, that speaks TLS on a second port, with a certificate and its key in PEM form.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self, Trouble> {
+        Self::start_all(1, 1, [certificate, key])
     }
 
     /// Starts so many nodes that are one cluster.
     pub fn cluster(nodes: usize) -> Result<Self, Trouble> {
-        Self::start_all(nodes, 1)
+        Self::start_all(nodes, 1, ["", ""])
     }
 
-    fn start_all(nodes: usize, vhosts: usize) -> Result<Self, Trouble> {
+    fn start_all(nodes: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, Trouble> {
         Self::find()?;
         let mut said = String::new();
         for _ in 0..TRIES {
-            match Self::try_start(nodes, vhosts) {
+            match Self::try_start(nodes, vhosts, tls) {
                 Ok(server) => return Ok(server),
                 Err(why) => said = why,
             }
@@ -138,7 +151,7 @@ impl RabbitMq {
         Err(Trouble::Failed(said))
     }
 
-    fn try_start(count: usize, vhosts: usize) -> Result<Self, String> {
+    fn try_start(count: usize, vhosts: usize, tls: [&str; 2]) -> Result<Self, String> {
         let [mapper_port, salt] = [free_port()?, free_port()?].map(|port| port.to_string());
         let mapper = Shell::start(&[("ERL_EPMD_PORT", &mapper_port)])?;
         let names: Vec<_> = (1..=count).map(|n| format!("malote-{salt}-{n}@localhost")).collect();
@@ -146,7 +159,8 @@ impl RabbitMq {
         let definitions = definitions(vhosts);
         let mut nodes = Vec::new();
         for name in &names {
-            let (port, dist_port) = (free_port()?, free_port()?.to_string());
+            let (port, tls_port) = (free_port()?, free_port()?);
+            let dist_port = free_port()?.to_string();
             let shell = Shell::start(&[
                 ("ERL_EPMD_PORT", mapper_port.as_str()),
                 ("ERL_EPMD_ADDRESS", "127.0.0.1"),
@@ -154,11 +168,14 @@ impl RabbitMq {
                 ("NAME", name),
                 ("NODES", &all),
                 ("PORT", &port.to_string()),
+                ("TLS_PORT", &tls_port.to_string()),
+                ("CERTIFICATE", tls[0]),
+                ("KEY", tls[1]),
                 ("DIST_PORT", &dist_port),
                 ("COOKIE", &salt),
                 ("DEFINITIONS", &definitions),
             ])?;
-            let mut node = Node { port, shell };
+            let mut node = Node { port, tls_port, shell };
             // Whoever comes later joins: nodes that begin at the same time may miss each other.
             if !node.answers() {
                 return Err(node.shell.log());
@@ -178,6 +195,11 @@ impl RabbitMq {
         let at: Vec<_> =
             nodes.iter().map(|&node| format!("127.0.0.1:{}", self.nodes[node].port)).collect();
         format!("amqp://malote:malote@{}/{vhost}", at.join(","))
+    }
+
+    /// The same through TLS, by this name of the machine.
+    pub fn tls_url(&self, name: &str) -> String {
+        format!("amqps://malote:malote@{name}:{}/0", self.nodes[0].tls_port)
     }
 
     /// Ends a node at once, as a power failure would. What it wrote is still there.

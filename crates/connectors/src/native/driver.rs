@@ -6,7 +6,7 @@
 //!
 //! Bounds: asks in the channel, calls without an answer, bytes of one message, deliveries by the credit given.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(super) const ASKS_MAX: usize = 1024;
 const JOIN_MAX: usize = 64;
 /// A server's message: its largest delivery, and what stands around it.
 const MESSAGE_BYTES_MAX: usize = 96 << 20;
+/// Consumers that were let go and are remembered: what the server sent them before it knew may come behind its answer.
+const GONE_MAX: usize = 1024;
 /// How long a connection, and its welcome, may take.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long to wait before another try; doubled each time.
@@ -102,6 +104,8 @@ struct Driver {
     next_id: u64,
     waiting: HashMap<u64, Waiting>,
     consumers: HashMap<u64, Consumer>,
+    /// Those who were let go last, with the queues to which what comes for them is given back.
+    gone: VecDeque<(u64, Option<String>)>,
     /// Leases that this side knows of, each with its consumer, and holds, with none.
     known: HashMap<LeaseToken, Option<u64>>,
     /// What the driver itself has to say: a session or messages that nobody waited for.
@@ -129,6 +133,7 @@ pub(super) async fn drive(
         next_id: 1,
         waiting: HashMap::new(),
         consumers: HashMap::new(),
+        gone: VecDeque::new(),
         known: HashMap::new(),
         own: Vec::new(),
         requests_max: 1,
@@ -394,16 +399,36 @@ impl Driver {
     }
 
     fn deliver(&mut self, consumer: u64, all: Vec<Delivery>) {
-        let Some(Consumer { to, queue }) = self.consumers.get(&consumer) else { return };
         let leases: Vec<LeaseToken> = all.iter().map(|delivery| delivery.lease).collect();
-        if to.send(Ok(all)).is_ok() {
-            self.known.extend(leases.into_iter().map(|lease| (lease, Some(consumer))));
-        } else if let Some(queue) = queue.clone() {
+        let queue = match self.consumers.get(&consumer) {
+            Some(Consumer { to, queue }) => {
+                if to.send(Ok(all)).is_ok() {
+                    self.known.extend(leases.into_iter().map(|lease| (lease, Some(consumer))));
+                    return;
+                }
+                queue.clone()
+            }
+            None => {
+                let mut gone = self.gone.iter().rev();
+                gone.find(|(id, _)| *id == consumer).and_then(|(_, queue)| queue.clone())
+            }
+        };
+        if let Some(queue) = queue {
             // The source was let go while they were on their way: they were not tried.
             let items = SettleItem::all(leases.into_iter().map(Settle::release).collect());
             let frame = |id| Frame::Settle { id, queue, items };
             let frame = self.number(frame, About::Nothing, None);
             self.own.push(frame);
+        }
+    }
+
+    /// Nothing is to come for it any more, but something may be on its way.
+    fn let_go(&mut self, consumer: u64) {
+        if let Some(Consumer { queue, .. }) = self.consumers.remove(&consumer) {
+            if self.gone.len() == GONE_MAX {
+                self.gone.pop_front();
+            }
+            self.gone.push_back((consumer, queue));
         }
     }
 
@@ -435,9 +460,7 @@ impl Driver {
                 });
             }
             (About::Attached { consumer }, Err(error)) => self.end(*consumer, error.clone()),
-            (About::Detach { consumer }, _) => {
-                self.consumers.remove(consumer);
-            }
+            (About::Detach { consumer }, _) => self.let_go(*consumer),
             _ => {}
         }
         self.known.extend(held.map(|hold| (hold, None)));
@@ -462,9 +485,7 @@ impl Driver {
         let error = BrokerError::Unreachable { text: text.to_owned() };
         match about {
             About::Attached { consumer } => self.end(consumer, error.clone()),
-            About::Detach { consumer } => {
-                self.consumers.remove(&consumer);
-            }
+            About::Detach { consumer } => self.let_go(consumer),
             About::Attach { to, .. } => {
                 let _ = to.to.send(Err(error.clone())); // let go already
             }

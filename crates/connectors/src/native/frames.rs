@@ -202,6 +202,7 @@ impl From<DepthOne> for Depth {
                 held,
                 other,
             }),
+            uncounted_sessions: false,
         }
     }
 }

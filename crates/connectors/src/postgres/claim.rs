@@ -1,8 +1,8 @@
 //! Messages of a queue without sessions: claimed many at a time, by rows that nobody else has locked just now.
 //!
-//! The claim walks the index of what is ready from its head. Rows that are leased stay in it, so nothing is written to
-//! an index when a message is handed out, and a lease that ran out, or whose owner is gone, is found on the same walk:
-//! that counts as a failure.
+//! The claim takes from the heads of two indexes: what is ready, and leases that ran out, which counts as a failure. What
+//! is in somebody's hand is in neither, so that a claim costs the same however much of that there is. Leases of those
+//! who are gone are made to run out by whoever notices (`keeper.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,15 +26,23 @@ use crate::broker::{BrokerError, Delivery, Doing, Held, Settle, Source};
 
 /// `$1` queue, `$2` how many, `$3` lease, `$4` lock in ms, `$5` failures that kill, `$6` bytes.
 pub(super) const CLAIM: Sql = Sql {
-    text: "with head as materialized (
-            select m.seq, m.lane, octet_length(m.body) as size, m.failed + (m.lease is not null)::int as failed,
-                m.lease is not null and m.failed + 1 >= $5 as dead
+    text: "with ready as materialized (
+            select m.seq, m.lane, octet_length(m.body) as size, m.failed, false as dead
             from malote.messages m
-            where m.queue = $1 and m.session is null and m.due is null
-                and (m.lease is null or m.locked_until <= now()
-                    or (m.lease >> 32)::int not in (select o.id from malote.owners o))
+            where m.queue = $1 and m.session is null and m.due is null and m.lease is null
                 and (m.expires is null or m.expires > now())
-            order by m.lane, m.seq limit $2 for no key update skip locked),
+                and exists (select 1 from malote.owners o where o.id = ($3 >> 32)::int)
+            order by m.lane, m.seq limit $2 for no key update of m skip locked),
+        lapsed as materialized (
+            select m.seq, m.lane, octet_length(m.body) as size, m.failed + 1 as failed,
+                coalesce(m.failed + 1 >= $5, false) as dead
+            from malote.messages m
+            where m.queue = $1 and m.lease is not null and m.locked_until <= now()
+                and (m.expires is null or m.expires > now())
+                and exists (select 1 from malote.owners o where o.id = ($3 >> 32)::int)
+            order by m.locked_until limit $2 for no key update of m skip locked),
+        head as (
+            select * from ready union all select * from lapsed order by lane, seq limit $2),
         taken as (select *, sum(size) over (order by lane, seq) as upto from head)
         update malote.messages m set
             failed = t.failed, receives = m.receives + 1,
@@ -49,7 +57,7 @@ pub(super) const CLAIM: Sql = Sql {
                 format('failed %s times; the queue allows %s (failed_max)', t.failed, $5) else m.explanation end
         from taken t where m.seq = t.seq and (t.upto <= $6 or t.upto = t.size)
         returning m.seq, m.receives, m.failed, m.enqueued_at, m.reason, m.explanation, m.meta, m.changes, m.body,
-            m.lane, coalesce(t.dead, false)",
+            m.lane, t.dead",
     types: &[Type::INT4, Type::INT8, Type::INT8, Type::INT8, Type::INT4, Type::INT8],
 };
 

@@ -7,7 +7,7 @@ use super::link::Sql;
 use crate::broker::BrokerError;
 
 /// The tables of each version, from none to the newest.
-const VERSIONS: [&str; 1] = [include_str!("tables.sql")];
+const VERSIONS: [&str; 2] = [include_str!("tables.sql"), include_str!("tables_2.sql")];
 
 const THERE: Sql = Sql { text: "select to_regclass('malote.version') is not null", types: &[] };
 const VERSION: Sql = Sql { text: "select version from malote.version", types: &[] };

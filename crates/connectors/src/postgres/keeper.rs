@@ -74,6 +74,12 @@ const FAILED: Sql = Sql {
         from r where m.seq = r.seq returning m.queue, m.session",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
+/// Leases of the dead run out now. One walk over all that is leased, once for each who died.
+const UNLOCK: Sql = Sql {
+    text: "update malote.messages set locked_until = now()
+        where lease is not null and (lease >> 32)::int = any($1) and locked_until > now()",
+    types: &[Type::INT4_ARRAY],
+};
 /// Not before all its sessions are taken back: nobody would look for those of an owner that is not there. One that somebody
 /// is about to change was left out.
 const BURY: Sql = Sql {
@@ -143,6 +149,7 @@ pub(super) const STATEMENTS: &[&Sql] = &[
     &LAPSED,
     &OF_THE_DEAD,
     &FAILED,
+    &UNLOCK,
     &BURY,
     &DUE_MESSAGES,
     &DUE_SESSIONS,
@@ -192,8 +199,9 @@ pub(super) async fn keep(
     }
     while take_back(shared, link, &dead_owners).await? {}
     if !dead_owners.is_empty() {
+        // Before they are forgotten: whoever ends in between leaves them to the next.
+        link.rows(&UNLOCK, &[&dead_owners]).await?;
         link.rows(&BURY, &[&dead_owners]).await?;
-        // Their messages are found by whoever claims next.
         shared.wake_all();
     }
     if !fresh?.is_empty()

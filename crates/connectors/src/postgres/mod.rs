@@ -8,7 +8,7 @@
 //! | `anchor.rs` | how others know that we are there |
 //! | `bells.rs` | how who waits is woken |
 //! | `keeper.rs` | what time does |
-//! | `queues.rs`, `send.rs`, `claim.rs`, `sessions.rs`, `settle.rs`, `write.rs`, `renew.rs` | the verbs |
+//! | `queues.rs`, `send.rs`, `claim.rs`, `sessions.rs`, `settle.rs`, `write.rs`, `renew.rs`, `depth.rs` | the verbs |
 //! | `holds.rs`, `token.rs`, `message.rs` | sessions in hand, tokens and messages as rows |
 //!
 //! No transaction is open while a message is in hand. Time is the database's. All of it runs on a thread of its own, so
@@ -18,6 +18,7 @@ mod anchor;
 mod bells;
 mod claim;
 mod config;
+mod depth;
 mod error;
 mod holds;
 mod install;
@@ -59,6 +60,7 @@ use self::queues::Queue;
 use self::token::Token;
 use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::Depth;
 
 /// In messages.
 const NAME: &str = "PostgreSQL";
@@ -94,6 +96,8 @@ const CLAIMS: &[&Sql] = &[
     &claim::CLAIM,
     &sessions::FETCH,
     &sessions::STATE_OF,
+    &depth::PLAIN,
+    &depth::SESSIONS,
     &renew::RENEW,
     &renew::RENEW_HOLDS,
 ];
@@ -309,6 +313,11 @@ impl Broker for Postgres {
             let row = rows.first().ok_or(BrokerError::LockLost)?;
             Ok(row.try_get::<_, Option<Vec<u8>>>(0)?.map(Bytes::from))
         })
+    }
+
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let (shared, queue) = (self.shared.clone(), queue.clone());
+        self.run(async move { shared.depth(&queue).await })
     }
 
     fn close(&self) -> Doing<'_, ()> {

@@ -19,14 +19,14 @@ const BATCH_MAX: usize = 1024;
 pub(super) const RENEW: Sql = Sql {
     text: "update malote.messages m set locked_until = now() + $3 * interval '1 ms'
         from unnest($1::int8[], $2::int8[]) as w (seq, lease)
-        where m.seq = w.seq and m.lease = w.lease and m.session is null and m.locked_until > now() returning m.seq",
+        where m.seq = w.seq and m.lease is not distinct from w.lease and m.session is null and m.locked_until > now() returning m.seq",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8],
 };
 /// Locked in one order, as everywhere.
 pub(super) const RENEW_HOLDS: Sql = Sql {
     text: "with held as materialized (
             select s.num from unnest($1::int8[], $2::int8[]) as w (num, hold) join malote.sessions s
-                on s.num = w.num and s.lease = w.hold
+                on s.num = w.num and s.lease is not distinct from w.hold
             where s.held_until > now() order by s.queue, s.id for no key update of s)
         update malote.sessions s set held_until = now() + $3 * interval '1 ms'
         from held where s.num = held.num returning s.num",
@@ -116,7 +116,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Nobody need wonder whether we are gone. Others are told what we gave back.
+    /// Nobody need wonder whether we are gone: whoever keeps house next takes what could not be given back. Others are
+    /// told what was.
     async fn leave(&self) -> Result<(), BrokerError> {
         self.anchored.store(false, Ordering::Release);
         let owner = self.owner.swap(0, Ordering::AcqRel);
@@ -126,13 +127,8 @@ impl Shared {
         // Not where transactions are open.
         let link = self.claims.link().await?;
         self.say(&link).await?;
-        // What could not be given back, others take from an owner that is gone.
-        let leaves = format!(
-            "update malote.owners set gone_at = now() - interval '1 min' where id = {owner};
-             delete from malote.owners o where o.id = {owner} and not exists (
-                select 1 from malote.sessions s where s.lease is not null and s.owner = o.id)"
-        );
-        link.run(&leaves).await?;
+        let gone = "gone_at = least(gone_at, now() - interval '1 min')";
+        link.run(&format!("update malote.owners set {gone} where id = {owner}")).await?;
         Ok(())
     }
 }

@@ -54,10 +54,10 @@ pub(super) const FETCH: Sql = Sql {
             from (select * from malote.messages m where m.session = $1 and m.seq > $3 and m.seq <> all($4)
                 and (m.expires is null or m.expires > now()) order by m.seq limit $5) m
             window w as (order by m.seq)),
-        held as (select 1 from malote.sessions s where s.num = $1 and s.lease = $2 and s.held_until > now()),
+        held as (select 1 from malote.sessions s where s.num = $1 and s.lease is not distinct from $2 and s.held_until > now()),
         mark as (
             update malote.sessions s set fetched = greatest(s.fetched, (select max(g.seq) from got g where g.open))
-            where s.num = $1 and s.lease = $2 and s.held_until > now() and exists (select 1 from got g where g.open)
+            where s.num = $1 and s.lease is not distinct from $2 and s.held_until > now() and exists (select 1 from got g where g.open)
             returning s.num)
         select g.seq, g.receives + 1, g.failed, g.enqueued_at, g.reason, g.explanation, g.meta, g.changes, g.body
         from held left join got g
@@ -66,7 +66,7 @@ pub(super) const FETCH: Sql = Sql {
     types: &[Type::INT8, Type::INT8, Type::INT8, Type::INT8_ARRAY, Type::INT8, Type::INT8],
 };
 pub(super) const STATE_OF: Sql = Sql {
-    text: "select state from malote.sessions where num = $1 and lease = $2 and held_until > now()",
+    text: "select state from malote.sessions where num = $1 and lease is not distinct from $2 and held_until > now()",
     types: &[Type::INT8, Type::INT8],
 };
 

@@ -43,8 +43,7 @@ create index sessions_ready on malote.sessions (queue, turn) where turn is not n
 create index sessions_due on malote.sessions (due) where due is not null;
 create index sessions_held on malote.sessions (held_until) where lease is not null;
 
--- A grant changes lease, locked_until and the counters only: none of them is indexed, so that it stays on its page and
--- writes no index. meta: everything of the message but the body. changes: what was laid over it since.
+-- meta: everything of the message but the body. changes: what was laid over it since.
 create table malote.messages (
     seq bigint primary key default nextval('malote.seqs'),
     queue integer not null,

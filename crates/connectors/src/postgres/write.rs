@@ -1,4 +1,8 @@
 //! The statements of settlements and of sessions that are let go, as one transaction.
+//!
+//! Here and elsewhere a lease is compared by `is not distinct from`: with `=` the server would see that there is one, and
+//! could go through the index of all that are leased or held instead of to the one row. That plan looks cheap when it is
+//! made while there are few, and stays.
 
 use std::collections::HashSet;
 
@@ -20,13 +24,13 @@ const LOCK: Sql = Sql {
 };
 const COMPLETE: Sql = Sql {
     text: "delete from malote.messages m using unnest($1::int8[], $2::int8[]) as w (seq, lease)
-        where m.seq = w.seq and m.lease = w.lease and m.session is null and m.locked_until > now()
+        where m.seq = w.seq and m.lease is not distinct from w.lease and m.session is null and m.locked_until > now()
         returning m.seq",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
 const COMPLETE_HELD: Sql = Sql {
     text: "delete from malote.messages m using unnest($1::int8[], $2::int8[]) as w (seq, hold), malote.sessions s
-        where m.seq = w.seq and s.num = m.session and s.lease = w.hold and s.held_until > now()
+        where m.seq = w.seq and s.num = m.session and s.lease is not distinct from w.hold and s.held_until > now()
         returning m.seq",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
@@ -74,7 +78,7 @@ const BACK: Sql = Sql {
     ],
 };
 const STATE: Sql = Sql {
-    text: "update malote.sessions set state = $3 where num = $1 and lease = $2",
+    text: "update malote.sessions set state = $3 where num = $1 and lease is not distinct from $2",
     types: &[Type::INT8, Type::INT8, Type::BYTEA],
 };
 /// Grants of what was out with a session and comes back.
@@ -91,7 +95,7 @@ pub(super) const RELEASE: Sql = Sql {
             select m.due, m.due is null or m.due <= now() as ready from malote.messages m
             where m.session = w.num and (m.expires is null or m.expires > now())
             order by m.seq limit 1) f on true
-        where s.num = w.num and s.lease = w.hold returning s.queue, s.num",
+        where s.num = w.num and s.lease is not distinct from w.hold returning s.queue, s.num",
     types: &[Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
 /// A session that is empty and has no state is nothing.

@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
-use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ErrorKind};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::refused;
 use super::target::Target;
+use super::{refused, transport};
 use crate::broker::BrokerError;
-use crate::dial::{self, Tls};
+use crate::dial::{DialError, Tls, dial};
 
 /// How long a server may take for anything that it answers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -142,19 +141,23 @@ async fn connect_to(
     tls: &Tls,
     name: &'static str,
 ) -> Result<Connection, BrokerError> {
-    let cert_chain = dial::trusted_pem(tls).map_err(|why| refused("bad_url", why))?;
-    let tls = OwnedTLSConfig { identity: None, cert_chain };
-    let properties = ConnectionProperties::default().with_connection_name(name.into());
-    let runtime = lapin::runtime::default_runtime().map_err(error)?;
-    let connecting = Connection::connect_uri_with_config(node, properties, tls, runtime);
-    match tokio::time::timeout(CONNECT_MAX, connecting).await {
-        Ok(connected) => connected.map_err(|cause| match cause.kind() {
+    let connecting = async {
+        let dialed = dial(&node.authority.host, node.authority.port, tls).await;
+        let stream = dialed.map_err(|error| match error {
+            DialError::Unreachable(text) => BrokerError::Unreachable { text },
+            DialError::Wrong(why) => refused("bad_tls", why),
+        })?;
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        transport::over(stream, node, properties).await.map_err(|cause| match cause.kind() {
             // Who may not log in will not a little later either.
             ErrorKind::ProtocolError(said) if said.get_id() == 403 => {
                 refused("access_refused", said.get_message().to_string())
             }
             _ => error(cause),
-        }),
+        })
+    };
+    match tokio::time::timeout(CONNECT_MAX, connecting).await {
+        Ok(connected) => connected,
         Err(_) => Err(BrokerError::Unreachable {
             text: format!("RabbitMQ did not answer within {CONNECT_MAX:?}"),
         }),

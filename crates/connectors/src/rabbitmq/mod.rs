@@ -2,7 +2,7 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `target.rs`, `link.rs` | the URL, the connections and how they come back |
+//! | `target.rs`, `transport.rs`, `link.rs` | the URL, the connections and how they come back |
 //! | `names.rs`, `record.rs`, `topology.rs` | what a queue is made of, and what was declared |
 //! | `convert.rs`, `values.rs` | a message on the wire |
 //! | `publish.rs`, `wait.rs` | sending, now and later |
@@ -23,6 +23,7 @@ mod sessions;
 mod settle;
 mod target;
 mod topology;
+mod transport;
 mod values;
 mod wait;
 mod way;
@@ -48,6 +49,7 @@ use self::target::Target;
 use self::topology::{Known, Topology};
 use crate::broker::{Broker, BrokerError, Doing, Held, Sent, Settle, Source};
 use crate::capabilities::{Capabilities, RetryHold};
+use crate::depth::Depth;
 
 /// How it is called in messages.
 const BROKER: &str = "RabbitMQ";
@@ -401,6 +403,24 @@ impl Broker for RabbitMq {
                 what: "session state",
                 fix: "keep the state in your own database",
             })
+        })
+    }
+
+    /// What nobody has is told by the server; what is out, and fetched ahead, is known of this process only. Nobody
+    /// counts what waits for its time, nor sessions.
+    fn depth(&self, queue: &QueueName) -> Doing<'_, Depth> {
+        let queue = queue.clone();
+        Box::pin(async move {
+            let topology = self.topology(&queue).await?;
+            let counted = topology::ready(&self.tools.out, &topology).await;
+            let there = self.still(&queue, counted)?;
+            let (here, in_flight) = match self.places.lock().get(&queue) {
+                Some(Place::Plain(counter)) => counter.here(),
+                Some(Place::Sessions(hall)) => hall.here(),
+                None => (0, 0),
+            };
+            let (ready, uncounted_sessions) = (there + here, topology.partitions > 0);
+            Ok(Depth { ready, in_flight, uncounted_sessions, ..Depth::default() })
         })
     }
 

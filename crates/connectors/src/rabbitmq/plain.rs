@@ -4,7 +4,7 @@
 //! few slots and slow handlers does not sit on what others could do.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -36,6 +36,8 @@ pub(super) struct Counter {
     pub tools: Arc<Tools>,
     pub topology: Arc<Topology>,
     leases: Mutex<HashMap<LeaseToken, Lease>>,
+    /// What messages come over, as long as somebody has it.
+    ways: Mutex<Vec<Weak<Way>>>,
 }
 
 #[derive(Clone)]
@@ -47,7 +49,7 @@ struct Lease {
 
 impl Counter {
     pub(super) fn new(tools: Arc<Tools>, topology: Arc<Topology>) -> Self {
-        Self { tools, topology, leases: Mutex::default() }
+        Self { tools, topology, leases: Mutex::default(), ways: Mutex::default() }
     }
 
     pub(super) async fn open(self: &Arc<Self>) -> Result<Box<dyn Source>, BrokerError> {
@@ -92,7 +94,20 @@ impl Counter {
             let (since, _end) = (Instant::now(), end.drop_guard());
             Ok(Feed { way, tag, arrivals, here, prefetch, since, _end })
         };
-        self.tools.io.run(begin).await
+        let feed = self.tools.io.run(begin).await?;
+        let mut ways = self.ways.lock();
+        ways.retain(|way| way.upgrade().is_some_and(|way| way.number != feed.way.number));
+        ways.push(Arc::downgrade(&feed.way));
+        drop(ways);
+        Ok(feed)
+    }
+
+    /// What this process has of the queue: fetched ahead, and handed out.
+    pub(super) fn here(&self) -> (u64, u64) {
+        let ways: Vec<Arc<Way>> = self.ways.lock().iter().filter_map(Weak::upgrade).collect();
+        let open = ways.iter().filter(|way| !way.is_lost()).map(|way| way.open() as u64).sum();
+        let out = self.leases.lock().values().filter(|lease| !lease.way.is_lost()).count() as u64;
+        (u64::saturating_sub(open, out), out)
     }
 
     fn grant(&self, way: &Arc<Way>, tag: u64, mut arrived: Arrived) -> Delivery {

@@ -166,10 +166,28 @@ pub(super) async fn declare_wait(
     Ok(wait)
 }
 
-async fn exists(link: &Link, queue: ShortString) -> Result<bool, BrokerError> {
+/// Messages that nobody has, of the queue or of all its partitions.
+pub(super) async fn ready(link: &Link, topology: &Topology) -> Result<u64, BrokerError> {
+    let names = &topology.names;
+    let queues = match topology.partitions {
+        0 => vec![names.queue()],
+        partitions => (0..partitions).map(|number| names.partition(number)).collect(),
+    };
     let channel = link.channel().await?;
+    let counts = queues.into_iter().map(|queue| count(&channel, queue));
+    let counts = futures_util::future::try_join_all(counts).await;
+    let _ = channel.close(200, "done".into()).await; // what was refused has closed it
+    Ok(counts?.into_iter().map(u64::from).sum())
+}
+
+async fn count(channel: &Channel, queue: ShortString) -> Result<u32, BrokerError> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    match answered(channel.queue_declare(queue, options, FieldTable::default())).await {
+    let asked = channel.queue_declare(queue, options, FieldTable::default());
+    Ok(answered(asked).await?.message_count())
+}
+
+async fn exists(link: &Link, queue: ShortString) -> Result<bool, BrokerError> {
+    match count(&link.channel().await?, queue).await {
         Ok(_) => Ok(true),
         Err(BrokerError::Refused { code, .. }) if code == "queue_not_found" => Ok(false),
         Err(error) => Err(error),

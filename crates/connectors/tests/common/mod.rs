@@ -1,6 +1,7 @@
 //! A Malote server on a port of its own, and brokers that reach it.
 #![allow(dead_code)]
 
+pub mod authority;
 pub mod wire;
 
 use std::net::SocketAddr;

@@ -10,9 +10,11 @@ mod can;
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod cost;
 mod own;
 #[path = "../contract/sessions.rs"]
 mod sessions;
+mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

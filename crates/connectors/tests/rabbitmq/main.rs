@@ -13,6 +13,7 @@ mod common;
 mod own;
 #[path = "../contract/sessions.rs"]
 mod sessions;
+mod tls;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,7 +1,8 @@
 //! How many slots, or processes, there should be: signals in, a number and its reason out.
 //!
 //! Of a queue with sessions: as many as its sessions with work need. Else the most of three: what waits, what comes in
-//! times how long it takes, and how long the oldest has waited; of a broker that tells nothing, how busy handlers are.
+//! times how long it takes, and how long the oldest has waited; of a broker that does not count what comes in, or
+//! sessions, or tells nothing, how busy handlers are.
 //! More is needed for a while before more is begun, and less for a longer while before less is; what more workers
 //! cannot help with (a breaker, a pause, a limit) begins none. Plain data: whoever asks says what time it is.
 
@@ -160,7 +161,7 @@ reasons! {
     Load "load",
     /// How long the oldest has waited.
     Age "age",
-    /// Handlers that run, of a broker that does not tell what waits.
+    /// Handlers that run, of a broker that does not tell what waits or comes in.
     Busy "busy",
     /// More are needed, and would not help: a dependency is down.
     Breaker "breaker_open",
@@ -290,7 +291,7 @@ impl Scaler {
     fn needed(&mut self, now: Duration, signals: &Signals) -> (f64, Reason) {
         let each = signals.slots_each.max(1) as f64;
         self.service.note(signals.ended, signals.took);
-        let Some(depth) = signals.depth else {
+        let Some(depth) = signals.depth.filter(|depth| !depth.uncounted_sessions) else {
             let needed = signals.busy as f64 / (each * BUSY);
             return (needed, if signals.busy == 0 { Reason::Idle } else { Reason::Busy });
         };
@@ -301,10 +302,15 @@ impl Scaler {
             return (with_work / each, reason);
         }
         let waiting = depth.ready as f64 / (f64::from(self.scale.waiting_each.max(1)) * each);
-        let load = self.arrivals.per_second * self.service.seconds() / (each * BUSY);
+        // Where nobody counts what comes in, those who are busy are what it needs.
+        let load = match depth.sent {
+            Some(_) => self.arrivals.per_second * self.service.seconds() / (each * BUSY),
+            None => signals.busy as f64 / (each * BUSY),
+        };
+        let by_load = if depth.sent.is_some() { Reason::Load } else { Reason::Busy };
         let may_wait = self.scale.waiting_for.max(Duration::from_millis(1));
         let age = depth.oldest.as_secs_f64() / may_wait.as_secs_f64();
-        let all = [(waiting, Reason::Waiting), (load, Reason::Load), (age, Reason::Age)];
+        let all = [(waiting, Reason::Waiting), (load, by_load), (age, Reason::Age)];
         // The first of equals: what waits is the plainest reason.
         let none = (0.0, Reason::Idle);
         all.into_iter().fold(none, |most, one| if one.0 > most.0 { one } else { most })

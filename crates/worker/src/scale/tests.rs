@@ -52,7 +52,7 @@ impl Script {
         let seconds: u64 = words.next().unwrap().parse().unwrap();
         let old = self.signals.depth.unwrap_or_default().sent;
         let mut depth = Depth { sent: Some(old.unwrap_or_default()), ..Depth::default() };
-        let (mut told, mut come, mut took) = (true, 0, 0);
+        let (mut told, mut come, mut took, mut counted) = (true, 0, 0, true);
         (self.signals.busy, self.signals.hold) = (0, None);
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, "1"));
@@ -70,6 +70,8 @@ impl Script {
                 "breaker" => self.signals.hold = Some(Hold::Breaker),
                 "limit" => self.signals.hold = Some(Hold::Limit),
                 "untold" => told = false,
+                "uncounted" => counted = false,
+                "uncounted_sessions" => depth.uncounted_sessions = true,
                 other => panic!("{other}"),
             }
         }
@@ -77,7 +79,8 @@ impl Script {
             depth.sent = depth.sent.map(|sent| sent + come);
             self.signals.ended += come;
             self.signals.took += Duration::from_millis(took * come);
-            self.signals.depth = told.then_some(depth);
+            let sent = depth.sent.filter(|_| counted);
+            self.signals.depth = told.then_some(Depth { sent, ..depth });
             self.look();
         }
     }
@@ -161,6 +164,30 @@ fn of_a_broker_that_tells_nothing_busy_slots_count() {
             15 s  1 -> 2: busy (needs 1.4)
             55 s  2 -> 3: busy (needs 2.9)
             200 s  3 -> 1: busy (needs 0.3)
+        "#]],
+    );
+}
+
+#[test]
+fn of_a_broker_that_does_not_count_what_comes_in_busy_slots_and_what_waits_count() {
+    check(
+        "1..8",
+        "40 uncounted each=10 busy=10\n 40 uncounted each=10 busy=20 ready=600\n 200 uncounted each=10 busy=2",
+        expect![[r#"
+            15 s  1 -> 2: busy (needs 1.4)
+            55 s  2 -> 6: waiting (needs 6.0)
+            200 s  6 -> 1: busy (needs 0.3)
+        "#]],
+    );
+}
+
+#[test]
+fn messages_of_sessions_that_nobody_counts_say_nothing() {
+    check(
+        "1..8",
+        "40 uncounted_sessions ready=1000000 each=10 busy=10",
+        expect![[r#"
+            15 s  1 -> 2: busy (needs 1.4)
         "#]],
     );
 }

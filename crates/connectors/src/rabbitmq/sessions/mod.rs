@@ -310,6 +310,17 @@ impl Hall {
         if known { Ok(()) } else { Err(BrokerError::LockLost) }
     }
 
+    /// What this process has of the queue: fetched ahead, and handed out.
+    pub(super) fn here(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let (mut here, mut out) = (0, 0);
+        for session in state.sessions.values() {
+            here += session.here.len() as u64;
+            out += session.out.len() as u64;
+        }
+        (here, out)
+    }
+
     /// Whether the queue takes messages of this session.
     fn takes(&self, id: &SessionId) -> bool {
         match &self.topology.spec.sessions {

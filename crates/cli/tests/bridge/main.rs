@@ -1,25 +1,22 @@
 //! `malote bridge`: from one broker to another, killed in the middle.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
+mod carried;
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
-use common::{Said, Server, malote, words};
+use carried::{PATIENCE, Trip, native};
+use common::{Said, Server};
+use malote_model::{BodyKind, Message};
 use serde_json::Value;
 
-/// Longer than any machine may need.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 fn bridge(from: &Server, to: &Server, line: &str) -> Command {
-    let native = |server: &Server| server.url.replace("http://", "malote://");
-    let mut command = malote(from.home.path());
-    command.args(["bridge", "--from", &native(from), "--to", &native(to)]).args(words(line));
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
-    command
+    carried::bridge(from.home.path(), &native(from), &native(to), line)
 }
 
 fn carried(from: &Server, to: &Server, line: &str) -> Said {
@@ -84,6 +81,70 @@ fn killed_again_and_again_it_carries_all_once_and_in_order() {
         let first: u64 = session[1..].parse().unwrap();
         let sent: Vec<u64> = (0..150).map(|k| first + 20 * k).collect();
         assert_eq!(numbers, sent, "{session}");
+    }
+}
+
+/// As Service Bus speaks: queues are made by hand, and some of a message has no place there.
+#[test]
+fn through_service_bus_all_goes_that_it_has_a_place_for() {
+    for sessions in [true, false] {
+        let mut middle = Server::start();
+        let with = if sessions { " --sessions dynamic" } else { "" };
+        // What two bridges send is taken once, and what was in the hands of one that was killed comes back soon.
+        middle.ok(&format!("queue create orders --dedup 10m --lock 5s{with}"));
+        let at = middle.amqp();
+        let at = at.rsplit('/').next().unwrap();
+        let other = &format!(
+            "servicebus://Endpoint=sb://{at};SharedAccessKeyName=Root;SharedAccessKey=secret;UseDevelopmentEmulator=true"
+        );
+        let through = |mut one: Message| {
+            one.body.kind = BodyKind::Bytes;
+            one.origin_id = one.message_id.clone();
+            (one.key, one.user_id, one.app_id, one.content_encoding) = (None, None, None, None);
+            one
+        };
+        Trip { other, sessions, declares: false, numbers: false, through }.run();
+    }
+}
+
+#[test]
+fn a_dead_letter_says_why_it_is_one() {
+    let (from, to) = (Server::start(), Server::start());
+    from.ok("queue create orders --ttl 1ms --on-expiry dead-letter");
+    from.ok("send orders late");
+    let begun = Instant::now();
+    while peeked(&from, "'orders/$deadletterqueue'").is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "it does not expire");
+    }
+    let said = carried(&from, &to, "'orders/$deadletterqueue' --into dead --declare");
+    assert!(said.code == 0 && said.err.contains("1 carried"), "{said}");
+    let properties = &peeked(&to, "dead")[0]["properties"];
+    assert_eq!(properties["DeadLetterReason"], "TTLExpiredException");
+}
+
+#[test]
+fn what_cannot_be_reached_or_read_is_said_at_once() {
+    let from = Server::start();
+    from.ok("queue create orders");
+    let said =
+        |from_url: &str, to: &str| carried::bridged(from.home.path(), from_url, to, "orders");
+    let here = from.url.replace("http://", "malote://");
+    for (from_url, to, why) in [
+        ("kafka://x", here.as_str(), "--from: there is no connector for `kafka:`"),
+        (here.as_str(), "orders", "--to: there is no connector for `orders:`"),
+        (&here, "amqp://h:x", "--to: the URL has a bad port"),
+        (&here, "postgres://h", "--to: the URL names no database"),
+        (&here, "malote://127.0.0.1:1", "--to: the broker cannot be reached"),
+        (&here, "amqp://127.0.0.1:1", "--to: the broker cannot be reached"),
+        (&here, "postgres://127.0.0.1:1/x", "--to: the broker cannot be reached"),
+        (
+            &here,
+            "servicebus://Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true",
+            "--to: the broker cannot be reached",
+        ),
+    ] {
+        let said = said(from_url, to);
+        assert!(said.code != 0 && said.err.contains(why), "{to}: {said}");
     }
 }
 
