@@ -1,5 +1,7 @@
 //! Sagas that workers keep in a database: looked at there, and nothing is made or changed.
 
+use std::pin::Pin;
+
 use anyhow::Context as _;
 use malote::{SagaState, SagaSummary};
 
@@ -15,13 +17,45 @@ pub(crate) struct Kept {
     db: Option<String>,
 }
 
-/// A database that was reached.
-pub(crate) enum Database {
-    #[cfg(feature = "sqlite")]
-    Sqlite(malote::once::sqlite::Sqlite),
-    #[cfg(feature = "postgres")]
-    Postgres(malote::once::postgres::Postgres),
+type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, malote::Error>> + Send + 'a>>;
+
+/// What a database can be asked.
+pub(crate) trait Look: Send + Sync {
+    fn saga<'a>(&'a self, saga: &'a str, id: &'a str) -> Doing<'a, Option<SagaState>>;
+    /// After an id, in the order of ids; at most so many.
+    fn sagas<'a>(
+        &'a self,
+        saga: &'a str,
+        after: &'a str,
+        max: usize,
+    ) -> Doing<'a, Vec<(String, SagaState)>>;
 }
+
+macro_rules! look {
+    ($feature:literal, $database:ty) => {
+        #[cfg(feature = $feature)]
+        impl Look for $database {
+            fn saga<'a>(&'a self, saga: &'a str, id: &'a str) -> Doing<'a, Option<SagaState>> {
+                Box::pin(self.saga(saga, id))
+            }
+
+            fn sagas<'a>(
+                &'a self,
+                saga: &'a str,
+                after: &'a str,
+                max: usize,
+            ) -> Doing<'a, Vec<(String, SagaState)>> {
+                Box::pin(self.sagas(saga, after, max))
+            }
+        }
+    };
+}
+
+look!("sqlite", malote::once::sqlite::Sqlite);
+look!("postgres", malote::once::postgres::Postgres);
+
+/// A database that was reached.
+pub(crate) struct Database(Box<dyn Look>);
 
 impl Kept {
     /// None if they are on the server.
@@ -42,7 +76,7 @@ impl Kept {
 fn sqlite(file: &str) -> anyhow::Result<Database> {
     let opened = malote::once::sqlite::Sqlite::look(file)
         .with_context(|| format!("{file} cannot be opened"));
-    Ok(Database::Sqlite(opened?))
+    Ok(Database(Box::new(opened?)))
 }
 
 #[cfg(not(feature = "sqlite"))]
@@ -53,7 +87,7 @@ fn sqlite(_file: &str) -> anyhow::Result<Database> {
 #[cfg(feature = "postgres")]
 async fn postgres(url: &str) -> anyhow::Result<Database> {
     let connected = malote::once::postgres::Postgres::connect(url).await;
-    Ok(Database::Postgres(connected.context("the database cannot be reached")?))
+    Ok(Database(Box::new(connected.context("the database cannot be reached")?)))
 }
 
 #[cfg(not(feature = "postgres"))]
@@ -76,12 +110,7 @@ impl Database {
         max: u64,
     ) -> anyhow::Result<(Vec<SagaSummary>, Option<String>)> {
         let (after, max) = (after.unwrap_or_default(), usize::try_from(max).unwrap_or(usize::MAX));
-        let found: Vec<(String, SagaState)> = match self {
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(sqlite) => sqlite.sagas(saga, after, max).await?,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(postgres) => postgres.sagas(saga, after, max).await?,
-        };
+        let found = self.0.sagas(saga, after, max).await?;
         // One that is not full may be the database's own bound: only an empty one is the end.
         let next = found.last().map(|(id, _)| id.clone());
         let all = found.iter().map(|(id, state)| SagaSummary::new(id, Some(state)));
@@ -90,14 +119,8 @@ impl Database {
 
     /// One, or that there is none.
     pub(crate) async fn one(&self, saga: &str, id: &str) -> anyhow::Result<SagaInFull> {
-        let state: Option<SagaState> = match self {
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(sqlite) => sqlite.saga(saga, id).await?,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(postgres) => postgres.saga(saga, id).await?,
-        };
         let none = || Failure::NotFound(format!("the database has no saga `{saga}` `{id}`"));
-        let state = state.ok_or_else(none)?;
+        let state = self.0.saga(saga, id).await?.ok_or_else(none)?;
         let short = SagaSummary::new(id, Some(&state));
         let data = serde_json::from_str(state.data.get()).context("its data is no JSON")?;
         Ok(SagaInFull { short, steps: state.steps, data: Some(data) })
