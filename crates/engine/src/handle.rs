@@ -130,6 +130,8 @@ pub struct Delivery {
     pub failed: u32,
     /// When it was first granted; not known of grants by versions that did not keep it.
     pub first_at: Option<Timestamp>,
+    /// Under a hold: nothing was ready behind it in its session when it was granted. More may have come since.
+    pub last: bool,
     /// The message as stored.
     pub stored: Stored,
 }
