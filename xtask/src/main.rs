@@ -30,8 +30,9 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client; cluster runs workers
-                  on three nodes of RabbitMQ, and on PostgreSQL with a standby, while a server dies
+                  servicebus-upstream are the live tests that come with its Go client; cluster runs the contract
+                  of brokers and workers on three nodes of RabbitMQ, and on PostgreSQL with a standby, while
+                  servers die; orders runs that example on every broker that a worker can reach
   postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   rabbitmq        the worker's broker `amqp://`, on a RabbitMQ of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;
@@ -87,7 +88,8 @@ fn run(args: &[String]) -> Result<bool> {
                 bail!("there are no clients of `{}`\n\n{USAGE}", rest.concat());
             }
             // Only programs of others talk to the built binary.
-            let built = rest.first().is_none_or(|one| one != "cluster");
+            let built =
+                rest.first().is_none_or(|one| !["cluster", "orders"].contains(&one.as_str()));
             built.then(release_build).into_iter().chain(clients).collect()
         }
         ("check" | "test" | "tidy" | "postgres" | "rabbitmq", _) => {

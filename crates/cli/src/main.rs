@@ -18,6 +18,7 @@ mod health;
 mod key;
 mod message;
 mod output;
+mod pages;
 mod peek;
 mod queue;
 mod receive;

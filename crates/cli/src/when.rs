@@ -35,6 +35,11 @@ pub(crate) fn shown(ms: u64) -> String {
     time.map_or_else(|| format!("{ms} ms"), |time| format!("{time:.0}"))
 }
 
+/// The same, or a dash.
+pub(crate) fn shown_or_dash(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), shown)
+}
+
 /// A duration for people, as the flags read it.
 pub(crate) fn shown_ms(ms: u64) -> String {
     malote_server::settings::format_duration(Duration::from_millis(ms))

@@ -165,7 +165,7 @@ fn leases_are_kept_and_settled_by_hand() {
     let server = Server::start();
     server.ok("send q a --create");
     let kept: serde_json::Value =
-        serde_json::from_str(&server.ok("receive q --keep -o json")).unwrap();
+        serde_json::from_str(&server.ok("receive q --keep --lock 10m -o json")).unwrap();
     let lease = kept[0]["lease"].as_str().unwrap();
     assert!(server.run("receive q").err.contains("nothing"));
     assert_eq!(server.run(&format!("settle q {lease}")).code, 2, "an outcome must be named");
@@ -275,11 +275,9 @@ fn tail_shows_what_arrives_and_locks_nothing() {
         .env("MALOTE_URL", &server.url);
     let tail = tail.stdout(std::process::Stdio::piped()).spawn().unwrap();
     // It looks for the end first; what is sent meanwhile may fall before that.
-    let mut sender = 0;
     let tail = std::thread::spawn(move || tail.wait_with_output().unwrap());
-    while !tail.is_finished() && sender < 200 {
+    while !tail.is_finished() {
         server.ok("send q new");
-        sender += 1;
     }
     let output = tail.join().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "new\nnew\n");
@@ -332,10 +330,15 @@ fn ctrl_c_ends_a_follower_and_frees_its_session() {
     std::io::BufRead::read_line(&mut out, &mut line).unwrap();
     assert_eq!(line, "first\n");
     assert_eq!(server.run("receive q --session s").code, 4, "it is held");
+    // It is written before it is settled.
+    let completed = || {
+        let json = server.ok("queue get q -o json");
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["totals"]["completed"].clone()
+    };
+    while completed() != 1 {}
     let pid = rustix::process::Pid::from_raw(follow.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(follow.wait().unwrap().code(), Some(130));
     assert!(server.run("receive q --session s").err.contains("nothing to receive"));
-    let json: serde_json::Value = serde_json::from_str(&server.ok("queue get q -o json")).unwrap();
-    assert_eq!(json["totals"]["completed"], 1);
+    assert_eq!(completed(), 1);
 }

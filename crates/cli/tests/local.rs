@@ -194,14 +194,17 @@ fn settings_are_printed_with_their_origin_and_checked() {
 fn serve_fails_with_one_sentence() {
     let server = Server::start();
     let data = server.home.path().join("data");
-    let locked = local(server.home.path(), &format!("serve --http 0 --data {}", data.display()));
+    // Of all ports only the one that it is about: others may be somebody else's.
+    let alone = "serve --sqs off --amqp off --servicebus-admin off";
+    let line = format!("{alone} --http 0 --data {}", data.display());
+    let locked = local(server.home.path(), &line);
     assert_eq!(locked.code, 1);
     let sentence = locked.err.lines().last().unwrap_or_default();
     assert!(sentence.starts_with("error: ") && sentence.contains("data"), "{locked}");
     let port = server.url.rsplit(':').next().unwrap();
     let other = server.home.path().join("other");
-    let taken =
-        local(server.home.path(), &format!("serve --http {port} --data {}", other.display()));
+    let line = format!("{alone} --http {port} --data {}", other.display());
+    let taken = local(server.home.path(), &line);
     assert_eq!(taken.code, 1);
     let sentence = taken.err.lines().last().unwrap_or_default();
     assert!(sentence.starts_with("error: ") && sentence.contains(port), "{taken}");

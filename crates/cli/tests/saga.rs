@@ -1,12 +1,14 @@
-//! `malote saga`: what a worker on a server does, seen from a shell.
+//! `malote saga`: what workers do, on a server or with a database, seen from a shell.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
 
 mod common;
 
 use std::time::Duration;
 
-use common::Server;
-use malote::{Failure, Malote, Retry, Saga, Worker};
+use common::{Server, local};
+use malote::once::sqlite::Sqlite;
+use malote::testing::TestBroker;
+use malote::{Failure, Malote, Retry, Saga, SagaState, Worker};
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Order {
@@ -45,9 +47,14 @@ async fn sagas_are_listed_and_shown() {
         malote.start_saga("order", id, &Order { cents }).await.unwrap();
     }
     let worker = Worker::of_saga(&malote, saga()).start().await.unwrap();
+    // One that failed for good has still to be taken back.
     let settled = async || {
         let all = malote.sagas("order", 0, 10).await.unwrap().sagas;
-        all.iter().filter(|(_, saga)| saga.swept || saga.steps[1].attempts == 1).count() == 3
+        let is_settled = |(id, saga): &(String, SagaState)| match id.as_str() {
+            "stuck" => saga.steps[1].attempts == 1,
+            _ => saga.swept,
+        };
+        all.iter().filter(|saga| is_settled(saga)).count() == 3
     };
     tokio::time::timeout(Duration::from_secs(60), async {
         while !settled().await {
@@ -77,4 +84,60 @@ async fn sagas_are_listed_and_shown() {
     let none = server.run("saga show order nobody");
     assert_eq!(none.code, 3, "{none}");
     malote.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_in_a_database_are_listed_and_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("shop.db");
+    let (broker, db) = (TestBroker::new().unwrap(), Sqlite::open(&file).unwrap());
+    let ids = [("free", 0), ("paid", 900), ("stuck", 1)];
+    for (id, cents) in ids {
+        broker.malote().start_saga("order", id, &Order { cents }).await.unwrap();
+    }
+    let worker = Worker::of_saga_in(broker.malote(), saga(), &db).start().await.unwrap();
+    let is_settled = |saga: &SagaState| saga.is_over() || saga.steps[1].attempts == 1;
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while db.sagas("order", "", 9).await.unwrap().iter().filter(|s| is_settled(&s.1)).count()
+            < ids.len()
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let run = |line: &str| local(home.path(), &format!("{line} --db sqlite:{}", file.display()));
+    // While the worker is at it, and from its end on.
+    let all = run("saga ls order");
+    for (id, words) in [
+        ("free", ["compensated", "charge: NoTotal: an order costs something"]),
+        ("paid", ["done", "-"]),
+        ("stuck", ["running", "the bank does not answer"]),
+    ] {
+        let line = all.out.lines().find(|line| line.starts_with(id));
+        let line = line.unwrap_or_else(|| panic!("{all}"));
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    }
+    worker.stop();
+    worker.ended().await.unwrap();
+    drop(db);
+    let page = run("saga ls order --max 1 -o name");
+    assert_eq!(page.out.trim(), "free");
+    assert!(page.err.contains("--after 'free'"), "{page}");
+    assert_eq!(run("saga ls order --after free -o name").out, "paid\nstuck\n");
+    assert_eq!(run("saga ls order --status running -o name").out.trim(), "stuck");
+    assert_eq!(run("saga ls nothing -o name").out, "");
+    let one = run("saga show order stuck").out;
+    assert!(one.contains("charge: waiting, 1 failed attempts, the bank does not answer (pivot)"));
+    assert!(one.contains(r#"{"cents":1}"#), "{one}");
+    let json: serde_json::Value =
+        serde_json::from_str(&run("saga show order free -o json").out).unwrap();
+    assert_eq!(json["steps"][0]["status"], "compensated");
+    assert_eq!(run("saga show order nobody").code, 3);
+    // Whoever looks makes nothing.
+    let missing = home.path().join("missing.db");
+    let none = local(home.path(), &format!("saga ls order --db sqlite:{}", missing.display()));
+    assert_eq!(none.code, 1, "{none}");
+    assert!(!missing.exists());
+    assert_eq!(local(home.path(), "saga ls order --db mysql://shop").code, 2);
 }

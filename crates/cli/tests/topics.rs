@@ -173,7 +173,7 @@ fn a_request_gets_its_answer() {
     let server = Server::start();
     server.ok("queue create sums");
     std::thread::scope(|scope| {
-        let asking = scope.spawn(|| server.run("request sums 2+2 --subject sum --wait 30s --raw"));
+        let asking = scope.spawn(|| server.run("request sums 2+2 --subject sum --wait 4m --raw"));
         let request = loop {
             let got = json_of(&server.ok("receive sums --wait 5s -o json"));
             if let Some(first) = got.get(0) {

@@ -123,8 +123,12 @@ fn the_page_of_the_api_runs_as_far_as_it_needs_no_tokens() {
     }
 }
 
+/// A port that the system gives to nobody by itself, so that it is still free when the tour's server starts, and when
+/// it starts again.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let mut ports = (first..30_000).chain(20_000..first);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 #[test]

@@ -42,8 +42,10 @@ fn without_port(text: &str, url: &str) -> String {
 #[test]
 fn nobody_there() {
     let home = tempfile::tempdir().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{free}");
+    // The near end of a connection has a port, on which nobody else listens for as long as it is open.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let url = format!("http://{}", near.local_addr().unwrap());
     let said = local(home.path(), &format!("queue ls --url {url}"));
     expect![[r#"
         --- stderr

@@ -141,6 +141,9 @@ pub struct Delivery {
     pub failed: u32,
     /// When it entered the queue.
     pub enqueued_at: Timestamp,
+    /// Nothing was ready behind it in its session in hand. More may have come since; a broker that cannot tell never
+    /// says so.
+    pub last: bool,
     /// Reason and text, of a dead letter.
     pub dead: Option<(String, String)>,
     /// As sent, with what was laid over it since.

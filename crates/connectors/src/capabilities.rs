@@ -76,7 +76,7 @@ capabilities! {
     /// Sessions have a state.
     session_state SessionState "session state" => "keep the state in your own database";
     /// The state changes in the same step as a settlement.
-    state_with_settle StateWithSettle "state and settlement in one step" => "keep the state in your own database, with an inbox";
+    state_with_settle StateWithSettle "state and settlement in one step" => "keep the state in your own database, with an inbox; sagas with `Worker::of_saga_in`";
     /// Locks of messages and sessions can be prolonged.
     renew Renew "renew locks" => "let handlers end within the queue's lock";
     /// A message that was not tried goes back uncounted.

@@ -338,12 +338,13 @@ impl Drop for EngineSource {
 }
 
 fn delivery(delivery: malote_engine::Delivery) -> Option<Delivery> {
-    let malote_engine::Delivery { seq, lease, receives, failed, stored, .. } = delivery;
+    let malote_engine::Delivery { seq, lease, receives, failed, last, stored, .. } = delivery;
     Some(Delivery {
         seq,
         lease: lease?,
         receives,
         failed,
+        last,
         enqueued_at: stored.enqueued_at,
         dead: stored.dead.map(|dead| (dead.reason, dead.text)),
         message: stored.message,

@@ -10,7 +10,7 @@ use common::{LOCK, PATIENCE, Server, of_session, queue, session, text, to};
 use malote_connectors::{Broker, BrokerError, Native, Settle};
 use malote_front_http::Limits;
 use malote_model::{QueueSpec, Sessions};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Asks until the broker can be reached again.
 async fn settled(broker: &Native, item: Settle) -> Result<(), BrokerError> {
@@ -82,6 +82,29 @@ async fn a_connection_that_cannot_be_resumed_has_lost_everything() {
     assert_eq!(fresh.fetch(1, PATIENCE).await.unwrap().len(), 1);
 }
 
+/// Whoever closes its connection and ends has lost nothing: the server must have heard of it by then.
+#[tokio::test]
+async fn a_close_is_over_when_all_is_given_back_uncounted() {
+    let server = Server::start().await;
+    let wire = Wire::to(server.at).await;
+    for round in 0..20 {
+        let broker = Native::connect(&format!("malote://{}", wire.at)).await.unwrap();
+        broker.declare(&queue("q"), QueueSpec::default()).await.unwrap();
+        if round == 0 {
+            broker.send(vec![(to("q"), text("x")), (to("q"), text("y"))]).await.unwrap();
+        }
+        let source = broker.open(&queue("q"), LOCK).await.unwrap();
+        let mut got = source.fetch(2, PATIENCE).await.unwrap();
+        while got.len() < 2 {
+            got.extend(source.fetch(2, PATIENCE).await.unwrap());
+        }
+        assert!(got.iter().all(|one| (one.receives, one.failed) == (round + 1, 0)), "{got:?}");
+        broker.close().await.unwrap();
+        let facts = server.engine.describe(queue("q")).await.unwrap();
+        assert_eq!((facts.ready, facts.locked), (2, 0), "round {round}");
+    }
+}
+
 /// Messages may come behind the server's answer that a source is let go: they go back, too.
 #[tokio::test]
 async fn what_comes_for_a_source_that_is_gone_goes_back() {
@@ -107,8 +130,11 @@ async fn what_comes_for_a_source_that_is_gone_goes_back() {
 
 #[tokio::test]
 async fn nobody_there_and_a_stranger_there_are_errors_that_say_so() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let Err(error) = Native::connect(&format!("malote://{free}")).await else { panic!() };
+    // The near end of a connection has a port, on which nobody else listens for as long as it is open.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let nobody = format!("malote://{}", near.local_addr().unwrap());
+    let Err(error) = Native::connect(&nobody).await else { panic!() };
     assert!(matches!(error, BrokerError::Unreachable { .. }), "{error}");
     let server = Server::start().await;
     let held = Native::connect(&server.url()).await.unwrap();

@@ -403,6 +403,8 @@ pub struct Grant {
     pub failed: u32,
     /// When it was first granted; not known of grants by versions that did not keep it.
     pub first_at: Option<Timestamp>,
+    /// Under a hold: nothing was ready behind it in its session.
+    pub last: bool,
     /// Of a message that was removed as it was delivered: its bytes stay until they are read.
     pub pin: Option<Pin>,
 }

@@ -79,6 +79,16 @@ impl Connection {
 
     /// Starts to consume; deliveries come through the outbox.
     pub async fn attach(&self, consume: Consume) -> Result<ConsumerId, EngineError> {
+        let (consumer, attached) = self.attaching(consume);
+        attached.await.map(|()| consumer)
+    }
+
+    /// The same for whoever must know the consumer before its first message comes: it is asked for when the future is
+    /// polled for the first time, and messages do not wait for the answer, which waits for the disk.
+    pub fn attaching(
+        &self,
+        consume: Consume,
+    ) -> (ConsumerId, impl Future<Output = Result<(), EngineError>>) {
         let consumer = self.engine.shared.mailbox.new_consumer_of(self.id, &consume.queue);
         let Consume { queue, wants, credit, take, lock_ms, free_standing } = consume;
         let (connection, once_until) = (Some(self.id), None);
@@ -93,13 +103,12 @@ impl Connection {
             lock_ms,
             once_until,
         };
-        match self.engine.ask(Command::Attach(attach)).await {
-            Ok(_) => Ok(consumer),
-            Err(error) => {
+        let attached = async move {
+            self.engine.ask(Command::Attach(attach)).await.map(drop).inspect_err(|_| {
                 self.engine.shared.mailbox.forget_consumer(consumer);
-                Err(error)
-            }
-        }
+            })
+        };
+        (consumer, attached)
     }
 
     /// Adds to a consumer's credit, or replaces it. Tells what it had: what it was given beyond that and has not

@@ -61,7 +61,7 @@ impl Engine {
         let mut all = Vec::with_capacity(grants.len());
         let (mut leases, mut damaged) = (Vec::new(), 0);
         for (grant, stored) in grants.iter().zip(read) {
-            let Grant { seq, lease, until, receives, failed, first_at, .. } = *grant;
+            let Grant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
             match stored {
                 Ok(stored) => {
                     let message = &stored.message;
@@ -69,7 +69,16 @@ impl Engine {
                     let (id, token) =
                         (message.message_id.as_deref(), lease.map(tracing::field::display));
                     tracing::debug!(%queue, session, message_id = id, seq = seq.0, lease = token, attempt = receives, "delivered");
-                    all.push(Delivery { seq, lease, until, receives, failed, first_at, stored });
+                    all.push(Delivery {
+                        seq,
+                        lease,
+                        until,
+                        receives,
+                        failed,
+                        first_at,
+                        last,
+                        stored,
+                    });
                 }
                 Err(Unreadable { text, .. }) => {
                     let what = match lease {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate};
 
 pub use memory::MemoryDisk;
 
@@ -274,7 +274,9 @@ impl DiskFile for OsFile {
         let now = self.0.metadata()?.len();
         if len > now {
             // Reserve: running out of space must show here and not in a later write.
-            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), now, len - now) {
+            // It takes long, and is broken off by any signal: a process that was stopped for a moment has room all the same.
+            let reserve = || fallocate(&self.0, FallocateFlags::empty(), now, len - now);
+            match rustix::io::retry_on_intr(reserve) {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(errno.into()),

@@ -130,6 +130,8 @@ pub struct Delivery {
     pub failed: u32,
     /// When it was first granted; not known of grants by versions that did not keep it.
     pub first_at: Option<Timestamp>,
+    /// Under a hold: nothing was ready behind it in its session when it was granted. More may have come since.
+    pub last: bool,
     /// The message as stored.
     pub stored: Stored,
 }
@@ -265,38 +267,48 @@ impl Engine {
         Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
     }
 
-    /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
-    pub async fn send_each(&self, sends: Vec<Vec<(Address, Message)>>) -> Vec<Answer<Vec<Sent>>> {
-        let checked: Vec<_> = sends.into_iter().map(|send| self.outgoing(send)).collect();
-        let count = checked.len();
-        let mut given = Vec::with_capacity(count);
-        let mut sends = Vec::with_capacity(count);
-        for each in checked {
-            given.push(each.map(|(items, given)| {
-                sends.push(items);
-                given
-            }));
+    /// Sends that came together, one after the other, each to one place; each is all or none on its own and has its own
+    /// answer.
+    pub async fn send_each(&self, sends: Vec<(Address, Vec<Message>)>) -> Vec<Answer<()>> {
+        let mut checked = Vec::with_capacity(sends.len());
+        let mut ready = Vec::with_capacity(sends.len());
+        for (to, messages) in sends {
+            let pairs = messages.into_iter().map(|message| (to.clone(), message));
+            checked.push(self.checked(pairs, |_, _| ()).map(|items| ready.push(items)));
         }
-        let bytes = sends.iter().map(|items| publishing_bytes(items)).sum();
-        let command = Command::SendEach { sends };
+        let bytes = ready.iter().map(|items| publishing_bytes(items)).sum();
+        let command = Command::SendEach { sends: ready };
         let asked = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
         let mut each = match answer!(asked, Reply::SentEach(each) => each) {
             Ok(each) => each.into_iter(),
-            Err(error) => return given.into_iter().map(|g| g.and(Err(error.clone()))).collect(),
+            Err(error) => return checked.into_iter().map(|c| c.and(Err(error.clone()))).collect(),
         };
-        let pair = |given: Answer<Vec<Given>>| {
-            let given = given?;
-            let receipts = each.next().unwrap_or(Err(Refusal::Busy))?;
-            let all = receipts.into_iter().zip(given);
-            Ok(all.map(|(receipt, given)| Sent::of(receipt, given)).collect())
+        let outcome = |checked: Answer<()>| {
+            checked?;
+            each.next().unwrap_or(Err(Refusal::Busy))?;
+            Ok(())
         };
-        given.into_iter().map(pair).collect()
+        checked.into_iter().map(outcome).collect()
     }
 
     pub(crate) fn outgoing(
         &self,
         messages: Vec<(Address, Message)>,
     ) -> Answer<(Vec<Item>, Vec<Given>)> {
+        let mut given = Vec::with_capacity(messages.len());
+        let note = |to: &Address, id| {
+            given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
+        };
+        let items = self.checked(messages.into_iter(), note)?;
+        Ok((items, given))
+    }
+
+    /// Checks and encodes messages that go together. Each is noted with its id, which is the sender's or a new one.
+    fn checked(
+        &self,
+        messages: impl ExactSizeIterator<Item = (Address, Message)>,
+        mut note: impl FnMut(&Address, String),
+    ) -> Answer<Vec<Item>> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
@@ -304,22 +316,25 @@ impl Engine {
             }
             .into());
         }
-        let mut given = Vec::with_capacity(messages.len());
         let mut items = Vec::with_capacity(messages.len());
         let mut bytes = 0_u64;
         for (to, mut message) in messages {
             let id_given = message.message_id.is_none();
-            let id = message
-                .message_id
-                .get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()))
-                .clone();
+            let id =
+                message.message_id.get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()));
             if message.origin_id.is_none() {
                 message.origin_id = Some(id.clone());
             }
-            given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
             let outgoing = match &to {
-                Address::Queue(_) => Outgoing::new(&message, id_given)?,
-                Address::Topic(_) => Outgoing::to_topic(message, id_given)?,
+                Address::Queue(_) => {
+                    let outgoing = Outgoing::new(&message, id_given)?;
+                    note(&to, message.message_id.take().unwrap_or_default());
+                    outgoing
+                }
+                Address::Topic(_) => {
+                    note(&to, message.message_id.clone().unwrap_or_default());
+                    Outgoing::to_topic(message, id_given)?
+                }
             };
             bytes += outgoing.size() as u64;
             if bytes > limits::SEND_BYTES_MAX {
@@ -331,7 +346,7 @@ impl Engine {
             }
             items.push((to, outgoing));
         }
-        Ok((items, given))
+        Ok(items)
     }
 
     /// Takes back scheduled messages; one that is not there refuses all.

@@ -76,7 +76,7 @@ async fn a_receiver_that_goes_away_while_it_waits_takes_nothing() {
         assert!(gone.is_err());
     }
     engine.send(vec![(name("q"), message("x", None))]).await.unwrap();
-    let got = engine.receive(receive("q", 1, 5_000)).await.unwrap();
+    let got = engine.receive(receive("q", 1, 60_000)).await.unwrap();
     assert_eq!((got.len(), got[0].failed), (1, 0));
     running.stop().await;
 }
@@ -109,7 +109,7 @@ async fn pushed_messages_follow_credit_and_come_back_when_the_connection_is_lost
     let bodies: Vec<_> = got.iter().map(|d| d.stored.message.body.bytes.clone()).collect();
     assert_eq!(bodies, ["m0", "m1", "m2"]);
     drop(connection);
-    let held = engine.accept(name("s"), None, 5_000, None).await.unwrap().unwrap();
+    let held = engine.accept(name("s"), None, 60_000, None).await.unwrap().unwrap();
     let mut again = receive("s", 9, 0);
     again.hold = Some(held.hold);
     let got = engine.receive(again).await.unwrap();

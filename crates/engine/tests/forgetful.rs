@@ -74,7 +74,7 @@ impl DiskFile for ForgetfulFile {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
         let first = offset / PAGE_BYTES;
         // One page of five is not there, and with each look it is another one.
-        let held = (first..).take_while(|page| (page + look) % 5 != 0).count() as u64;
+        let held = (first..).take_while(|page| !(page + look).is_multiple_of(5)).count() as u64;
         let end = (first + held) * PAGE_BYTES;
         match end.checked_sub(offset) {
             None | Some(0) => Err(io::ErrorKind::WouldBlock.into()),

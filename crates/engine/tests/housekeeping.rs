@@ -30,7 +30,8 @@ fn receive(queue: &str, max: u32) -> Receive {
         queue: name(queue),
         max,
         wait_ms: 0,
-        lock_ms: Some(60_000),
+        // Longer than the test takes on the slowest disk.
+        lock_ms: Some(3_600_000),
         take: false,
         hold: None,
         per_session: 1,

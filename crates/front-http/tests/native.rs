@@ -14,6 +14,16 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
+/// So long that a slow machine comes back in time.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A broker that waits so long for connections that were lost.
+async fn patient() -> Listening {
+    let to = listening(Limits { reconnect_grace: GRACE, ..Limits::default() }).await;
+    to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
+    to
+}
+
 async fn counts(to: &Listening) -> Value {
     to.broker.get("/api/v1/queues/q").await.expect(200)["counts"].clone()
 }
@@ -100,7 +110,9 @@ async fn more_credit_than_a_window_delivers_all_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
     const FRAMES: u64 = 3000;
-    let to = start().await;
+    // All may wait: one that finds no place is refused while the disk is slow.
+    let to = listening(Limits { sends_max: FRAMES as usize, ..Limits::default() }).await;
+    to.broker.put("/api/v1/queues/q", json!({})).await.expect(201);
     let mut client = Client::connect(&to).await;
     let wrong = |n: u64| n % 500 == 7;
     for chunk in (0..FRAMES).collect::<Vec<_>>().chunks(100) {
@@ -140,7 +152,7 @@ async fn pipelined_sends_keep_their_order_and_fail_each_for_its_own_reason() {
 
 #[tokio::test]
 async fn a_resumed_connection_keeps_its_leases_and_consumers() {
-    let to = start().await;
+    let to = patient().await;
     let mut client = Client::connect(&to).await;
     client.send(&["a", "b", "c"]).await;
     Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 2})).await);
@@ -159,13 +171,13 @@ async fn a_resumed_connection_keeps_its_leases_and_consumers() {
     let settled = Client::ok(client.ask("settle", json!({"queue": "q", "items": items})).await);
     assert!(settled["results"].as_array().unwrap().iter().all(|r| r["ok"] == true), "{settled}");
     // The grace of the first socket runs out; the connection lives on with its second.
-    tokio::time::sleep(Limits::default().reconnect_grace + Duration::from_millis(200)).await;
+    tokio::time::sleep(GRACE + Duration::from_millis(200)).await;
     assert_eq!(counts(&to).await["locked"], 1);
 }
 
 #[tokio::test]
 async fn what_a_resumed_client_never_saw_is_delivered_again() {
-    let to = start().await;
+    let to = patient().await;
     let mut client = Client::connect(&to).await;
     client.send(&["a", "b"]).await;
     Client::ok(client.ask("attach", json!({"consumer": 1, "queue": "q", "credit": 2})).await);
@@ -184,7 +196,7 @@ async fn what_a_resumed_client_never_saw_is_delivered_again() {
 
 #[tokio::test]
 async fn a_session_that_a_resumed_client_never_got_is_let_go() {
-    let to = listening(Limits::default()).await;
+    let to = patient().await;
     to.broker.put("/api/v1/queues/s", json!({"sessions": "dynamic"})).await.expect(201);
     let mut client = Client::connect(&to).await;
     let messages = json!([{"queue": "s", "session": "x", "body": "1"}, {"queue": "s", "session": "y", "body": "2"}]);
@@ -242,7 +254,7 @@ async fn a_loss_without_resume_gives_leases_back_and_a_close_does_so_uncounted()
         let welcome = client.welcome.clone();
         drop(client);
         let back =
-            to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 5000})).await.expect(200);
+            to.broker.post("/api/v1/queues/q/receive", json!({"wait_ms": 20000})).await.expect(200);
         assert_eq!(back["messages"][0]["failed"], failed);
         let lease = &back["messages"][0]["lease"];
         to.broker
@@ -267,7 +279,7 @@ async fn sessions_are_accepted_worked_and_released() {
     let messages = json!([{"queue": "s", "session": "x", "body": "1"}, {"queue": "s", "session": "x", "body": "2"}]);
     Client::ok(client.ask("send", json!({"messages": messages})).await);
     let held =
-        Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"]
+        Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 20000})).await)["held"]
             .clone();
     assert_eq!(held["session"], "x");
     Client::ok(
@@ -315,9 +327,9 @@ async fn settlements_and_releases_keep_their_order() {
     for round in 0..50 {
         let messages = json!([{"queue": "s", "session": "x", "body": "1"}]);
         Client::ok(client.ask("send", json!({"messages": messages})).await);
-        let held =
-            Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 1000})).await)["held"]
-                .clone();
+        let held = Client::ok(client.ask("accept", json!({"queue": "s", "wait_ms": 20000})).await)
+            ["held"]
+            .clone();
         let attach =
             json!({"consumer": 1, "queue": "s", "credit": 1, "session_token": held["token"]});
         Client::ok(client.ask("attach", attach).await);

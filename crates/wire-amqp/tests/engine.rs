@@ -386,9 +386,15 @@ proptest! {
     fn all_arrives_in_order(
         cuts in cuts(),
         sizes in proptest::collection::vec(0..3_000_usize, 1..40),
-        frame in 512..2_000_u32, window in 1..10_u32, credit in 1..8_u32, up: bool,
+        frame in 512..2_000_u32, window in 1..10_u32, credit in 1..8_u32, up: bool, written: bool,
     ) {
-        let config = Config { max_frame_size: frame, incoming_window: window, ..client_config() };
+        let config = Config {
+            max_frame_size: frame,
+            incoming_window: window,
+            overrule_max_message_size: written,
+            tells_what_left: written,
+            ..client_config()
+        };
         let mut pair = Pair::new(config.clone(), Config { mechanisms: server_config().mechanisms, ..config })
             .cut(cuts);
         pair.shake_hands();
@@ -404,7 +410,12 @@ proptest! {
                 to.grant(to_link, credit).unwrap();
             }
             while let Some((key, size)) = left.last().copied() {
-                match from.send(from_link, message(key, vec![key as u8; size])) {
+                let body = vec![key as u8; size];
+                let sent = match written {
+                    true => from.send_written(from_link, message(key, Bytes::new()), |out| out.extend_from_slice(&body)),
+                    false => from.send(from_link, message(key, body)),
+                };
+                match sent {
                     Ok(()) => { left.pop(); }
                     Err(SendError::NoCredit | SendError::Full) => break,
                     Err(other) => panic!("{other}"),
@@ -415,6 +426,7 @@ proptest! {
             prop_assert!(idle < 3, "stuck with {} of {} settled", settled.len(), sizes.len());
             let (sent, received) = if up { (seen.client, seen.server) } else { (seen.server, seen.client) };
             for delivery in deliveries(&received) {
+                prop_assert!(delivery.payload.iter().all(|byte| [*byte] == delivery.tag[7..]));
                 got.push((delivery.tag.clone(), delivery.payload.len()));
                 open += 1;
                 let to = if up { &mut pair.server } else { &mut pair.client };

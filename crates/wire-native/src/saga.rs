@@ -203,6 +203,55 @@ impl SagaState {
     }
 }
 
+/// A saga as it stands in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SagaSummary {
+    /// Its id.
+    pub id: String,
+    /// `waiting` until a worker has begun it, then as [`SagaStatus::word`].
+    pub status: String,
+    /// Grows with every change.
+    pub version: u64,
+    /// The step whose turn it is, or whose compensation's.
+    pub step: Option<String>,
+    /// Failed attempts at it.
+    pub attempts: u32,
+    /// The last error of it, or why the saga is compensated.
+    pub error: Option<String>,
+    /// Milliseconds since 1970.
+    pub started_at: Option<u64>,
+    /// When it last changed.
+    pub changed_at: Option<u64>,
+    /// The step must be done by then.
+    pub deadline: Option<u64>,
+    /// A worker has it until then, unless it asks for longer; a database does not know.
+    pub held_until: Option<u64>,
+    /// It goes on then; a database does not know.
+    pub delayed_until: Option<u64>,
+}
+
+impl SagaSummary {
+    /// Of one that nobody holds and that waits for nothing, as far as its state tells.
+    pub fn new(id: &str, state: Option<&SagaState>) -> Self {
+        let step = state.and_then(SagaState::current);
+        Self {
+            id: id.to_owned(),
+            status: state.map_or("waiting", |state| state.status.word()).to_owned(),
+            version: state.map_or(0, |state| state.version),
+            step: step.map(|step| step.name.clone()),
+            attempts: step.map_or(0, |step| step.attempts),
+            error: step
+                .and_then(|step| step.error.clone())
+                .or_else(|| state.and_then(|state| state.error.clone())),
+            started_at: state.map(|state| state.started_at),
+            changed_at: state.map(|state| state.changed_at),
+            deadline: step.and_then(|step| step.deadline),
+            held_until: None,
+            delayed_until: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -179,8 +179,9 @@ mod tests {
             message.properties.set(ATTEMPTS, Value::I64(count));
         }
         let (lease, enqueued_at) = (LeaseToken::default(), Timestamp(0));
-        let (seq, receives, dead) = (Seq(1), failed + 1, None);
-        attempts(&Delivery { seq, lease, receives, failed, enqueued_at, dead, message }, written)
+        let (seq, receives, last, dead) = (Seq(1), failed + 1, false, None);
+        let delivery = Delivery { seq, lease, receives, failed, enqueued_at, last, dead, message };
+        attempts(&delivery, written)
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub use outcome::{Failed, Failure, IntoOutcome, Outcome};
 pub use pool::{Counts, Report};
 pub use request::{Answer, Asking, Reply};
 pub use retry::{Backoff, Retry};
-pub use saga::{Saga, SagaState, SagaStatus, Step};
+pub use saga::{Saga, SagaState, SagaStatus, SagaSummary, Step};
 pub use scale::{Bounds, Scale, Scaler};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 

@@ -8,8 +8,10 @@
 //!
 //! Read `worker.rs` first: it is all that a shop would write. `producers.rs` sends over three protocols, `trouble.rs`
 //! kills and freezes, `checks.rs` tells whether all went well: a violation is an exit code of 1. The server, each
-//! worker and this program are processes of their own, all of them this binary.
+//! worker and this program are processes of their own, all of them this binary. On `embedded:DIR`, which one process at a
+//! time can have, worker and producers are one process: `alone.rs`.
 
+mod alone;
 mod checks;
 mod order;
 mod producers;
@@ -42,7 +44,8 @@ struct Args {
     /// Workers to freeze with SIGSTOP for longer than their locks
     #[arg(long, default_value_t = 2)]
     freezes: usize,
-    /// A broker with an empty queue `orders`; its own server in a temporary directory unless it is given
+    /// A broker, with an empty queue `orders` where queues are made with its own tools; a server of its own in a temporary
+    /// directory unless it is given
     #[arg(long)]
     url: Option<String>,
 }
@@ -55,6 +58,9 @@ enum Role {
     /// A worker (started by this program)
     #[command(hide = true)]
     Work { url: String, db: PathBuf },
+    /// Everything in one process (started by this program)
+    #[command(hide = true)]
+    Shop { url: String, db: PathBuf },
 }
 
 #[tokio::main]
@@ -63,6 +69,9 @@ async fn main() -> anyhow::Result<ExitCode> {
     match args.role {
         Some(Role::Serve { data }) => server::serve(data).await?,
         Some(Role::Work { url, db }) => worker::work(&url, &db).await?,
+        Some(Role::Shop { url, db }) => {
+            alone::shop(&url, &db, args.orders, args.customers).await?;
+        }
         None => return run(args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -70,6 +79,9 @@ async fn main() -> anyhow::Result<ExitCode> {
 
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let home = tempfile::tempdir()?;
+    if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("embedded:")) {
+        return alone::run(&args, url, home.path()).await;
+    }
     let server = match &args.url {
         Some(url) => server::Server::elsewhere(url),
         None => server::Server::start(home.path()).await?,
@@ -79,12 +91,12 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         args.orders, args.customers, args.workers, server.name
     );
     let shop = malote::Malote::connect(&server.url).await?;
-    worker::declare(&shop).await?;
+    worker::declare(&shop, None).await?;
     let path = home.path().join("shop.db");
     let db = worker::database(&path)?;
     let to = server.addresses();
     let can = shop.broker().capabilities();
-    let plan = order::Plan::new(args.orders, args.customers, can, to.http.is_some());
+    let plan = order::Plan::new(args.orders, args.customers, can, to.http.is_some(), false);
     let books = checks::Books::open(db, shop.clone(), plan.clone());
 
     let mut workers = trouble::Workers::start(args.workers, &server.url, &path)?;

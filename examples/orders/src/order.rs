@@ -46,8 +46,14 @@ pub struct Plan {
 const POISON_EVERY: usize = 60;
 
 impl Plan {
-    /// `web`: there is a producer that can send what is no order.
-    pub fn new(orders: usize, customers: usize, broker: &Capabilities, web: bool) -> Self {
+    /// `web`: there is a producer that can send what is no order. `alone`: a worker that ends takes the broker with it.
+    pub fn new(
+        orders: usize,
+        customers: usize,
+        broker: &Capabilities,
+        web: bool,
+        alone: bool,
+    ) -> Self {
         let customers = customers.max(1);
         let of = ["web", "mobile", "partner"].map(|producer| {
             let mut numbers = vec![0; customers];
@@ -55,8 +61,8 @@ impl Plan {
                 let customer = nth % customers;
                 numbers[customer] += 1;
                 // A broker that cannot tell a lost worker from a failed attempt, or from a message that was given back,
-                // has no use for this one.
-                let tells = broker.changes && broker.retry_hold == RetryHold::Session;
+                // has no use for this one; nor one that ends with its worker, and counts its own end against no message.
+                let tells = broker.changes && broker.retry_hold == RetryHold::Session && !alone;
                 let crashes = producer == "web" && nth == 20 && tells;
                 let poison = nth % POISON_EVERY == 7;
                 let fate = match (crashes, poison) {

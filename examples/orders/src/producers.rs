@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use malote::Malote;
+use malote::once::sqlite::Sqlite;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -33,6 +34,34 @@ pub async fn send_all(to: Addresses, plan: Plan) -> anyhow::Result<()> {
     let three = tokio::spawn(library(to.url, partner));
     for sent in [one, two, three] {
         sent.await??;
+    }
+    Ok(())
+}
+
+/// Sends all orders of a shop that may have been killed before: each producer goes on after the last that it noted.
+pub async fn send_on(malote: Malote, books: Sqlite, plan: Plan) -> anyhow::Result<()> {
+    let note = "create table if not exists sent (producer text primary key, orders integer)";
+    books.run(move |db| db.execute(note, [])).await?;
+    let mut sending = tokio::task::JoinSet::new();
+    for (name, orders) in plan.of {
+        let (malote, books) = (malote.clone(), books.clone());
+        sending.spawn(async move {
+            let noted = "select coalesce(max(orders), 0) from sent where producer = ?1";
+            let noted: u32 =
+                books.run(move |db| db.query_row(noted, [name], |row| row.get(0))).await?;
+            for (order, nth) in
+                orders.iter().map(|(order, _)| order).zip(1u32..).skip(noted as usize)
+            {
+                send(&malote, name, order).await?;
+                let note = "insert or replace into sent (producer, orders) values (?1, ?2)";
+                books.run(move |db| db.execute(note, (name, nth))).await?;
+                tokio::time::sleep(PAUSE).await;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(sent) = sending.join_next().await {
+        sent??;
     }
     Ok(())
 }

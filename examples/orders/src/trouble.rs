@@ -14,9 +14,9 @@ use crate::checks::Books;
 use crate::worker::LOCK;
 
 /// Time between two troubles: long enough for work to be under way again.
-const CALM: Duration = Duration::from_millis(700);
+pub const CALM: Duration = Duration::from_millis(700);
 /// If nothing moves for so long, something is wrong.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Worker processes, and what was done to them.
 pub struct Workers {
@@ -127,13 +127,19 @@ impl Workers {
         for mut worker in self.all.drain(..) {
             signal(&worker, Signal::TERM)?;
             let status = worker.wait().await?;
-            ensure!(status.success(), "a worker that was asked to stop failed: {status}");
+            // One that was started a moment ago does not listen yet, and has taken nothing.
+            let unready = status.signal() == Some(Signal::TERM.as_raw());
+            ensure!(
+                status.success() || unready,
+                "a worker that was asked to stop failed: {status}"
+            );
         }
         Ok(())
     }
 }
 
-fn signal(worker: &Child, signal: Signal) -> anyhow::Result<()> {
+/// To a process of ours.
+pub fn signal(worker: &Child, signal: Signal) -> anyhow::Result<()> {
     let id = worker.id().and_then(|id| i32::try_from(id).ok());
     let pid = id.and_then(Pid::from_raw).context("a worker is gone")?;
     Ok(kill_process(pid, signal)?)

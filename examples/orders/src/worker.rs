@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use malote::model::Dedup;
 use malote::once::sqlite::Sqlite;
 use malote::{Failure, Malote, Meta, QueueSpec, Retry, Sessions, Tx, Worker};
 
@@ -52,18 +53,25 @@ pub fn database(path: &Path) -> anyhow::Result<Sqlite> {
 }
 
 /// Makes the queue, where the broker lets us; else it must be there, with sessions.
-pub async fn declare(malote: &Malote) -> Result<(), malote::Error> {
+pub async fn declare(malote: &Malote, dedup: Option<Dedup>) -> Result<(), malote::Error> {
     if !malote.broker().capabilities().declare {
         return Ok(());
     }
     // The worker counts attempts and lost workers itself: the queue need not give up earlier.
     let sessions = malote::model::Sessions::Dynamic;
-    malote.declare(QUEUE, QueueSpec { sessions, failed_max: None, ..QueueSpec::default() }).await
+    let spec = QueueSpec { sessions, dedup, failed_max: None, ..QueueSpec::default() };
+    malote.declare(QUEUE, spec).await
 }
 
 /// Works until SIGTERM.
 pub async fn work(url: &str, db: &Path) -> anyhow::Result<()> {
     let malote = Malote::connect(url).await?;
+    of(&malote, database(db)?).run_until_signal().await?;
+    Ok(malote.close().await?)
+}
+
+/// A worker on a broker and the shop's database.
+pub fn of(malote: &Malote, db: Sqlite) -> Worker {
     let can = malote.broker().capabilities();
     // Where nothing can be written on a message, a killed worker counts as an attempt: good orders need some to spare.
     let attempts = if can.changes { ATTEMPTS } else { ATTEMPTS + 5 };
@@ -71,15 +79,12 @@ pub async fn work(url: &str, db: &Path) -> anyhow::Result<()> {
         true => Retry::fixed(Duration::from_millis(100), attempts),
         false => Retry::at_once(attempts),
     };
-    Worker::new(&malote, QUEUE)
+    Worker::new(malote, QUEUE)
         .handle(apply)
-        .state(database(db)?)
+        .state(db)
         // Eight customers at a time. SQLite writes one transaction after the other: to fetch ahead would only keep
         // messages from other workers.
         .with_sessions(Sessions { max: 8, prefetch: 1, ..Sessions::default() })
         .retry(retry)
         .lock(LOCK)
-        .run_until_signal()
-        .await?;
-    Ok(malote.close().await?)
 }

@@ -1,5 +1,5 @@
-//! A PostgreSQL with a standby that has every commit before it is answered. The first can be made to crash, and the
-//! standby to take its place.
+//! A PostgreSQL with a standby that has every commit before it is answered. The one that leads can be made to crash, the
+//! standby to take its place, and the one that crashed to be its standby.
 //!
 //! One shell runs both, as in `postgres.rs`, and takes orders on its input: when that ends, so do they.
 
@@ -15,35 +15,49 @@ use crate::postgres::{Postgres, is_root};
 /// Somebody may take the ports between our looking and the servers'.
 const TRIES: usize = 5;
 
-/// `$1` has the programs, `$2` and `$3` are the ports. The first waits for the standby only once there is one; the
-/// standby, when it takes over, for nobody.
+/// `$1` has the programs, `$2` and `$3` are the ports. Whoever leads waits for its standby only once there is one: a copy
+/// is made before it is told to, so that a standby that takes over waits for nobody.
 const RUN: &str = r#"
+programs=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 stop() {
     for data in first second; do
-        [ -f $data/postmaster.pid ] && "$1/pg_ctl" stop -s -D $data -m immediate >/dev/null 2>&1
+        [ -f $data/postmaster.pid ] && "$programs/pg_ctl" stop -s -D $data -m immediate >/dev/null 2>&1
     done
     cd /
     rm -rf "$dir"
 }
-trap 'stop "$1"' EXIT
+trap stop EXIT
 fail() { cat log >&2; exit 1; }
 start() {
-    "$1/pg_ctl" start -s -w -t 120 -D $2 -l log -o "-p $3 -h 127.0.0.1 -k $dir -F -c max_connections=200 -c log_min_messages=warning" \
+    "$programs/pg_ctl" start -s -w -t 120 -D $1 -l log -o "-p $2 -h 127.0.0.1 -k $dir -F -c max_connections=200 -c log_min_messages=warning" \
         >/dev/null 2>&1 || fail
 }
-"$1/initdb" --pgdata=first --username=malote --auth=trust --encoding=UTF8 --locale=C --no-sync >log 2>&1 || fail
-start "$1" first "$2"
-"$1/pg_basebackup" -h 127.0.0.1 -p "$2" -U malote -D second -R -X stream -c fast --no-sync >log 2>&1 || fail
-start "$1" second "$3"
-"$1/psql" -q -h 127.0.0.1 -p "$2" -U malote -d postgres -c "alter system set synchronous_standby_names = '*'" \
-    -c "select pg_reload_conf()" >log 2>&1 || fail
+follow() {
+    rm -rf $next
+    "$programs/pg_basebackup" -h 127.0.0.1 -p "$lead_port" -U malote -D $next -R -X stream -c fast --no-sync >log 2>&1 || fail
+    start $next "$next_port"
+    ask "alter system set synchronous_standby_names = '*'" >log 2>&1 || fail
+    ask "select pg_reload_conf()" >log 2>&1 || fail
+    # Who waits for the standby is the checkpointer's to say: it has heard of it once it made a checkpoint after that.
+    until [ "$(ask "show synchronous_standby_names")" = "*" ]; do sleep 0.1; done
+    ask checkpoint >log 2>&1 || fail
+}
+ask() { "$programs/psql" -qAt -h 127.0.0.1 -p "$lead_port" -U malote -d postgres -c "$1"; }
+lead=first lead_port=$2 next=second next_port=$3
+"$programs/initdb" --pgdata=first --username=malote --auth=trust --encoding=UTF8 --locale=C --no-sync >log 2>&1 || fail
+start first "$lead_port"
+follow
 echo ready
 while read -r order; do
     case $order in
-    crash) "$1/pg_ctl" stop -s -D first -m immediate >log 2>&1 || fail ;;
-    promote) "$1/pg_ctl" promote -s -w -t 120 -D second >log 2>&1 || fail ;;
+    crash) "$programs/pg_ctl" stop -s -D $lead -m immediate >log 2>&1 || fail ;;
+    promote)
+        "$programs/pg_ctl" promote -s -w -t 120 -D $next >log 2>&1 || fail
+        was=$lead was_port=$lead_port lead=$next lead_port=$next_port next=$was next_port=$was_port
+        ;;
+    follow) follow ;;
     esac
     echo ready
 done
@@ -115,7 +129,7 @@ impl PostgresPair {
         if self.is_ready() { Ok(()) } else { Err(failed("it did not work")) }
     }
 
-    /// The first ends without a word, as if its machine did.
+    /// The one that leads ends without a word, as if its machine did.
     pub fn crash(&mut self) -> Result<(), Trouble> {
         self.order("crash")
     }
@@ -123,6 +137,11 @@ impl PostgresPair {
     /// The standby takes its place.
     pub fn promote(&mut self) -> Result<(), Trouble> {
         self.order("promote")
+    }
+
+    /// The one that crashed is the standby of the one that leads now.
+    pub fn follow(&mut self) -> Result<(), Trouble> {
+        self.order("follow")
     }
 
     /// How whichever takes writes is reached.

@@ -1,14 +1,14 @@
 //! RabbitMQ on temporary directories and free ports of loopback: one node, or a cluster whose nodes can be killed.
 //!
-//! Each node is run by a shell that waits for the end of its own input, which is a pipe of ours: when this process ends,
-//! even killed, the node is killed and its directory removed. Nodes find each other through a port mapper of their own,
-//! so nothing else on the machine sees them.
+//! Each node is run by a shell that takes orders on its input, which is a pipe of ours: when this process ends, even
+//! killed, so does the input, the node is killed and its directory removed. Nodes find each other through a port mapper of
+//! their own, so nothing else on the machine sees them.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::Trouble;
@@ -28,9 +28,7 @@ trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-rabbitmq-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT
-if [ -z "$SERVER" ]; then
-    epmd -address 127.0.0.1 >log 2>&1 </dev/null &
-else
+if [ -n "$SERVER" ]; then
     umask 077
     printf %s "$COOKIE" >.erlang.cookie
     printf '[rabbitmq_consistent_hash_exchange].\n' >plugins
@@ -58,14 +56,30 @@ else
     export RABBITMQ_MNESIA_BASE="$dir/data" RABBITMQ_LOG_BASE="$dir/logs" RABBITMQ_PID_FILE="$dir/pid"
     export RABBITMQ_ADVANCED_CONFIG_FILE="$dir/none" RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+sbwt none +S 2:2"
     export RUNNING_UNDER_SYSTEMD=true
-    "$SERVER" >log 2>&1 </dev/null &
 fi
-server=$!
-echo "pid $server"
-read -r wish
-kill -KILL $server 2>/dev/null
-wait $server 2>/dev/null
-[ "$wish" = log ] && cat log >&2
+start() {
+    if [ -n "$SERVER" ]; then
+        "$SERVER" >log 2>&1 </dev/null &
+    else
+        epmd -address 127.0.0.1 >log 2>&1 </dev/null &
+    fi
+    server=$!
+    echo "pid $server"
+}
+stop() {
+    [ -n "$server" ] && kill -KILL $server 2>/dev/null
+    wait $server 2>/dev/null
+    server=
+}
+start
+while read -r order; do
+    case $order in
+    kill) stop; echo killed ;;
+    start) start ;;
+    log) stop; cat log >&2; break ;;
+    esac
+done
+stop
 exit 0
 "#;
 
@@ -80,6 +94,22 @@ struct Node {
     /// Where it speaks TLS, if it has a certificate.
     tls_port: u16,
     shell: Shell,
+}
+
+impl Node {
+    /// Waits until it does.
+    fn answers(&mut self) -> bool {
+        for _ in 0..LOOKS_MAX {
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return true;
+            }
+            if !self.shell.runs() {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
 }
 
 impl RabbitMq {
@@ -145,17 +175,12 @@ impl RabbitMq {
                 ("COOKIE", &salt),
                 ("DEFINITIONS", &definitions),
             ])?;
-            nodes.push(Node { port, tls_port, shell });
+            let mut node = Node { port, tls_port, shell };
             // Whoever comes later joins: nodes that begin at the same time may miss each other.
-            let mut looks = 0;
-            while TcpStream::connect(("127.0.0.1", port)).is_err() {
-                let over = nodes.last().is_some_and(|node| !node.shell.runs());
-                looks += 1;
-                if over || looks > LOOKS_MAX {
-                    return Err(nodes.pop().map(|node| node.shell.log()).unwrap_or_default());
-                }
-                std::thread::sleep(LOOK_EVERY);
+            if !node.answers() {
+                return Err(node.shell.log());
             }
+            nodes.push(node);
         }
         Ok(Self { nodes, _mapper: mapper })
     }
@@ -177,9 +202,21 @@ impl RabbitMq {
         format!("amqps://malote:malote@{name}:{}/0", self.nodes[0].tls_port)
     }
 
-    /// Ends a node at once, as a power failure would.
+    /// Ends a node at once, as a power failure would. What it wrote is still there.
     pub fn kill(&mut self, node: usize) {
-        self.nodes[node].shell.end();
+        // One that is dead already says nothing, and is dead.
+        let _ = self.nodes[node].shell.order("kill");
+    }
+
+    /// Starts a node that was killed, with what it wrote, and waits until it answers.
+    pub fn restart(&mut self, node: usize) -> Result<(), Trouble> {
+        let node = &mut self.nodes[node];
+        let said = node.shell.order("start").map_err(|error| Trouble::Failed(error.to_string()))?;
+        node.shell.pid = pid(&said).ok_or(Trouble::Failed(said))?;
+        match node.answers() {
+            true => Ok(()),
+            false => Err(Trouble::Failed("a node that was killed does not come back".into())),
+        }
     }
 
     /// The process of a node, to see what it takes.
@@ -208,7 +245,12 @@ fn free_port() -> Result<u16, String> {
 struct Shell {
     child: Child,
     input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
     pid: u32,
+}
+
+fn pid(line: &str) -> Option<u32> {
+    line.trim().strip_prefix("pid ").and_then(|pid| pid.parse().ok())
 }
 
 impl Shell {
@@ -221,11 +263,21 @@ impl Shell {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(text)?;
         let input = child.stdin.take();
-        let output = child.stdout.take().ok_or("it has no output")?;
+        let mut output = BufReader::new(child.stdout.take().ok_or("it has no output")?);
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).map_err(text)?;
-        let pid = line.trim().strip_prefix("pid ").and_then(|pid| pid.parse().ok());
-        Ok(Self { child, input, pid: pid.ok_or("the shell did not start it")? })
+        output.read_line(&mut line).map_err(text)?;
+        let pid = pid(&line).ok_or("the shell did not start it")?;
+        Ok(Self { child, input, output, pid })
+    }
+
+    /// What the shell says to it.
+    fn order(&mut self, order: &str) -> std::io::Result<String> {
+        if let Some(input) = &mut self.input {
+            writeln!(input, "{order}")?;
+        }
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
     }
 
     fn runs(&self) -> bool {
@@ -241,7 +293,6 @@ impl Shell {
 
     /// Ends it, and tells what it said.
     fn log(mut self) -> String {
-        use std::io::Write as _;
         if let Some(input) = &mut self.input {
             let _ = input.write_all(b"log\n"); // a shell that is gone says nothing
         }

@@ -1,24 +1,35 @@
-//! Workers on brokers of several servers, one of which dies under load: three nodes of RabbitMQ, one killed; PostgreSQL
-//! with a standby that is promoted. The figures are in what they print.
+//! Brokers of several servers, one of which dies: three nodes of RabbitMQ, one killed; PostgreSQL with a standby that is
+//! promoted. First the contract of connectors, with a fault inside every case, then workers under load. The figures are in
+//! what they print.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use malote_services::{Postgres, RabbitMq};
+use malote_services::RabbitMq;
 
 use crate::steps::{Outcome, Step};
 use crate::{cargo, postgres, rabbitmq};
 
 pub(super) fn steps() -> Vec<Step> {
     vec![
+        Step::new("contract, nodes killed", || contract(rabbitmq::found()?, "rabbitmq")),
+        Step::new("contract, promotions", || contract(postgres::found()?, "postgres")),
         Step::new("RabbitMQ, a node killed", || tests(rabbitmq::found()?, "sqlite", "cluster")),
         Step::new("orders, a node killed", orders),
         Step::new("PostgreSQL, a standby", || {
             tests(postgres::found()?, "postgres", "cluster_postgres")
         }),
-        Step::new("orders on PostgreSQL", orders_on_postgres),
     ]
+}
+
+/// Every case of the contract, with faults inside.
+fn contract(skipped: Option<Outcome>, broker: &str) -> Result<Outcome> {
+    if let Some(skipped) = skipped {
+        return Ok(skipped);
+    }
+    let test = ["test", "--package", "malote-connectors", "--test", "cluster"];
+    cargo::tests(&[&test[..], &["--", "--nocapture", broker]].concat())
 }
 
 /// The example `orders` on three nodes: the one that everybody talks to dies, and so do two workers.
@@ -39,16 +50,6 @@ fn orders() -> Result<Outcome> {
     println!("a node was killed");
     let status = orders.wait()?;
     ensure!(status.success(), "orders on a cluster: {status}");
-    Ok(Outcome::one())
-}
-
-/// The same program on the other broker, with all its trouble.
-fn orders_on_postgres() -> Result<Outcome> {
-    if let Some(skipped) = postgres::found()? {
-        return Ok(skipped);
-    }
-    let server = Postgres::start().map_err(anyhow::Error::msg)?;
-    cargo::run(&["run", "--package", "orders", "--", "--url", &server.url("postgres")])?;
     Ok(Outcome::one())
 }
 

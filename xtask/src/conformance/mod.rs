@@ -4,6 +4,7 @@
 //! interpreter or the network a step is skipped on somebody's own machine; in CI that is a failure.
 
 mod cluster;
+mod orders;
 pub(crate) mod servicebus;
 mod sqs;
 mod world;
@@ -45,6 +46,9 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
     // Servers of others, started several at a time: only by its name.
     if protocol == Some("cluster") {
         steps.extend(cluster::steps());
+    }
+    if protocol == Some("orders") {
+        steps.extend(orders::steps());
     }
     if wanted("world") {
         steps.push(Step::new("one world", world::python));

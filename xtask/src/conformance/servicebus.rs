@@ -146,7 +146,7 @@ impl Server {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", binary.display()))?;
         let server = Server { child, kind, data, amqp, http, admin, keys };
-        for _ in 0..200 {
+        for _ in 0..1200 {
             if std::net::TcpStream::connect(("127.0.0.1", server.amqp)).is_ok() {
                 return Ok(server);
             }

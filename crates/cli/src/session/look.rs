@@ -1,12 +1,13 @@
 //! Looking at sessions, and taking one from its holder.
 
-use malote_model::{QueueName, SessionId, limits};
+use malote_model::{QueueName, SessionId};
 
 use crate::api::Api;
 use crate::api::words::Session;
 use crate::args::{queue_name, session_id};
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
+use crate::pages::Pages;
 use crate::when;
 
 /// List sessions that have messages, a holder or state
@@ -15,40 +16,19 @@ pub(crate) struct Ls {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Go on where an earlier list ended
-    #[arg(long, value_name = "ID")]
-    after: Option<String>,
-    /// Show at most so many
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
-    max: u64,
+    #[command(flatten)]
+    pages: Pages,
 }
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let mut found: Vec<Session> = Vec::new();
-        let mut after = self.after;
-        while (found.len() as u64) < self.max {
-            let max = (self.max - found.len() as u64).min(limits::RECEIVE_BATCH_MAX as u64);
+        let nothing = format!("queue `{}` has no sessions at work", self.queue);
+        let page = async |after: Option<String>, max| {
             let page = api.sessions(&self.queue, after.as_deref(), max).await?;
-            found.extend(page.sessions);
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        match (found.is_empty(), after) {
-            (true, _) => out.note(format_args!("queue `{}` has no sessions at work", self.queue)),
-            (false, Some(after)) => {
-                out.note(format_args!("there may be more: go on with --after '{after}'"));
-            }
-            (false, None) => {}
-        }
-        out.list(&found)
+            Ok((page.sessions, page.next))
+        };
+        self.pages.list(&mut out, nothing, page).await
     }
-}
-
-fn time(at: Option<u64>) -> String {
-    at.map_or_else(|| "-".to_owned(), when::shown)
 }
 
 impl Row for Session {
@@ -62,8 +42,8 @@ impl Row for Session {
             self.locked.to_string(),
             self.first.map_or_else(|| "-".to_owned(), |seq| seq.to_string()),
             self.state_bytes.to_string(),
-            time(self.held_until),
-            time(self.delayed_until),
+            when::shown_or_dash(self.held_until),
+            when::shown_or_dash(self.delayed_until),
         ]
     }
 

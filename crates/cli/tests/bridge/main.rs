@@ -20,7 +20,7 @@ fn bridge(from: &Server, to: &Server, line: &str) -> Command {
 }
 
 fn carried(from: &Server, to: &Server, line: &str) -> Said {
-    bridge(from, to, &format!("{line} --exit-when-idle 5s")).output().unwrap().into()
+    bridge(from, to, &format!("{line} --exit-when-idle 10s")).output().unwrap().into()
 }
 
 fn ready(server: &Server, queue: &str) -> u64 {

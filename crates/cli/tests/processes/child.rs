@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use malote::once::sqlite::Sqlite;
@@ -14,6 +14,7 @@ use malote::{
 };
 use malote_connectors::{Doing, Held, Sent, Settle, Source};
 use malote_model::{Address, LeaseToken, QueueName, QueueSpec, SessionId};
+use tokio::task::JoinHandle;
 
 use crate::lab::Q;
 
@@ -89,13 +90,15 @@ pub fn now_ms() -> u128 {
 struct Desk {
     dir: PathBuf,
     log: Arc<File>,
+    /// Who has still something to say before the process ends.
+    speaking: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl Desk {
     fn at(dir: PathBuf) -> Self {
         std::fs::create_dir_all(dir.join("locks")).unwrap();
         let log = OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
-        Self { dir, log: Arc::new(log) }
+        Self { dir, log: Arc::new(log), speaking: Arc::default() }
     }
 
     /// One write each: lines of several processes do not mix.
@@ -170,10 +173,11 @@ async fn hang(_begun: Begun) {
 async fn slow(begun: Begun, tx: Tx<Sqlite>, cancelled: Cancelled) -> Result<(), Failure> {
     effect(&tx, begun.id()).await?;
     let (desk, id) = (begun.desk.clone(), begun.id());
-    tokio::spawn(async move {
+    let telling = tokio::spawn(async move {
         cancelled.wait().await;
         desk.say("told", &id, (0, 0, 0));
     });
+    begun.desk.speaking.lock().unwrap().push(telling);
     begun.say("written");
     while !begun.desk.dir.join("go").exists() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -241,6 +245,11 @@ async fn work(role: Role, url: &str, dir: PathBuf, lock: Duration) {
     running.stop();
     let counts = running.ended().await.unwrap().counts;
     let lost = u32::try_from(counts.lost).unwrap();
+    let speaking = std::mem::take(&mut *desk.speaking.lock().unwrap());
+    for telling in speaking {
+        // Whoever was not told in this time was not told.
+        let _ = tokio::time::timeout(Duration::from_secs(30), telling).await;
+    }
     desk.say("ended", "-", (u32::try_from(counts.done).unwrap(), lost, 0));
     malote.close().await.unwrap();
 }

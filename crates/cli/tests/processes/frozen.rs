@@ -7,7 +7,8 @@ use rustix::process::Signal;
 use crate::child::Role;
 use crate::lab::{Lab, message};
 
-const LOCK: Duration = Duration::from_secs(4);
+/// So long that it is not lost before the worker is frozen, however slow the machine.
+const LOCK: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_worker_wakes_up_fenced() {
@@ -19,6 +20,7 @@ async fn a_frozen_worker_wakes_up_fenced() {
     })
     .await;
     first.signal(Signal::STOP);
+    let frozen = tokio::time::Instant::now();
     let second = lab.worker(Role::ApplySessions, LOCK).await;
     let (old, new) = (first.pid(), second.pid());
     let log = lab
@@ -28,6 +30,8 @@ async fn a_frozen_worker_wakes_up_fenced() {
         .await;
     let again = log.iter().find(|event| event.what == "begun" && event.pid == new).unwrap();
     assert_eq!((again.lost, again.receives), (1, 2));
+    // It counts its lock from when it heard of it, which is later than when the server gave it.
+    tokio::time::sleep_until(frozen + LOCK).await;
     // It could finish at once, and is asked to take nothing more.
     std::fs::write(lab.dir().join("go"), "").unwrap();
     first.signal(Signal::TERM);

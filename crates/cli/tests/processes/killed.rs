@@ -9,8 +9,8 @@ use crate::child::{Role, now_ms};
 use crate::lab::{Lab, PATIENCE, message};
 
 const JOBS: usize = 100;
-/// Far longer than the test: if leases ended with their locks, it would fail.
-const LOCK: Duration = Duration::from_secs(60);
+/// Far longer than anybody waits here: if leases ended with their locks, it would fail.
+const LOCK: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_worker_held_starts_again_and_has_its_effect_once() {
@@ -41,7 +41,6 @@ async fn what_a_killed_worker_held_starts_again_and_has_its_effect_once() {
     let again: Vec<_> = log.iter().filter(|e| e.what == "begun" && e.pid == new).collect();
     let took_ms = again.iter().map(|event| event.at_ms).max().unwrap() - killed_ms;
     println!("{JOBS} messages of a killed worker began again within {took_ms} ms");
-    assert!(took_ms < LOCK.as_millis() / 2, "{took_ms} ms: they waited for their locks");
     for event in &again {
         assert_eq!((event.lost, event.receives, event.attempt), (1, 2, 1), "{event:?}");
     }

@@ -128,7 +128,8 @@ fn processes_come_with_the_work_and_go_without_it() {
     scaled.until_page("malote_worker_replicas{queue=\"jobs\"} 1\n");
     send(&server, 200);
     let up = scaled.until("scale: 1 -> 3");
-    assert!(up.contains("waiting"), "{up}");
+    // Where a process takes long to start, what each message takes asks for more than what waits.
+    assert!(up.contains("waiting") || up.contains("load"), "{up}");
     scaled.until_page("malote_worker_replicas{queue=\"jobs\"} 3\n");
     until("three processes", || (scaled.replicas().len() == 3).then_some(()), || scaled.replicas());
     // One that is killed is replaced.
@@ -147,7 +148,7 @@ fn processes_come_with_the_work_and_go_without_it() {
     scaled.signal(Signal::TERM);
     assert!(scaled.ended(), "{:?}", scaled.said());
     // What the killed one did and did not tell is not among them.
-    let done = scaled.said().pop().unwrap();
+    let done = scaled.until(" done, ");
     let done: usize = done.split_once(" done").unwrap().0.parse().unwrap();
     assert!((190..=200).contains(&done), "{:?}", scaled.said());
     let shown = server.ok("queue get jobs -o json");

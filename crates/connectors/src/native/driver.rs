@@ -37,6 +37,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long to wait before another try; doubled each time.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How long an orderly end may take.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 type Socket = WebSocketStream<Box<dyn Stream>>;
 pub(super) type Said = Result<Vec<Delivery>, BrokerError>;
@@ -114,8 +116,8 @@ struct Driver {
 
 /// Why a socket is done.
 enum End {
-    /// By its user's word.
-    Closed,
+    /// By its user's word; whoever said it waits.
+    Closed(Option<oneshot::Sender<()>>),
     Lost(String),
 }
 
@@ -151,8 +153,11 @@ pub(super) async fn drive(
     loop {
         driver.take_limits(&welcome);
         let lost = match driver.serve(&mut socket).await {
-            End::Closed => {
-                let _ = socket.close(None).await;
+            End::Closed(told) => {
+                let _ = timeout(CLOSE_MAX, say_goodbye(&mut socket)).await;
+                if let Some(told) = told {
+                    let _ = told.send(()); // whoever asked may be gone
+                }
                 return;
             }
             End::Lost(text) => text,
@@ -164,6 +169,14 @@ pub(super) async fn drive(
             Some(again) => (socket, welcome) = again,
             None => return,
         }
+    }
+}
+
+/// Says that it is over, and waits until the server has given back what was still out. A process that ends before that
+/// looks like one that was lost: its messages would count as failed.
+async fn say_goodbye(socket: &mut Socket) {
+    if socket.close(None).await.is_ok() {
+        while let Some(Ok(_)) = socket.next().await {}
     }
 }
 
@@ -287,21 +300,19 @@ impl Driver {
                     }
                     count = self.asks.recv_many(&mut asks, JOIN_MAX), if room => {
                         if count == 0 {
-                            return End::Closed;
+                            return End::Closed(None);
                         }
                         let mut frames = Vec::with_capacity(count);
-                        for ask in asks.drain(..) {
-                            if let Some(closed) = self.take(ask, &mut frames) {
-                                let _ = closed.send(()); // whoever asked may be gone
-                                return End::Closed;
-                            }
-                        }
+                        let closed = asks.drain(..).find_map(|ask| self.take(ask, &mut frames));
                         let Ok(bytes) = encode(&frames) else {
                             return End::Lost("a request cannot be written".into());
                         };
                         // There is room: nobody else writes.
                         if !frames.is_empty() && to_write.try_send(bytes).is_err() {
                             return End::Lost("nothing can be written".into());
+                        }
+                        if closed.is_some() {
+                            return End::Closed(closed);
                         }
                     }
                     () = tokio::time::sleep_until(heard + self.silence_max) => {
@@ -310,10 +321,23 @@ impl Driver {
                 }
             }
         };
-        tokio::select! {
+        let end = tokio::select! {
             end = work => end,
             error = write => End::Lost(error),
+        };
+        if let End::Closed(_) = end {
+            // What was asked before the end is said before it.
+            written.close();
+            let rest = async {
+                while let Some(bytes) = written.recv().await {
+                    if sink.send(Message::Binary(bytes.into())).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            let _ = timeout(CLOSE_MAX, rest).await;
         }
+        end
     }
 
     /// What a caller wants becomes a frame. Some of an end.

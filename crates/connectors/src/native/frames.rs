@@ -390,6 +390,8 @@ macro_rules! message_fields {
             receives: u32,
             #[serde(default)]
             failed: u32,
+            #[serde(default)]
+            last: bool,
             lease: Option<String>,
             dead_letter: Option<Dead>,
         }
@@ -421,6 +423,7 @@ macro_rules! message_fields {
                     lease: self.lease?.parse().ok()?,
                     receives: self.receives,
                     failed: self.failed,
+                    last: self.last,
                     enqueued_at: Timestamp(self.enqueued_at.unwrap_or_default()),
                     dead: self.dead_letter.map(|dead| (dead.reason, dead.text)),
                     message,

@@ -384,7 +384,9 @@ impl PushedSource {
     /// wrong ends the consumer.
     async fn want(&self, pushed: &mut Pushed, max: u32) -> Result<(), BrokerError> {
         let more = max.saturating_sub(pushed.credit);
-        if more == 0 && pushed.to_source.is_none() {
+        // What has credit left has nothing ready: of a session, little is enough for whatever comes.
+        let enough = more == 0 || (self.held.is_some() && pushed.credit > max / 4);
+        if enough && pushed.to_source.is_none() {
             return Ok(());
         }
         // From here on nothing waits: what is noted and what is asked are one step.
@@ -432,23 +434,22 @@ struct LettingGo {
 }
 
 impl LettingGo {
-    /// What to ask, in this order. A hold takes its messages with it.
+    /// What to ask, in this order. A hold takes its messages with it, and its consumer.
     fn asks(self) -> Vec<(About, BoxedFrame)> {
         let Self { queue, consumer, attached, hold, leases } = self;
+        if let Some(hold) = hold {
+            let mut over = leases;
+            over.push(hold);
+            let token = hold.to_string();
+            let frame = move |id| Frame::Release { id, queue, token };
+            return vec![(About::Settle(over), Box::new(frame))];
+        }
         let mut asks: Vec<(About, BoxedFrame)> = Vec::new();
         if attached {
             let about = About::Detach { consumer };
             asks.push((about, Box::new(move |id| Frame::Detach { id, consumer })));
         }
-        if let Some(hold) = hold {
-            let mut over = leases;
-            over.push(hold);
-            let token = hold.to_string();
-            asks.push((
-                About::Settle(over),
-                Box::new(move |id| Frame::Release { id, queue, token }),
-            ));
-        } else if !leases.is_empty() {
+        if !leases.is_empty() {
             let items = leases.iter().map(|&lease| Settle::release(lease));
             let items = SettleItem::all(items.collect());
             asks.push((

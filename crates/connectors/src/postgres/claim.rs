@@ -79,6 +79,7 @@ pub(super) fn delivery(
         receives: receives.unsigned_abs(),
         failed: failed.unsigned_abs(),
         enqueued_at: Timestamp(ms(enqueued)),
+        last: false,
         dead: reason.map(|reason| (reason, explanation.unwrap_or_default())),
         message,
     })

@@ -80,8 +80,13 @@ const UNLOCK: Sql = Sql {
         where lease is not null and (lease >> 32)::int = any($1) and locked_until > now()",
     types: &[Type::INT4_ARRAY],
 };
-const BURY: Sql =
-    Sql { text: "delete from malote.owners where id = any($1)", types: &[Type::INT4_ARRAY] };
+/// Not before all its sessions are taken back: nobody would look for those of an owner that is not there. One that somebody
+/// is about to change was left out.
+const BURY: Sql = Sql {
+    text: "delete from malote.owners o where o.id = any($1) and not exists (
+            select 1 from malote.sessions s where s.lease is not null and s.owner = o.id)",
+    types: &[Type::INT4_ARRAY],
+};
 const DUE_MESSAGES: Sql = Sql {
     text: "update malote.messages set due = null where seq in (
             select seq from malote.messages where due <= now() and session is null and not fresh

@@ -79,7 +79,7 @@ impl Shared {
             return Err(Refusal::BadName { name: name.to_string(), why }.into());
         }
         let spec = serde_json::to_string(&Stored::of(&asked)).map_err(unreadable)?;
-        self.claims.rows(&DECLARE, &[&name.as_str(), &spec]).await?;
+        self.sending.rows(&DECLARE, &[&name.as_str(), &spec]).await?;
         let queue = self.queue(name).await?;
         match queue.spec.difference(&asked) {
             None => Ok(()),

@@ -24,6 +24,9 @@ const TRIES: usize = 5;
 
 type Answers = Vec<Result<(), BrokerError>>;
 
+/// How long after a failure what nobody waits for is asked for again.
+const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
+
 /// What is asked for.
 pub(super) enum Work {
     Settle { items: Vec<Settle>, reply: Option<oneshot::Sender<Answers>> },
@@ -86,15 +89,20 @@ impl Shared {
     async fn settle_batch(&self, all: Vec<Work>) {
         let mut batch = Batch::default();
         let mut waiting = Vec::with_capacity(all.len());
+        let mut unheard = Vec::new();
         for work in all {
             match work {
                 Work::Settle { items, reply } => {
+                    if reply.is_none() {
+                        unheard.push(Work::Settle { items: items.clone(), reply: None });
+                    }
                     let waits: Vec<_> =
                         items.into_iter().map(|item| self.plan(&mut batch, item)).collect();
                     waiting.push((waits, reply));
                 }
                 Work::LetGo { hold, reply } => {
                     batch.locked.insert(hold.num, ());
+                    unheard.push(Work::LetGo { hold: hold.clone(), reply: None });
                     batch.ending.insert(hold.hold, hold);
                     if let Some(reply) = reply {
                         batch.plan.told.push(reply);
@@ -136,9 +144,23 @@ impl Shared {
                 self.due_in(delay);
             }
         }
+        if done.as_ref().is_err_and(BrokerError::is_transient) && !unheard.is_empty() {
+            self.ask_again(unheard);
+        }
         for reply in std::mem::take(&mut batch.plan.told) {
             let _ = reply.send(done.as_ref().map(drop).map_err(Clone::clone));
         }
+    }
+
+    /// Nobody else would: what is in nobody's hand any more would stay locked, because this process lives.
+    fn ask_again(&self, unheard: Vec<Work>) {
+        let settles = self.settles.clone();
+        self.handle.spawn(async move {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            for work in unheard {
+                let _ = settles.try_send(work); // a full line: its lock ends it
+            }
+        });
     }
 
     /// A message is out of hand.

@@ -178,6 +178,9 @@ pub(super) async fn answered<T>(
     }
 }
 
+/// How RabbitMQ says that a stream cannot be read over this node yet.
+const NO_COPY_HERE: &str = "does not have a replica on the local node";
+
 /// What a failure means to a worker.
 pub(super) fn error(error: lapin::Error) -> BrokerError {
     let text = error.to_string();
@@ -188,6 +191,11 @@ pub(super) fn error(error: lapin::Error) -> BrokerError {
     match said.kind() {
         AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => refused("queue_not_found", text),
         AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => refused("access_refused", text),
+        // What a queue is, its stream tells, and a node reads only its own copy: one that has just come back, or joined,
+        // has none for a while.
+        AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) if text.contains(NO_COPY_HERE) => {
+            BrokerError::Busy { text }
+        }
         AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => refused("queue_differs", text),
         AMQPErrorKind::Soft(_) => refused("refused", text),
         // The connection was closed: by an operator, by the end of a node, by a resource that is missing.

@@ -252,6 +252,7 @@ pub(super) fn delivery(arrived: &Arrived, lease: LeaseToken) -> Delivery {
         receives: arrived.receives,
         failed: arrived.failed,
         enqueued_at: arrived.enqueued_at,
+        last: false,
         dead: arrived.dead.clone(),
         message: (*arrived.message).clone(),
     }

@@ -75,6 +75,7 @@ pub(super) fn delivery(received: &Received, lease: LeaseToken) -> Result<Deliver
         receives: received.delivery_count().saturating_add(1),
         failed: received.delivery_count(),
         enqueued_at: Timestamp(positive(received.enqueued_ms())),
+        last: false,
         dead,
         message,
     })

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use malote_connectors::{Broker, BrokerError, Capability};
 use malote_model::QueueSpec;
 
-use crate::{World, can, sessions};
+use crate::World;
+pub(crate) use crate::{basics, can, sessions};
 
 /// The queue of most cases.
 pub const Q: &str = "q";
@@ -50,6 +51,31 @@ pub async fn of_capability(world: &World, what: Capability) {
     }
 }
 
+/// Every case that is of no capability, for a macro that makes something of each.
+macro_rules! cases {
+    ($macro:ident $($first:tt)*) => {
+        $macro! {
+            $($first)*
+            basics: a_message_goes_through,
+            basics: everything_of_a_message_goes_through,
+            basics: a_queue_is_first_in_first_out,
+            basics: a_failure_is_counted_and_comes_back,
+            basics: a_lease_ends_once,
+            basics: each_is_settled_on_its_own,
+            basics: a_fetch_waits,
+            basics: a_fetch_that_is_dropped_takes_nothing,
+            basics: closing_gives_back_what_was_fetched_ahead,
+            basics: what_is_not_there_is_refused,
+            sessions: an_accept_waits_and_none_is_no_error,
+            sessions: an_accept_that_is_dropped_holds_nothing,
+            sessions: dropping_lets_go,
+            sessions: a_broken_hold_is_lost,
+            depth: what_waits_is_told,
+            depth: sessions_are_told_apart,
+        }
+    };
+}
+
 macro_rules! contract {
     ($connector:ident, $world:expr) => {
         mod $connector {
@@ -69,38 +95,13 @@ macro_rules! contract {
                 }
             }
 
-            #[tokio::test]
-            async fn what_waits_is_told() {
-                $crate::cases::depth::what_waits_is_told(&$world).await;
-            }
-
-            #[tokio::test]
-            async fn sessions_are_told_apart() {
-                $crate::cases::depth::sessions_are_told_apart(&$world).await;
-            }
-
-            contract!(@case $world,
-                basics: a_message_goes_through,
-                basics: everything_of_a_message_goes_through,
-                basics: a_queue_is_first_in_first_out,
-                basics: a_failure_is_counted_and_comes_back,
-                basics: a_lease_ends_once,
-                basics: each_is_settled_on_its_own,
-                basics: a_fetch_waits,
-                basics: a_fetch_that_is_dropped_takes_nothing,
-                basics: closing_gives_back_what_was_fetched_ahead,
-                basics: what_is_not_there_is_refused,
-                sessions: an_accept_waits_and_none_is_no_error,
-                sessions: an_accept_that_is_dropped_holds_nothing,
-                sessions: dropping_lets_go,
-                sessions: a_broken_hold_is_lost,
-            );
+            cases!(contract @case $world,);
         }
     };
     (@case $world:expr, $($module:ident: $case:ident,)+) => {
         $(#[tokio::test]
         async fn $case() {
-            super::$module::$case(&$world).await;
+            $crate::cases::$module::$case(&$world).await;
         })+
     };
 }

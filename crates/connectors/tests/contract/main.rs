@@ -80,3 +80,9 @@ impl World {
 contract!(embedded, World::embedded());
 contract!(native, World::native().await);
 contract!(servicebus, World::servicebus().await);
+
+#[tokio::test]
+async fn malote_tells_which_message_of_a_session_is_the_last() {
+    sessions::the_last_is_told(&World::embedded()).await;
+    sessions::the_last_is_told(&World::native().await).await;
+}

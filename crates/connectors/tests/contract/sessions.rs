@@ -53,6 +53,8 @@ pub async fn in_order_and_alone(world: &World) {
     let got = all(&*first, 20).await;
     let bodies: Vec<_> = got.iter().map(|d| d.message.body.bytes.clone()).collect();
     assert_eq!(bodies, numbers);
+    // Whoever can tell which one is the last says it of no other.
+    assert!(got[..19].iter().all(|d| !d.last));
     let done = got[..5].iter().map(|d| Settle::complete(d.lease)).collect();
     assert!(broker.settle(&queue(Q), done).await.unwrap().iter().all(Result::is_ok));
     let epoch = first.held().unwrap().epoch;
@@ -176,4 +178,18 @@ pub async fn a_broken_hold_is_lost(world: &World) {
     let bodies: Vec<_> = got.iter().map(|d| &d.message.body.bytes[..]).collect();
     assert_eq!(bodies, [b"1", b"2"]);
     assert_eq!((got[0].failed, got[1].failed), (1, 0));
+}
+
+/// Of a broker that can tell: which message has nothing behind it, and whoever has it need not ask.
+#[allow(dead_code)] // not every broker can
+pub async fn the_last_is_told(world: &World) {
+    let broker = with_queue(world, spec()).await;
+    send(&*broker, &[("a", "1"), ("a", "2"), ("a", "3")]).await;
+    let a = next(&*broker).await;
+    let told: Vec<_> = all(&*a, 3).await.iter().map(|d| d.last).collect();
+    assert_eq!(told, [false, false, true]);
+    // What comes later is told of anew.
+    send(&*broker, &[("a", "4")]).await;
+    let told: Vec<_> = all(&*a, 1).await.iter().map(|d| d.last).collect();
+    assert_eq!(told, [true]);
 }

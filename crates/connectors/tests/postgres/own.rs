@@ -175,7 +175,8 @@ async fn at_the_limit_of_failures_a_message_is_a_dead_letter() {
             settle(&*broker, &one(&*source).await, again).await;
         } else {
             one(&*short).await;
-            // It is found when somebody looks.
+            // It is found when somebody looks, and not before its lock is over.
+            tokio::time::sleep(Duration::from_millis(50)).await;
             let rest = source.fetch(1, Duration::from_millis(20)).await.unwrap();
             assert_eq!(rest, []);
         }

@@ -500,13 +500,18 @@ impl Turn<'_> {
             let most = most.min(self.core.leases.room());
             let mut picked = Picked::default();
             self.pick_of_session(id, slot, most, &mut 0, &mut picked);
-            if picked.seqs.is_empty() {
-                return;
-            }
+            let Some(&newest) = picked.seqs.last() else { return };
+            // Told with it, so that whoever holds the session need not ask to know that there is no more.
+            let last = q.next_of(slot, Some(newest), self.now.0).is_none();
             let leased = self.lease(consumer_id, id, picked, Some(hold));
             self.end();
             match leased {
-                Ok(granted) => self.deliver(consumer_id, granted),
+                Ok(mut granted) => {
+                    if let Some(grant) = granted.grants.last_mut() {
+                        grant.last = last;
+                    }
+                    self.deliver(consumer_id, granted);
+                }
                 Err(_) => return self.stall(Stalled::Session(id, slot)),
             }
         }
@@ -570,6 +575,7 @@ impl Turn<'_> {
                 receives: receives + 1,
                 failed,
                 first_at,
+                last: false,
                 pin: None,
             });
         }

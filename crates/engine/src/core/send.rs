@@ -14,7 +14,7 @@ use crate::event::{Event, Placed, QueueId, Removal, Why};
 
 /// Checked messages: where each goes, and what all of them need.
 pub(super) struct Plan {
-    targets: Vec<Target>,
+    targets: SmallVec<[Target; 2]>,
     pub room: usize,
     pub durable: bool,
 }
@@ -94,7 +94,8 @@ impl Turn<'_> {
         if !self.publish_allowed {
             return Err(Refusal::DiskFull);
         }
-        let mut plan = Plan { targets: Vec::with_capacity(items.len()), room: 0, durable: false };
+        let mut plan =
+            Plan { targets: SmallVec::with_capacity(items.len()), room: 0, durable: false };
         let mut filling = Filling::default();
         for (to, message) in items {
             match to {

@@ -39,8 +39,6 @@ pub(super) struct Link {
     pub encoding: Encoding,
     pub connection: Connection,
     pub consumers: Mutex<Consumers>,
-    /// Held while a consumer is attached: its first messages may come before its number is known here.
-    pub attaching: tokio::sync::Mutex<()>,
     /// Leases out to the client. What a resumed client does not know of is delivered again.
     pub leases: Mutex<Leases>,
     out: mpsc::Sender<Outgoing>,
@@ -62,7 +60,6 @@ impl Link {
             encoding,
             connection,
             consumers: Mutex::default(),
-            attaching: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
             out,
             out_bytes,
@@ -99,7 +96,6 @@ impl Link {
                     let _ = self.connection.credit(engine_id, count, false).await;
                 }
                 Outbound::Ended(engine_id, refusal) => {
-                    let _attached = self.attaching.lock().await;
                     let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
                     self.say(&Says::<()>::Ended(Ended { consumer, problem: refusal.into() })).await;
                 }
@@ -108,12 +104,10 @@ impl Link {
     }
 
     async fn deliver(&self, engine_id: ConsumerId, deliveries: Vec<Delivery>) {
-        let mut name = self.consumers.lock().name_of(engine_id);
-        if name.is_none() {
-            let _attached = self.attaching.lock().await;
-            name = self.consumers.lock().name_of(engine_id);
-        }
-        let detached = self.consumers.lock().is_ended(engine_id);
+        let (name, detached) = {
+            let consumers = self.consumers.lock();
+            (consumers.name_of(engine_id), consumers.is_ended(engine_id))
+        };
         let Some(consumer) =
             name.filter(|_| !detached || deliveries.iter().any(|d| d.lease.is_none()))
         else {
@@ -257,11 +251,19 @@ impl Consumers {
         credit.min(WINDOW_FIRST)
     }
 
+    /// Before the engine is asked: its first messages come before its answer.
     pub fn attached(&mut self, name: u64, engine_id: ConsumerId, credit: u32) {
         let given = Self::first_credit(credit);
         let kept = u64::from(credit - given);
         self.by_name.insert(name, Consumer { engine_id, kept, given, window: WINDOW_FIRST });
         self.names.insert(engine_id, name);
+    }
+
+    /// The engine would not have it: it never was.
+    pub fn refused(&mut self, engine_id: ConsumerId) {
+        if let Some(name) = self.names.remove(&engine_id) {
+            self.by_name.remove(&name);
+        }
     }
 
     /// New credit from the client: what the engine is told, and whether it replaces what it has.

@@ -1,7 +1,11 @@
 //! What each frame does, sends and transactions apart: those are in `sends.rs` and `transactions.rs`.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use malote_engine::{Consume, Wants};
 use malote_model::{Action, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, limits};
 use serde::Serialize;
@@ -27,22 +31,40 @@ use crate::wire::text::to_base64;
 /// Counted while a request has no answer.
 pub(super) type Permit = OwnedSemaphorePermit;
 
-/// Frames that change consumers, one after the other: a credit may follow its attach without waiting.
+/// Frames that change consumers, one after the other: a credit may follow its attach without waiting. The engine gets
+/// them in their order; its answers, which wait for the disk, hold up nobody behind them.
 pub(super) async fn consumer_lane(link: Arc<Link>, mut frames: mpsc::Receiver<(Frame, Permit)>) {
-    while let Some((frame, permit)) = frames.recv().await {
-        let (id, result) = match frame {
-            Frame::Declare(frame) => {
-                link.reply(Some(frame.id), declare(&link, frame).await).await;
-                continue;
-            }
-            Frame::Attach(frame) => (frame.id, attach(&link, frame).await),
-            Frame::Credit(frame) => (frame.id, credit(&link, frame).await),
-            Frame::Detach(frame) => (frame.id, detach(&link, frame).await),
-            _ => continue,
+    // As many as there are permits.
+    let mut answers = FuturesUnordered::new();
+    loop {
+        let (frame, permit) = tokio::select! {
+            Some(()) = answers.next() => continue,
+            frame = frames.recv() => match frame {
+                Some(frame) => frame,
+                None => return,
+            },
         };
-        link.reply(Some(id), result.map(|()| Nothing {})).await;
-        drop(permit);
+        if let Frame::Declare(frame) = frame {
+            link.reply(Some(frame.id), declare(&link, frame).await).await;
+            continue;
+        }
+        let mut changing = Box::pin(change(&link, frame, permit));
+        if poll_fn(|cx| Poll::Ready(changing.as_mut().poll(cx))).await.is_pending() {
+            answers.push(changing);
+        }
     }
+}
+
+/// One of them; with the engine once this was polled for the first time.
+async fn change(link: &Link, frame: Frame, permit: Permit) {
+    let (id, result) = match frame {
+        Frame::Attach(frame) => (frame.id, attach(link, frame).await),
+        Frame::Credit(frame) => (frame.id, credit(link, frame).await),
+        Frame::Detach(frame) => (frame.id, detach(link, frame).await),
+        _ => return,
+    };
+    link.reply(Some(id), result.map(|()| Nothing {})).await;
+    drop(permit);
 }
 
 /// What was declared.
@@ -81,10 +103,13 @@ async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
         lock_ms: frame.lock_ms,
         free_standing: false,
     };
-    let _attaching = link.attaching.lock().await;
-    let engine_id = link.connection.attach(consume).await?;
+    let (engine_id, attached) = link.connection.attaching(consume);
     link.consumers.lock().attached(frame.consumer, engine_id, frame.credit);
-    Ok(())
+    let attached = attached.await;
+    if attached.is_err() {
+        link.consumers.lock().refused(engine_id);
+    }
+    Ok(attached?)
 }
 
 async fn credit(link: &Link, frame: CreditFrame) -> Result<(), Problem> {

@@ -199,7 +199,7 @@ fn messages() -> Value {
         "Message": object(&["seq", "receives", "failed"], with(common(), json!({
             "seq": whole(), "origin_id": text(), "enqueued_at": whole(), "receives": whole(), "failed": whole(),
             "body_kind": words(&["amqp-value", "amqp-sequence"]),
-            "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"}, "problem": text(),
+            "last": {"type": "boolean"}, "lease": text(), "until": whole(), "due": whole(), "damaged": {"type": "boolean"}, "problem": text(),
             "state": words(&["ready", "locked", "delayed", "scheduled", "deferred"]),
             "dead_letter": schema("DeadLetter"), "deaths": list(schema("Death")),
         }))),

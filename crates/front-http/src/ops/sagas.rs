@@ -8,7 +8,7 @@ use malote_wire_native::saga::{QUEUE_PREFIX, SagaState};
 use crate::Api;
 use crate::extract::{Caller, Query, SagaName, Session};
 use crate::problem::{Code, Problem};
-use crate::wire::saga::{SagaInFull, SagaOut, SagasOut};
+use crate::wire::saga::{SagaInFull, SagasOut, summary};
 use crate::wire::session::SessionsQuery;
 
 /// Sessions looked at in one step.
@@ -46,7 +46,7 @@ pub async fn list(
             };
             bytes += state.as_ref().map_or(0, |state| state.len());
             match state.as_deref().map(SagaState::read).transpose() {
-                Ok(state) => sagas.push(SagaOut::new(id, state.as_ref(), Some(&facts))),
+                Ok(state) => sagas.push(summary(id, state.as_ref(), Some(&facts))),
                 Err(error) => tracing::debug!(%queue, id, error, "a state that is no saga's"),
             }
         }

@@ -298,6 +298,9 @@ pub struct Received {
     enqueued_at: Option<u64>,
     receives: u32,
     failed: u32,
+    /// Under a hold: nothing was ready behind it in its session.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    last: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -430,13 +433,14 @@ impl Received {
 
     /// A message granted to a receiver.
     pub fn delivered(delivery: Delivery, encoding: Encoding) -> Self {
-        let Delivery { seq, lease, until, receives, failed, stored, .. } = delivery;
+        let Delivery { seq, lease, until, receives, failed, last, stored, .. } = delivery;
         Self {
             seq: seq.0,
             lease: lease.map(|lease| lease.to_string()),
             until: lease.map(|_| until.0),
             receives,
             failed,
+            last,
             ..Self::of(stored, encoding)
         }
     }
@@ -544,6 +548,7 @@ mod tests {
             receives: 1,
             failed: 0,
             first_at: None,
+            last: false,
             stored,
         };
         for encoding in [Encoding::Json, Encoding::MessagePack] {

@@ -176,8 +176,7 @@ impl Conn {
                 return Ok(());
             }
         };
-        let messages = messages.into_iter().map(|message| (to.clone(), message)).collect();
-        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, messages });
+        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, to, messages });
         Ok(())
     }
 }

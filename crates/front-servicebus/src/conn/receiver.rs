@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use malote_engine::{ConsumerId, Delivery, Held};
 use malote_model::{LeaseToken, QueueName};
 use malote_wire_amqp::connection::{Disposed, LinkFlow, LinkId, Outgoing, SendError};
@@ -18,7 +18,7 @@ use super::{Conn, Done};
 use crate::limits;
 use crate::ops::settle::{Item, Settled};
 use crate::refusal::Lock;
-use crate::wire::message::{Telling, write};
+use crate::wire::message::{Telling, put};
 use crate::wire::tag_of;
 
 /// A link on which a client receives.
@@ -172,14 +172,14 @@ impl Receiver {
         if self.session.is_some() { Lock::Session } else { Lock::Message }
     }
 
-    fn encode(&self, delivery: &Delivery) -> Bytes {
+    fn encode(&self, delivery: &Delivery, out: &mut BytesMut) {
         let telling = Telling {
             until: delivery.lease.map(|_| delivery.until),
             lock: delivery.lease,
             ttl_ms_max: self.ttl_ms,
             ..Telling::of(&self.queue, &delivery.stored, delivery.seq, delivery.failed)
         };
-        write(&delivery.stored, &telling)
+        put(out, &delivery.stored, &telling);
     }
 }
 
@@ -246,10 +246,10 @@ impl Conn {
                 key,
                 tag: Bytes::copy_from_slice(&tag),
                 settled: receiver.take,
-                payload: receiver.encode(delivery),
                 ..Outgoing::default()
             };
-            match self.amqp.send(link, outgoing) {
+            let write = |out: &mut BytesMut| receiver.encode(delivery, out);
+            match self.amqp.send_written(link, outgoing, write) {
                 Ok(()) => {}
                 Err(SendError::Full | SendError::NoCredit) => break,
                 Err(error @ (SendError::NotAttached | SendError::Tag)) => {

@@ -15,7 +15,8 @@ use crate::refusal::{Lock, error_of};
 /// A transfer whose messages wait for the engine.
 pub(super) struct Transfer {
     pub whose: Whose,
-    pub messages: Vec<(Address, Message)>,
+    pub to: Address,
+    pub messages: Vec<Message>,
 }
 
 /// Whom to answer.
@@ -67,10 +68,10 @@ impl Conn {
         let Some(transfers) = self.sends.next() else { return false };
         let engine = self.front.engine.clone();
         self.start(async move {
-            let parts = transfers.into_iter().map(|transfer| (transfer.whose, transfer.messages));
+            let parts = transfers.into_iter().map(|t| (t.whose, (t.to, t.messages)));
             let (whose, sends): (Vec<Whose>, Vec<_>) = parts.unzip();
             let each = engine.send_each(sends).await.into_iter();
-            let each = each.map(|sent| sent.map(drop).map_err(|e| error_of(e, Lock::Message)));
+            let each = each.map(|sent| sent.map_err(|e| error_of(e, Lock::Message)));
             Done::SentTogether(whose.into_iter().zip(each).collect())
         });
         true

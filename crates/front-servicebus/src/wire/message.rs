@@ -158,15 +158,22 @@ impl Telling {
 
 /// A stored message as a client gets it.
 pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
+    let mut out = BytesMut::new();
+    put(&mut out, stored, telling);
+    out.freeze()
+}
+
+/// The same, behind what stands there.
+pub fn put(out: &mut BytesMut, stored: &Stored, telling: &Telling) {
     let message = &stored.message;
     let parts = message.native.as_ref().and_then(parts_of);
     let kept_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
-    let mut out = BytesMut::with_capacity(OWN_BYTES + kept_bytes + message.body.bytes.len());
-    put_header(&mut out, message, telling);
+    out.reserve(OWN_BYTES + kept_bytes + message.body.bytes.len());
+    put_header(out, message, telling);
     let kept = parts.as_ref().filter(|parts| !parts.annotations.is_empty());
     let kept = kept.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.as_ref();
-    let mut section = SectionWriter::begin(&mut out, DELIVERY_ANNOTATIONS);
+    let mut section = SectionWriter::begin(out, DELIVERY_ANNOTATIONS);
     if let Some(kept) = kept.and_then(|wire| wire.delivery_annotations().ok()) {
         section.put_all(&kept);
     }
@@ -175,18 +182,17 @@ pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
     }
     section.end();
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
-    put_annotations(&mut out, stored, telling, &kept);
+    put_annotations(out, stored, telling, &kept);
 
     // The head of a message that another protocol wrote is empty, and everything in it was laid over.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
-    put_head(&mut out, stored, &head);
+    put_head(out, stored, &head);
     match &parts {
         // There must be one.
-        _ if telling.without_body => put_body(&mut out, &Body::default()),
-        Some(parts) => parts.put_rest(&mut out, &message.body),
-        None => put_body(&mut out, &message.body),
+        _ if telling.without_body => put_body(out, &Body::default()),
+        Some(parts) => parts.put_rest(out, &message.body),
+        None => put_body(out, &message.body),
     }
-    out.freeze()
 }
 
 fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {

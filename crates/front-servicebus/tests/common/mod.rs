@@ -120,7 +120,7 @@ impl Client {
             let output = self.amqp.take_output();
             self.stream.write_all(&output).await.unwrap();
             let read = self.stream.read_buf(self.amqp.input());
-            let read = tokio::time::timeout(std::time::Duration::from_secs(20), read).await;
+            let read = tokio::time::timeout(std::time::Duration::from_secs(60), read).await;
             assert_ne!(read.expect("an answer in time").unwrap(), 0, "the server hung up");
             self.amqp.received(0);
         }

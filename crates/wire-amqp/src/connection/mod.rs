@@ -46,8 +46,9 @@ use session::Session;
 use settle::Range;
 use wire::Wire;
 
-/// Room that is made for reading at once.
-const READ_BYTES: usize = 16 << 10;
+/// Room that is made for reading at once: little for a peer that says little, and more for one that fills it.
+const READ_BYTES_MIN: usize = 4 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Why a method did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -115,6 +116,10 @@ pub struct Connection {
     received_ms: u64,
     sent_ms: u64,
     input: BytesMut,
+    /// Bytes that had been read when room for more was last asked for.
+    input_had: usize,
+    /// Room to make for the next read.
+    read_bytes: usize,
     wire: Wire,
     events: VecDeque<Event>,
     /// A disposition of which not all deliveries were told yet.
@@ -164,6 +169,8 @@ impl Connection {
             received_ms: now_ms,
             sent_ms: now_ms,
             input: BytesMut::new(),
+            input_had: 0,
+            read_bytes: READ_BYTES_MIN,
             wire: Wire::new(),
             events: VecDeque::new(),
             range: None,
@@ -179,14 +186,21 @@ impl Connection {
 
     /// Where bytes are read to; there is room. Say [`Connection::received`] afterwards.
     pub fn input(&mut self) -> &mut BytesMut {
-        if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
-            self.input.reserve(READ_BYTES);
+        if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
+            self.input.reserve(self.read_bytes);
         }
+        self.input_had = self.input.len();
         &mut self.input
     }
 
     /// Bytes were read into [`Connection::input`].
     pub fn received(&mut self, now_ms: u64) {
+        let came = self.input.len().saturating_sub(self.input_had);
+        if self.input.len() == self.input.capacity() {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        } else if came < self.read_bytes / 8 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+        }
         self.now_ms = now_ms;
         self.received_ms = now_ms;
     }

@@ -2,12 +2,13 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::performative::{DeliveryState, Role, SenderSettleMode, Transfer};
 
+use super::link::Link;
 use super::receive::TAG_BYTES_MAX;
-use super::session::{Entry, Queued};
+use super::session::{Entry, Queued, Unsettled};
 use super::{Connection, Event, LinkId, SessionId, UseError};
 
 /// A message to be sent.
@@ -79,9 +80,68 @@ impl Connection {
 
     /// Sends a message, or lets it wait for the peer's window.
     pub fn send(&mut self, link: LinkId, outgoing: Outgoing) -> Result<(), SendError> {
+        let settled = self.admit(link, &outgoing)?;
+        let size_bytes_max = self.owned_link(link)?.remote_max_message_size;
+        let limited = size_bytes_max != 0 && !self.config.overrule_max_message_size;
+        if limited && outgoing.payload.len() as u64 > size_bytes_max {
+            return Err(SendError::TooLarge { size_bytes_max });
+        }
+        self.owned_link(link)?.queued += 1;
+        self.queue(link, outgoing, settled, None)
+    }
+
+    /// Sends a message that `write` writes: right into the output, if nothing stands in its way. Only for messages whose
+    /// size nobody limits.
+    pub fn send_written(
+        &mut self,
+        link: LinkId,
+        mut outgoing: Outgoing,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Result<(), SendError> {
+        let session = self.owned(link.session)?;
+        let free = session.outbox.is_empty() && session.remote_incoming_window > 0;
+        if !free || !self.config.overrule_max_message_size {
+            let mut payload = BytesMut::new();
+            write(&mut payload);
+            return self.send(link, Outgoing { payload: payload.freeze(), ..outgoing });
+        }
+        let settled = self.admit(link, &outgoing)?;
+        let channel = link.session.channel;
+        let session = self.owned(link.session)?;
+        let state = session.links.get_mut(link.handle as usize).and_then(Option::as_mut);
+        let state = state.ok_or(SendError::NotAttached)?;
+        let entry = Entry { link, key: outgoing.key };
+        let unsettled = (!settled).then_some(&mut session.outgoing);
+        let delivery = begin(&mut session.next_delivery_id, state, entry, unsettled);
+        let transfer = Transfer {
+            handle: link.handle,
+            delivery_id: Some(delivery),
+            delivery_tag: Some(std::mem::take(&mut outgoing.tag)),
+            message_format: Some(outgoing.message_format),
+            settled: Some(settled),
+            state: outgoing.state.clone(),
+            batchable: outgoing.batchable,
+            ..Transfer::default()
+        };
+        if let Some(payload) = self.wire.transfer_whole(channel, &transfer, write) {
+            // It needs several frames.
+            let tag = transfer.delivery_tag.unwrap_or_default();
+            let outgoing = Outgoing { tag, payload, ..outgoing };
+            return self.queue(link, outgoing, settled, Some(delivery));
+        }
+        let session = self.owned(link.session)?;
+        session.next_outgoing_id = session.next_outgoing_id.wrapping_add(1);
+        session.remote_incoming_window -= 1;
+        if !settled && self.config.tells_what_left {
+            self.leaving.wrote(outgoing.key, self.wire.len());
+        }
+        Ok(())
+    }
+
+    /// Whether a message may be sent now; and if so, whether as a settled one.
+    fn admit(&mut self, link: LinkId, outgoing: &Outgoing) -> Result<bool, SendError> {
         let room = self.room_bytes();
         let unsettled_max = self.config.unsettled_max;
-        let overrule = self.config.overrule_max_message_size;
         if outgoing.tag.len() > TAG_BYTES_MAX {
             return Err(SendError::Tag);
         }
@@ -92,24 +152,26 @@ impl Connection {
         if state.free_credit() == 0 {
             return Err(SendError::NoCredit);
         }
-        let size_bytes_max = state.remote_max_message_size;
-        if !overrule && size_bytes_max != 0 && outgoing.payload.len() as u64 > size_bytes_max {
-            return Err(SendError::TooLarge { size_bytes_max });
-        }
         // On a link of settled deliveries nobody would ever settle an unsettled one (section 2.8.2).
         let settled = outgoing.settled || state.snd_settle_mode == SenderSettleMode::Settled;
         let session = self.owned(link.session)?;
         if room == 0 || session.outgoing.len() + session.outbox.len() >= unsettled_max {
             return Err(SendError::Full);
         }
+        Ok(settled)
+    }
+
+    /// Puts a message behind those that wait, and writes what can be written.
+    fn queue(
+        &mut self,
+        link: LinkId,
+        outgoing: Outgoing,
+        settled: bool,
+        delivery: Option<u32>,
+    ) -> Result<(), SendError> {
         let Outgoing { key, tag, message_format, state, batchable, payload, .. } = outgoing;
-        let size = payload.len();
-        let delivery = None;
-        if !settled && self.config.tells_what_left {
-            self.leaving.queued(key);
-        }
-        let session = self.owned(link.session)?;
-        session.outbox.push_back(Queued {
+        self.queued_bytes += payload.len();
+        self.owned(link.session)?.outbox.push_back(Queued {
             link,
             key,
             tag,
@@ -120,9 +182,12 @@ impl Connection {
             delivery,
             payload,
         });
-        self.queued_bytes += size;
-        self.owned_link(link)?.queued += 1;
         self.flush_outbox(link.session.channel);
+        let waits = |last: &Queued| last.key == key && !last.settled;
+        if self.config.tells_what_left && self.owned(link.session)?.outbox.back().is_some_and(waits)
+        {
+            self.leaving.queued(key);
+        }
         Ok(())
     }
 
@@ -149,15 +214,10 @@ impl Connection {
                     continue;
                 }
                 None => {
-                    let delivery = session.next_delivery_id;
-                    session.next_delivery_id = delivery.wrapping_add(1);
                     link.queued -= 1;
-                    link.credit -= 1;
-                    link.delivery_count = link.delivery_count.wrapping_add(1);
-                    if !queued.settled {
-                        let entry = Entry { link: queued.link, key: queued.key };
-                        session.outgoing.insert(delivery, entry);
-                    }
+                    let entry = Entry { link: queued.link, key: queued.key };
+                    let unsettled = (!queued.settled).then_some(&mut session.outgoing);
+                    let delivery = begin(&mut session.next_delivery_id, link, entry, unsettled);
                     queued.delivery = Some(delivery);
                     delivery
                 }
@@ -184,7 +244,7 @@ impl Connection {
                 if link.drained_after_queue && (link.queued == 0 || link.credit == 0) {
                     drained = Some(queued.link);
                 }
-                if !queued.settled {
+                if !queued.settled && self.config.tells_what_left {
                     self.leaving.wrote(queued.key, self.wire.len());
                 }
                 session.outbox.remove(at);
@@ -206,9 +266,22 @@ impl Connection {
     }
 }
 
+/// Begins a delivery: its id, which is remembered until it is settled.
+fn begin(next: &mut u32, link: &mut Link, entry: Entry, unsettled: Option<&mut Unsettled>) -> u32 {
+    let delivery = *next;
+    *next = delivery.wrapping_add(1);
+    link.credit -= 1;
+    link.delivery_count = link.delivery_count.wrapping_add(1);
+    if let Some(unsettled) = unsettled {
+        unsettled.insert(delivery, entry);
+    }
+    delivery
+}
+
 /// Which unsettled deliveries have not left, by key. Those that were written are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
+    /// For a window, mostly: few find it closed.
     waiting: HashSet<u64>,
     /// In the output or in what was last taken of it, with the position at which each ends.
     on_wire: VecDeque<(u64, u64)>,
@@ -222,9 +295,10 @@ impl Leaving {
     }
 
     fn wrote(&mut self, key: u64, output_bytes: usize) {
-        if self.waiting.remove(&key) {
-            self.on_wire.push_back((self.taken + output_bytes as u64, key));
+        if !self.waiting.is_empty() {
+            self.waiting.remove(&key);
         }
+        self.on_wire.push_back((self.taken + output_bytes as u64, key));
     }
 
     /// More is taken only when what was taken before is written.

@@ -90,6 +90,30 @@ impl Wire {
         self.wrote = true;
     }
 
+    /// Writes one frame with a payload that `write` writes. One that does not fit is given back, and nothing is written.
+    pub(super) fn transfer_whole(
+        &mut self,
+        channel: u16,
+        transfer: &Transfer,
+        write: impl FnOnce(&mut BytesMut),
+    ) -> Option<Bytes> {
+        self.release();
+        let start = self.output.len();
+        let mut payload_at = start;
+        let size = put_frame(&mut self.output, FrameKind::Amqp, channel, |out| {
+            transfer.encode(out);
+            payload_at = out.len();
+            write(out);
+        });
+        if size > self.max_frame_size as usize {
+            let payload = self.output.split_off(payload_at).freeze();
+            self.output.truncate(start);
+            return Some(payload);
+        }
+        self.wrote = true;
+        None
+    }
+
     /// Writes a disposition; several in a row for neighbouring deliveries become one.
     pub(super) fn disposition(
         &mut self,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use tokio::sync::OwnedMutexGuard;
 
 use super::outgoing::NewRow;
@@ -91,6 +91,14 @@ impl Sqlite {
     /// Opens a file, in WAL mode, and makes the tables where they are missing.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::over(Connection::open(path).map_err(wrong)?)
+    }
+
+    /// Opens a file to look at what is there, sagas above all: it makes and changes nothing.
+    pub fn look(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(wrong)?;
+        connection.busy_timeout(BUSY).map_err(wrong)?;
+        Ok(Self { writer: Arc::new(tokio::sync::Mutex::new(connection)), consumer: None })
     }
 
     /// Works on a connection of yours.

@@ -5,6 +5,7 @@
 //! while no other one is ready: both are waited for at once.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -64,6 +65,37 @@ pub(super) async fn slot(pool: Arc<Pool>, settings: SessionSettings) {
     }
 }
 
+/// Messages of a session that are here, in order.
+#[derive(Default)]
+struct Here {
+    all: VecDeque<Delivery>,
+    /// The broker said that nothing was ready behind the newest of them: it need not be asked for what is there now.
+    was_last: bool,
+}
+
+impl Here {
+    fn take(&mut self, some: Vec<Delivery>) {
+        if let Some(newest) = some.last() {
+            self.was_last = newest.last;
+        }
+        self.all.extend(some);
+    }
+}
+
+impl Deref for Here {
+    type Target = VecDeque<Delivery>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl DerefMut for Here {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.all
+    }
+}
+
 /// What there is to do next in a session.
 enum Step {
     /// The first of those that are here.
@@ -86,7 +118,7 @@ async fn drain(pool: &Pool, settings: &SessionSettings, source: Box<dyn Source>)
     let Some(held) = source.held().cloned() else { return Drained::Next(None) };
     let watch = pool.locks.watch(held.hold);
     let settled = TaskTracker::new();
-    let mut here = VecDeque::new();
+    let mut here = Here::default();
     let mut busy = pool.counts.busy();
     let mut quantum = Quantum::new(settings);
     // It was given because it has something: that may still be on its way, however far the broker is.
@@ -185,7 +217,7 @@ async fn gather(
     pool: &Pool,
     source: &dyn Source,
     lost: &CancellationToken,
-    here: &mut VecDeque<Delivery>,
+    here: &mut Here,
     batch: usize,
 ) -> Vec<Delivery> {
     let Some(Gathers { max, wait }) = pool.routes.batching(batch).map(|batch| batch.gathers) else {
@@ -214,7 +246,7 @@ async fn gather(
             () = pool.alone.wanted() => return Vec::new(),
             // Its own clock: the broker's may be another.
             more = tokio::time::timeout(left, source.fetch(missing, left)) => match more {
-                Ok(Ok(some)) => here.extend(some),
+                Ok(Ok(some)) => here.take(some),
                 Err(_) => {}
                 Ok(Err(_)) => return here.drain(..same).collect(), // it is told when there is nothing left to do
             },
@@ -227,7 +259,7 @@ async fn step(
     settings: &SessionSettings,
     source: &dyn Source,
     lost: &CancellationToken,
-    here: &mut VecDeque<Delivery>,
+    here: &mut Here,
     busy: &mut Counted,
     mut wait: Duration,
 ) -> Step {
@@ -249,13 +281,15 @@ async fn step(
             return Step::Handle;
         }
         let prefetch = pool.prefetch(settings);
-        match fetch(pool, source, prefetch, std::mem::take(&mut wait)).await {
-            Ok(some) if !some.is_empty() => {
-                here.extend(some);
-                continue;
+        if !here.was_last {
+            match fetch(pool, source, prefetch, std::mem::take(&mut wait)).await {
+                Ok(some) if !some.is_empty() => {
+                    here.take(some);
+                    continue;
+                }
+                Ok(_) => {}
+                Err(error) => return let_go(pool, &error),
             }
-            Ok(_) => {}
-            Err(error) => return let_go(pool, &error),
         }
         *busy = pool.counts.idle();
         // Nothing here: whatever comes first, more of this session or another one that is ready.
@@ -272,7 +306,7 @@ async fn step(
                         return Step::LetGo;
                     }
                 }
-                Ok(some) => here.extend(some),
+                Ok(some) => here.take(some),
                 Err(error) => return let_go(pool, &error),
             },
             Some(other) = pool.accept(settings.receive_wait) => return Step::Switch(other),

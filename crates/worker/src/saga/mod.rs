@@ -68,7 +68,7 @@ pub use client::Sagas;
 pub(crate) use client::start;
 #[cfg(feature = "once")]
 pub use database::SagaTable;
-pub use malote_wire_native::saga::{SagaState, SagaStatus, SagaStep, StepStatus};
+pub use malote_wire_native::saga::{SagaState, SagaStatus, SagaStep, SagaSummary, StepStatus};
 pub use step::{FromStep, IntoData, Step};
 
 /// How long one attempt may take unless it is said.

@@ -153,7 +153,8 @@ async fn a_frozen_holder_rolls_back() {
     let (begun, mut has_begun) = mpsc::unbounded_channel();
     let (thaw, thawed) = std::sync::mpsc::channel();
     let state = Frozen { begun, thawed: Arc::new(std::sync::Mutex::new(thawed)) };
-    let db = world.db.clone().idle(Duration::from_millis(300));
+    // Long enough for a slow machine to write in.
+    let db = world.db.clone().idle(Duration::from_secs(5));
     let old = malote::Worker::new(world.broker.malote(), ORDERS).handle(frozen).sessions(1);
     let old =
         old.state(state).state(db).stuck_after(Duration::from_millis(1)).start().await.unwrap();

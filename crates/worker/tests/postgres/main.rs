@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod effects;
+#[path = "../killed/mod.rs"]
+mod killed;
 mod outbox;
 mod relays;
 mod sagas;

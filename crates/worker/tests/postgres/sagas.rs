@@ -6,7 +6,8 @@ use malote::model::Sessions;
 use malote::once::postgres::Postgres;
 use malote::{Failure, Outgoing, Retry, Saga, SagaState, SagaStatus, Step, Tx, Worker};
 
-use super::{RECEIPTS, World, until};
+use super::killed::{At, at_every_point};
+use super::{RECEIPTS, World, database, until};
 
 const INSERT: &str = "insert into charges (order_id) values ($1)";
 
@@ -77,4 +78,13 @@ async fn a_step_its_messages_and_its_saga_are_one_transaction() {
     assert_eq!(all.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["book", "piano"]);
     assert_eq!(world.db.sagas("order", "book", 10).await.unwrap().len(), 1);
     assert_eq!(world.db.clean_sagas(Duration::ZERO).await.unwrap(), 2);
+}
+
+/// The database of the sagas is the broker, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_killed_in_any_step_leaves_all_or_nothing() {
+    let url = database().await;
+    let db = Postgres::connect(&url).await.unwrap();
+    db.install().await.unwrap();
+    at_every_point(&At { url, db }).await;
 }

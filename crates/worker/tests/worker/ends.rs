@@ -68,7 +68,8 @@ async fn who_does_not_finish_is_told_then_dropped_and_its_message_is_not_counted
     let told = Arc::new(AtomicU32::new(0));
     let shutdown = Shutdown {
         drain: Duration::from_millis(20),
-        cancel: Duration::from_secs(5),
+        // Whoever does finish must not be late on a slow machine.
+        cancel: Duration::from_secs(10),
         release: PATIENCE,
         flush: PATIENCE,
     };

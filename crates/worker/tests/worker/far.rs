@@ -1,6 +1,7 @@
 //! A broker that is far away: it cannot tell at once whether a session has messages.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,9 +16,13 @@ use malote_connectors::{Doing, Held, Settle, Source};
 /// Longer than it takes to get another session.
 const WAY: Duration = Duration::from_millis(50);
 
-struct Far(Arc<dyn Broker>);
+struct Far {
+    broker: Arc<dyn Broker>,
+    /// How often it was asked what is there now.
+    asked_now: Arc<AtomicUsize>,
+}
 
-struct FarSource(Box<dyn Source>);
+struct FarSource(Box<dyn Source>, Arc<AtomicUsize>);
 
 impl Source for FarSource {
     fn held(&self) -> Option<&Held> {
@@ -27,6 +32,7 @@ impl Source for FarSource {
     fn fetch(&self, max: u32, wait: Duration) -> Doing<'_, Vec<Delivery>> {
         Box::pin(async move {
             if wait.is_zero() {
+                self.1.fetch_add(1, Ordering::SeqCst);
                 return Ok(Vec::new());
             }
             tokio::time::sleep(WAY).await;
@@ -43,19 +49,19 @@ type Each = Vec<Result<(), BrokerError>>;
 
 impl Broker for Far {
     fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
+        self.broker.capabilities()
     }
 
     fn declare(&self, queue: &QueueName, spec: QueueSpec) -> Doing<'_, ()> {
-        self.0.declare(queue, spec)
+        self.broker.declare(queue, spec)
     }
 
     fn send(&self, messages: Vec<(Address, Message)>) -> Doing<'_, Vec<Sent>> {
-        self.0.send(messages)
+        self.broker.send(messages)
     }
 
     fn open(&self, queue: &QueueName, lock: Duration) -> Doing<'_, Box<dyn Source>> {
-        self.0.open(queue, lock)
+        self.broker.open(queue, lock)
     }
 
     fn accept(
@@ -65,31 +71,32 @@ impl Broker for Far {
         lock: Duration,
         wait: Duration,
     ) -> Doing<'_, Option<Box<dyn Source>>> {
-        let accepted = self.0.accept(queue, session, lock, wait);
+        let accepted = self.broker.accept(queue, session, lock, wait);
         Box::pin(async move {
-            Ok(accepted.await?.map(|source| Box::new(FarSource(source)) as Box<dyn Source>))
+            let far = |source| Box::new(FarSource(source, self.asked_now.clone()));
+            Ok(accepted.await?.map(|source| far(source) as Box<dyn Source>))
         })
     }
 
     fn settle(&self, queue: &QueueName, items: Vec<Settle>) -> Doing<'_, Each> {
-        self.0.settle(queue, items)
+        self.broker.settle(queue, items)
     }
 
     fn renew(&self, queue: &QueueName, leases: Vec<LeaseToken>, lock: Duration) -> Doing<'_, Each> {
-        self.0.renew(queue, leases, lock)
+        self.broker.renew(queue, leases, lock)
     }
 
     fn state(&self, queue: &QueueName, held: &Held) -> Doing<'_, Option<Bytes>> {
-        self.0.state(queue, held)
+        self.broker.state(queue, held)
     }
 
     fn close(&self) -> Doing<'_, ()> {
-        self.0.close()
+        self.broker.close()
     }
 }
 
 /// A session in hand is not given up for another one before its messages had time to come: else every slot would take
-/// one session after the other and handle none.
+/// one session after the other and handle none. And when it was told which message is the last it does not ask.
 #[tokio::test]
 async fn sessions_of_a_far_broker_are_handled_and_not_only_taken() {
     let broker = TestBroker::new().unwrap();
@@ -100,7 +107,9 @@ async fn sessions_of_a_far_broker_are_handled_and_not_only_taken() {
         broker.malote().send_text("orders", "x").session(session).await.unwrap();
     }
     async fn nothing() {}
-    let far = Malote::over(Arc::new(Far(broker.malote().broker().clone())));
+    let asked_now = Arc::<AtomicUsize>::default();
+    let far = Far { broker: broker.malote().broker().clone(), asked_now: asked_now.clone() };
+    let far = Malote::over(Arc::new(far));
     let running = Worker::new(&far, "orders").handle(nothing).sessions(2).start().await.unwrap();
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
     while running.counts().done < 12 {
@@ -109,4 +118,5 @@ async fn sessions_of_a_far_broker_are_handled_and_not_only_taken() {
     }
     running.stop();
     assert_eq!(running.ended().await.unwrap().counts.started, 12);
+    assert_eq!(asked_now.load(Ordering::SeqCst), 0);
 }

@@ -1,10 +1,15 @@
 //! Workers on the engine in memory: outcomes, sessions, ends.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
+#[cfg(feature = "sqlite")]
+#[path = "../../../connectors/tests/contract/amqp.rs"]
+mod amqp;
 mod batches;
 mod breaker;
 mod ends;
 mod far;
+#[path = "../killed/mod.rs"]
+mod killed;
 mod native;
 mod outcomes;
 mod requests;

@@ -1,183 +1,59 @@
-//! Workers that are killed in the middle of a step, before or after its effect, with sagas in the broker and in a
-//! database: what was under way is dropped where it stands.
-
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+//! Workers that are killed in the middle of a step, with sagas in the broker and in a database.
 
 use malote::testing::TestBroker;
-use malote::{Failure, Malote, Retry, Saga, SagaState, SagaStatus, State, Step, Worker};
-use tokio::sync::Notify;
+use malote::{Malote, SagaState, Worker};
 
-const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
-const ID: &str = "17";
-/// Longer than any machine needs.
-const LONG: Duration = Duration::from_secs(60);
+use crate::killed::{Shop, at_every_point, saga};
 
-#[derive(Default)]
-struct World {
-    /// Effects in their order, each once by its key.
-    effects: Vec<String>,
-    calls: u32,
-    /// At this call the worker dies, before or after the effect.
-    dies: Option<(u32, bool)>,
-    /// This step says no.
-    refuses: Option<&'static str>,
-}
+struct InBroker(TestBroker);
 
-#[derive(Clone, Default)]
-struct Shared {
-    world: Arc<Mutex<World>>,
-    /// It is time to die.
-    now: Arc<Notify>,
-}
-
-impl Shared {
-    async fn die(&self, after: bool) {
-        let dies = {
-            let mut world = self.world.lock().unwrap();
-            world.calls += u32::from(!after);
-            let dies = world.dies == Some((world.calls, after));
-            if dies {
-                world.dies = None;
-            }
-            dies
-        };
-        if dies {
-            self.now.notify_one();
-            std::future::pending::<()>().await;
-        }
+impl Shop for InBroker {
+    async fn connect(&self) -> Malote {
+        self.0.malote().clone()
     }
 
-    async fn act(&self, step: &Step) -> Result<(), Failure> {
-        self.die(false).await;
-        {
-            let mut world = self.world.lock().unwrap();
-            if world.refuses == Some(step.name()) && step.undoes().is_none() {
-                return Err(Failure::dead("Refused", "never"));
-            }
-            if !world.effects.iter().any(|have| have == step.key()) {
-                world.effects.push(step.key().to_owned());
-            }
-        }
-        self.die(true).await;
-        Ok(())
-    }
-}
-
-async fn forward(
-    done: Vec<String>,
-    step: Step,
-    shared: State<Shared>,
-) -> Result<Vec<String>, Failure> {
-    shared.act(&step).await?;
-    Ok(done.into_iter().chain([step.name().to_owned()]).collect())
-}
-
-async fn back(_done: Vec<String>, step: Step, shared: State<Shared>) -> Result<(), Failure> {
-    let of = step.undoes().unwrap().to_owned();
-    let known = shared.world.lock().unwrap().effects.contains(&of);
-    if known { shared.act(&step).await } else { Ok(()) }
-}
-
-fn saga() -> Saga<Vec<String>> {
-    let all =
-        Saga::named("order").retry(Retry::at_once(3)).step(STEPS[0], forward).compensate(back);
-    all.step(STEPS[1], forward).compensate(back).step(STEPS[2], forward).compensate(back)
-}
-
-/// Where sagas are.
-enum Store {
-    Broker,
-    #[cfg(feature = "sqlite")]
-    Sqlite(malote::once::sqlite::Sqlite),
-}
-
-impl Store {
     fn worker(&self, malote: &Malote) -> Worker {
-        match self {
-            Self::Broker => Worker::of_saga(malote, saga()),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(db) => Worker::of_saga_in(malote, saga(), db),
-        }
+        Worker::of_saga(malote, saga())
     }
 
-    async fn look(&self, malote: &Malote) -> Option<SagaState> {
-        match self {
-            Self::Broker => malote.saga("order", ID).await.unwrap(),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(db) => db.saga("order", ID).await.unwrap(),
-        }
-    }
-}
-
-/// Runs a saga to its end, with another worker after the one that dies. How many calls there were.
-async fn run(store: &Store, dies: Option<(u32, bool)>, refuses: Option<&'static str>) -> u32 {
-    let what = format!("dies {dies:?}, refuses {refuses:?}");
-    let broker = TestBroker::new().unwrap();
-    let malote = broker.malote();
-    let shared = Shared::default();
-    (shared.world.lock().unwrap().dies, shared.world.lock().unwrap().refuses) = (dies, refuses);
-    malote.start_saga("order", ID, &Vec::<String>::new()).await.unwrap();
-    let state = tokio::time::timeout(LONG, async {
-        let start = || store.worker(malote).sessions(1).state(shared.clone()).start();
-        let mut worker = start().await.unwrap();
-        loop {
-            let killed = tokio::time::timeout(Duration::from_millis(1), shared.now.notified());
-            if killed.await.is_ok() {
-                worker.stop_now();
-                worker.ended().await.unwrap();
-                worker = start().await.unwrap();
-            }
-            if let Some(state) = store.look(malote).await.filter(SagaState::is_over) {
-                worker.stop();
-                worker.ended().await.unwrap();
-                return state;
-            }
-        }
-    });
-    let state = state.await.unwrap_or_else(|_| panic!("{what}: it stands still"));
-    let world = shared.world.lock().unwrap();
-    assert_eq!(world.dies, None, "{what}");
-    let key = |step: &str| format!("order:{ID}:{step}");
-    let mut expected: Vec<String> = STEPS.map(key).into();
-    if let Some(refuses) = refuses {
-        expected.truncate(STEPS.iter().position(|step| *step == refuses).unwrap());
-        let undone: Vec<String> = expected.iter().rev().map(|key| format!("{key}:undo")).collect();
-        expected.extend(undone);
-        assert_eq!(state.status, SagaStatus::Compensated, "{what}");
-    } else {
-        assert_eq!(state.status, SagaStatus::Done, "{what}");
-        assert_eq!(state.data.get(), r#"["reserve","charge","ship"]"#, "{what}");
-    }
-    assert_eq!(world.effects, expected, "{what}");
-    world.calls
-}
-
-async fn at_every_point(store: impl AsyncFn() -> Store) {
-    for refuses in [None, Some(STEPS[0]), Some(STEPS[1]), Some(STEPS[2])] {
-        let calls = run(&store().await, None, refuses).await;
-        for nth in 1..=calls {
-            // One that refuses has no effect to die after.
-            let refused = refuses.is_some() && STEPS.get(nth as usize - 1).copied() == refuses;
-            run(&store().await, Some((nth, false)), refuses).await;
-            if !refused {
-                run(&store().await, Some((nth, true)), refuses).await;
-            }
-        }
+    async fn look(&self, malote: &Malote, id: &str) -> Option<SagaState> {
+        malote.saga("order", id).await.unwrap()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_killed_in_any_step_leaves_all_or_nothing() {
-    at_every_point(async || Store::Broker).await;
+    at_every_point(&InBroker(TestBroker::new().unwrap())).await;
 }
 
 #[cfg(feature = "sqlite")]
 mod in_sqlite {
+    use std::time::Duration;
+
     use malote::once::sqlite::Sqlite;
-    use malote::{Outgoing, Tx};
+    use malote::{Failure, Outgoing, Retry, Saga, SagaStatus, Step, Tx};
 
     use super::*;
+    use crate::PATIENCE;
+    use crate::killed::At;
+
+    const ID: &str = "17";
+
+    struct InSqlite(TestBroker, Sqlite);
+
+    impl Shop for InSqlite {
+        async fn connect(&self) -> Malote {
+            self.0.malote().clone()
+        }
+
+        fn worker(&self, malote: &Malote) -> Worker {
+            Worker::of_saga_in(malote, saga(), &self.1)
+        }
+
+        async fn look(&self, _malote: &Malote, id: &str) -> Option<SagaState> {
+            self.1.saga("order", id).await.unwrap()
+        }
+    }
 
     fn database() -> Sqlite {
         Sqlite::over(rusqlite::Connection::open_in_memory().unwrap()).unwrap()
@@ -185,12 +61,25 @@ mod in_sqlite {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_worker_killed_in_any_step_leaves_all_or_nothing() {
-        at_every_point(async || Store::Sqlite(database())).await;
+        at_every_point(&InSqlite(TestBroker::new().unwrap(), database())).await;
+    }
+
+    /// Its queue is made by an operator: the protocol has no word for it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn and_so_does_one_with_its_messages_on_service_bus() {
+        let server = crate::amqp::Server::start().await;
+        let (url, db) = (server.url(), database());
+        let missing = Worker::of_saga_in(&Malote::connect(&url).await.unwrap(), saga(), &db);
+        let missing = missing.start().await.map(drop).unwrap_err().to_string();
+        assert!(missing.contains("saga.order"), "{missing}");
+        let queue = malote::QueueName::new("saga.order").unwrap();
+        server.engine.declare(queue, spec()).await.unwrap();
+        at_every_point(&At { url, db }).await;
     }
 
     async fn ended(db: &Sqlite, malote: &Malote, saga: Saga<u32>) -> SagaState {
         let worker = Worker::of_saga_in(malote, saga, db).start().await.unwrap();
-        let over = tokio::time::timeout(LONG, async {
+        let over = tokio::time::timeout(PATIENCE, async {
             loop {
                 if let Some(state) = db.saga("count", ID).await.unwrap().filter(SagaState::is_over)
                 {

@@ -1,6 +1,7 @@
 //! Sessions: in order, one at a time, in turn; what a failing head does to the rest.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,19 +47,26 @@ async fn a_hot_session_does_not_starve_cold_ones() {
     }
     let cold = (0..COLD).map(|n| message(&format!("cold-{n}"), "0")).collect();
     broker.malote().send_all(cold).await.unwrap();
-    async fn take(text: String, Session(session): Session, seen: State<Seen>) {
-        let cold_left = {
-            let mut seen = seen.lock().unwrap();
-            seen.push((session.as_str().to_owned(), text));
-            seen.len() < COLD + 64
-        };
-        // While cold ones wait, work takes some time; afterwards there is only the hot one left.
-        if cold_left {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    async fn take(
+        text: String,
+        Session(session): Session,
+        seen: State<Seen>,
+        cold: State<Arc<AtomicUsize>>,
+    ) {
+        let is_hot = session.as_str() == "hot";
+        let is_second_turn = is_hot && text.parse::<usize>().unwrap() >= 64;
+        seen.lock().unwrap().push((session.as_str().to_owned(), text));
+        let begun = cold.fetch_add(usize::from(!is_hot), Ordering::SeqCst) + usize::from(!is_hot);
+        // While cold ones wait, work takes some time; afterwards there is only the hot one left. At its second turn all
+        // cold ones are in hand: those whose threads do not run just now have time to begin.
+        if begun < COLD {
+            let ms = if is_second_turn { 50 } else { 1 };
+            tokio::time::sleep(Duration::from_millis(ms)).await;
         }
     }
     let seen = Seen::default();
     let worker = Worker::new(broker.malote(), Q).handle(take).sessions(8).state(seen.clone());
+    let worker = worker.state(Arc::new(AtomicUsize::new(0)));
     let report = broker.drain(worker).await.unwrap();
     assert_eq!(report.counts.done as usize, HOT + COLD);
     let seen = seen.lock().unwrap();

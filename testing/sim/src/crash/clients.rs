@@ -81,7 +81,7 @@ impl Shared {
     /// Waits until everything acknowledged was received, as long as there is progress.
     pub(crate) fn drained(&self) {
         let (mut patience, mut left) = (Instant::now(), usize::MAX);
-        while left > 0 && patience.elapsed() < Duration::from_secs(30) {
+        while left > 0 && patience.elapsed() < Duration::from_secs(120) {
             sleep(Duration::from_millis(100));
             let missing = self.history().missing().len();
             if missing < left {

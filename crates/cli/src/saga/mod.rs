@@ -1,11 +1,17 @@
-//! `malote saga …`: where sagas stand.
+//! `malote saga …`: where sagas stand, on the server or in a database.
 
-use malote_model::{SessionId, limits};
+mod database;
 
+use malote::SagaSummary;
+use malote::saga::SagaStep;
+use malote_model::SessionId;
+
+use self::database::Kept;
 use crate::api::Api;
-use crate::api::sagas::{Saga as One, SagaInFull, SagaStep};
+use crate::api::sagas::SagaInFull;
 use crate::args::{noun, session_id};
 use crate::output::{Facts, Output, Row};
+use crate::pages::Pages;
 use crate::when;
 
 noun! {
@@ -24,48 +30,36 @@ pub(crate) struct Ls {
     /// Only those that are waiting, running, compensating, done or compensated
     #[arg(long, value_name = "STATUS", value_parser = ["waiting", "running", "compensating", "done", "compensated"])]
     status: Option<String>,
-    /// Go on where an earlier list ended
-    #[arg(long, value_name = "ID")]
-    after: Option<String>,
-    /// Show at most so many
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
-    max: u64,
+    #[command(flatten)]
+    pages: Pages,
+    #[command(flatten)]
+    kept: Kept,
 }
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let mut found: Vec<One> = Vec::new();
-        let mut after = self.after;
-        while (found.len() as u64) < self.max {
-            let max = (self.max - found.len() as u64).min(limits::RECEIVE_BATCH_MAX as u64);
-            let page = api.sagas(&self.saga, after.as_deref(), max).await?;
-            let wanted = |saga: &One| self.status.as_ref().is_none_or(|s| *s == saga.status);
-            found.extend(page.sagas.into_iter().filter(wanted));
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        match (found.is_empty(), after) {
-            (true, _) => out.note(format_args!("no sagas `{}`", self.saga)),
-            (false, Some(after)) => {
-                out.note(format_args!("there may be more: go on with --after '{after}'"));
-            }
-            (false, None) => {}
-        }
-        out.list(&found)
+        let database = self.kept.open().await?;
+        let wanted = |saga: &SagaSummary| self.status.as_ref().is_none_or(|s| *s == saga.status);
+        let page = async |after: Option<String>, max| {
+            let (mut sagas, next) = match &database {
+                Some(database) => database.page(&self.saga, after.as_deref(), max).await?,
+                None => {
+                    let page = api.sagas(&self.saga, after.as_deref(), max).await?;
+                    (page.sagas, page.next)
+                }
+            };
+            sagas.retain(wanted);
+            Ok((sagas, next))
+        };
+        self.pages.list(&mut out, format!("no sagas `{}`", self.saga), page).await
     }
-}
-
-fn time(at: Option<u64>) -> String {
-    at.map_or_else(|| "-".to_owned(), when::shown)
 }
 
 fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
 
-impl Row for One {
+impl Row for SagaSummary {
     const HEAD: &'static [&'static str] =
         &["ID", "STATUS", "STEP", "ATTEMPTS", "CHANGED", "NEXT", "ERROR"];
 
@@ -75,10 +69,10 @@ impl Row for One {
             self.status.clone(),
             or_dash(self.step.as_deref()),
             self.attempts.to_string(),
-            time(self.changed_at),
+            when::shown_or_dash(self.changed_at),
             match self.held_until {
                 Some(_) => "now".to_owned(),
-                None => time(self.delayed_until),
+                None => when::shown_or_dash(self.delayed_until),
             },
             or_dash(self.error.as_deref()),
         ]
@@ -97,16 +91,22 @@ pub(crate) struct Show {
     /// Its id
     #[arg(value_parser = session_id)]
     id: SessionId,
+    #[command(flatten)]
+    kept: Kept,
 }
 
 impl Show {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        out.one(&api.saga(&self.saga, &self.id).await?)
+        let saga = match self.kept.open().await? {
+            Some(database) => database.one(&self.saga, self.id.as_str()).await?,
+            None => api.saga(&self.saga, &self.id).await?,
+        };
+        out.one(&saga)
     }
 }
 
 fn step(step: &SagaStep) -> String {
-    let mut text = format!("{}: {}", step.name, step.status);
+    let mut text = format!("{}: {}", step.name, step.status.word());
     if step.attempts > 0 {
         text.push_str(&format!(", {} failed attempts", step.attempts));
     }
@@ -125,11 +125,11 @@ impl Facts for SagaInFull {
         let mut facts = vec![
             ("id", short.id.clone()),
             ("status", short.status.clone()),
-            ("started", time(short.started_at)),
-            ("changed", time(short.changed_at)),
-            ("deadline", time(short.deadline)),
-            ("held until", time(short.held_until)),
-            ("delayed until", time(short.delayed_until)),
+            ("started", when::shown_or_dash(short.started_at)),
+            ("changed", when::shown_or_dash(short.changed_at)),
+            ("deadline", when::shown_or_dash(short.deadline)),
+            ("held until", when::shown_or_dash(short.held_until)),
+            ("delayed until", when::shown_or_dash(short.delayed_until)),
             ("error", or_dash(short.error.as_deref())),
         ];
         facts.extend(self.steps.iter().map(|one| ("step", step(one))));
