@@ -1,14 +1,12 @@
-//! `malote saga … --db` on a real PostgreSQL, which is started for this test and gone with it.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test
-
-mod common;
+//! `malote saga … --db`.
 
 use std::time::Duration;
 
-use common::local;
 use malote::once::postgres::Postgres;
 use malote::testing::TestBroker;
 use malote::{Failure, Saga, SagaState, Worker};
+
+use crate::common::local;
 
 async fn charge(cents: u64) -> Result<u64, Failure> {
     if cents == 0 { Err(Failure::dead("NoTotal", "an order costs something")) } else { Ok(cents) }

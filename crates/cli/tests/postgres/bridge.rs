@@ -1,12 +1,8 @@
-//! `malote bridge` to a real PostgreSQL and from it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
+//! `malote bridge`, there and back.
 
-mod carried;
-#[path = "../common/mod.rs"]
-mod common;
-
-use carried::Trip;
 use malote_services::Postgres;
+
+use crate::carried::Trip;
 
 #[test]
 fn all_of_a_message_goes_there_and_back_by_bridges_that_are_killed() {
