@@ -1,4 +1,5 @@
 //! An authority that vouches for servers of tests.
+#![allow(clippy::disallowed_methods)] // a file of a test
 
 use std::path::PathBuf;
 

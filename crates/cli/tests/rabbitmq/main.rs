@@ -1,6 +1,7 @@
 //! `malote bridge` to a real RabbitMQ and from it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)] // a test
 
+#[path = "../bridge/carried.rs"]
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
