@@ -47,7 +47,8 @@ async fn a_transaction_happens_wholly() {
 
 #[tokio::test]
 async fn a_transaction_that_fails_changes_nothing() {
-    let broker = with_queue(json!({"message_bytes_max": 1000})).await;
+    // However slow the machine, no lock runs out meanwhile.
+    let broker = with_queue(json!({"message_bytes_max": 1000, "lock_ms": 3_600_000})).await;
     broker.put("/api/v1/queues/other", json!({})).await.expect(201);
     send(&broker, json!([{"body": "a"}])).await;
     let lease = receive(&broker, json!({})).await[0]["lease"].clone();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
 mod effects;
-#[path = "../killed/mod.rs"]
+#[path = "../worker/killed.rs"]
 mod killed;
 mod outbox;
 mod relays;

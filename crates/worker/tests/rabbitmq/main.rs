@@ -1,7 +1,7 @@
 //! Workers of sagas on a real RabbitMQ, which is started for these tests and gone with them.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test
 
-#[path = "../killed/mod.rs"]
+#[path = "../worker/killed.rs"]
 mod killed;
 
 use killed::{At, at_every_point, saga};

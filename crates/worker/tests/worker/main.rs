@@ -8,7 +8,6 @@ mod batches;
 mod breaker;
 mod ends;
 mod far;
-#[path = "../killed/mod.rs"]
 mod killed;
 mod native;
 mod outcomes;
