@@ -31,8 +31,8 @@ pub(super) const PLAIN: Sql = Sql {
             order by m.lane, m.seq limit 1)",
     types: &[Type::INT4, Type::INT8],
 };
-/// The same of a queue with sessions, and `$3` messages of them that are looked at; its messages are reached through the sessions that are ready or held. Then the
-/// sessions that are ready, held and delayed. Nobody counts those that have only a state.
+/// The same of a queue with sessions, whose messages are reached through those that are ready or held: `$3` of them are
+/// looked at. Then the sessions that are ready, held and delayed. Nobody counts those that have only a state.
 pub(super) const SESSIONS: Sql = Sql {
     text: "with line as materialized (
             select s.num, s.turn from malote.sessions s where s.queue = $1 and s.turn is not null
