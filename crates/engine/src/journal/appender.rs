@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::frame::{self, FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, KIND_MARK, MARK_BYTES};
 use super::header::{HEADER_BYTES, Header, push_header};
-use super::segment::{Segment, Segments};
+use super::segment::{BLOCK_BYTES, Segment, Segments};
 use super::writer::Marks;
 use super::{Pool, Pos};
 
@@ -23,6 +23,8 @@ pub struct Chunk {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: u32,
     bytes: Bytes,
+    /// The same, and zeros to the end of the block.
+    padded: Bytes,
 }
 
 impl Chunk {
@@ -36,9 +38,15 @@ impl Chunk {
         self.start().plus(self.bytes.len() as u32)
     }
 
-    /// What will be written.
+    /// What it consists of.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// What will be written. Nothing stands behind its end yet; and a block of which only a part is written, and which
+    /// memory does not hold, would have to be read first.
+    pub(super) fn padded(&self) -> &Bytes {
+        &self.padded
     }
 
     /// The frame at `pos` if it is in here, without copying: recent chunks are a cache of bodies.
@@ -284,14 +292,20 @@ impl Appender {
         }
         self.dirty = false;
         let mut chunks = std::mem::take(&mut self.full);
-        let capacity = (self.buf.len() + self.buf.len() / 4).clamp(4 << 10, 1 << 20);
+        let capacity = (self.buf.len() + self.buf.len() / 4).clamp(2 * BLOCK_BYTES, 1 << 20);
         chunks.push(self.cut_chunk(Vec::with_capacity(capacity)));
         Some(chunks)
     }
 
     fn cut_chunk(&mut self, next: Vec<u8>) -> Chunk {
-        let bytes = Bytes::from(std::mem::replace(&mut self.buf, next));
-        let chunk = Chunk { segment: self.current.clone(), offset: self.base, bytes };
+        let mut buf = std::mem::replace(&mut self.buf, next);
+        let bytes = buf.len();
+        let end = self.base as usize + bytes;
+        let padded_end = end.next_multiple_of(BLOCK_BYTES).min(self.current.file.len as usize);
+        buf.resize(bytes + padded_end.saturating_sub(end), 0);
+        let padded = Bytes::from(buf);
+        let bytes = padded.slice(..bytes);
+        let chunk = Chunk { segment: self.current.clone(), offset: self.base, bytes, padded };
         self.base += chunk.bytes.len() as u32;
         self.group_at = 0;
         chunk

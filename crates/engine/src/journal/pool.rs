@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::Options;
-use super::segment::{SegmentFile, file_name};
+use super::segment::{BLOCK_BYTES, SegmentFile, file_name};
 use crate::disk::{Disk, DiskFile};
 
 /// Zeros are written in pieces of this size, so that stopping is prompt.
@@ -199,6 +199,13 @@ impl Inner {
     }
 }
 
+/// Zeros for one piece, beginning at a block of memory: so they can go to the disk without a copy.
+fn zeros(room: &mut Vec<u8>) -> &[u8] {
+    room.resize(FILL_BYTES as usize + BLOCK_BYTES, 0);
+    let block_at = room.as_ptr().align_offset(BLOCK_BYTES);
+    &room[block_at..block_at + FILL_BYTES as usize]
+}
+
 /// Keeps enough spares ready. One [`Keeper::step`] writes a bounded amount.
 pub struct Keeper {
     pool: Pool,
@@ -276,8 +283,7 @@ impl Keeper {
         };
         if filling.done < len {
             let piece = FILL_BYTES.min(len - filling.done);
-            self.zeros.resize(FILL_BYTES as usize, 0);
-            filling.file.write_at(&self.zeros[..piece as usize], filling.done)?;
+            filling.file.fill_at(&zeros(&mut self.zeros)[..piece as usize], filling.done)?;
             filling.done += piece;
             // Synced piece by piece, so that no later fdatasync has to carry it all.
             filling.file.sync_data()?;

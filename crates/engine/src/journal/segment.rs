@@ -19,6 +19,9 @@ use crate::disk::{Disk, DiskFile};
 /// Read at once when a segment is looked through for anything at all.
 const BLANK_BYTES: u32 = 1 << 20;
 
+/// What a disk, and the memory over it, has whole or not at all; a file system with other blocks is slower at most.
+pub(super) const BLOCK_BYTES: usize = 4096;
+
 /// A segment file, whatever it holds.
 pub(super) struct SegmentFile {
     pub(super) file: Arc<dyn DiskFile>,

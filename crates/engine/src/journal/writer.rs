@@ -124,7 +124,7 @@ impl Writer {
     pub fn write(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.marks.check()?;
         assert!(self.marks.written() < chunk.end(), "chunks are written in order");
-        let result = chunk.segment.file.file.write_at(chunk.bytes(), chunk.offset.into());
+        let result = chunk.segment.file.file.write_at(chunk.padded(), chunk.offset.into());
         self.marks.poison(result)?;
         // After the write and before the mark: a sync that sees the mark then
         // finds the segment here, or the sync that took it from here began after the write.
