@@ -34,10 +34,10 @@ impl Chance {
     }
 
     /// An id that sorts by time. Unique by the seed and the count of draws; not a secret.
-    pub fn uuid_v7(&self, now: Timestamp) -> String {
+    pub fn uuid_v7(&self, now: Timestamp) -> Uuid {
         let mut random = [0; 10];
         random[..8].copy_from_slice(&self.draw().to_le_bytes());
         random[8..].copy_from_slice(&(self.seed as u16).to_le_bytes());
-        uuid::Builder::from_unix_timestamp_millis(now.0, &random).into_uuid().to_string()
+        uuid::Builder::from_unix_timestamp_millis(now.0, &random).into_uuid()
     }
 }

@@ -10,6 +10,8 @@ use malote_model::{
     Timestamp, TopicName, TopicSpec,
 };
 
+use smallvec::SmallVec;
+
 use crate::codec::Outgoing;
 use crate::core::Relocation;
 use crate::event::{Cause, QueueId};
@@ -37,7 +39,7 @@ pub enum Command {
     /// Send all or none, to queues and topics.
     Send { items: Vec<(Address, Outgoing)> },
     /// Several such sends, one after the other, each all or none on its own.
-    SendEach { sends: Vec<Vec<(Address, Outgoing)>> },
+    SendEach { sends: Vec<Items> },
     /// Do all of it or nothing.
     Commit { work: Work },
     /// Take back scheduled messages.
@@ -142,6 +144,12 @@ pub struct Work {
     /// States of held sessions, of which queue.
     pub states: Vec<(Option<QueueName>, StateChange)>,
 }
+
+/// Messages of one send, and where each goes: most often there is one.
+pub type Items = SmallVec<[(Address, Outgoing); 1]>;
+
+/// What became of them.
+pub type Receipts = SmallVec<[Receipt; 1]>;
 
 /// What became of a message sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +356,7 @@ pub enum Reply {
     /// What became of each message sent, in order.
     Sent(Vec<Receipt>),
     /// The same for each send.
-    SentEach(Vec<Result<Vec<Receipt>, Refusal>>),
+    SentEach(Vec<Result<Receipts, Refusal>>),
     /// How many were removed or moved, or how much credit there was.
     Count(u64),
     /// One outcome per lease, in order.

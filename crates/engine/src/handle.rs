@@ -12,13 +12,14 @@ use malote_model::{
     Address, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, SessionId, Settlement,
     Timestamp, limits,
 };
+use uuid::Uuid;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
-    Accept, Attach, Command, ConnectionId, ConsumerId, Held, MessageState, MoveWhy, Moving, Peek,
-    QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
+    Accept, Attach, Command, ConnectionId, ConsumerId, Held, Items, MessageState, MoveWhy, Moving,
+    Peek, QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::housekeeping::Ledger;
@@ -81,6 +82,23 @@ pub struct Sent {
     pub copies: Option<u32>,
 }
 
+/// Messages of one send, checked and encoded.
+pub struct Parcel {
+    items: Items,
+}
+
+impl Parcel {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
 /// What is known of a message before it is sent.
 pub(crate) struct Given {
     id: String,
@@ -91,7 +109,7 @@ impl Sent {
     pub(crate) fn of(receipt: Receipt, given: Given) -> Self {
         let Receipt { seq, duplicate, first_id, copies } = receipt;
         let routed = given.to_topic && seq == Seq(0);
-        let message_id = first_id.map_or(given.id, |id| uuid::Uuid::from_u128(id).to_string());
+        let message_id = first_id.map_or(given.id, |id| Uuid::from_u128(id).to_string());
         Self { seq, message_id, duplicate, copies: routed.then_some(copies) }
     }
 }
@@ -267,28 +285,26 @@ impl Engine {
         Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
     }
 
-    /// Sends that came together, one after the other, each to one place; each is all or none on its own and has its own
-    /// answer.
-    pub async fn send_each(&self, sends: Vec<(Address, Vec<Message>)>) -> Vec<Answer<()>> {
-        let mut checked = Vec::with_capacity(sends.len());
-        let mut ready = Vec::with_capacity(sends.len());
-        for (to, messages) in sends {
-            let pairs = messages.into_iter().map(|message| (to.clone(), message));
-            checked.push(self.checked(pairs, |_, _| ()).map(|items| ready.push(items)));
-        }
-        let bytes = ready.iter().map(|items| publishing_bytes(items)).sum();
-        let command = Command::SendEach { sends: ready };
-        let asked = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
-        let mut each = match answer!(asked, Reply::SentEach(each) => each) {
-            Ok(each) => each.into_iter(),
-            Err(error) => return checked.into_iter().map(|c| c.and(Err(error.clone()))).collect(),
-        };
-        let outcome = |checked: Answer<()>| {
-            checked?;
-            each.next().unwrap_or(Err(Refusal::Busy))?;
-            Ok(())
-        };
-        checked.into_iter().map(outcome).collect()
+    /// Checks and encodes messages that go to one place together, for [`Engine::send_each`].
+    pub fn parcel(
+        &self,
+        to: &Address,
+        messages: impl ExactSizeIterator<Item = Message>,
+    ) -> Answer<Parcel> {
+        let messages = messages.map(|message| (to.clone(), message));
+        // The service's clients know ids without dashes.
+        let id = |id: Uuid| id.simple().to_string();
+        Ok(Parcel { items: self.checked(messages, id, |_, _| ())? })
+    }
+
+    /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
+    pub async fn send_each(&self, parcels: Vec<Parcel>) -> Answer<Vec<Result<(), Refusal>>> {
+        let bytes = parcels.iter().map(|parcel| publishing_bytes(&parcel.items)).sum();
+        let sends = parcels.into_iter().map(|parcel| parcel.items).collect();
+        let command = Command::SendEach { sends };
+        let sent = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
+        let each = answer!(sent, Reply::SentEach(each) => each)?;
+        Ok(each.into_iter().map(|receipts| receipts.map(drop)).collect())
     }
 
     pub(crate) fn outgoing(
@@ -299,16 +315,18 @@ impl Engine {
         let note = |to: &Address, id| {
             given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
         };
-        let items = self.checked(messages.into_iter(), note)?;
-        Ok((items, given))
+        let items = self.checked(messages.into_iter(), |id| id.to_string(), note)?;
+        Ok((items.into_vec(), given))
     }
 
-    /// Checks and encodes messages that go together. Each is noted with its id, which is the sender's or a new one.
+    /// Checks and encodes messages that go together. Each is noted with its id, which is the sender's or a new one,
+    /// as `written`.
     fn checked(
         &self,
         messages: impl ExactSizeIterator<Item = (Address, Message)>,
+        written: impl Fn(Uuid) -> String,
         mut note: impl FnMut(&Address, String),
-    ) -> Answer<Vec<Item>> {
+    ) -> Answer<Items> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
@@ -316,15 +334,12 @@ impl Engine {
             }
             .into());
         }
-        let mut items = Vec::with_capacity(messages.len());
+        let mut items = Items::with_capacity(messages.len());
         let mut bytes = 0_u64;
         for (to, mut message) in messages {
             let id_given = message.message_id.is_none();
-            let id =
-                message.message_id.get_or_insert_with(|| self.shared.chance.uuid_v7(self.now()));
-            if message.origin_id.is_none() {
-                message.origin_id = Some(id.clone());
-            }
+            let new_id = || written(self.shared.chance.uuid_v7(self.now()));
+            let id = message.message_id.get_or_insert_with(new_id);
             let outgoing = match &to {
                 Address::Queue(_) => {
                     let outgoing = Outgoing::new(&message, id_given)?;
@@ -332,7 +347,9 @@ impl Engine {
                     outgoing
                 }
                 Address::Topic(_) => {
-                    note(&to, message.message_id.clone().unwrap_or_default());
+                    // Rules may look at it, and copies of theirs keep it.
+                    message.origin_id.get_or_insert_with(|| id.clone());
+                    note(&to, id.clone());
                     Outgoing::to_topic(message, id_given)?
                 }
             };

@@ -19,6 +19,11 @@ use crate::mailbox::Mailbox;
 /// How often it is asked whether a snapshot is due.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Ticks from one snapshot to the next: a second. Whoever writes so much meanwhile that its replay would take long
+/// waits for less.
+const SNAPSHOT_TICKS: u32 = 10;
+const SNAPSHOT_EARLY: u64 = 4;
+
 /// Ticks from one check of all the rest to the next: half a second.
 const CHECK_TICKS: u32 = 5;
 
@@ -173,18 +178,20 @@ impl Housekeeping {
     /// Keeps house until the engine stops.
     pub(crate) fn run(mut self) {
         yield_to_others();
-        let mut ticks = 0;
+        let (mut ticks, mut saved_ago) = (0_u32, 0_u32);
         while !self.pause(TICK) {
             ticks = (ticks + 1) % CHECK_TICKS;
+            saved_ago = saved_ago.saturating_add(1);
             if ticks == 0 {
                 self.scrub();
                 self.look();
             }
             let wanted = self.wanted && self.snapshotter.behind();
-            if !wanted && !self.snapshotter.due() {
+            let times = if saved_ago < SNAPSHOT_TICKS { SNAPSHOT_EARLY } else { 1 };
+            if !wanted && !self.snapshotter.due_at(times) {
                 continue;
             }
-            self.wanted = false;
+            (self.wanted, saved_ago) = (false, 0);
             match self.snapshot() {
                 true => self.look_checks = LOOK_CHECKS,
                 // Looking did not help: the next look is later.

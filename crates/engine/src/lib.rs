@@ -39,7 +39,7 @@ pub use command::{
     StateChange, TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
-pub use handle::{Delivery, Engine, EngineError, Receive, Seen, Sent, Which};
+pub use handle::{Delivery, Engine, EngineError, Parcel, Receive, Seen, Sent, Which};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
 pub use transaction::Transaction;

@@ -104,7 +104,7 @@ struct Inner {
 impl Sqs {
     /// A new id: of a request, or of a task.
     fn new_id(&self) -> String {
-        self.0.chance.uuid_v7(self.0.engine.now())
+        self.0.chance.uuid_v7(self.0.engine.now()).to_string()
     }
 
     /// A front end over an engine. [`Sqs::run`] must be running beside it for its tasks to be waited for.

@@ -41,7 +41,7 @@ fn sections_are_found_and_read_when_asked_for() {
     let parts = [
         message.properties_encoded().unwrap(),
         message.application_properties_encoded().unwrap(),
-        message.body(),
+        &message.body(),
         message.footer_encoded().unwrap(),
     ];
     assert_eq!(message.bare(), parts.concat());

@@ -163,7 +163,9 @@ impl Shared {
             }
             Some(key)
         });
-        let id = message.message_id.get_or_insert_with(|| self.chance.uuid_v7(self.clock.now()));
+        let id = message
+            .message_id
+            .get_or_insert_with(|| self.chance.uuid_v7(self.clock.now()).to_string());
         let message_id = id.clone();
         message.origin_id.get_or_insert_with(|| message_id.clone());
         let (delay, at) = match message.when {

@@ -1,5 +1,7 @@
 //! Messages: headers first, body last, so that a body is copied once and a header can be read without it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use malote_model::{
     Body, BodyKind, Message, Native, Properties, Refusal, SessionId, Value, When, limits,
@@ -9,6 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::read::{Put, Reader, Truncated, slice_of};
 
+/// Room for what a head has when little is said in it: two ids, and some numbers.
+const HEAD_BYTES: usize = 128;
+
 /// A message on its way into the core, encoded in its sender's task.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -16,10 +21,10 @@ pub struct Outgoing {
     pub(crate) when: When,
     pub(crate) priority: u8,
     pub(crate) ttl_ms: Option<u64>,
-    /// Its id, if that is a UUID and not the key that it is known by.
-    pub(crate) known_as: Option<u128>,
+    /// Where in the head the message's id stands, if that is not what it is known by; else empty.
+    name: Range<usize>,
     /// Where in the head the sender's key for de-duplication stands; empty if there is none.
-    key: std::ops::Range<usize>,
+    key: Range<usize>,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
     /// The message itself, for a topic to look at.
@@ -50,8 +55,9 @@ impl Outgoing {
                 rule: "at most ten years".into(),
             });
         }
-        let mut head = Vec::with_capacity(96);
-        let (key, properties_bytes) = put_head(&mut head, message, id_given)?;
+        let native_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
+        let mut head = Vec::with_capacity(HEAD_BYTES + native_bytes);
+        let Head { id, key, properties_bytes } = put_head(&mut head, message, id_given)?;
         if properties_bytes > limits::PROPERTIES_BYTES_MAX {
             let rule = format!("at most {} bytes together", limits::PROPERTIES_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "properties", rule });
@@ -61,7 +67,7 @@ impl Outgoing {
             when: message.when,
             priority: message.priority,
             ttl_ms: message.ttl_ms,
-            known_as: known_as(message, id_given),
+            name: if id == key { 0..0 } else { id },
             key,
             head: head.into(),
             body: message.body.bytes.clone(),
@@ -87,6 +93,16 @@ impl Outgoing {
         digest.first_chunk().map(|half| u128::from_le_bytes(*half))
     }
 
+    /// Its id as a number, if it is a UUID as the engine writes them. One that is what the message is known by needs no
+    /// keeping: whoever sends the message again says the same.
+    pub(crate) fn known_as(&self) -> Option<u128> {
+        let id = &self.head[self.name.clone()];
+        let uuid = uuid::Uuid::try_parse_ascii(id).ok()?;
+        let written =
+            uuid.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()).as_bytes() == id;
+        written.then(|| uuid.as_u128())
+    }
+
     /// Bytes that the record of one place may have.
     pub(crate) fn room(&self) -> usize {
         self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 176
@@ -98,32 +114,35 @@ impl Outgoing {
     }
 }
 
-/// The id of a message as a number, if it is a UUID as the engine writes them. One that is what the message is known
-/// by needs no keeping: whoever sends the message again says the same.
-fn known_as(message: &Message, id_given: bool) -> Option<u128> {
-    let other_key = id_given || message.dedup_id.is_some();
-    let id = message.message_id.as_deref().filter(|_| other_key)?;
-    let uuid = uuid::Uuid::try_parse(id).ok()?;
-    let as_written = uuid.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()) == id;
-    as_written.then(|| uuid.as_u128())
+/// What stands where in an encoded head.
+pub(super) struct Head {
+    /// The message's id.
+    pub id: Range<usize>,
+    /// The sender's key for de-duplication; empty if there is none.
+    pub key: Range<usize>,
+    pub properties_bytes: usize,
 }
 
-/// Everything but the body. Tells where the sender's key for de-duplication stands, and how many bytes of it the
-/// properties take.
+/// Writes everything but the body. Where a message comes from is, unless it says otherwise, itself.
 pub(super) fn put_head(
     head: &mut Vec<u8>,
     message: &Message,
     id_given: bool,
-) -> Result<(std::ops::Range<usize>, usize), Refusal> {
-    let texts = texts_of(message);
+) -> Result<Head, Refusal> {
+    let mut texts = texts_of(message);
+    texts[ORIGIN_ID] = texts[ORIGIN_ID].or(texts[MESSAGE_ID]);
     let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
     head.put_var(present.fold(0, |mask, (i, _)| mask | 1 << i));
-    let mut key = 0..0;
+    let (mut id, mut key) = (0..0, 0..0);
     for (i, text) in texts.iter().enumerate() {
         let Some(text) = text else { continue };
         head.put_str(text);
+        let at = head.len() - text.len()..head.len();
+        if i == MESSAGE_ID {
+            id = at.clone();
+        }
         if i == DEDUP_ID || i == MESSAGE_ID && !id_given {
-            key = head.len() - text.len()..head.len();
+            key = at;
         }
     }
     head.put_session(message.session.as_ref());
@@ -140,10 +159,11 @@ pub(super) fn put_head(
         }
     }
     head.put_u8(message.body.kind as u8);
-    Ok((key, properties_bytes))
+    Ok(Head { id, key, properties_bytes })
 }
 
 const MESSAGE_ID: usize = 0;
+const ORIGIN_ID: usize = 1;
 const DEDUP_ID: usize = 12;
 const TEXT_NAMES: [&str; 13] = [
     "message_id",

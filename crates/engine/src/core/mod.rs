@@ -275,7 +275,10 @@ impl<'a> Turn<'a> {
             Command::PurgeThese { queue, items } => self.purge_these(&queue, items),
             Command::CompleteLate { queue, items } => self.complete_late(&queue, &items),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
-            Command::Send { items } => self.send(items),
+            Command::Send { items } => {
+                let (receipts, needs) = self.send(items.into())?;
+                Ok(Some((Reply::Sent(receipts.into_vec()), needs)))
+            }
             Command::SendEach { sends } => Ok(Some(self.send_each(sends))),
             Command::Commit { work } => self.transact(work),
             Command::Cancel { from, seqs } => self.cancel(&from, &seqs),

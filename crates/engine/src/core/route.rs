@@ -277,7 +277,8 @@ impl Turn<'_> {
         let Copy { dedup, topic, body_at, way } = copy;
         let scheduled = self.is_later(&message);
         let size = message.size() as u32;
-        let Outgoing { session, head, body, priority, ttl_ms, known_as, .. } = message;
+        let known_as = dedup.and_then(|_| message.known_as());
+        let Outgoing { session, head, body, priority, ttl_ms, .. } = message;
         // A queue without sessions may have tenants, and where it goes next there may be sessions. What is only
         // scheduled has no place yet, and none among tenants.
         let counts = |place: &Placed| {

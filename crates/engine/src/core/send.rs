@@ -9,7 +9,7 @@ use super::queue::{Kept, Place, Queue};
 use super::route::Publication;
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::codec::Outgoing;
-use crate::command::{MoveWhy, Moving, Receipt, Reply};
+use crate::command::{Items, MoveWhy, Moving, Receipt, Receipts, Reply};
 use crate::event::{Event, Placed, QueueId, Removal, Why};
 
 /// Checked messages: where each goes, and what all of them need.
@@ -54,23 +54,21 @@ impl Filling {
 
 impl Turn<'_> {
     /// All checks come first: then all of it happens.
-    pub(super) fn send(&mut self, items: Vec<(Address, Outgoing)>) -> Decided {
+    pub(super) fn send(&mut self, items: Items) -> Result<(Receipts, Needs), Refusal> {
         let plan = self.plan(&items)?;
         if items.is_empty() {
-            return Ok(Some((Reply::Sent(Vec::new()), Needs::Settled)));
+            return Ok((Receipts::new(), Needs::Settled));
         }
         self.begin(plan.room)?;
-        let (receipts, needs) = self.carry_out(plan, items);
-        Ok(Some((Reply::Sent(receipts), needs)))
+        Ok(self.carry_out(plan, items))
     }
 
     /// Sends that came together and have nothing else in common. Their answer waits for what the most careful needs.
-    pub(super) fn send_each(&mut self, sends: Vec<Vec<(Address, Outgoing)>>) -> (Reply, Needs) {
+    pub(super) fn send_each(&mut self, sends: Vec<Items>) -> (Reply, Needs) {
         let (mut durable, mut rests) = (false, false);
         let each = sends.into_iter().map(|items| {
             let (reply, needs) = match self.send(items) {
-                Ok(Some((Reply::Sent(receipts), needs))) => (Ok(receipts), needs),
-                Ok(_) => (Ok(Vec::new()), Needs::Settled),
+                Ok((receipts, needs)) => (Ok(receipts), needs),
                 Err(refusal) => (Err(refusal), Needs::Settled),
             };
             durable |= matches!(needs, Needs::Durable);
@@ -124,12 +122,8 @@ impl Turn<'_> {
     }
 
     /// Stores planned messages. The group must be open.
-    pub(super) fn carry_out(
-        &mut self,
-        plan: Plan,
-        items: Vec<(Address, Outgoing)>,
-    ) -> (Vec<Receipt>, Needs) {
-        let mut receipts = Vec::with_capacity(items.len());
+    pub(super) fn carry_out(&mut self, plan: Plan, items: Items) -> (Receipts, Needs) {
+        let mut receipts = Receipts::with_capacity(items.len());
         for (target, (_, message)) in plan.targets.into_iter().zip(items) {
             receipts.push(match target {
                 Target::Topic(publication) => self.publish(*publication, message),

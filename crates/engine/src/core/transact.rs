@@ -47,7 +47,7 @@ impl Turn<'_> {
             // Of two delayed returns of one session the first has let go of the other already.
             let _ = self.settle_one(lease, &settlement);
         }
-        let receipts = plan.map(|plan| self.carry_out(plan, sends).0);
+        let receipts = plan.map(|plan| self.carry_out(plan, sends.into()).0.into_vec());
         Ok(Some((Reply::Sent(receipts.unwrap_or_default()), Needs::of(durable))))
     }
 

@@ -232,15 +232,20 @@ pub struct Snapshotter {
 
 impl Snapshotter {
     /// Whether enough journal has been written since the last snapshot, or the disk is full and
-    /// a snapshot may free something. Ask no oftener than once a second.
+    /// a snapshot may free something.
     pub fn due(&self) -> bool {
+        self.due_at(1)
+    }
+
+    /// The same, but only so many times as much is enough.
+    pub(crate) fn due_at(&self, times: u64) -> bool {
         let pending = self.pending(self.covered());
         if !pending.is_empty() && (self.relocated || !self.pool.publish_allowed()) {
             return true;
         }
         let since: u64 = pending.iter().map(|(segment, end)| self.taken(segment, *end)).sum();
         let ratio = self.kept.body_bytes.saturating_mul(self.options.snapshot_after_ratio);
-        since >= self.options.snapshot_after_bytes.max(ratio)
+        since >= self.options.snapshot_after_bytes.max(ratio).saturating_mul(times)
     }
 
     /// Bytes that a segment takes behind the last snapshot. A short one in a large file counts as large when it is

@@ -14,7 +14,7 @@ use crate::limits;
 use crate::ops::attach::{Wish, attach};
 use crate::ops::claims::{Mechanism, plain};
 use crate::ops::send;
-use crate::refusal::servicebus;
+use crate::refusal::{Lock, error_of, servicebus};
 
 impl Conn {
     pub(super) fn event(&mut self, event: Event) {
@@ -160,23 +160,26 @@ impl Conn {
             let text = "too much is being sent on this connection";
             Err(AmqpError::new(servicebus::SERVER_BUSY, text))
         } else {
-            send::read(&incoming, self.front.engine.now())
+            send::read(&incoming, || self.front.engine.now())
         };
         self.sending_bytes += bytes;
-        let messages = match (read, &txn_id) {
-            (Ok(messages), None) => Ok(messages),
+        let parcel = match (read, &txn_id) {
+            (Ok(messages), None) => {
+                let parcel = self.front.engine.parcel(&to, messages.into_iter());
+                parcel.map_err(|error| Err(error_of(error, Lock::Message)))
+            }
             (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),
             (Err(error), _) => Err(Err(error)),
         };
-        let messages = match messages {
-            Ok(messages) => messages,
+        let parcel = match parcel {
+            Ok(parcel) => parcel,
             // Staged, or refused: either way there is nothing to wait for.
             Err(sent) => {
                 self.ready.push_back(Done::Sent { link, delivery, settled, bytes, txn_id, sent });
                 return Ok(());
             }
         };
-        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, to, messages });
+        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, parcel });
         Ok(())
     }
 }

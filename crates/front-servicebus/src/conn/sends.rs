@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use malote_model::{Address, Message, limits::SEND_BATCH_MAX};
+use malote_engine::{EngineError, Parcel};
+use malote_model::limits::SEND_BATCH_MAX;
 use malote_wire_amqp::connection::{DeliveryId, LinkId};
 use malote_wire_amqp::performative::AmqpError;
 
@@ -15,8 +16,7 @@ use crate::refusal::{Lock, error_of};
 /// A transfer whose messages wait for the engine.
 pub(super) struct Transfer {
     pub whose: Whose,
-    pub to: Address,
-    pub messages: Vec<Message>,
+    pub parcel: Parcel,
 }
 
 /// Whom to answer.
@@ -51,7 +51,7 @@ impl Sends {
         }
         let (mut messages, mut bytes) = (0, 0);
         let fits = |transfer: &&Transfer| {
-            messages += transfer.messages.len();
+            messages += transfer.parcel.len();
             bytes += transfer.whose.bytes;
             messages <= SEND_BATCH_MAX && bytes <= limits::TOGETHER_BYTES_MAX
         };
@@ -68,11 +68,16 @@ impl Conn {
         let Some(transfers) = self.sends.next() else { return false };
         let engine = self.front.engine.clone();
         self.start(async move {
-            let parts = transfers.into_iter().map(|t| (t.whose, (t.to, t.messages)));
-            let (whose, sends): (Vec<Whose>, Vec<_>) = parts.unzip();
-            let each = engine.send_each(sends).await.into_iter();
-            let each = each.map(|sent| sent.map_err(|e| error_of(e, Lock::Message)));
-            Done::SentTogether(whose.into_iter().zip(each).collect())
+            let parts = transfers.into_iter().map(|transfer| (transfer.whose, transfer.parcel));
+            let (whose, parcels): (Vec<Whose>, Vec<Parcel>) = parts.unzip();
+            let error = |error: EngineError| error_of(error, Lock::Message);
+            Done::SentTogether(match engine.send_each(parcels).await {
+                Ok(each) => {
+                    let each = each.into_iter().map(|sent| sent.map_err(|e| error(e.into())));
+                    whose.into_iter().zip(each).collect()
+                }
+                Err(e) => whose.into_iter().map(|whose| (whose, Err(error(e.clone())))).collect(),
+            })
         });
         true
     }

@@ -49,7 +49,12 @@ impl Transactions {
     }
 
     /// Stages messages.
-    pub fn send(&mut self, id: &Bytes, to: &Address, all: Vec<Message>) -> Result<(), AmqpError> {
+    pub fn send(
+        &mut self,
+        id: &Bytes,
+        to: &Address,
+        all: impl IntoIterator<Item = Message>,
+    ) -> Result<(), AmqpError> {
         let mut transaction = self.take(id)?;
         for message in all {
             transaction.send(to.clone(), message).map_err(|e| error_of(e, Lock::Message))?;

@@ -14,7 +14,7 @@ use malote_wire_amqp::types::{Map, SectionWriter, Str, Symbol, Value};
 
 use crate::limits::HEADERS_BYTES_MAX;
 
-use super::native::{body_of, keep, parts_of, put_body};
+use super::native::{body_of, head_bytes, keep, parts_of, put_body};
 use super::session::{session_of, session_text};
 use super::value::{of_model, string, text, to_model};
 
@@ -38,10 +38,9 @@ const OWN_BYTES: usize = 320;
 const PRIORITY_DEFAULT: u8 = 4;
 
 /// Makes a received message canonical.
-pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
+pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpError> {
     let mut message = Message::default();
-    let headers = [wire.properties_encoded(), wire.application_properties_encoded()];
-    let headers_bytes: usize = headers.iter().flatten().map(Bytes::len).sum();
+    let headers_bytes = head_bytes(wire);
     if headers_bytes > HEADERS_BYTES_MAX {
         let text =
             format!("The headers have {headers_bytes} bytes; the limit is {HEADERS_BYTES_MAX}.");
@@ -59,7 +58,7 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     };
     let expires = properties
         .absolute_expiry_time
-        .map(|at| u64::try_from(at.0).unwrap_or(0).saturating_sub(now.0));
+        .map(|at| u64::try_from(at.0).unwrap_or(0).saturating_sub(now().0));
     // Longer than a header can say: then the other tells.
     let ttl_ms = header.ttl.filter(|ms| *ms != u32::MAX || expires.is_none());
     message.ttl_ms = ttl_ms.map(u64::from).or(expires);
@@ -76,15 +75,15 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
     // Those of a delivery end with their hop, says AMQP; the service hands them on.
     let mut of_delivery = wire.delivery_annotations()?;
     of_delivery.0.retain(|(name, _)| name.as_str() != Some(LOCK_TOKEN));
-    message.native = Some(keep(wire, sections(of_delivery, annotations), &message.body));
+    message.native = Some(keep(wire, &sections(of_delivery, annotations), &message.body));
     Ok(message)
 }
 
 /// Annotations that are kept; nothing if there are none.
-fn sections(delivery_annotations: Map, message_annotations: Map) -> Bytes {
+fn sections(delivery_annotations: Map, message_annotations: Map) -> BytesMut {
     let mut out = BytesMut::new();
     Draft { delivery_annotations, message_annotations, ..Draft::default() }.encode(&mut out);
-    out.freeze()
+    out
 }
 
 fn read_properties(properties: &Properties, message: &mut Message) -> Result<(), AmqpError> {
@@ -248,7 +247,7 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
     let wire = wire.as_ref();
     let was = wire.and_then(|wire| wire.properties().ok()).unwrap_or_default();
     match wire.and_then(Wire::properties_encoded).filter(|_| is_unchanged(&was, message)) {
-        Some(encoded) => out.extend_from_slice(&encoded),
+        Some(encoded) => out.extend_from_slice(encoded),
         None => {
             let mut first = Message::default();
             // What was refused when it came is not stored.
@@ -266,7 +265,7 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
         });
     if same {
         if let Some(encoded) = wire.and_then(Wire::application_properties_encoded) {
-            out.extend_from_slice(&encoded);
+            out.extend_from_slice(encoded);
         }
         return;
     }

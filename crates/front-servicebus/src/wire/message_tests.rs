@@ -61,7 +61,7 @@ fn the_bare_message_comes_back_byte_for_byte() {
     for body in bodies {
         for draft in [Draft { body: body.clone(), ..full() }, Draft { body, ..Draft::default() }] {
             let given = wire(&draft);
-            let mut message = read(&given, Timestamp(0)).unwrap();
+            let mut message = read(&given, || Timestamp(0)).unwrap();
             let no_id = message.message_id.is_none();
             message.message_id.get_or_insert("given".into());
             let back = Wire::parse(write(&stored(message), &telling())).unwrap();
@@ -86,7 +86,7 @@ fn an_unusual_encoding_is_kept_too() {
     Properties { message_id: Some(string("m")), ..Properties::default() }.encode(&mut bytes);
     bytes.extend_from_slice(&[0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x75, 0xb0, 0, 0, 0, 2, b'h', b'i']);
     let given = Wire::parse(bytes.freeze()).unwrap();
-    let message = read(&given, Timestamp(0)).unwrap();
+    let message = read(&given, || Timestamp(0)).unwrap();
     assert_eq!(message.body, Body { bytes: Bytes::from_static(b"hi"), kind: BodyKind::Bytes });
     let back = Wire::parse(write(&stored(message), &telling())).unwrap();
     assert_eq!(back.bare(), given.bare());
@@ -103,7 +103,7 @@ fn fields_have_the_meaning_of_the_table() {
             .with("x-own", "kept"),
         ..full()
     };
-    let message = read(&wire(&draft), Timestamp(0)).unwrap();
+    let message = read(&wire(&draft), || Timestamp(0)).unwrap();
     assert_eq!(message.message_id.as_deref(), Some("09090909-0909-0909-0909-090909090909"));
     assert_eq!(message.correlation_id.as_deref(), Some("77"));
     assert_eq!(message.session.as_ref().map(SessionId::as_str), Some("s1"));
@@ -122,7 +122,7 @@ fn fields_have_the_meaning_of_the_table() {
 
 #[test]
 fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
-    let mut message = read(&wire(&full()), Timestamp(0)).unwrap();
+    let mut message = read(&wire(&full()), || Timestamp(0)).unwrap();
     message.properties.set("n", Model::I32(2));
     message.subject = Some("other".into());
     let mut stored = stored(message);
@@ -175,7 +175,8 @@ fn messages_of_other_protocols_are_written_from_the_canonical_form() {
 fn a_session_id_that_is_none_is_refused() {
     let long = "x".repeat(129);
     let properties = Some(Properties { group_id: Some(long.into()), ..Properties::default() });
-    let error = read(&wire(&Draft { properties, ..Draft::default() }), Timestamp(0)).unwrap_err();
+    let error =
+        read(&wire(&Draft { properties, ..Draft::default() }), || Timestamp(0)).unwrap_err();
     assert_eq!(error.condition.as_str(), condition::INVALID_FIELD);
 }
 
@@ -189,7 +190,7 @@ fn a_long_life_is_told_by_its_end() {
             until.map(|until| malote_wire_amqp::performative::Timestamp(until + 1_000));
         let properties = Some(Properties { absolute_expiry_time, ..Properties::default() });
         let header = Some(Header { ttl, ..Header::default() });
-        read(&wire(&Draft { header, properties, ..Draft::data("x") }), now).unwrap().ttl_ms
+        read(&wire(&Draft { header, properties, ..Draft::data("x") }), || now).unwrap().ttl_ms
     };
     assert_eq!(ttl_ms(Some(u32::MAX), Some(days(90))), Some(days(90) as u64));
     assert_eq!(ttl_ms(Some(5), Some(days(90))), Some(5));

@@ -10,7 +10,10 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use malote_model::{Body, BodyKind, Native};
 use malote_wire_amqp::message::{AMQP_VALUE, BodyKind as Wire, DATA, Message};
-use malote_wire_amqp::types::{Decoded, put_binary, put_descriptor};
+use malote_wire_amqp::types::{Decoded, put_binary_start, put_descriptor};
+
+/// Room that is made for what follows the body: most messages have nothing there.
+const FOOTER_BYTES: usize = 16;
 
 /// How head, body and tail make a bare message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +38,7 @@ pub fn body_of(message: &Message) -> Decoded<Body> {
     let body = message.body();
     Ok(match message.body_kind() {
         Wire::Absent => Body::default(),
-        Wire::Data => {
-            let parts = message.data()?;
-            let bytes = match <[Bytes; 1]>::try_from(parts) {
-                Ok([only]) => only,
-                Err(parts) => parts.concat().into(),
-            };
-            Body { bytes, kind: BodyKind::Bytes }
-        }
+        Wire::Data => Body { bytes: message.data_joined()?, kind: BodyKind::Bytes },
         Wire::Sequence => Body { bytes: body, kind: BodyKind::AmqpSequence },
         Wire::Value => {
             let usual = usual_descriptor(AMQP_VALUE);
@@ -68,43 +64,49 @@ fn usual_descriptor(code: u64) -> BytesMut {
 
 /// Writes a body in its usual encoding.
 pub fn put_body(out: &mut BytesMut, body: &Body) {
+    put_body_start(out, body);
+    out.extend_from_slice(&body.bytes);
+}
+
+/// What stands before its bytes.
+fn put_body_start(out: &mut BytesMut, body: &Body) {
     match body.kind {
         BodyKind::Bytes | BodyKind::Text => {
             put_descriptor(out, DATA);
-            put_binary(out, &body.bytes);
+            put_binary_start(out, body.bytes.len());
         }
-        BodyKind::AmqpValue => {
-            put_descriptor(out, AMQP_VALUE);
-            out.extend_from_slice(&body.bytes);
-        }
-        BodyKind::AmqpSequence => out.extend_from_slice(&body.bytes),
+        BodyKind::AmqpValue => put_descriptor(out, AMQP_VALUE),
+        BodyKind::AmqpSequence => {}
     }
 }
 
 /// Takes apart what was received; `body` is its body as the model has it.
-pub fn keep(message: &Message, annotations: Bytes, body: &Body) -> Native {
+pub fn keep(message: &Message, annotations: &[u8], body: &Body) -> Native {
     let bare = message.bare();
-    let head_bytes = message.properties_encoded().map_or(0, |section| section.len())
-        + message.application_properties_encoded().map_or(0, |section| section.len());
-    let (head, rest) = (bare.slice(..head_bytes), bare.slice(head_bytes..));
-    let mut usual = BytesMut::new();
-    if message.body_kind() != Wire::Absent {
-        put_body(&mut usual, body);
-    }
-    let plain = message.body_kind() != Wire::Absent && rest.starts_with(&usual);
-    let (shape, tail) = match plain {
-        true => (Shape::Plain, rest.slice(usual.len()..)),
-        false => (Shape::Whole, rest),
+    let (head, rest) = bare.split_at(head_bytes(message));
+    let mut out = BytesMut::with_capacity(9 + annotations.len() + head.len() + FOOTER_BYTES);
+    // Whether it is usual is tried out where the parts will stand.
+    put_body_start(&mut out, body);
+    let tail = match message.body_kind() {
+        Wire::Absent => None,
+        _ => rest.strip_prefix(&out[..]).and_then(|rest| rest.strip_prefix(&body.bytes[..])),
     };
-    let mut out = BytesMut::with_capacity(9 + annotations.len() + head.len() + tail.len());
+    out.clear();
+    let (shape, tail) = tail.map_or((Shape::Whole, rest), |tail| (Shape::Plain, tail));
     out.put_u8(u8::from(shape == Shape::Whole));
-    for part in [&annotations, &head] {
+    for part in [annotations, head] {
         // Sections of a message of at most 32 MiB.
         out.put_u32(part.len() as u32);
         out.extend_from_slice(part);
     }
-    out.extend_from_slice(&tail);
+    out.extend_from_slice(tail);
     Native { protocol: Native::AMQP_10, bytes: out.freeze() }
+}
+
+/// Bytes of properties and application properties.
+pub fn head_bytes(message: &Message) -> usize {
+    let sections = [message.properties_encoded(), message.application_properties_encoded()];
+    sections.into_iter().flatten().map(<[u8]>::len).sum()
 }
 
 /// Reads what [`keep`] wrote; none if another protocol wrote it.

@@ -1,6 +1,6 @@
 //! One session: windows, handles, unsettled deliveries, and transfers that wait.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 
 use bytes::Bytes;
 
@@ -179,6 +179,17 @@ impl Unsettled {
 
     pub(super) fn remove(&mut self, id: u32) -> Option<Entry> {
         self.entries.remove(&self.long(id))
+    }
+
+    /// Removes one if it is of this link; tells whether it was.
+    pub(super) fn remove_of(&mut self, id: u32, link: LinkId) -> bool {
+        match self.entries.entry(self.long(id)) {
+            btree_map::Entry::Occupied(entry) if entry.get().link == link => {
+                entry.remove();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The first in a range of long ids.

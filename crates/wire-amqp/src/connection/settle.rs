@@ -72,11 +72,12 @@ impl Connection {
             Role::Sender => &mut session.outgoing,
             Role::Receiver => &mut session.incoming,
         };
-        if unsettled.get(delivery.0).is_none_or(|entry| entry.link != link) {
+        let is_there = match settled {
+            true => unsettled.remove_of(delivery.0, link),
+            false => unsettled.get(delivery.0).is_some_and(|entry| entry.link == link),
+        };
+        if !is_there {
             return Ok(false);
-        }
-        if settled {
-            unsettled.remove(delivery.0);
         }
         self.wire.disposition(link.session.channel, role, delivery.0, settled, state);
         Ok(true)

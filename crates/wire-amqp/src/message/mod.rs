@@ -167,18 +167,22 @@ impl Message {
     }
 
     /// The bytes of the properties, with their descriptor.
-    pub fn properties_encoded(&self) -> Option<Bytes> {
-        self.properties.clone().map(|span| self.encoded.slice(span))
+    pub fn properties_encoded(&self) -> Option<&[u8]> {
+        self.section(&self.properties)
     }
 
     /// The bytes of the application properties, with their descriptor.
-    pub fn application_properties_encoded(&self) -> Option<Bytes> {
-        self.application_properties.clone().map(|span| self.encoded.slice(span))
+    pub fn application_properties_encoded(&self) -> Option<&[u8]> {
+        self.section(&self.application_properties)
     }
 
     /// The bytes of the footer, with its descriptor.
-    pub fn footer_encoded(&self) -> Option<Bytes> {
-        self.footer.clone().map(|span| self.encoded.slice(span))
+    pub fn footer_encoded(&self) -> Option<&[u8]> {
+        self.section(&self.footer)
+    }
+
+    fn section(&self, span: &Option<Span>) -> Option<&[u8]> {
+        span.clone().map(|span| &self.encoded[span])
     }
 
     /// The header; all defaults when there is none.
@@ -222,6 +226,23 @@ impl Message {
         Ok(parts)
     }
 
+    /// The same as one run; a body that has only one is not copied.
+    pub fn data_joined(&self) -> Decoded<Bytes> {
+        let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
+        self.each_part(BodyKind::Data, |reader| {
+            let code = reader.u8()?;
+            let part = reader.binary(code)?;
+            if first.is_empty() && joined.is_empty() {
+                first = part;
+            } else {
+                joined.extend_from_slice(&std::mem::take(&mut first));
+                joined.extend_from_slice(&part);
+            }
+            Ok(())
+        })?;
+        Ok(if joined.is_empty() { first } else { joined.freeze() })
+    }
+
     /// The lists of a [`BodyKind::Sequence`] body; none for another.
     pub fn sequences(&self) -> Decoded<Vec<Vec<Value>>> {
         let mut parts = Vec::new();
@@ -263,8 +284,7 @@ impl Message {
         if self.body_kind != kind {
             return Ok(());
         }
-        let body = self.body();
-        let mut reader = Reader::new(&body);
+        let mut reader = Reader::within(&self.encoded, self.body.clone());
         while !reader.is_at_end() {
             let code = reader.u8()?;
             read_descriptor(code, &mut reader)?;
@@ -275,15 +295,14 @@ impl Message {
 
     fn composite<T: Composite + Default>(&self, span: &Option<Span>) -> Decoded<T> {
         match span {
-            Some(span) => T::decode(&mut Reader::new(&self.encoded.slice(span.clone()))),
+            Some(span) => T::decode(&mut Reader::within(&self.encoded, span.clone())),
             None => Ok(T::default()),
         }
     }
 
     fn map(&self, span: &Option<Span>) -> Decoded<Map> {
         let Some(span) = span else { return Ok(Map::default()) };
-        let section = self.encoded.slice(span.clone());
-        let mut reader = Reader::new(&section);
+        let mut reader = Reader::within(&self.encoded, span.clone());
         let code = reader.u8()?;
         read_descriptor(code, &mut reader)?;
         let code = reader.u8()?;

@@ -1,5 +1,7 @@
 //! Reading values off shared bytes.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::code::*;
@@ -25,6 +27,11 @@ impl<'a> Reader<'a> {
     /// Reads from the beginning.
     pub fn new(source: &'a Bytes) -> Reader<'a> {
         Reader { source, at: 0, end: source.len(), depth: 0, values_left: VALUES_MAX }
+    }
+
+    /// Reads a part, which the source has.
+    pub(crate) fn within(source: &'a Bytes, part: Range<usize>) -> Reader<'a> {
+        Reader { at: part.start, end: part.end, ..Reader::new(source) }
     }
 
     /// How many bytes were read.

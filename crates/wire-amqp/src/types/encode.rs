@@ -58,14 +58,18 @@ pub fn put_ulong(out: &mut BytesMut, value: u64) {
 }
 
 fn put_run(out: &mut BytesMut, code_8: u8, bytes: &[u8]) {
+    put_run_start(out, code_8, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn put_run_start(out: &mut BytesMut, code_8: u8, len: usize) {
     // The wide code of each such type is the narrow one plus 0x10.
-    if let Ok(len) = u8::try_from(bytes.len()) {
+    if let Ok(len) = u8::try_from(len) {
         put(out, [code_8, len]);
     } else {
         put(out, [code_8 + 0x10]);
-        put(out, len_u32(bytes.len()).to_be_bytes());
+        put(out, len_u32(len).to_be_bytes());
     }
-    out.extend_from_slice(bytes);
 }
 
 /// Nothing that is encoded comes near to four gigabytes: messages and frames have limits far below.
@@ -76,6 +80,11 @@ fn len_u32(len: usize) -> u32 {
 /// A binary.
 pub fn put_binary(out: &mut BytesMut, bytes: &[u8]) {
     put_run(out, BINARY_8, bytes);
+}
+
+/// What stands before the bytes of a binary that has so many.
+pub fn put_binary_start(out: &mut BytesMut, len: usize) {
+    put_run_start(out, BINARY_8, len);
 }
 
 /// A string.

@@ -14,8 +14,8 @@ mod value;
 pub use decode::{DEPTH_MAX, Reader, VALUES_MAX};
 pub(crate) use encode::ListWriter;
 pub use encode::{
-    SectionWriter, put_binary, put_bool, put_descriptor, put_map, put_null, put_string, put_symbol,
-    put_ubyte, put_uint, put_ulong, put_ushort, put_value,
+    SectionWriter, put_binary, put_binary_start, put_bool, put_descriptor, put_map, put_null,
+    put_string, put_symbol, put_ubyte, put_uint, put_ulong, put_ushort, put_value,
 };
 pub use error::{DecodeError, Decoded, Fault};
 pub use text::{Str, Symbol};

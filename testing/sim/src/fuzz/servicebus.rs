@@ -67,7 +67,7 @@ pub(super) fn try_message(bytes: &[u8]) {
 
 fn round(wire: &Wire) {
     let now = Timestamp(1_700_000_000_000);
-    let Ok(message) = read(wire, now) else { return };
+    let Ok(message) = read(wire, || now) else { return };
     let stored = Stored {
         message,
         enqueued_at: now,
@@ -80,7 +80,7 @@ fn round(wire: &Wire) {
     let written = write(&stored, &Telling { seq: 1, ..Telling::default() });
     let again = Wire::parse(written).expect("what we write can be read");
     assert_eq!(again.body(), wire.body(), "a body comes back byte for byte");
-    let again = read(&again, now).expect("what we write means something");
+    let again = read(&again, || now).expect("what we write means something");
     let was = &stored.message;
     assert_eq!(again.body, was.body);
     assert_eq!(again.session, was.session);

@@ -39,7 +39,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Pause { queue, paused } => Command::Pause { queue, paused },
         // As front ends send what comes one by one.
         Ask::Send { items } if items.len() == 1 => {
-            Command::SendEach { sends: vec![outgoing(items)] }
+            Command::SendEach { sends: vec![outgoing(items).into()] }
         }
         Ask::Send { items } => Command::Send { items: outgoing(items) },
         Ask::Commit { sends, settles, states } => {

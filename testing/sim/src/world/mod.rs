@@ -386,7 +386,7 @@ impl World {
                 && let Ok(Reply::SentEach(each)) = answer
             {
                 let only = each.pop().filter(|_| each.is_empty()).expect("one send, one answer");
-                *answer = only.map(Reply::Sent);
+                *answer = only.map(|receipts| Reply::Sent(receipts.into_vec()));
             }
         }
         if let Some((request, ask)) = &own {

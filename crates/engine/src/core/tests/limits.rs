@@ -64,7 +64,7 @@ fn of_priorities_the_lowest_makes_room() {
 #[test]
 fn a_large_message_makes_room_for_itself() {
     check(
-        "queue q bytes=60 over=drop \n send q a b c \n facts q \n send q dddddddddddddddddddd \n facts q \n receive q max=9",
+        "queue q bytes=85 over=drop \n send q a b c \n facts q \n send q dddddddddddddddddddd \n facts q \n receive q max=9",
         expect![[r#"
             ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0

@@ -243,7 +243,7 @@ impl World {
                 if *verb == "send" {
                     Command::Send { items: sends }
                 } else if *verb == "each" {
-                    Command::SendEach { sends: sends.into_iter().map(|one| vec![one]).collect() }
+                    Command::SendEach { sends: sends.into_iter().map(|one| [one].into()).collect() }
                 } else {
                     let leases = option("complete").into_iter().flat_map(|names| names.split(','));
                     let settles = leases
@@ -608,7 +608,7 @@ impl World {
             Reply::SentEach(each) => {
                 for one in each {
                     match one {
-                        Ok(receipts) => self.tell(Reply::Sent(receipts)),
+                        Ok(receipts) => self.tell(Reply::Sent(receipts.into_vec())),
                         Err(refusal) => writeln!(self.said, "refused: {refusal}").unwrap(),
                     }
                 }

@@ -22,7 +22,7 @@ pub(super) async fn schedule(context: &Context<'_>) -> Answered {
         let Some(Value::Binary(bytes)) = item.as_map().and_then(|map| map.get("message")) else {
             return Err(bad("each of `messages` has an encoded `message`".to_owned()));
         };
-        let message = read(&Wire::parse_any_order(bytes.clone())?, now)?;
+        let message = read(&Wire::parse_any_order(bytes.clone())?, || now)?;
         match message.when {
             When::At(_) => Ok((to.clone(), message)),
             When::Now | When::Delay(_) => {
