@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::frame::{self, FLAG_CONT, FLAG_MORE, FRAME_HEADER_BYTES, KIND_MARK, MARK_BYTES};
@@ -17,14 +17,14 @@ use super::segment::{BLOCK_BYTES, Segment, Segments};
 use super::writer::Marks;
 use super::{Pool, Pos};
 
-/// Bytes to be written to one segment at one place. Clones share the bytes.
-#[derive(Clone)]
+/// Bytes to be written to one segment at one place.
 pub struct Chunk {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: u32,
-    bytes: Bytes,
-    /// The same, and zeros to the end of the block.
-    padded: Bytes,
+    len: usize,
+    /// The bytes, and zeros to the end of the block.
+    padded: Vec<u8>,
+    buffers: Arc<Buffers>,
 }
 
 impl Chunk {
@@ -35,29 +35,57 @@ impl Chunk {
 
     /// One past its last byte.
     pub fn end(&self) -> Pos {
-        self.start().plus(self.bytes.len() as u32)
+        self.start().plus(self.len as u32)
     }
 
     /// What it consists of.
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+    pub fn bytes(&self) -> &[u8] {
+        &self.padded[..self.len]
     }
 
     /// What will be written. Nothing stands behind its end yet; and a block of which only a part is written, and which
     /// memory does not hold, would have to be read first.
-    pub(super) fn padded(&self) -> &Bytes {
+    pub(super) fn padded(&self) -> &[u8] {
         &self.padded
     }
+}
 
-    /// The frame at `pos` if it is in here, without copying: recent chunks are a cache of bodies.
-    pub fn frame(&self, pos: Pos) -> Option<(u8, Bytes)> {
-        if pos < self.start() || pos >= self.end() {
-            return None;
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.buffers.give(std::mem::take(&mut self.padded));
+    }
+}
+
+/// Buffers of chunks that are done with, to be filled again: memory that is new from the system is cleared first, which
+/// takes as long as to fill it.
+#[derive(Default)]
+struct Buffers(Mutex<Vec<Vec<u8>>>);
+
+/// How many are kept, and of which sizes.
+const BUFFERS_MAX: usize = 4;
+const BUFFER_BYTES_MIN: usize = 64 << 10;
+const BUFFER_BYTES_MAX: usize = 2 << 20;
+
+impl Buffers {
+    /// An empty one with room for so many bytes.
+    fn take(&self, bytes: usize) -> Vec<u8> {
+        let mut kept = self.0.lock();
+        match kept.iter().position(|buffer| buffer.capacity() >= bytes) {
+            Some(at) => kept.swap_remove(at),
+            None => Vec::with_capacity(bytes),
         }
-        let at = (pos.offset() - self.offset) as usize;
-        let rest = &self.bytes[at..];
-        let len = frame::announced_len(rest, pos).filter(|&len| len <= rest.len())?;
-        Some((rest[16], self.bytes.slice(at + FRAME_HEADER_BYTES..at + len)))
+    }
+
+    fn give(&self, mut buffer: Vec<u8>) {
+        // Small ones cost little, and would be in the way of large ones.
+        if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&buffer.capacity()) {
+            return;
+        }
+        buffer.clear();
+        let mut kept = self.0.lock();
+        if kept.len() < BUFFERS_MAX {
+            kept.push(buffer);
+        }
     }
 }
 
@@ -110,6 +138,7 @@ pub struct Appender {
 
     /// What is not yet taken of the current segment; empty or begins with a mark.
     buf: Vec<u8>,
+    buffers: Arc<Buffers>,
     /// Where `buf[0]` will stand in the current segment.
     base: u32,
     /// Earlier segments' chunks that are not yet taken.
@@ -141,6 +170,7 @@ impl Appender {
             current,
             group_bytes_max: segment_bytes as usize - 1 - HEADER_BYTES - MARK_BYTES,
             buf: Vec::new(),
+            buffers: Arc::default(),
             base: HEADER_BYTES as u32,
             full: Chunks::new(),
             dirty: false,
@@ -292,21 +322,21 @@ impl Appender {
         }
         self.dirty = false;
         let mut chunks = std::mem::take(&mut self.full);
-        let capacity = (self.buf.len() + self.buf.len() / 4).clamp(2 * BLOCK_BYTES, 1 << 20);
-        chunks.push(self.cut_chunk(Vec::with_capacity(capacity)));
+        let bytes = (self.buf.len() + self.buf.len() / 4).clamp(2 * BLOCK_BYTES, 1 << 20);
+        let next = self.buffers.take(bytes);
+        chunks.push(self.cut_chunk(next));
         Some(chunks)
     }
 
     fn cut_chunk(&mut self, next: Vec<u8>) -> Chunk {
-        let mut buf = std::mem::replace(&mut self.buf, next);
-        let bytes = buf.len();
-        let end = self.base as usize + bytes;
-        let padded_end = end.next_multiple_of(BLOCK_BYTES).min(self.current.file.len as usize);
-        buf.resize(bytes + padded_end.saturating_sub(end), 0);
-        let padded = Bytes::from(buf);
-        let bytes = padded.slice(..bytes);
-        let chunk = Chunk { segment: self.current.clone(), offset: self.base, bytes, padded };
-        self.base += chunk.bytes.len() as u32;
+        let mut padded = std::mem::replace(&mut self.buf, next);
+        let (offset, len) = (self.base, padded.len());
+        let end = offset as usize + len;
+        let block_end = end.next_multiple_of(BLOCK_BYTES).min(self.current.file.len as usize);
+        padded.resize(len + block_end.saturating_sub(end), 0);
+        let (segment, buffers) = (self.current.clone(), self.buffers.clone());
+        let chunk = Chunk { segment, offset, len, padded, buffers };
+        self.base += len as u32;
         self.group_at = 0;
         chunk
     }
