@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::output::note;
 use crate::when;
-use crate::work::until_end;
+use crate::work::{Idle, until_end};
 
 /// Messages that are sent together.
 const TOGETHER: usize = 256;
@@ -90,8 +90,8 @@ impl Bridge {
             declare(&to, &into, sessions).await?;
         }
         let running = self.worker(&from, &target, sessions).start().await?;
-        let ended =
-            until_end(running, self.exit_when_idle, || target.refused.lock().is_some()).await?;
+        let idle = self.exit_when_idle.map(|after| Idle { after, malote: &from, queue: &queue });
+        let ended = until_end(running, idle, || target.refused.lock().is_some()).await?;
         let left = left(&from, &queue).await;
         from.close().await?;
         to.close().await?;

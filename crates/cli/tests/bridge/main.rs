@@ -4,9 +4,12 @@
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../connectors/tests/common/wire.rs"]
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 use std::time::Instant;
 
@@ -14,6 +17,7 @@ use carried::{PATIENCE, Trip, native};
 use common::{Said, Server};
 use malote_model::{BodyKind, Message};
 use serde_json::Value;
+use wire::Wire;
 
 fn bridge(from: &Server, to: &Server, line: &str) -> Command {
     carried::bridge(from.home.path(), &native(from), &native(to), line)
@@ -167,4 +171,43 @@ fn what_the_target_refuses_stays_where_it_was() {
 
     let said = carried(&from, &to, "nowhere");
     assert!(said.code != 0 && said.err.contains("nowhere"), "{said}");
+}
+
+/// Whoever waits for the end of a bridge to start workers would handle new messages before old ones.
+#[test]
+fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (from, to) = (Server::start(), Server::start());
+    let at = from.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let wire = runtime.block_on(Wire::to(at));
+    let through = format!("malote://{}", wire.at);
+    let kinds = [("plain", "", ""), ("sessions", " --sessions dynamic", " --session a")];
+    let bridges = kinds.map(|(queue, with, session)| {
+        from.ok(&format!("queue create {queue}{with}"));
+        from.ok(&format!("send {queue} one{session}"));
+        let line = format!("{queue} --declare --exit-when-idle 10s");
+        let mut running =
+            carried::bridge(from.home.path(), &through, &native(&to), &line).spawn().unwrap();
+        let begun = Instant::now();
+        while ready(&from, queue) > 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing is carried");
+        }
+        let said = BufReader::new(running.stderr.take().unwrap()).lines();
+        (queue, session, running, said)
+    });
+    wire.cut(false);
+    for (queue, session, ..) in &bridges {
+        from.ok(&format!("send {queue} two{session}"));
+    }
+    let mut bridges = bridges;
+    for (queue, _, _, said) in &mut bridges {
+        let goes_on = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("goes on")));
+        assert!(goes_on.is_some(), "it left `{queue}` as it was");
+    }
+    wire.cut(true);
+    for (queue, _, mut running, said) in bridges {
+        let said: Vec<String> = said.map_while(Result::ok).collect();
+        assert!(running.wait().unwrap().success(), "{said:?}");
+        assert!(said.iter().any(|line| line.contains("2 carried")), "{queue}: {said:?}");
+    }
 }
