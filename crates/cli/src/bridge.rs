@@ -71,9 +71,14 @@ impl Bridge {
     }
 
     async fn carry(self) -> Result<()> {
-        let into = self.into.as_deref().unwrap_or(&self.queue);
-        let into = QueueName::new(into).context("--into")?;
         let queue = QueueName::new(&self.queue)?;
+        let into = match &self.into {
+            Some(name) => QueueName::new(name).context("--into")?,
+            None => queue.clone(),
+        };
+        if place(&self.from) == place(&self.to) && queue == into {
+            bail!("`{queue}` would be carried into itself, for ever: give --into another queue");
+        }
         let from = Malote::connect(&self.from).await.context("--from")?;
         let to = Malote::connect(&self.to).await.context("--to")?;
         let target = Arc::new(Target {
@@ -143,7 +148,8 @@ async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerEr
 /// What of a URL tells brokers apart: not who asks, nor how.
 fn place(url: &str) -> &str {
     let url = url.split(['?', ';']).next().unwrap_or_default();
-    url.rsplit('@').next().unwrap_or_default()
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.rsplit('@').next().unwrap_or_default().trim_end_matches('/')
 }
 
 /// What is not carried, as far as the broker tells.
@@ -280,5 +286,27 @@ impl Target {
             *ttl_ms = ttl_ms.saturating_sub(age).max(1);
         }
         (Address::Queue(self.into.clone()), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_the_same_whoever_asks() {
+        for url in [
+            "malote://h:8080",
+            "malote://h:8080/",
+            "malote://me:secret@h:8080",
+            "malote+tls://me:s@cret@h:8080?ca=/x",
+        ] {
+            assert_eq!(place(url), "h:8080", "{url}");
+        }
+        assert_eq!(place("postgres://me@a,b/shop?sslmode=disable"), "a,b/shop");
+        assert_eq!(place("embedded:./data"), "embedded:./data");
+        let azure =
+            "servicebus://Endpoint=sb://shop.example;SharedAccessKeyName=R;SharedAccessKey=k";
+        assert_eq!(place(azure), "Endpoint=sb://shop.example");
     }
 }

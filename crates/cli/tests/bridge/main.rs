@@ -169,6 +169,10 @@ fn what_the_target_refuses_stays_where_it_was() {
     let bodies: Vec<_> = peeked(&to, "elsewhere").iter().map(|m| m["body"].clone()).collect();
     assert_eq!(bodies, ["one", "two"]);
 
+    let said = carried(&to, &to, "elsewhere");
+    assert!(said.code != 0 && said.err.contains("into itself"), "{said}");
+    assert_eq!(ready(&to, "elsewhere"), 2);
+
     let said = carried(&from, &to, "nowhere");
     assert!(said.code != 0 && said.err.contains("nowhere"), "{said}");
 }
