@@ -161,11 +161,16 @@ fn what_the_target_refuses_stays_where_it_was() {
     let said = carried(&from, &to, "orders --into elsewhere");
     assert_ne!(said.code, 0, "{said}");
     assert!(said.err.contains("the target refuses") && said.err.contains("elsewhere"), "{said}");
+    assert!(
+        said.err.contains("--declare makes it") && said.err.contains("left behind: 2 ready"),
+        "{said}"
+    );
     assert_eq!(ready(&from, "orders"), 2);
     // With a queue of that name, the same command goes on; messages without an id get one.
     to.ok("queue create elsewhere");
     let said = carried(&from, &to, "orders --into elsewhere");
     assert!(said.code == 0 && said.err.contains("2 carried"), "{said}");
+    assert!(said.err.contains("nothing is left that is due"), "{said}");
     let bodies: Vec<_> = peeked(&to, "elsewhere").iter().map(|m| m["body"].clone()).collect();
     assert_eq!(bodies, ["one", "two"]);
 
