@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::output::note;
 use crate::when;
-use crate::work::until_end;
+use crate::work::{Idle, until_end};
 
 /// Messages that are sent together.
 const TOGETHER: usize = 256;
@@ -25,6 +25,8 @@ const TOGETHER: usize = 256;
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 /// For long enough to let go of a session again.
 const LOOK: Duration = Duration::from_secs(5);
+/// How often it says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 /// What a target that is made for it remembers.
 const WINDOW_MS: u64 = 600_000;
 /// Why a dead letter is one, as Service Bus names it.
@@ -71,9 +73,14 @@ impl Bridge {
     }
 
     async fn carry(self) -> Result<()> {
-        let into = self.into.as_deref().unwrap_or(&self.queue);
-        let into = QueueName::new(into).context("--into")?;
         let queue = QueueName::new(&self.queue)?;
+        let into = match &self.into {
+            Some(name) => QueueName::new(name).context("--into")?,
+            None => queue.clone(),
+        };
+        if place(&self.from) == place(&self.to) && queue == into {
+            bail!("`{queue}` would be carried into itself, for ever: give --into another queue");
+        }
         let from = Malote::connect(&self.from).await.context("--from")?;
         let to = Malote::connect(&self.to).await.context("--to")?;
         let target = Arc::new(Target {
@@ -90,20 +97,21 @@ impl Bridge {
             declare(&to, &into, sessions).await?;
         }
         let running = self.worker(&from, &target, sessions).start().await?;
-        let ended =
-            until_end(running, self.exit_when_idle, || target.refused.lock().is_some()).await?;
+        let telling = tokio::spawn(tell(target.clone()));
+        let idle = self.exit_when_idle.map(|after| Idle { after, malote: &from, queue: &queue });
+        let ended = until_end(running, idle, || target.refused.lock().is_some()).await?;
+        telling.abort();
         let left = left(&from, &queue).await;
-        from.close().await?;
-        to.close().await?;
+        // All that was decided is told; what is not let go goes with its connection.
+        let closed = [from.close().await, to.close().await];
         let (carried, again) =
             (target.carried.load(Ordering::SeqCst), target.again.load(Ordering::SeqCst));
         note(format_args!(
             "{carried} carried, of which the target had {again} already; {} given back",
             ended.counts.released
         ));
-        if let Some(left) = left {
-            note(format_args!("left behind: {left}"));
-        }
+        note(format_args!("{left}"));
+        closed.into_iter().filter_map(Result::err).for_each(|error| note(format_args!("{error}")));
         if let Some(why) = target.refused.lock().take() {
             bail!("the target refuses: {why}. Nothing is lost: what it refused is where it was");
         }
@@ -135,7 +143,7 @@ async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerEr
             Ok(true)
         }
         Err(BrokerError::Unsupported { .. }) => Ok(false),
-        Err(BrokerError::Refused { code, .. }) if code != "queue_not_found" => Ok(false),
+        Err(error @ BrokerError::Refused { .. }) if !is_missing(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -143,13 +151,28 @@ async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerEr
 /// What of a URL tells brokers apart: not who asks, nor how.
 fn place(url: &str) -> &str {
     let url = url.split(['?', ';']).next().unwrap_or_default();
-    url.rsplit('@').next().unwrap_or_default()
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.rsplit('@').next().unwrap_or_default().trim_end_matches('/')
+}
+
+/// Says how far it is, as long as that changes.
+async fn tell(target: Arc<Target>) {
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(TELL_EVERY).await;
+        let carried = target.carried.load(Ordering::SeqCst);
+        if std::mem::replace(&mut before, carried) != carried {
+            note(format_args!("{carried} carried so far"));
+        }
+    }
 }
 
 /// What is not carried, as far as the broker tells.
-async fn left(from: &Malote, queue: &QueueName) -> Option<String> {
+async fn left(from: &Malote, queue: &QueueName) -> String {
     let asked = tokio::time::timeout(LOOK, from.broker().depth(queue)).await;
-    let depth = asked.ok().and_then(Result::ok)?;
+    let Some(depth) = asked.ok().and_then(Result::ok) else {
+        return "the source does not tell what is left".to_owned();
+    };
     let all = [
         (depth.ready, "ready"),
         (depth.delayed, "not yet due"),
@@ -157,7 +180,10 @@ async fn left(from: &Malote, queue: &QueueName) -> Option<String> {
     ];
     let some: Vec<_> = all.iter().filter(|one| one.0 > 0).collect();
     let words: Vec<_> = some.iter().map(|(count, what)| format!("{count} {what}")).collect();
-    (!words.is_empty()).then(|| words.join(", "))
+    match words.is_empty() {
+        true => "nothing is left that is due".to_owned(),
+        false => format!("left behind: {}", words.join(", ")),
+    }
 }
 
 async fn declare(to: &Malote, into: &QueueName, sessions: bool) -> Result<()> {
@@ -203,8 +229,9 @@ async fn carry(
                     Err(Stop::Cancelled) => break,
                     Err(Stop::Refused(why)) => {
                         let id = one[0].1.message_id.as_deref().unwrap_or("without an id");
+                        let makes_it = if is_missing(&why) { " (--declare makes it)" } else { "" };
                         let mut refused = target.refused.lock();
-                        refused.get_or_insert_with(|| format!("message {id}: {why}"));
+                        refused.get_or_insert_with(|| format!("message {id}: {why}{makes_it}"));
                         break;
                     }
                 }
@@ -213,6 +240,10 @@ async fn carry(
     }
     let done = |nth| if nth < sent { Outcome::Done } else { Outcome::Release };
     (0..messages.len()).map(done).collect()
+}
+
+fn is_missing(why: &BrokerError) -> bool {
+    matches!(why, BrokerError::Refused { code, .. } if code == "queue_not_found")
 }
 
 /// Why messages were not sent.
@@ -280,5 +311,27 @@ impl Target {
             *ttl_ms = ttl_ms.saturating_sub(age).max(1);
         }
         (Address::Queue(self.into.clone()), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_the_same_whoever_asks() {
+        for url in [
+            "malote://h:8080",
+            "malote://h:8080/",
+            "malote://me:secret@h:8080",
+            "malote+tls://me:s@cret@h:8080?ca=/x",
+        ] {
+            assert_eq!(place(url), "h:8080", "{url}");
+        }
+        assert_eq!(place("postgres://me@a,b/shop?sslmode=disable"), "a,b/shop");
+        assert_eq!(place("embedded:./data"), "embedded:./data");
+        let azure =
+            "servicebus://Endpoint=sb://shop.example;SharedAccessKeyName=R;SharedAccessKey=k";
+        assert_eq!(place(azure), "Endpoint=sb://shop.example");
     }
 }

@@ -12,6 +12,7 @@
 
 use std::process::ExitCode;
 
+use malote_connectors::BrokerError;
 use malote_engine::disk::DirError;
 use malote_server::credentials::CredentialsError;
 
@@ -71,6 +72,13 @@ fn code(error: &anyhow::Error) -> u8 {
             ApiError::Broken { .. } => FAILED,
         };
     }
+    if let Some(error) = of_broker(error) {
+        return match error {
+            BrokerError::Unreachable { .. } => UNREACHABLE,
+            BrokerError::Refused { code, .. } if code == "queue_not_found" => NOT_FOUND,
+            _ => FAILED,
+        };
+    }
     if let Some(error) = error.downcast_ref::<CredentialsError>() {
         return match error {
             CredentialsError::NotFound { .. } => NOT_FOUND,
@@ -84,6 +92,14 @@ fn code(error: &anyhow::Error) -> u8 {
             NOT_FOUND
         }
         _ => FAILED,
+    }
+}
+
+/// What the broker of a worker or bridge said.
+fn of_broker(error: &anyhow::Error) -> Option<&BrokerError> {
+    match error.downcast_ref() {
+        Some(malote::Error::Broker(error)) => Some(error),
+        _ => error.downcast_ref(),
     }
 }
 
@@ -130,6 +146,15 @@ mod tests {
         assert_eq!(code(&refused(401)), 1);
         let away = ApiError::Unreachable { url: String::new(), why: String::new() };
         assert_eq!(code(&away.into()), 69);
+        let away = BrokerError::Unreachable { text: String::new() };
+        assert_eq!(code(&anyhow::Error::from(away.clone()).context("--to")), 69);
+        assert_eq!(
+            code(&anyhow::Error::from(malote::Error::Broker(away)).context("no broker")),
+            69
+        );
+        let none = BrokerError::Refused { code: "queue_not_found".into(), text: String::new() };
+        assert_eq!(code(&malote::Error::Broker(none).into()), 3);
+        assert_eq!(code(&BrokerError::LockLost.into()), 1);
         assert_eq!(code(&Failure::Usage(String::new()).into()), 2);
         assert_eq!(code(&Failure::Interrupted.into()), 130);
         assert_eq!(code(&anyhow::anyhow!("anything")), 1);

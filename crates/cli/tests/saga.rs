@@ -83,6 +83,11 @@ async fn sagas_are_listed_and_shown() {
     assert_eq!(json["steps"][0]["status"], "compensated");
     let none = server.run("saga show order nobody");
     assert_eq!(none.code, 3, "{none}");
+    for line in ["saga ls refund", "saga show refund nobody"] {
+        let none = server.run(line);
+        assert!(none.code == 3 && none.err.contains("no saga `refund` was ever started"), "{none}");
+        assert!(!none.err.contains("queue"), "{none}");
+    }
     malote.close().await.unwrap();
 }
 
@@ -134,6 +139,10 @@ async fn sagas_in_a_database_are_listed_and_shown() {
         serde_json::from_str(&run("saga show order free -o json").out).unwrap();
     assert_eq!(json["steps"][0]["status"], "compensated");
     assert_eq!(run("saga show order nobody").code, 3);
+    let empty = home.path().join("empty.db");
+    std::fs::write(&empty, "").unwrap();
+    let none = local(home.path(), &format!("saga ls order --db sqlite:{}", empty.display()));
+    assert!(none.code == 3 && none.err.contains("no worker keeps sagas"), "{none}");
     // Whoever looks makes nothing.
     let missing = home.path().join("missing.db");
     let none = local(home.path(), &format!("saga ls order --db sqlite:{}", missing.display()));

@@ -8,6 +8,9 @@ use malote::{SagaState, SagaSummary};
 use crate::api::sagas::SagaInFull;
 use crate::failure::Failure;
 
+/// Where the databases have them.
+const TABLE: &str = "malote_saga";
+
 /// Where sagas are kept.
 #[derive(clap::Args)]
 pub(crate) struct Kept {
@@ -101,6 +104,17 @@ fn not_built(what: &str, feature: &str) -> anyhow::Error {
     Failure::Usage(why).into()
 }
 
+/// Its table is made with the first worker that keeps sagas there.
+fn known(error: malote::Error) -> anyhow::Error {
+    match error.to_string().contains(TABLE) {
+        true => {
+            let why = format!("no worker keeps sagas in this database: it has no table {TABLE}");
+            Failure::NotFound(why).into()
+        }
+        false => error.into(),
+    }
+}
+
 impl Database {
     /// Some sagas after one, in the order of their ids, and after which the next page begins.
     pub(crate) async fn page(
@@ -110,7 +124,7 @@ impl Database {
         max: u64,
     ) -> anyhow::Result<(Vec<SagaSummary>, Option<String>)> {
         let (after, max) = (after.unwrap_or_default(), usize::try_from(max).unwrap_or(usize::MAX));
-        let found = self.0.sagas(saga, after, max).await?;
+        let found = self.0.sagas(saga, after, max).await.map_err(known)?;
         // One that is not full may be the database's own bound: only an empty one is the end.
         let next = found.last().map(|(id, _)| id.clone());
         let all = found.iter().map(|(id, state)| SagaSummary::new(id, Some(state)));
@@ -120,7 +134,7 @@ impl Database {
     /// One, or that there is none.
     pub(crate) async fn one(&self, saga: &str, id: &str) -> anyhow::Result<SagaInFull> {
         let none = || Failure::NotFound(format!("the database has no saga `{saga}` `{id}`"));
-        let state = self.0.saga(saga, id).await?.ok_or_else(none)?;
+        let state = self.0.saga(saga, id).await.map_err(known)?.ok_or_else(none)?;
         let short = SagaSummary::new(id, Some(&state));
         let data = serde_json::from_str(state.data.get()).context("its data is no JSON")?;
         Ok(SagaInFull { short, steps: state.steps, data: Some(data) })

@@ -7,9 +7,10 @@ use malote::saga::SagaStep;
 use malote_model::SessionId;
 
 use self::database::Kept;
-use crate::api::Api;
 use crate::api::sagas::SagaInFull;
+use crate::api::{Api, ApiError};
 use crate::args::{noun, session_id};
+use crate::failure::Failure;
 use crate::output::{Facts, Output, Row};
 use crate::pages::Pages;
 use crate::when;
@@ -44,7 +45,8 @@ impl Ls {
             let (mut sagas, next) = match &database {
                 Some(database) => database.page(&self.saga, after.as_deref(), max).await?,
                 None => {
-                    let page = api.sagas(&self.saga, after.as_deref(), max).await?;
+                    let page = api.sagas(&self.saga, after.as_deref(), max).await;
+                    let page = page.map_err(|error| known(error, &self.saga))?;
                     (page.sagas, page.next)
                 }
             };
@@ -52,6 +54,17 @@ impl Ls {
             Ok((sagas, next))
         };
         self.pages.list(&mut out, format!("no sagas `{}`", self.saga), page).await
+    }
+}
+
+/// Whoever looks for a saga asked for no queue.
+fn known(error: ApiError, saga: &str) -> anyhow::Error {
+    match error {
+        ApiError::Refused(problem) if problem.code == "queue_not_found" => {
+            let why = format!("no saga `{saga}` was ever started on this server");
+            Failure::NotFound(why).into()
+        }
+        error => error.into(),
     }
 }
 
@@ -99,7 +112,10 @@ impl Show {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let saga = match self.kept.open().await? {
             Some(database) => database.one(&self.saga, self.id.as_str()).await?,
-            None => api.saga(&self.saga, &self.id).await?,
+            None => {
+                let shown = api.saga(&self.saga, &self.id).await;
+                shown.map_err(|error| known(error, &self.saga))?
+            }
         };
         out.one(&saga)
     }

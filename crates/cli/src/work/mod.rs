@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use malote::{
-    Bounds, Breaker, Capability, Counts, Malote, Meta, Metrics, Outcome, Retry, Running, Scale,
-    Sessions, Shutdown, Worker,
+    Bounds, Breaker, Capability, Counts, Depth, Malote, Meta, Metrics, Outcome, QueueName, Retry,
+    Running, Scale, Sessions, Shutdown, Worker,
 };
 use malote_connectors::BrokerError;
+use tokio::time::timeout;
 
 use self::observe::Observed;
 use self::parent::Parent;
@@ -24,6 +25,8 @@ use crate::when;
 
 /// How often it looks whether there is anything left to do.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a broker may take to tell what waits.
+const DEPTH_MAX: Duration = Duration::from_secs(5);
 
 /// Handle the messages of a queue: with a command, over HTTP, or by printing them
 ///
@@ -208,6 +211,8 @@ impl Work {
         };
         // The parent says when its replicas end.
         let idle = self.exit_when_idle.filter(|_| !self.replica);
+        let queue = QueueName::new(&self.queue)?;
+        let idle = idle.map(|after| Idle { after, malote: &malote, queue: &queue });
         let every = self.pace().look_every();
         until_told(&running, idle, || false, parent.as_mut(), every).await?;
         let mut last = running.metrics();
@@ -229,10 +234,41 @@ fn say(counts: &Counts) {
     ));
 }
 
+/// An end after so long without work.
+pub(crate) struct Idle<'a> {
+    pub after: Duration,
+    pub malote: &'a Malote,
+    pub queue: &'a QueueName,
+}
+
+impl Idle<'_> {
+    /// Whether there is nothing to do, as far as the broker tells: it may have been away.
+    async fn is_true(&self) -> bool {
+        let why = match timeout(DEPTH_MAX, self.malote.broker().depth(self.queue)).await {
+            Ok(Ok(depth)) => return !waits(&depth),
+            Ok(Err(error)) if error.is_transient() => error.to_string(),
+            Ok(Err(_)) => return true,
+            Err(_) => "the broker does not answer".to_owned(),
+        };
+        note(format_args!("{why}; nobody knows whether messages wait, so this goes on"));
+        false
+    }
+}
+
+/// Whether somebody could work on something.
+fn waits(depth: &Depth) -> bool {
+    !depth.paused && depth.sessions.map_or(depth.ready, |sessions| sessions.runnable) > 0
+}
+
+/// Whether nothing happened since. A breaker that is open keeps from what there is.
+fn is_quiet(now: &Metrics, seen: &Counts) -> bool {
+    now.busy == 0 && now.taking && now.counts == *seen
+}
+
 /// Runs until a signal, until there was nothing to do for long enough, or until something says that it is over.
 pub(crate) async fn until_end(
     running: Running,
-    idle: Option<Duration>,
+    idle: Option<Idle<'_>>,
     is_over: impl Fn() -> bool,
 ) -> Result<malote::Report> {
     until_told(&running, idle, is_over, None, LOOK).await?;
@@ -242,7 +278,7 @@ pub(crate) async fn until_end(
 /// The same, or until the parent is gone, which is told how it does.
 async fn until_told(
     running: &Running,
-    idle: Option<Duration>,
+    idle: Option<Idle<'_>>,
     is_over: impl Fn() -> bool,
     mut parent: Option<&mut Parent>,
     tell_every: Duration,
@@ -281,17 +317,24 @@ async fn until_told(
                 continue;
             }
             () = tokio::time::sleep(LOOK) => {
-                if let Metrics { slots: now, scaled: Some(scaled), .. } = running.metrics()
-                    && now != slots
+                let now = running.metrics();
+                if let Some(scaled) = now.scaled
+                    && now.slots != slots
                 {
-                    note(format_args!("slots: {slots} -> {now}: {}", scaled.reason.word()));
-                    slots = now;
+                    note(format_args!("slots: {slots} -> {}: {}", now.slots, scaled.reason.word()));
+                    slots = now.slots;
                 }
-                let now = running.counts();
-                if running.busy() > 0 || now != seen {
-                    (quiet_since, seen) = (tokio::time::Instant::now(), now);
+                if !is_quiet(&now, &seen) {
+                    (quiet_since, seen) = (tokio::time::Instant::now(), now.counts);
                 }
-                if is_over() || idle.is_some_and(|idle| quiet_since.elapsed() >= idle) {
+                let mut ends = is_over();
+                if let Some(idle) = &idle
+                    && quiet_since.elapsed() >= idle.after
+                {
+                    ends |= idle.is_true().await;
+                    quiet_since = tokio::time::Instant::now();
+                }
+                if ends {
                     running.stop();
                 }
                 continue;
@@ -316,5 +359,31 @@ async fn print(meta: Meta) -> Outcome {
         Ok(()) => Outcome::Done,
         // Nobody reads it: then it was not handled.
         Err(_) => Outcome::Release,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use malote_connectors::SessionDepth;
+
+    #[test]
+    fn a_breaker_that_is_open_is_no_idleness() {
+        let (closed, seen) = (Metrics { taking: true, ..Metrics::default() }, Counts::default());
+        assert!(is_quiet(&closed, &seen));
+        assert!(!is_quiet(&Metrics { taking: false, ..closed.clone() }, &seen));
+        assert!(!is_quiet(&Metrics { busy: 1, ..closed.clone() }, &seen));
+        assert!(!is_quiet(&closed, &Counts { done: 1, ..seen }));
+    }
+
+    #[test]
+    fn what_others_hold_or_nobody_may_have_does_not_wait_for_us() {
+        let ready = Depth { ready: 5, ..Depth::default() };
+        assert!(waits(&ready) && !waits(&Depth::default()));
+        assert!(!waits(&Depth { paused: true, ..ready }));
+        let held = SessionDepth { held: 1, ..SessionDepth::default() };
+        assert!(!waits(&Depth { sessions: Some(held), ..ready }));
+        let runnable = SessionDepth { runnable: 1, ..held };
+        assert!(waits(&Depth { sessions: Some(runnable), ..ready }));
     }
 }

@@ -27,13 +27,11 @@ use tokio::time::{Instant, timeout};
 
 use super::observe::{self, Observed};
 use super::parent::Lines;
-use super::{Work, say};
+use super::{DEPTH_MAX, Work, is_quiet, say, waits};
 use crate::output::note;
 
 /// Processes of one worker.
 const REPLICAS_MAX: usize = 256;
-/// How long a broker may take to tell what waits.
-const DEPTH_MAX: Duration = Duration::from_secs(5);
 /// How long to wait before one that ended unasked is replaced; doubled each time, until one lived for long.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -135,10 +133,16 @@ impl Work {
                 Some(looked) = depths.recv(), if !asked => {
                     let decision = match looked {
                         Ok(depth) => {
+                            if depth.as_ref().is_some_and(waits) {
+                                quiet_since = Instant::now();
+                            }
                             let signals = replicas.signals(depth, self.slots.max);
                             replicas.scaler.decide(begun.elapsed(), &signals)
                         }
-                        Err(Unanswered) => replicas.scaler.unknown(),
+                        Err(Unanswered) => {
+                            quiet_since = Instant::now(); // nobody knows whether messages wait
+                            replicas.scaler.unknown()
+                        }
                     };
                     replicas.decided(decision);
                 }
@@ -146,7 +150,7 @@ impl Work {
                     let now = replicas.together();
                     // One that has not said anything yet is about to begin.
                     let begins = !replicas.all.values().any(|replica| replica.has_begun);
-                    if now.busy > 0 || seen != Some(now.counts) || begins {
+                    if begins || seen.is_none_or(|seen| !is_quiet(&now, &seen)) {
                         (quiet_since, seen) = (Instant::now(), Some(now.counts));
                     }
                     end = !asked && self.exit_when_idle.is_some_and(|idle| quiet_since.elapsed() >= idle);

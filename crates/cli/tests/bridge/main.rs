@@ -4,9 +4,12 @@
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../connectors/tests/common/wire.rs"]
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 use std::time::Instant;
 
@@ -14,6 +17,7 @@ use carried::{PATIENCE, Trip, native};
 use common::{Said, Server};
 use malote_model::{BodyKind, Message};
 use serde_json::Value;
+use wire::Wire;
 
 fn bridge(from: &Server, to: &Server, line: &str) -> Command {
     carried::bridge(from.home.path(), &native(from), &native(to), line)
@@ -144,7 +148,8 @@ fn what_cannot_be_reached_or_read_is_said_at_once() {
         ),
     ] {
         let said = said(from_url, to);
-        assert!(said.code != 0 && said.err.contains(why), "{to}: {said}");
+        let code = if why.ends_with("cannot be reached") { 69 } else { 1 };
+        assert!(said.code == code && said.err.contains(why), "{to}: {said}");
     }
 }
 
@@ -157,14 +162,62 @@ fn what_the_target_refuses_stays_where_it_was() {
     let said = carried(&from, &to, "orders --into elsewhere");
     assert_ne!(said.code, 0, "{said}");
     assert!(said.err.contains("the target refuses") && said.err.contains("elsewhere"), "{said}");
+    assert!(
+        said.err.contains("--declare makes it") && said.err.contains("left behind: 2 ready"),
+        "{said}"
+    );
     assert_eq!(ready(&from, "orders"), 2);
     // With a queue of that name, the same command goes on; messages without an id get one.
     to.ok("queue create elsewhere");
     let said = carried(&from, &to, "orders --into elsewhere");
     assert!(said.code == 0 && said.err.contains("2 carried"), "{said}");
+    assert!(said.err.contains("nothing is left that is due"), "{said}");
     let bodies: Vec<_> = peeked(&to, "elsewhere").iter().map(|m| m["body"].clone()).collect();
     assert_eq!(bodies, ["one", "two"]);
 
+    let said = carried(&to, &to, "elsewhere");
+    assert!(said.code != 0 && said.err.contains("into itself"), "{said}");
+    assert_eq!(ready(&to, "elsewhere"), 2);
+
     let said = carried(&from, &to, "nowhere");
-    assert!(said.code != 0 && said.err.contains("nowhere"), "{said}");
+    assert!(said.code == 3 && said.err.contains("nowhere"), "{said}");
+}
+
+/// Whoever waits for the end of a bridge to start workers would handle new messages before old ones.
+#[test]
+fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (from, to) = (Server::start(), Server::start());
+    let at = from.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let wire = runtime.block_on(Wire::to(at));
+    let through = format!("malote://{}", wire.at);
+    let kinds = [("plain", "", ""), ("sessions", " --sessions dynamic", " --session a")];
+    let bridges = kinds.map(|(queue, with, session)| {
+        from.ok(&format!("queue create {queue}{with}"));
+        from.ok(&format!("send {queue} one{session}"));
+        let line = format!("{queue} --declare --exit-when-idle 10s");
+        let mut running =
+            carried::bridge(from.home.path(), &through, &native(&to), &line).spawn().unwrap();
+        let begun = Instant::now();
+        while ready(&from, queue) > 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing is carried");
+        }
+        let said = BufReader::new(running.stderr.take().unwrap()).lines();
+        (queue, session, running, said)
+    });
+    wire.cut(false);
+    for (queue, session, ..) in &bridges {
+        from.ok(&format!("send {queue} two{session}"));
+    }
+    let mut bridges = bridges;
+    for (queue, _, _, said) in &mut bridges {
+        let goes_on = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("goes on")));
+        assert!(goes_on.is_some(), "it left `{queue}` as it was");
+    }
+    wire.cut(true);
+    for (queue, _, mut running, said) in bridges {
+        let said: Vec<String> = said.map_while(Result::ok).collect();
+        assert!(running.wait().unwrap().success(), "{said:?}");
+        assert!(said.iter().any(|line| line.contains("2 carried")), "{queue}: {said:?}");
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPSoftError};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ErrorKind};
 use tokio::time::Instant;
@@ -149,8 +149,8 @@ async fn connect_to(
         })?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         transport::over(stream, node, properties).await.map_err(|cause| match cause.kind() {
-            // Who may not log in will not a little later either.
-            ErrorKind::ProtocolError(said) if said.get_id() == 403 => {
+            // Who may not log in will not a little later either, nor to a virtual host that is not there.
+            ErrorKind::ProtocolError(said) if is_shut(said) => {
                 refused("access_refused", said.get_message().to_string())
             }
             _ => error(cause),
@@ -161,6 +161,15 @@ async fn connect_to(
         Err(_) => Err(BrokerError::Unreachable {
             text: format!("RabbitMQ did not answer within {CONNECT_MAX:?}"),
         }),
+    }
+}
+
+/// A limit of connections, which passes, has the same number as a virtual host that is not there.
+fn is_shut(said: &AMQPError) -> bool {
+    match said.get_id() {
+        403 => true,
+        530 => said.get_message().as_str().ends_with(" not found"),
+        _ => false,
     }
 }
 

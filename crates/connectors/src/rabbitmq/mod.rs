@@ -6,7 +6,7 @@
 //! | `names.rs`, `record.rs`, `topology.rs` | what a queue is made of, and what was declared |
 //! | `convert.rs`, `values.rs` | a message on the wire |
 //! | `publish.rs`, `wait.rs` | sending, now and later |
-//! | `way.rs`, `plain.rs`, `sessions/` | receiving, without and with sessions |
+//! | `way.rs`, `feed.rs`, `plain.rs`, `sessions/` | receiving, without and with sessions |
 //! | `settle.rs` | what settlements mean |
 //!
 //! Quorum queues only: what was confirmed is on the disks of a majority. What moves a message (a retry of a queue without
@@ -14,6 +14,7 @@
 //! is in both. Handlers that must not do a thing twice use an inbox. docs/reference/rabbitmq.md is for users.
 
 mod convert;
+mod feed;
 mod link;
 mod names;
 mod plain;

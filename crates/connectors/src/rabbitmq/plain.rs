@@ -1,32 +1,21 @@
-//! A queue without sessions: each source is a consumer on a channel of its own, and settles on that.
-//!
-//! The server pushes as many messages as may be open at once. How many that is follows what is asked for: a worker with
-//! few slots and slow handlers does not sit on what others could do.
+//! A queue without sessions: each source has a channel of its own, that is fed by `feed.rs`, and settles on that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
-use lapin::types::{FieldTable, ShortString};
 use malote_model::{DeadReason, LeaseToken, Seq, Settlement};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::convert::{Arrived, Came, incoming};
-use super::link::answered;
+use super::convert::Arrived;
+use super::feed::{Feed, PREFETCH_MIN};
 use super::settle::{Letter, laid_over, letter, unsupported};
 use super::topology::Topology;
 use super::way::Way;
 use super::{Tools, wait};
 use crate::broker::{BrokerError, Delivery, Doing, Held, Settle, Source};
 
-/// Messages open at once on one channel, at least and at most.
-const PREFETCH_MIN: u16 = 8;
-const PREFETCH_MAX: u16 = 8192;
 /// What is there now arrives within this, or counts as not there: longer for a consumer that has just begun.
 const NOW: Duration = Duration::from_millis(20);
 const NOW_FIRST: Duration = Duration::from_millis(500);
@@ -53,50 +42,15 @@ impl Counter {
     }
 
     pub(super) async fn open(self: &Arc<Self>) -> Result<Box<dyn Source>, BrokerError> {
-        let feed = self.feed(PREFETCH_MIN, None).await?;
-        let feed = tokio::sync::Mutex::new(Some(feed));
+        let feed = tokio::sync::Mutex::new(Some(self.feed(PREFETCH_MIN).await?));
         Ok(Box::new(PlainSource { counter: self.clone(), feed, closed: false }))
     }
 
-    /// Consumes: on a new channel, or on the same with room for more.
-    async fn feed(&self, prefetch: u16, old: Option<Feed>) -> Result<Feed, BrokerError> {
-        let (tools, queue) = (self.tools.clone(), self.topology.names.queue());
-        let begin = async move {
-            let (way, here) = match old {
-                Some(mut old) => {
-                    old.stop().await?;
-                    (old.way, old.here)
-                }
-                None => (
-                    Arc::new(Way::new(tools.inn.channel().await?, tools.number())),
-                    VecDeque::new(),
-                ),
-            };
-            let consume = async {
-                answered(way.channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-                let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-                let consume =
-                    way.channel.basic_consume(queue, ShortString::default(), options, arguments);
-                answered(consume).await
-            };
-            let consumer = match consume.await {
-                Ok(consumer) => consumer,
-                Err(error) => {
-                    // What was asked for may be given late: nobody would take what comes then.
-                    tokio::spawn(async move { way.close().await });
-                    return Err(error);
-                }
-            };
-            let (tag, (to, arrivals)) = (consumer.tag(), mpsc::unbounded_channel());
-            let end = CancellationToken::new();
-            let pumping = pump(tools, consumer, way.clone(), to);
-            tokio::spawn(end.clone().run_until_cancelled_owned(pumping));
-            let (since, _end) = (Instant::now(), end.drop_guard());
-            Ok(Feed { way, tag, arrivals, here, prefetch, since, _end })
-        };
+    async fn feed(&self, prefetch: u16) -> Result<Feed, BrokerError> {
+        let begin = Feed::begin(self.tools.clone(), self.topology.names.queue(), prefetch);
         let feed = self.tools.io.run(begin).await?;
         let mut ways = self.ways.lock();
-        ways.retain(|way| way.upgrade().is_some_and(|way| way.number != feed.way.number));
+        ways.retain(|way| way.upgrade().is_some());
         ways.push(Arc::downgrade(&feed.way));
         drop(ways);
         Ok(feed)
@@ -258,71 +212,6 @@ pub(super) fn delivery(arrived: &Arrived, lease: LeaseToken) -> Delivery {
     }
 }
 
-async fn pump(
-    tools: Arc<Tools>,
-    mut consumer: lapin::Consumer,
-    way: Arc<Way>,
-    to: mpsc::UnboundedSender<(u64, Arrived)>,
-) {
-    while let Some(came) = consumer.next().await {
-        let Ok(delivery) = came else {
-            way.lost.cancel();
-            return;
-        };
-        let tag = delivery.delivery_tag;
-        way.arrived(tag);
-        match incoming(delivery, false, &tools.chance) {
-            Came::Message(arrived) => {
-                let _ = to.send((tag, arrived)); // nobody is there: its channel is being closed
-            }
-            Came::Probe(_) => {
-                let _ = way.ack(&[tag]).await; // a way that is lost takes it with it
-            }
-        }
-    }
-}
-
-/// A consumer, and what was pushed to it and not fetched.
-struct Feed {
-    way: Arc<Way>,
-    tag: ShortString,
-    arrivals: mpsc::UnboundedReceiver<(u64, Arrived)>,
-    here: VecDeque<(u64, Arrived)>,
-    prefetch: u16,
-    since: Instant,
-    /// A feed that nobody has any more ends its consumer.
-    _end: DropGuard,
-}
-
-impl Feed {
-    /// Ends the consumer; what it brought until then is here.
-    async fn stop(&mut self) -> Result<(), BrokerError> {
-        let cancel = self.way.channel.basic_cancel(self.tag.clone(), BasicCancelOptions::default());
-        answered(cancel).await?;
-        // The pump ends with the consumer's last message.
-        while let Some(came) = self.arrivals.recv().await {
-            self.here.push_back(came);
-        }
-        Ok(())
-    }
-
-    /// Lets go of all that was not handed out. What was can still be settled.
-    async fn close(mut self) -> Result<(), BrokerError> {
-        if self.way.is_lost() {
-            return Ok(());
-        }
-        if self.way.open() == 0 {
-            return self.way.close().await;
-        }
-        self.stop().await?;
-        let tags: Vec<u64> = self.here.iter().map(|(tag, _)| *tag).collect();
-        match self.way.requeue(&tags).await {
-            Ok(()) | Err(BrokerError::LockLost) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 struct PlainSource {
     counter: Arc<Counter>,
     /// None while it is made anew.
@@ -343,7 +232,7 @@ impl Source for PlainSource {
             loop {
                 let feed = self.fed(&mut slot, max).await?;
                 while let Ok(came) = feed.arrivals.try_recv() {
-                    feed.here.push_back(came);
+                    feed.took(came);
                 }
                 let got = self.take(feed, max);
                 if !got.is_empty() {
@@ -354,8 +243,7 @@ impl Source for PlainSource {
                 let lost = feed.way.lost.clone();
                 tokio::select! {
                     came = tokio::time::timeout_at(until, feed.arrivals.recv()) => match came {
-                        Ok(Some(came)) => feed.here.push_back(came),
-                        Ok(None) => feed.way.lost.cancel(),
+                        Ok(came) => feed.took(came.flatten()),
                         Err(_) => return Ok(Vec::new()),
                     },
                     () = lost.cancelled() => {}
@@ -383,31 +271,29 @@ impl PlainSource {
         slot: &'a mut Option<Feed>,
         max: u32,
     ) -> Result<&'a mut Feed, BrokerError> {
-        let lost = slot.as_ref().is_none_or(|feed| feed.way.is_lost());
-        if lost {
+        let old = slot.take_if(|feed| feed.way.is_lost());
+        if slot.is_none() {
             // Nothing of it can be settled any more.
             self.counter.leases.lock().retain(|_, lease| !lease.way.is_lost());
-            let prefetch = slot.take().map_or(PREFETCH_MIN, |feed| feed.prefetch);
-            *slot = Some(self.counter.feed(prefetch, None).await?);
+            let prefetch = match old {
+                Some(old) => old.prefetch().await,
+                None => PREFETCH_MIN,
+            };
+            *slot = Some(self.counter.feed(prefetch).await?);
         }
-        let wanted = slot.as_ref().map_or(0, |feed| {
-            let full = feed.here.is_empty() && feed.arrivals.is_empty();
+        let feed = slot.as_mut().ok_or(BrokerError::Closed)?;
+        if feed.here.is_empty() && feed.arrivals.is_empty() {
             let open = u32::try_from(feed.way.open()).unwrap_or(u32::MAX).saturating_add(max);
-            if full { u16::try_from(open).unwrap_or(PREFETCH_MAX).min(PREFETCH_MAX) } else { 0 }
-        });
-        if slot.as_ref().is_some_and(|feed| feed.prefetch < wanted) {
-            let more = wanted.saturating_mul(2).min(PREFETCH_MAX);
-            let old = slot.take();
-            *slot = Some(self.counter.feed(more, old).await?);
+            feed.make_room(open).await?;
         }
-        slot.as_mut().ok_or(BrokerError::Closed)
+        Ok(feed)
     }
 
     /// What may be handed out now. What came too early waits once more.
     fn take(&self, feed: &mut Feed, max: u32) -> Vec<Delivery> {
         let mut got = Vec::new();
         while got.len() < max as usize {
-            let Some((tag, arrived)) = feed.here.pop_front() else { break };
+            let Some((tag, arrived)) = feed.here.pop_first() else { break };
             match arrived.at {
                 None => got.push(self.counter.grant(&feed.way, tag, arrived)),
                 Some(at) => {

@@ -53,8 +53,8 @@ pub async fn audit(world: &World) {
     let _ = broker.close().await; // it goes with its process
 }
 
-/// Everything of a queue; what is missing is waited for. RabbitMQ keeps what a consumer had that was cancelled on a node
-/// that is away until the node is back.
+/// Everything of a queue; what is missing is waited for. RabbitMQ keeps what was in hand when its source was let go, over a
+/// node that is away, until the node is back.
 async fn drain(
     world: &World,
     broker: &dyn Broker,

@@ -20,6 +20,7 @@ mod cases;
 #[path = "../common/mod.rs"]
 mod common;
 mod ledger;
+mod rabbitmq;
 mod servers;
 #[path = "../contract/sessions.rs"]
 mod sessions;
@@ -214,6 +215,9 @@ impl Run {
 /// What a case said before it ended too early: most of it is no failure, and told where it is one.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// One broker of several servers at a time: machines have few cores, and a process has one panic hook.
+static TURN: Mutex<()> = Mutex::new(());
+
 fn set(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -261,10 +265,12 @@ fn run(servers: Servers) {
 
 #[test]
 fn rabbitmq_with_a_node_killed_in_every_case() {
+    let _turn = TURN.lock();
     run(Servers::rabbitmq());
 }
 
 #[test]
 fn postgres_with_a_standby_promoted_in_every_case() {
+    let _turn = TURN.lock();
     run(Servers::postgres());
 }

@@ -1,10 +1,20 @@
 //! The servers of a run, and what happens to them.
 
+use std::time::Duration;
+
+use malote_connectors::Broker as _;
+use malote_model::QueueSpec;
 use malote_services::{PostgresPair, RabbitMq};
 use parking_lot::Mutex;
 
+use crate::common::queue;
+
 /// Nodes of RabbitMQ.
 pub const NODES: usize = 3;
+/// RabbitMQ's nodes write down half a second later that they keep the list of streams together, and never ask again: one
+/// that is killed before that is of no use to the others when it is back. Only the first stream of a cluster has them begin.
+const STREAMS_KNOWN_AFTER: Duration = Duration::from_secs(2);
+
 /// Servers that are one broker, of which one can fail.
 pub enum Servers {
     RabbitMq(Mutex<Nodes>),
@@ -26,6 +36,13 @@ pub struct Pair {
 impl Servers {
     pub fn rabbitmq() -> Self {
         let all = RabbitMq::cluster(NODES).unwrap_or_else(|why| panic!("{why}"));
+        let url = all.url(0);
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let broker = malote_connectors::rabbitmq::RabbitMq::connect(&url).await.unwrap();
+            broker.declare(&queue("first"), QueueSpec::default()).await.unwrap();
+            broker.close().await.unwrap();
+        });
+        std::thread::sleep(STREAMS_KNOWN_AFTER);
         Self::RabbitMq(Mutex::new(Nodes { all, victim: 0, down: false }))
     }
 

@@ -180,8 +180,8 @@ impl Trial {
         }
     }
 
-    /// Nothing came: what somebody had may be with the server that is away, and RabbitMQ asks anew only after minutes for
-    /// what was on its way from one queue to another.
+    /// Nothing came: what somebody had and let go of its source may be with the server that is away, and RabbitMQ asks anew
+    /// only after minutes for what was on its way from one queue to another.
     pub fn nothing_came(&self) {
         if self.ledger.lock().may_be_late() {
             self.excuse("what was in hand or delayed is late");

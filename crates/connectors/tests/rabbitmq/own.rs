@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
+use futures_util::StreamExt as _;
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use malote_connectors::rabbitmq::RabbitMq;
@@ -345,4 +346,56 @@ async fn idle_sessions_make_way() {
     let id = source.held().unwrap().session.clone();
     let lost = held.iter().find(|source| source.held().unwrap().session == id).unwrap();
     assert_eq!(lost.fetch(1, NOW).await, Err(BrokerError::LockLost));
+}
+
+fn numbers(all: &[Delivery]) -> Vec<usize> {
+    all.iter().map(|one| body(one).parse().unwrap()).collect()
+}
+
+/// As many as that, however many come at once.
+async fn all_of(source: &dyn Source, count: usize, at_once: u32) -> Vec<Delivery> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        let got = source.fetch(at_once, PATIENCE).await.unwrap();
+        assert!(!got.is_empty(), "{} of {count} came", all.len());
+        all.extend(got);
+    }
+    all
+}
+
+/// Whoever has many in hand and asks for more gets them, in order, and loses none of those.
+#[tokio::test]
+async fn more_at_once_in_order() {
+    let world = World::new().await;
+    let broker = with_queue(&world, QueueSpec::default()).await;
+    let source = broker.open(&queue(Q), LOCK).await.unwrap();
+    let messages = |n: usize| (0..n).map(|n| (to(Q), text(&n.to_string()))).collect::<Vec<_>>();
+    let mut in_hand = Vec::new();
+    for (sent, at_once) in [(20, 1), (300, 40), (1000, 500)] {
+        broker.send(messages(sent)).await.unwrap();
+        let came = all_of(&*source, sent, at_once).await;
+        assert_eq!(numbers(&came), Vec::from_iter(0..sent));
+        in_hand.extend(came);
+    }
+    let all = in_hand.iter().map(|one| Settle::complete(one.lease)).collect();
+    assert!(broker.settle(&queue(Q), all).await.unwrap().iter().all(Result::is_ok));
+
+    // What another one had comes back in one piece, and stays in order.
+    let channel = stranger(&world).await;
+    let mut first = FieldTable::default();
+    first.insert("x-priority".into(), lapin::types::AMQPValue::LongInt(1));
+    let (queue_name, tag, options) = (Q.into(), "them".into(), BasicConsumeOptions::default());
+    let theirs = channel.basic_consume(queue_name, tag, options, first).await.unwrap();
+    broker.send(messages(400)).await.unwrap();
+    assert_eq!(theirs.take(400).count().await, 400);
+    channel.close(200, "done".into()).await.unwrap();
+    assert_eq!(numbers(&all_of(&*source, 400, 400).await), Vec::from_iter(0..400));
+
+    // What was fetched ahead goes back when it is let go, whichever consumer brought it.
+    broker.send(messages(100)).await.unwrap();
+    let in_hand = source.fetch(10, PATIENCE).await.unwrap();
+    source.close().await.unwrap();
+    let other = world.connect().await;
+    let source = other.open(&queue(Q), LOCK).await.unwrap();
+    all_of(&*source, 100 - in_hand.len(), 100).await;
 }

@@ -25,8 +25,9 @@ use crate::rabbitmq::way::Way;
 
 /// How long partitions that nobody wants are kept: a worker between two sessions wants them again.
 const LINGER: Duration = Duration::from_millis(250);
-/// How often it is looked whether others have too few. More rarely while that changes nothing: RabbitMQ also counts those
-/// whose node is gone, and what is meant for them comes back.
+/// How often it is looked whether others have too few. More often at first: of several that begin together one has all. More
+/// rarely while that changes nothing: RabbitMQ also counts those whose node is gone, and what is meant for them comes back.
+const BALANCE_FIRST: Duration = Duration::from_millis(250);
 const BALANCE_EVERY: Duration = Duration::from_secs(3);
 const BALANCE_MAX: Duration = Duration::from_secs(300);
 /// How long to wait after a failure; doubled each time.
@@ -63,9 +64,9 @@ struct Membership {
 }
 
 impl Default for Membership {
+    /// It is to be counted at once: the others look when their time has come.
     fn default() -> Self {
-        let look_at = Instant::now() + BALANCE_EVERY;
-        Self { link: None, count: 0, look_at, pause: BALANCE_EVERY }
+        Self { link: None, count: 0, look_at: Instant::now(), pause: BALANCE_FIRST }
     }
 }
 
@@ -96,6 +97,9 @@ pub(super) async fn supervise(hall: Weak<Hall>, wanted: Arc<Notify>) {
                         tracing::debug!(%error, "nobody knows who shares the partitions");
                     }
                     member.look_at = Instant::now() + member.pause;
+                    if member.pause < BALANCE_EVERY {
+                        member.pause = (member.pause * 2).min(BALANCE_EVERY);
+                    }
                 }
             }
             Step::GiveBack(ways) => {
@@ -226,7 +230,7 @@ impl Hall {
             }
         }
         if count != member.count {
-            (member.count, member.pause) = (count, BALANCE_EVERY);
+            (member.count, member.pause) = (count, member.pause.min(BALANCE_EVERY));
         } else if gives {
             member.pause = (member.pause * 2).min(BALANCE_MAX);
         }
