@@ -203,6 +203,20 @@ async fn what_is_said_is_done_or_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_is_found_again_where_nothing_is_detected() {
+    let n = Namespace::new().await;
+    let said = "<DuplicateDetectionHistoryTimeWindow>PT12M</DuplicateDetectionHistoryTimeWindow>";
+    for (path, kind) in [("/q", "QueueDescription"), ("/t", "TopicDescription")] {
+        n.put(path, kind, said).await;
+        let (_, told) = n.get(path).await;
+        assert!(told.contains(said) && told.contains("<RequiresDuplicateDetection>false<"), "{told}");
+        let other = said.replace("12", "13");
+        n.update(path, kind, &other).await;
+        assert!(n.get(path).await.1.contains(&other), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_can_be_sent_back_and_changes_nothing() {
     let n = Namespace::new().await;
     // A queue of another protocol, with values that the service would not take.
