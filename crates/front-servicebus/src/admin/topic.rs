@@ -127,6 +127,9 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     t.kept("SupportOrdering", "true");
     t.counts(facts.waiting, 0, facts.scheduled);
     t.value("SubscriptionCount", count);
+    // A filter that takes everything, or nothing, is one of SQL.
+    t.value("SqlFilterCount", facts.rules - facts.correlations);
+    t.value("CorrelationFilterCount", facts.correlations);
     t.kept("AutoDeleteOnIdle", &format_ms(None));
     t.kept("EnablePartitioning", "false");
     t.text("EntityAvailabilityStatus", "Available");
