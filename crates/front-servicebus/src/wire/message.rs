@@ -69,7 +69,11 @@ pub fn read(wire: &Wire, now: Timestamp) -> Result<Message, AmqpError> {
         message.when = When::At(Timestamp(u64::try_from(at).unwrap_or(0)));
     }
     let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
-    message.key = key.map(text);
+    message.key = key.map(|key| match key {
+        // So Python's client sends one that it received: as the bytes of the text.
+        Value::Binary(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| text(key)),
+        _ => text(key),
+    });
     annotations.0.retain(|(name, _)| name.as_str().is_none_or(|name| !OURS.contains(&name)));
 
     message.body = body_of(wire)?;

@@ -153,6 +153,17 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
     assert_eq!(annotations.get("x-opt-enqueue-sequence-number"), Some(&Value::Long(41)));
 }
 
+#[test]
+fn a_partition_key_of_bytes_is_the_text_that_they_are() {
+    let key = |value: Value| {
+        let message_annotations = Map::default().with(PARTITION_KEY, value);
+        read(&wire(&Draft { message_annotations, ..full() }), Timestamp(7)).unwrap().key
+    };
+    assert_eq!(key(string("é")), Some("é".to_owned()));
+    assert_eq!(key(Value::Binary("é".into())), Some("é".to_owned()));
+    assert_eq!(key(Value::Binary(Bytes::from_static(&[0xff, 0]))), Some("ff00".to_owned()));
+}
+
 /// What the service tells of a plain message in a queue, and no more: tests of its clients count it.
 #[test]
 fn nothing_is_told_that_the_service_does_not_tell() {
