@@ -30,9 +30,10 @@ usage: cargo xtask <command>
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
   conformance [p] the clients that users have, against the built binary: sqs, servicebus, world or all;
-                  servicebus-upstream are the live tests that come with its Go client; cluster runs the contract
-                  of brokers and workers on three nodes of RabbitMQ, and on PostgreSQL with a standby, while
-                  servers die; orders runs that example on every broker that a worker can reach
+                  servicebus-upstream are the live tests that come with its Go and Python clients, and
+                  servicebus-upstream-go or -python those of one of them; cluster runs the contract of brokers
+                  and workers on three nodes of RabbitMQ, and on PostgreSQL with a standby, while servers die;
+                  orders runs that example on every broker that a worker can reach
   postgres        effects exactly once, the outbox and the broker `postgres://`, on a PostgreSQL of this machine
   rabbitmq        the worker's broker `amqp://`, on a RabbitMQ of this machine
   compare SYSTEM  beside a system that we speak like, one client for both: artemis, elasticmq;

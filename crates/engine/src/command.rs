@@ -203,6 +203,8 @@ pub struct TopicFacts {
     pub queues: u64,
     /// Rules of all of them.
     pub rules: u64,
+    /// Those of them that are correlations.
+    pub correlations: u64,
     /// Messages to be routed later.
     pub scheduled: u64,
     /// Messages that are about to be routed.

@@ -203,6 +203,23 @@ async fn what_is_said_is_done_or_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_is_found_again_where_nothing_is_detected() {
+    let n = Namespace::new().await;
+    let said = "<DuplicateDetectionHistoryTimeWindow>PT12M</DuplicateDetectionHistoryTimeWindow>";
+    for (path, kind) in [("/q", "QueueDescription"), ("/t", "TopicDescription")] {
+        n.put(path, kind, said).await;
+        let (_, told) = n.get(path).await;
+        assert!(
+            told.contains(said) && told.contains("<RequiresDuplicateDetection>false<"),
+            "{told}"
+        );
+        let other = said.replace("12", "13");
+        n.update(path, kind, &other).await;
+        assert!(n.get(path).await.1.contains(&other), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_can_be_sent_back_and_changes_nothing() {
     let n = Namespace::new().await;
     // A queue of another protocol, with values that the service would not take.
@@ -376,6 +393,8 @@ async fn topics_subscriptions_and_rules() {
         <d2p1:TransferMessageCount>0</d2p1:TransferMessageCount>
         </CountDetails>
         <SubscriptionCount>0</SubscriptionCount>
+        <SqlFilterCount>0</SqlFilterCount>
+        <CorrelationFilterCount>0</CorrelationFilterCount>
         <AutoDeleteOnIdle>P10675199DT2H48M5.4775807S</AutoDeleteOnIdle>
         <EnablePartitioning>false</EnablePartitioning>
         <EntityAvailabilityStatus>Available</EntityAvailabilityStatus>
@@ -488,6 +507,24 @@ async fn topics_subscriptions_and_rules() {
     );
     let (_, told) = n.get("/t").await;
     assert!(told.contains("<SubscriptionCount>1<") && !told.contains("UserMetadata"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_counts_the_filters_of_all_its_subscriptions() {
+    let n = Namespace::new().await;
+    n.put("/t", "TopicDescription", "").await;
+    let compare = "<Filter i:type=\"CorrelationFilter\"><Label>news</Label></Filter>";
+    for subscription in ["a", "b"] {
+        let path = format!("/t/Subscriptions/{subscription}");
+        n.put(&path, "SubscriptionDescription", "").await;
+        n.put(&format!("{path}/Rules/compares"), "RuleDescription", compare).await;
+    }
+    let sql = "<Filter i:type=\"SqlFilter\"><SqlExpression>a = 1</SqlExpression></Filter>";
+    n.put("/t/Subscriptions/a/Rules/asks", "RuleDescription", sql).await;
+    let (_, told) = n.get("/t").await;
+    // What takes everything is told as SQL.
+    let counts = "<SqlFilterCount>3</SqlFilterCount><CorrelationFilterCount>2</";
+    assert!(told.contains(counts), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

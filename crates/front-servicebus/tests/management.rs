@@ -137,8 +137,8 @@ async fn a_forwarded_message_tells_its_first_place() {
             })
             .await;
         let annotations = Message::parse(payload).unwrap().message_annotations().unwrap();
-        let number = |name: &str| annotations.get(name).and_then(Value::as_i64).unwrap();
+        let number = |name: &str| annotations.get(name).and_then(Value::as_i64);
         places.push((number("x-opt-sequence-number"), number("x-opt-enqueue-sequence-number")));
     }
-    assert_eq!(places, [(1, 1), (2, 2), (3, 1)]);
+    assert_eq!(places, [(Some(1), None), (Some(2), None), (Some(3), Some(1))]);
 }

@@ -9,7 +9,9 @@ use common::{Client, World};
 use malote_model::{QueueName, QueueSpec};
 use malote_wire_amqp::connection::{DeliveryId, Event, LinkId, SessionId};
 use malote_wire_amqp::message::{Draft, Header, Message, Properties};
-use malote_wire_amqp::performative::{DeliveryState, Modified, Rejected, Timestamp};
+use malote_wire_amqp::performative::{
+    Attach, DeliveryState, Modified, Rejected, Role, SenderSettleMode, Source, Target, Timestamp,
+};
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
 fn operation(name: &str) -> Map {
@@ -345,6 +347,29 @@ async fn sections_in_another_order_are_taken() {
     assert_eq!(message.data().unwrap(), [Bytes::from_static(b"hello")]);
     let of_delivery = message.delivery_annotations().unwrap();
     assert_eq!(of_delivery.get("x-opt-mine"), mine.get("x-opt-mine"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_taken_without_a_lock_has_no_tag() {
+    let (_world, mut client, channel, sender) = orders(false).await;
+    let payload = Draft::data("hello").to_bytes();
+    assert_eq!(client.send_bytes(sender, payload, None).await, Some(DeliveryState::Accepted));
+    let attach = Attach {
+        name: Str::from_static("r"),
+        role: Role::Receiver,
+        snd_settle_mode: SenderSettleMode::Settled,
+        source: Some(Source::at("orders")),
+        target: Some(Target::at("here").into()),
+        ..Attach::default()
+    };
+    let link = client.amqp.attach(channel, attach).unwrap();
+    client.attached(link).await;
+    client.amqp.grant(link, 1).unwrap();
+    let taken = |event: &Event| match event {
+        Event::Delivery(incoming) => Some((incoming.settled, incoming.tag.clone())),
+        _ => None,
+    };
+    assert_eq!(client.until(taken).await, (true, Bytes::new()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -85,6 +85,11 @@ impl QueueName {
         Some((TopicName(topic.into()), subscription))
     }
 
+    /// Whether this is the queue of a subscription.
+    pub fn is_subscription(&self) -> bool {
+        !self.is_dead_letters() && split_subscription(&self.0).is_some()
+    }
+
     /// Where a topic keeps what it has not routed yet. No user can write such a name.
     pub fn inbox(topic: &TopicName) -> Self {
         Self(format!("{topic}/{INBOX_SEGMENT}").into())

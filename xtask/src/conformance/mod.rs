@@ -39,9 +39,13 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
             steps.push(Step::new("servicebus java", servicebus::java::programs));
         }
     }
-    // It needs ports of its own and takes minutes: only by its name.
-    if protocol == Some("servicebus-upstream") {
-        steps.push(Step::new("servicebus upstream", servicebus::upstream::tests));
+    // They need ports of their own and take minutes: only by their names.
+    let upstream = |name: &str| ["servicebus-upstream", name].map(Some).contains(&protocol);
+    if upstream("servicebus-upstream-go") {
+        steps.push(Step::new("servicebus upstream go", servicebus::upstream::go::tests));
+    }
+    if upstream("servicebus-upstream-python") {
+        steps.push(Step::new("servicebus upstream python", servicebus::upstream::python::tests));
     }
     // Servers of others, started several at a time: only by its name.
     if protocol == Some("cluster") {

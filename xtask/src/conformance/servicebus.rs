@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The client that the programs are written for.
-const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
+pub(super) const PYTHON_CLIENT: &str = "azure-servicebus==7.15.0";
 
 /// Programs, each against a server of its own kind.
 const PYTHON: &[(&str, Kind)] = &[

@@ -339,6 +339,7 @@ impl Turn<'_> {
             created_at: topic.created_at,
             queues: topic.router.targets().count() as u64,
             rules: topic.router.len() as u64,
+            correlations: topic.router.correlations() as u64,
             scheduled: inbox.map_or(0, |inbox| inbox.scheduled),
             waiting: inbox.map_or(0, |inbox| inbox.ready()),
             bytes: inbox.map_or(0, |inbox| inbox.index.bytes()),

@@ -14,6 +14,8 @@ use super::ids::{Ids, RuleId};
 #[derive(Debug)]
 pub(super) struct Correlations {
     tables: BTreeMap<Fields, HashTable<Slot>>,
+    /// Rules in all of them.
+    len: usize,
     hash_seed: u64,
 }
 
@@ -100,7 +102,7 @@ fn same(a: &Correlation, b: &Correlation) -> bool {
 
 impl Correlations {
     pub(super) fn new(hash_seed: u64) -> Self {
-        Self { tables: BTreeMap::new(), hash_seed }
+        Self { tables: BTreeMap::new(), len: 0, hash_seed }
     }
 
     fn place(&self, wanted: &Correlation) -> (Fields, u64) {
@@ -118,6 +120,7 @@ impl Correlations {
         let entry = table.entry(hash, is_it, |slot| slot.hash);
         let empty = || Slot { hash, wanted: Arc::clone(wanted), ids: Ids::default() };
         entry.or_insert_with(empty).get_mut().ids.insert(id);
+        self.len += 1;
     }
 
     pub(super) fn remove(&mut self, wanted: &Correlation, id: RuleId) {
@@ -126,6 +129,7 @@ impl Correlations {
         let is_it = |slot: &Slot| slot.hash == hash && slot.ids.contains(id);
         if let Ok(mut entry) = table.find_entry(hash, is_it) {
             entry.get_mut().ids.remove(id);
+            self.len -= 1;
             if entry.get().ids.is_empty() {
                 entry.remove();
             }
@@ -133,6 +137,10 @@ impl Correlations {
         if table.is_empty() {
             self.tables.remove(&fields);
         }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// Tells `hit` of every rule that matches, each once.

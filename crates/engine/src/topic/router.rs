@@ -62,6 +62,11 @@ impl<T: Copy + Ord> Router<T> {
         self.rules.len() - self.free.len()
     }
 
+    /// How many of them compare fields.
+    pub fn correlations(&self) -> usize {
+        self.correlations.len()
+    }
+
     /// No rules.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -307,6 +307,8 @@ proptest! {
                 }
             }
             prop_assert_eq!(router.len(), rules.len());
+            let compare = |rule: &&Rule| matches!(rule.filter, Filter::Correlation(_));
+            prop_assert_eq!(router.correlations(), rules.values().filter(compare).count());
         }
         for target in 0..4 {
             router.remove_target(target);

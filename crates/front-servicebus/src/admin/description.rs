@@ -14,6 +14,8 @@ use crate::wire::xml::{Element, escaped};
 const LABEL: &str = "servicebus:";
 /// When the description last changed.
 const UPDATED_AT: &str = "UpdatedAt";
+/// For how long duplicates are known.
+pub(super) const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
 /// Characters of `UserMetadata`.
 const METADATA_CHARS_MAX: usize = 1024;
 
@@ -152,9 +154,8 @@ impl<'a> Given<'a> {
         Ok(ttl.unwrap_or(is).filter(|ms| *ms <= limits::DELAY_MS_MAX))
     }
 
-    /// Whether and for how long duplicates are known. A window alone is kept for those who read it.
-    pub fn dedup(&self, is: Option<Dedup>) -> Answer<Option<Dedup>> {
-        const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
+    /// Whether and for how long duplicates are known. Where nothing is detected, whoever set a window finds it again.
+    pub fn dedup(&self, is: Option<Dedup>, labels: &mut Labels) -> Answer<Option<Dedup>> {
         let window_ms = is.map_or(entity::DEDUP_WINDOW_MS, |dedup| dedup.window_ms);
         let most = limits::DEDUP_WINDOW_MS_MAX;
         let window_ms = match self.changed_span(WINDOW, Some(window_ms), 20_000..=most)? {
@@ -165,6 +166,11 @@ impl<'a> Given<'a> {
         let wanted = self.flag("RequiresDuplicateDetection")?.unwrap_or(is.is_some());
         if wanted != is.is_some() && !self.new {
             return Err(self.fixed("RequiresDuplicateDetection"));
+        }
+        match (wanted, self.span(WINDOW)?) {
+            (true, _) => drop(labels.remove(&label(WINDOW))),
+            (false, Some(ms)) => drop(labels.insert(label(WINDOW), format_ms(ms))),
+            (false, None) => {}
         }
         let plain = Dedup { window_ms, per_session: false, content: false };
         Ok(wanted.then(|| Dedup { window_ms, ..is.unwrap_or(plain) }))
@@ -248,6 +254,14 @@ impl<'a> Telling<'a> {
 
     pub fn span(&mut self, name: &'static str, ms: Option<u64>) {
         self.xml(name, &format_ms(ms));
+    }
+
+    /// How long duplicates are known, or would be.
+    pub fn window(&mut self, dedup: Option<Dedup>) {
+        match dedup {
+            Some(dedup) => self.span(WINDOW, Some(dedup.window_ms)),
+            None => self.kept(WINDOW, &format_ms(Some(entity::DEDUP_WINDOW_MS))),
+        }
     }
 
     pub fn xml(&mut self, name: &'static str, xml: &str) {

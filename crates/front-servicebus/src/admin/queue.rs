@@ -5,11 +5,10 @@ use malote_engine::QueueFacts;
 use malote_model::{OnExpiry, QueueName, QueueSpec, Timestamp, limits};
 
 use super::atom::{self, Entry, time};
-use super::description::{Given, Telling, label, shown_failed_max, touch, updated_at};
+use super::description::{Given, Telling, WINDOW, shown_failed_max, touch, updated_at};
 use super::error::{AdminError, Answer, Wish};
 use super::{Call, Found, forward};
 use crate::entity;
-use crate::wire::duration::format_ms;
 use crate::wire::xml::Element;
 
 /// Properties that mean something here.
@@ -19,7 +18,7 @@ const KNOWN: &[&str] = &[
     "RequiresSession",
     "DefaultMessageTimeToLive",
     "DeadLetteringOnMessageExpiration",
-    "DuplicateDetectionHistoryTimeWindow",
+    WINDOW,
     "MaxDeliveryCount",
     "AutoDeleteOnIdle",
     "Status",
@@ -27,8 +26,6 @@ const KNOWN: &[&str] = &[
     "ForwardDeadLetteredMessagesTo",
     "MaxMessageSizeInKilobytes",
 ];
-
-const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
 
 pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
     call.check(Wish::Write, name)?;
@@ -62,17 +59,7 @@ async fn change(call: &Call<'_>, given: &Given<'_>, spec: &mut QueueSpec) -> Ans
     const SIZE: &str = "MaxMessageSizeInKilobytes";
     given.change_spec(spec)?;
     spec.ttl_ms = given.ttl(spec.ttl_ms)?;
-    spec.dedup = given.dedup(spec.dedup)?;
-    match (&spec.dedup, given.span(WINDOW)?) {
-        // Nothing is detected; whoever set it finds it again.
-        (None, Some(ms)) => {
-            spec.labels.insert(label(WINDOW), format_ms(ms));
-        }
-        (None, None) => {}
-        (Some(_), _) => {
-            spec.labels.remove(&label(WINDOW));
-        }
-    }
+    spec.dedup = given.dedup(spec.dedup, &mut spec.labels)?;
     if let Some(kilobytes) = given.number(SIZE)?.filter(|kb| *kb != kilobytes(spec)) {
         let most = limits::MESSAGE_BYTES_MAX >> 10;
         if !(1..=most).contains(&kilobytes) {
@@ -108,10 +95,7 @@ pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     t.value("RequiresSession", spec.sessions.required());
     t.span("DefaultMessageTimeToLive", spec.ttl_ms);
     t.value("DeadLetteringOnMessageExpiration", spec.on_expiry == OnExpiry::DeadLetter);
-    match spec.dedup {
-        Some(dedup) => t.span(WINDOW, Some(dedup.window_ms)),
-        None => t.kept(WINDOW, &format_ms(Some(entity::DEDUP_WINDOW_MS))),
-    }
+    t.window(spec.dedup);
     t.value("MaxDeliveryCount", shown_failed_max(spec));
     t.kept("EnableBatchedOperations", "true");
     t.value("SizeInBytes", facts.bytes);

@@ -5,15 +5,14 @@ use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{TopicName, TopicSpec};
 
 use super::atom::{self, Entry, time};
-use super::description::{Given, Labels, Telling, label, touch, updated_at};
+use super::description::{Given, Labels, Telling, WINDOW, label, touch, updated_at};
 use super::error::{AdminError, Answer, Wish};
 use super::{Call, Found, subscription};
 use crate::entity;
 use crate::wire::duration::{format_ms, parse_ms};
 use crate::wire::xml::Element;
 
-const KNOWN: &[&str] =
-    &["RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow", TTL, "Status"];
+const KNOWN: &[&str] = &["RequiresDuplicateDetection", WINDOW, TTL, "Status"];
 const TTL: &str = "DefaultMessageTimeToLive";
 
 /// How long messages of this topic live at most.
@@ -59,7 +58,7 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
 }
 
 fn change(given: &Given<'_>, spec: &TopicSpec, labels: &mut Labels) -> Answer<TopicSpec> {
-    let (dedup, status) = (given.dedup(spec.dedup)?, given.status(spec.status)?);
+    let (dedup, status) = (given.dedup(spec.dedup, labels)?, given.status(spec.status)?);
     let spec = TopicSpec { dedup, status, ..spec.clone() };
     match given.ttl(ttl_ms(labels))? {
         Some(ms) => labels.insert(label(TTL), format_ms(Some(ms))),
@@ -101,7 +100,6 @@ pub(super) fn subscriptions<'a>(
 }
 
 fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
-    const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
     let TopicFacts { name, spec, labels, .. } = facts;
     // Its own are those that are scheduled.
     let (mut count, mut bytes) = (0_u64, facts.bytes);
@@ -116,7 +114,7 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     t.kept(TTL, &format_ms(None));
     t.kept("MaxSizeInMegabytes", "1024");
     t.value("RequiresDuplicateDetection", spec.dedup.is_some());
-    t.span(WINDOW, Some(spec.dedup.map_or(entity::DEDUP_WINDOW_MS, |dedup| dedup.window_ms)));
+    t.window(spec.dedup);
     t.kept("EnableBatchedOperations", "true");
     t.value("SizeInBytes", bytes);
     t.kept("FilteringMessagesBeforePublishing", "false");
@@ -129,6 +127,9 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     t.kept("SupportOrdering", "true");
     t.counts(facts.waiting, 0, facts.scheduled);
     t.value("SubscriptionCount", count);
+    // A filter that takes everything, or nothing, is one of SQL.
+    t.value("SqlFilterCount", facts.rules - facts.correlations);
+    t.value("CorrelationFilterCount", facts.correlations);
     t.kept("AutoDeleteOnIdle", &format_ms(None));
     t.kept("EnablePartitioning", "false");
     t.text("EntityAvailabilityStatus", "Available");

@@ -241,13 +241,10 @@ impl Conn {
                 break;
             }
             let key = self.next_key;
-            let tag = delivery.lease.map_or_else(|| u128::from(key).to_be_bytes(), tag_of);
-            let outgoing = Outgoing {
-                key,
-                tag: Bytes::copy_from_slice(&tag),
-                settled: receiver.take,
-                ..Outgoing::default()
-            };
+            // What is settled as it leaves has no lock that a tag could name: the service writes an empty one.
+            let tag = delivery.lease.map(tag_of);
+            let tag = tag.map_or_else(Bytes::new, |tag| Bytes::copy_from_slice(&tag));
+            let outgoing = Outgoing { key, tag, settled: receiver.take, ..Outgoing::default() };
             let write = |out: &mut BytesMut| receiver.encode(delivery, out);
             match self.amqp.send_written(link, outgoing, write) {
                 Ok(()) => {}

@@ -68,22 +68,27 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
         message.when = When::At(Timestamp(u64::try_from(at).unwrap_or(0)));
     }
     let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
-    message.key = key.map(text);
+    message.key = key.map(|key| match key {
+        // So Python's client sends one that it received: as the bytes of the text.
+        Value::Binary(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| text(key)),
+        _ => text(key),
+    });
     annotations.0.retain(|(name, _)| name.as_str().is_none_or(|name| !OURS.contains(&name)));
 
     message.body = body_of(wire)?;
     // Those of a delivery end with their hop, says AMQP; the service hands them on.
     let mut of_delivery = wire.delivery_annotations()?;
     of_delivery.0.retain(|(name, _)| name.as_str() != Some(LOCK_TOKEN));
-    message.native = Some(keep(wire, &sections(of_delivery, annotations), &message.body));
+    // What is durable says nothing here; it is passed through.
+    let header = header.durable.then(|| Header { durable: true, ..Header::default() });
+    let kept = Draft {
+        header,
+        delivery_annotations: of_delivery,
+        message_annotations: annotations,
+        ..Draft::default()
+    };
+    message.native = Some(keep(wire, &kept.to_bytes(), &message.body));
     Ok(message)
-}
-
-/// Annotations that are kept; nothing if there are none.
-fn sections(delivery_annotations: Map, message_annotations: Map) -> BytesMut {
-    let mut out = BytesMut::new();
-    Draft { delivery_annotations, message_annotations, ..Draft::default() }.encode(&mut out);
-    out
 }
 
 fn read_properties(properties: &Properties, message: &mut Message) -> Result<(), AmqpError> {
@@ -122,6 +127,8 @@ pub const SCHEDULED: i32 = 2;
 pub struct Telling {
     /// Its place.
     pub seq: i64,
+    /// Where it stood first, if it was brought here from elsewhere.
+    pub first_seq: Option<i64>,
     /// Failed deliveries so far.
     pub failed: u32,
     /// When the lock ends.
@@ -144,8 +151,11 @@ impl Telling {
     /// Of a message that stands in this queue.
     pub fn of(queue: &QueueName, stored: &Stored, seq: Seq, failed: u32) -> Telling {
         let (among_dead, dead) = (queue.is_dead_letters(), stored.dead.as_ref());
+        // A topic has no places: that of a copy is its first one in a subscription.
+        let copy = queue.is_subscription().then_some(seq);
         Telling {
             seq: client_seq(seq.0),
+            first_seq: stored.first_seq.or(copy).map(|first| client_seq(first.0)),
             // Among dead letters the count is the one that it died with, however often it is received there.
             failed: dead.filter(|_| among_dead).map_or(failed, |dead| dead.failed),
             // There it tells where it died; in any other queue, that it was moved there.
@@ -168,10 +178,11 @@ pub fn put(out: &mut BytesMut, stored: &Stored, telling: &Telling) {
     let parts = message.native.as_ref().and_then(parts_of);
     let kept_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
     out.reserve(OWN_BYTES + kept_bytes + message.body.bytes.len());
-    put_header(out, message, telling);
     let kept = parts.as_ref().filter(|parts| !parts.annotations.is_empty());
     let kept = kept.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.as_ref();
+    let durable = kept.and_then(|wire| wire.header().ok()).is_some_and(|header| header.durable);
+    put_header(out, message, telling, durable);
     let mut section = SectionWriter::begin(out, DELIVERY_ANNOTATIONS);
     if let Some(kept) = kept.and_then(|wire| wire.delivery_annotations().ok()) {
         section.put_all(&kept);
@@ -179,7 +190,8 @@ pub fn put(out: &mut BytesMut, stored: &Stored, telling: &Telling) {
     if let Some(lock) = telling.lock {
         section.put(LOCK_TOKEN, &Value::Uuid(lock.to_bytes()));
     }
-    section.end();
+    // The service writes it also when there is nothing in it, and clients tell that from none.
+    section.end_whole();
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
     put_annotations(out, stored, telling, &kept);
 
@@ -194,27 +206,23 @@ pub fn put(out: &mut BytesMut, stored: &Stored, telling: &Telling) {
     }
 }
 
-fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling) {
+fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling, durable: bool) {
     let ttl_ms = [message.ttl_ms, telling.ttl_ms_max].into_iter().flatten().min();
     let ttl = ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
     let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
-    let header = Header {
-        durable: true,
-        priority,
-        ttl,
-        first_acquirer: false,
-        delivery_count: telling.failed,
-    };
-    header.encode_whole(out);
+    let delivery_count = telling.failed;
+    let header = Header { durable, priority, ttl, first_acquirer: false, delivery_count };
+    header.encode_counted(out);
 }
 
 fn put_annotations(out: &mut BytesMut, stored: &Stored, telling: &Telling, kept: &Map) {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
-    let first_seq = stored.first_seq.map_or(telling.seq, |first| client_seq(first.0));
     let mut all = SectionWriter::begin(out, MESSAGE_ANNOTATIONS);
     all.put("x-opt-enqueued-time", &time(stored.enqueued_at));
     all.put("x-opt-sequence-number", &Value::Long(telling.seq));
-    all.put("x-opt-enqueue-sequence-number", &Value::Long(first_seq));
+    if let Some(first_seq) = telling.first_seq {
+        all.put("x-opt-enqueue-sequence-number", &Value::Long(first_seq));
+    }
     if let Some(until) = telling.until {
         all.put("x-opt-locked-until", &time(until));
     }

@@ -95,7 +95,7 @@ fn an_unusual_encoding_is_kept_too() {
 #[test]
 fn fields_have_the_meaning_of_the_table() {
     let draft = Draft {
-        header: Some(Header { ttl: Some(500), priority: 9, ..Header::default() }),
+        header: Some(Header { ttl: Some(500), priority: 9, durable: true, ..Header::default() }),
         message_annotations: Map::default()
             .with(SCHEDULED_TIME, Value::Timestamp(1234))
             .with(PARTITION_KEY, "pk")
@@ -117,7 +117,8 @@ fn fields_have_the_meaning_of_the_table() {
     assert_eq!(annotations.get(PARTITION_KEY), Some(&string("pk")));
     assert_eq!(annotations.get("x-own"), Some(&string("kept")));
     assert_eq!(annotations.get("x-opt-locked-until"), None);
-    assert_eq!(back.header().unwrap().ttl, Some(500));
+    let header = back.header().unwrap();
+    assert_eq!((header.ttl, header.priority, header.durable), (Some(500), 9, true));
 }
 
 #[test]
@@ -150,6 +151,39 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
     assert_eq!(properties.group_sequence, Some(5));
     let annotations = back.message_annotations().unwrap();
     assert_eq!(annotations.get("x-opt-enqueue-sequence-number"), Some(&Value::Long(41)));
+}
+
+#[test]
+fn a_partition_key_of_bytes_is_the_text_that_they_are() {
+    let key = |value: Value| {
+        let message_annotations = Map::default().with(PARTITION_KEY, value);
+        read(&wire(&Draft { message_annotations, ..full() }), || Timestamp(7)).unwrap().key
+    };
+    assert_eq!(key(string("é")), Some("é".to_owned()));
+    assert_eq!(key(Value::Binary("é".into())), Some("é".to_owned()));
+    assert_eq!(key(Value::Binary(Bytes::from_static(&[0xff, 0]))), Some("ff00".to_owned()));
+}
+
+/// What the service tells of a plain message in a queue, and no more: tests of its clients count it.
+#[test]
+fn nothing_is_told_that_the_service_does_not_tell() {
+    let message = read(&wire(&full()), || Timestamp(7)).unwrap();
+    let queue = QueueName::new("q").unwrap();
+    let told = |queue: &QueueName| {
+        let stored = stored(message.clone());
+        write(&stored, &Telling::of(queue, &stored, Seq(3), 0))
+    };
+    let back = told(&queue);
+    // Of the header a count; annotations of the delivery, with nothing in them.
+    let head = [0, 0x53, 0x70, 0xc0, 6, 5, 0x40, 0x40, 0x40, 0x40, 0x43, 0, 0x53, 0x71, 0xc1, 1, 0];
+    assert_eq!(&back[..head.len()], head);
+    let names = |bytes: Bytes| {
+        let annotations = Wire::parse(bytes).unwrap().message_annotations().unwrap();
+        annotations.0.iter().map(|(name, _)| text(name)).collect::<Vec<_>>()
+    };
+    assert_eq!(names(back), ["x-opt-enqueued-time", "x-opt-sequence-number"]);
+    let copy = names(told(&QueueName::new("t/Subscriptions/s").unwrap()));
+    assert_eq!(copy[2..], ["x-opt-enqueue-sequence-number"]);
 }
 
 #[test]

@@ -26,7 +26,7 @@ enum Shape {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parts {
     shape: Shape,
-    /// The section of message annotations that the sender wrote; empty if there is none to keep.
+    /// What the sender wrote and is kept of the header and the annotations; empty if there is nothing.
     pub annotations: Bytes,
     /// Properties and application properties.
     pub head: Bytes,

@@ -166,11 +166,11 @@ impl Unsettled {
         self.entries.len()
     }
 
-    /// False if there is one with this id already.
-    pub(super) fn insert(&mut self, id: u32, entry: Entry) -> bool {
+    /// Says which one had this id before.
+    pub(super) fn insert(&mut self, id: u32, entry: Entry) -> Option<Entry> {
         let long = self.long(id);
         self.newest = self.newest.max(long);
-        self.entries.insert(long, entry).is_none()
+        self.entries.insert(long, entry)
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {

@@ -37,18 +37,26 @@ composite! {
 }
 
 impl Header {
-    /// Writes every field, also one that has its default: clients exist that take a delivery count that is left out for
-    /// none at all.
-    pub fn encode_whole(&self, out: &mut BytesMut) {
+    /// Writes the delivery count also when it is 0: clients exist that take one that is left out for none at all.
+    pub fn encode_counted(&self, out: &mut BytesMut) {
         put_descriptor(out, Header::CODE);
         write_list(out, 5, |list| {
-            list.field(|out| put_bool(out, self.durable));
-            list.field(|out| put_ubyte(out, self.priority));
+            match self.durable {
+                true => list.field(|out| put_bool(out, true)),
+                false => list.null(),
+            }
+            match self.priority == Header::default().priority {
+                true => list.null(),
+                false => list.field(|out| put_ubyte(out, self.priority)),
+            }
             match self.ttl {
                 Some(ttl) => list.field(|out| put_uint(out, ttl)),
                 None => list.null(),
             }
-            list.field(|out| put_bool(out, self.first_acquirer));
+            match self.first_acquirer {
+                true => list.field(|out| put_bool(out, true)),
+                false => list.null(),
+            }
             list.field(|out| put_uint(out, self.delivery_count));
         });
     }

@@ -344,12 +344,17 @@ impl<'a> SectionWriter<'a> {
         }
     }
 
-    /// The last entry was put.
+    /// The last entry was put; a section without any is none.
     pub fn end(self) {
         match self.entries {
             0 => self.out.truncate(self.start),
-            entries => self.compound.end(self.out, entries * 2),
+            _ => self.end_whole(),
         }
+    }
+
+    /// The same; a section without entries stays.
+    pub fn end_whole(self) {
+        self.compound.end(self.out, self.entries * 2);
     }
 }
 

@@ -62,7 +62,7 @@ final class Queues {
             same("time to live", got.getTimeToLive(), Duration.ofSeconds(100));
             same("count", got.getDeliveryCount(), 0L);
             same("number", got.getSequenceNumber(), 1L);
-            same("first number", got.getEnqueuedSequenceNumber(), 1L);
+            same("first number, as it was not forwarded", got.getEnqueuedSequenceNumber(), 0L);
             that(got.getLockToken() != null && got.getLockedUntil().isAfter(OffsetDateTime.now()), "it is locked");
             same("expiry", Duration.between(got.getEnqueuedTime(), got.getExpiresAt()), Duration.ofSeconds(100));
             receiver.complete(got);
