@@ -42,7 +42,9 @@ impl fmt::Debug for Letter {
 }
 
 impl Letter {
-    pub fn new(message: Message, id_given: bool) -> Self {
+    pub fn new(mut message: Message, id_given: bool) -> Self {
+        // A message comes from itself, unless it says otherwise.
+        message.origin_id = message.origin_id.or_else(|| message.message_id.clone());
         let outgoing = Outgoing::new(&message, id_given)
             .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"));
         Self { message, id_given, outgoing }
