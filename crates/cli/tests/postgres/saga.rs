@@ -20,7 +20,7 @@ async fn sagas_in_postgres_are_listed_and_shown() {
     let run = |line: &str| local(home.path(), &format!("{line} --db {url}"));
     // Whoever looks makes nothing.
     let none = run("saga ls order");
-    assert!(none.code == 1 && none.err.contains("malote_saga"), "{none}");
+    assert!(none.code == 3 && none.err.contains("no worker keeps sagas"), "{none}");
     let (broker, db) = (TestBroker::new().unwrap(), Postgres::connect(&url).await.unwrap());
     db.install().await.unwrap();
     for (id, cents) in [("free", 0_u64), ("paid", 900)] {

@@ -4,12 +4,13 @@
 //! and slow handlers does not sit on what others could do. Whoever asks for more gets one more consumer, beside the ones
 //! there are: what a cancelled consumer has out, a quorum queue keeps from everybody while the node is away that it was on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -30,13 +31,39 @@ struct Pumped {
     tools: Arc<Tools>,
     queue: ShortString,
     way: Arc<Way>,
+    line: Arc<Mutex<Line<Arrived>>>,
     to: mpsc::UnboundedSender<Option<(u64, Arrived)>>,
     end: CancellationToken,
 }
 
+/// What came, in the order of its tags: each consumer brings its own, and none knows how far the others are. A channel counts
+/// all that comes over it, from one on.
+struct Line<T> {
+    last: u64,
+    /// What came before its turn. None is nothing to hand out.
+    early: BTreeMap<u64, Option<T>>,
+}
+
+impl<T> Line<T> {
+    fn new() -> Self {
+        Self { last: 0, early: BTreeMap::new() }
+    }
+
+    /// All whose turn it is now.
+    fn came(&mut self, tag: u64, what: Option<T>) -> Vec<(u64, T)> {
+        self.early.insert(tag, what);
+        let mut all = Vec::new();
+        while let Some(next) = self.early.remove(&(self.last + 1)) {
+            self.last += 1;
+            all.extend(next.map(|what| (self.last, what)));
+        }
+        all
+    }
+}
+
 impl Pumped {
     async fn pump(self, mut consumer: lapin::Consumer) {
-        let Self { tools, way, to, .. } = self;
+        let Self { tools, way, line, to, .. } = self;
         while let Some(came) = consumer.next().await {
             let Ok(delivery) = came else {
                 way.lost.cancel();
@@ -44,13 +71,18 @@ impl Pumped {
             };
             let tag = delivery.delivery_tag;
             way.arrived(tag);
-            match incoming(delivery, false, &tools.chance) {
-                Came::Message(arrived) => {
-                    let _ = to.send(Some((tag, arrived))); // nobody is there: its channel is being closed
+            let (arrived, is_probe) = match incoming(delivery, false, &tools.chance) {
+                Came::Message(arrived) => (Some(arrived), false),
+                Came::Probe(_) => (None, true),
+            };
+            {
+                let mut line = line.lock();
+                for one in line.came(tag, arrived) {
+                    let _ = to.send(Some(one)); // nobody is there: its channel is being closed
                 }
-                Came::Probe(_) => {
-                    let _ = way.ack(&[tag]).await; // a way that is lost takes it with it
-                }
+            }
+            if is_probe {
+                let _ = way.ack(&[tag]).await; // a way that is lost takes it with it
             }
         }
         let _ = to.send(None);
@@ -106,8 +138,7 @@ pub(super) struct Feed {
     room: Arc<tokio::sync::Mutex<Room>>,
     to: Pumped,
     pub arrivals: mpsc::UnboundedReceiver<Option<(u64, Arrived)>>,
-    /// By their tags: each consumer brings its own in order.
-    pub here: BTreeMap<u64, Arrived>,
+    pub here: VecDeque<(u64, Arrived)>,
     pub since: Instant,
     /// A feed that nobody has any more ends its consumers.
     _end: DropGuard,
@@ -123,11 +154,12 @@ impl Feed {
         let way = Arc::new(Way::new(tools.inn.channel().await?, tools.number()));
         let (pumped, arrivals) = mpsc::unbounded_channel();
         let end = CancellationToken::new();
-        let to = Pumped { tools, queue, way: way.clone(), to: pumped, end: end.clone() };
+        let line = Arc::new(Mutex::new(Line::new()));
+        let to = Pumped { tools, queue, way: way.clone(), line, to: pumped, end: end.clone() };
         let mut room = Room::default();
         room.grow(prefetch, &to).await?;
         let (room, since) = (Arc::new(tokio::sync::Mutex::new(room)), Instant::now());
-        let (here, _end) = (BTreeMap::new(), end.drop_guard());
+        let (here, _end) = (VecDeque::new(), end.drop_guard());
         Ok(Self { way, room, to, arrivals, here, since, _end })
     }
 
@@ -159,7 +191,7 @@ impl Feed {
             && let Some(came) = self.arrivals.recv().await
         {
             match came {
-                Some((tag, arrived)) => drop(self.here.insert(tag, arrived)),
+                Some(one) => self.here.push_back(one),
                 None => left -= 1,
             }
         }
@@ -169,7 +201,7 @@ impl Feed {
     /// Takes in what came.
     pub(super) fn took(&mut self, came: Option<(u64, Arrived)>) {
         match came {
-            Some((tag, arrived)) => drop(self.here.insert(tag, arrived)),
+            Some(one) => self.here.push_back(one),
             // Nobody here ended it.
             None => self.way.lost.cancel(),
         }
@@ -184,10 +216,26 @@ impl Feed {
             return self.way.close().await;
         }
         self.stop().await?;
-        let tags: Vec<u64> = self.here.keys().copied().collect();
+        let tags: Vec<u64> = self.here.iter().map(|(tag, _)| *tag).collect();
         match self.way.requeue(&tags).await {
             Ok(()) | Err(BrokerError::LockLost) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_consumer_brings_waits_for_what_another_has_to_bring() {
+        let mut line = Line::new();
+        assert_eq!(line.came(1, Some("a")), [(1, "a")]);
+        assert_eq!(line.came(4, Some("d")), []);
+        // What is for nobody has its turn as well.
+        assert_eq!(line.came(3, None), []);
+        assert_eq!(line.came(2, Some("b")), [(2, "b"), (4, "d")]);
+        assert_eq!(line.came(5, Some("e")), [(5, "e")]);
     }
 }

@@ -293,7 +293,7 @@ impl PlainSource {
     fn take(&self, feed: &mut Feed, max: u32) -> Vec<Delivery> {
         let mut got = Vec::new();
         while got.len() < max as usize {
-            let Some((tag, arrived)) = feed.here.pop_first() else { break };
+            let Some((tag, arrived)) = feed.here.pop_front() else { break };
             match arrived.at {
                 None => got.push(self.counter.grant(&feed.way, tag, arrived)),
                 Some(at) => {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use malote_connectors::Delivery;
-use malote_model::{LeaseToken, Message, QueueName, Settlement, When};
+use malote_connectors::{Delivery, Held};
+use malote_model::{LeaseToken, Message, QueueName, SessionId, Settlement, When};
 
 /// A delay that is over before a trial is.
 const SOON_MS: u64 = 1000;
@@ -14,6 +14,8 @@ pub struct Ledger {
     pub entries: HashMap<String, Entry>,
     /// What is in hand: messages, and holds of sessions without one.
     hands: HashMap<LeaseToken, Option<String>>,
+    /// Sessions in hand, by their holds.
+    sessions: HashMap<LeaseToken, SessionId>,
     sent: usize,
     given: u64,
 }
@@ -91,13 +93,18 @@ impl Ledger {
         }
     }
 
-    pub fn held(&mut self, hold: LeaseToken) {
-        self.hands.insert(hold, None);
+    /// A session was given to somebody. Says what is strange about that, if anything is.
+    pub fn held(&mut self, held: &Held) -> Option<Strange> {
+        let again = self.sessions.values().any(|other| *other == held.session);
+        self.hands.insert(held.hold, None);
+        self.sessions.insert(held.hold, held.session.clone());
+        again.then_some(Strange::InHand)
     }
 
     /// Somebody let go of this.
     pub fn let_go(&mut self, lease: &LeaseToken) {
         self.hands.remove(lease);
+        self.sessions.remove(lease);
     }
 
     /// Whether somebody had one of those that must be there, or it was to come later: only such a one may be late.

@@ -33,7 +33,8 @@ impl Steady {
 
     fn source(&self, inner: Box<dyn Source>) -> Box<dyn Source> {
         if let Some(held) = inner.held() {
-            self.trial.ledger.lock().held(held.hold);
+            let strange = self.trial.ledger.lock().held(held);
+            strange.into_iter().for_each(|what| self.trial.strange(what));
         }
         let (trial, leases) = (self.trial.clone(), parking_lot::Mutex::default());
         Box::new(SteadySource { inner: Some(inner), trial, leases })
