@@ -18,6 +18,8 @@ const TRIES: usize = 5;
 /// `$1` has the programs, `$2` and `$3` are the ports. Whoever leads waits for its standby only once there is one: a copy
 /// is made before it is told to, so that a standby that takes over waits for nobody.
 const RUN: &str = r#"
+# Whoever would hear of it may be gone: then it still has to be stopped.
+trap '' PIPE
 programs=$1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1

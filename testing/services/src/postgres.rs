@@ -20,6 +20,8 @@ const TRIES: usize = 5;
 /// `$1` has the programs, `$2` is the port, `$3` may be `-F`: what a test commits need not survive a power failure. With
 /// a `CERTIFICATE` it speaks TLS to those who ask.
 const RUN: &str = r#"
+# Whoever would hear of it may be gone: then it still has to be stopped.
+trap '' PIPE
 dir=$(mktemp -d "${TMPDIR:-/tmp}/malote-postgres-XXXXXXXX") || exit 1
 cd "$dir" || exit 1
 trap 'cd /; rm -rf "$dir"' EXIT

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
@@ -24,6 +25,10 @@ use crate::broker::BrokerError;
 /// Messages open at once on one channel, at least and at most.
 pub(super) const PREFETCH_MIN: u16 = 8;
 const PREFETCH_MAX: u16 = 8192;
+/// How long what was fetched ahead waits for what was handed out: then both are let go with the channel. What takes longer
+/// to handle is left with a consumer that is cancelled.
+const FINISH_MAX: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Where consumers bring what was pushed to them: None is the end of one.
 #[derive(Clone)]
@@ -207,13 +212,23 @@ impl Feed {
         }
     }
 
-    /// Lets go of all that was not handed out. What was can still be settled.
-    pub(super) async fn close(mut self) -> Result<(), BrokerError> {
-        if self.way.is_lost() {
-            return Ok(());
-        }
-        if self.way.open() == 0 {
-            return self.way.close().await;
+    /// Lets go of all that was not handed out. What was can still be settled, as long as there is anybody who could.
+    pub(super) async fn close(mut self, anybody: impl Fn() -> bool) -> Result<(), BrokerError> {
+        let until = Instant::now() + FINISH_MAX;
+        loop {
+            if self.way.is_lost() {
+                return Ok(());
+            }
+            while let Ok(came) = self.arrivals.try_recv() {
+                self.took(came);
+            }
+            if self.way.open() == self.here.len() || !anybody() {
+                return self.way.close().await;
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
         }
         self.stop().await?;
         let tags: Vec<u64> = self.here.iter().map(|(tag, _)| *tag).collect();

@@ -257,7 +257,7 @@ impl Source for PlainSource {
         let (feed, counter) = (self.feed.get_mut().take(), self.counter.clone());
         Box::pin(async move {
             match feed {
-                Some(feed) => counter.tools.io.run(feed.close()).await,
+                Some(feed) => counter.tools.io.run(feed.close(|| true)).await,
                 None => Ok(()),
             }
         })
@@ -324,8 +324,9 @@ impl Drop for PlainSource {
     fn drop(&mut self) {
         if let Some(feed) = self.feed.get_mut().take().filter(|_| !self.closed) {
             let io = self.counter.tools.io.handle.clone();
+            let counter = Arc::downgrade(&self.counter);
             io.spawn(async move {
-                if let Err(error) = feed.close().await {
+                if let Err(error) = feed.close(|| counter.strong_count() > 0).await {
                     tracing::debug!(%error, "a consumer was not let go; its channel's end does it");
                 }
             });

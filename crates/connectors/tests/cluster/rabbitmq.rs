@@ -16,12 +16,15 @@ const Q: &str = "more";
 const MESSAGES: usize = 100;
 /// The nodes that are left have to notice first, and choose who leads. Far less than a node that never comes back.
 const AT_ONCE: Duration = Duration::from_secs(60);
+/// Long enough to tell the server so, and not as long as what is in hand is waited for.
+const ENDS_FOR: Duration = Duration::from_millis(500);
 
 fn body(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message.body.bytes.to_vec()).unwrap()
 }
 
-/// A worker that asked for more and more has all of it over the node that dies, from its first message on.
+/// A worker that asked for more and more has all of it over the node that dies, from its first message on, and is about to
+/// end: it takes nothing more, and has not finished.
 #[tokio::test]
 #[allow(clippy::await_holding_lock)] // the other tests are not async
 async fn rabbitmq_gives_again_at_once_what_was_in_hand_over_a_lost_node() {
@@ -39,7 +42,10 @@ async fn rabbitmq_gives_again_at_once_what_was_in_hand_over_a_lost_node() {
         assert!(!got.is_empty(), "{in_hand} of {MESSAGES} came");
         in_hand += got.len();
     }
+    let ending = tokio::spawn(source.close());
+    tokio::time::sleep(ENDS_FOR).await;
     nodes.kill(0);
+    ending.await.unwrap().unwrap();
     let began = Instant::now();
     let other = RabbitMq::connect(&nodes.url_of_all(&[1, 2], 0)).await.unwrap();
     let mut missing = all;
