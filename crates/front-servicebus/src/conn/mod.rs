@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `link.rs` | what a link is |
+//! | `number.rs` | maps that every message asks |
 //! | `event.rs` | what the peer says |
 //! | `done.rs` | what the engine says |
 //! | `sends.rs` | messages that are being stored, in order |
@@ -16,6 +17,7 @@ mod desk;
 mod done;
 mod event;
 mod link;
+mod number;
 mod receiver;
 mod sends;
 mod transaction;
@@ -41,6 +43,7 @@ use crate::wire::address::Path;
 
 pub(crate) use done::Done;
 use link::Link;
+use number::ByNumber;
 use sends::Sends;
 use transaction::Transactions;
 
@@ -59,8 +62,8 @@ pub(crate) struct Conn {
     claims: Claims,
     /// What links need a token for.
     claimed: HashMap<LinkId, (Action, Path)>,
-    links: HashMap<LinkId, Link>,
-    consumers: HashMap<ConsumerId, LinkId>,
+    links: ByNumber<LinkId, Link>,
+    consumers: ByNumber<ConsumerId, LinkId>,
     /// Receiving links whose deliveries wait to be written.
     held_up: HashSet<LinkId>,
     settles: Settles,
@@ -105,8 +108,8 @@ impl Conn {
             ready: VecDeque::new(),
             claims: Claims::default(),
             claimed: HashMap::new(),
-            links: HashMap::new(),
-            consumers: HashMap::new(),
+            links: ByNumber::default(),
+            consumers: ByNumber::default(),
             held_up: HashSet::new(),
             settles: Settles::default(),
             sends: Sends::default(),

@@ -4,7 +4,7 @@
 //! has been told and has not used yet is `given`. Lowering credit, and draining, ask the engine what it has left: the
 //! difference is on its way here. One such question is under way at a time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::{ConsumerId, Delivery, Held};
@@ -14,6 +14,7 @@ use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
 use malote_wire_amqp::types::Str;
 
 use super::link::Link;
+use super::number::ByNumber;
 use super::{Conn, Done};
 use crate::limits;
 use crate::ops::settle::{Item, Settled};
@@ -36,7 +37,7 @@ pub(super) struct Receiver {
     /// Messages that wait for credit or for room.
     pub waiting: VecDeque<Delivery>,
     /// What is out, by key.
-    pub out: HashMap<u64, LeaseToken>,
+    pub out: ByNumber<u64, LeaseToken>,
     credit: Credit,
 }
 
@@ -162,7 +163,7 @@ impl Receiver {
             take,
             session,
             waiting: VecDeque::new(),
-            out: HashMap::new(),
+            out: ByNumber::default(),
             credit: Credit::new(),
         }
     }
@@ -206,7 +207,11 @@ impl Conn {
         let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
         let bytes = deliveries.iter().map(|d| d.stored.message.body.bytes.len() + 512).sum();
         receiver.credit.arrived(deliveries.len() as u32, bytes);
-        receiver.waiting.extend(deliveries);
+        match receiver.waiting.is_empty() {
+            // As they are: each is half a kilobyte without its body.
+            true => receiver.waiting = deliveries.into(),
+            false => receiver.waiting.extend(deliveries),
+        }
         self.transmit(link);
     }
 

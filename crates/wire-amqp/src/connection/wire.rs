@@ -5,6 +5,9 @@ use bytes::{Bytes, BytesMut};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, MIN_MAX_FRAME_SIZE, put_frame};
 use crate::performative::{Composite, DeliveryState, Disposition, Role, SaslFrame, Transfer};
 
+/// Room that is made for deliveries when nothing waits to be written. What is left of it serves the next ones.
+const DELIVERIES_BYTES: usize = 16 << 10;
+
 /// What is to be written, and how large a frame may be.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -98,6 +101,10 @@ impl Wire {
         write: impl FnOnce(&mut BytesMut),
     ) -> Option<Bytes> {
         self.release();
+        if self.output.is_empty() {
+            // Others follow most often; growing step by step would copy each of them several times.
+            self.output.reserve(DELIVERIES_BYTES);
+        }
         let start = self.output.len();
         let mut payload_at = start;
         let size = put_frame(&mut self.output, FrameKind::Amqp, channel, |out| {
