@@ -25,7 +25,8 @@ usage: cargo xtask <command>
   check           the inner loop: tidy, fmt, foreign libraries, typos, deny, clippy, tests
   test            what CI runs: check, postgres, rabbitmq, conformance, then short runs of sim, fuzz, crash and full
   tidy            dependency directions, leftovers, file sizes, dead files, commands in README
-  sim [args]      simulation on a faulty disk: --seeds N, --seed S, --crashes N
+  sim [args]      simulation on a faulty disk: --seed S, --from S --seeds N, --random N, --crashes N
+  attack [args]   hostile clients against the built binary on loopback: --seconds N [attack]
   crash [args]    kill -9 loop on the built binary: --protocol http|native|sqs|servicebus --cycles N
   full [args]     the built binary on a small real disk that fills up (needs root): --rounds N --mib N
   fuzz [args]     decoders against random input: --seconds N [target]
@@ -44,7 +45,7 @@ usage: cargo xtask <command>
 ";
 
 /// Short runs inside `test`; `cargo xtask test` stays within about 15 minutes on two cores.
-const SIM_SHORT: &[&str] = &["--crashes", "10000"];
+const SIM_SHORT: &[&str] = &["--crashes", "10000", "--random", "100"];
 const FUZZ_SHORT: &[&str] = &["--seconds", "20"];
 const CRASH_SHORT: &[(&str, &[&str])] = &[
     ("crash http", &["--protocol", "http", "--cycles", "20"]),
@@ -80,7 +81,7 @@ fn run(args: &[String]) -> Result<bool> {
         ("tidy", []) => vec![tidy_step()],
         ("postgres", []) => vec![postgres::step()],
         ("rabbitmq", []) => vec![rabbitmq::step()],
-        ("sim" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
+        ("sim" | "attack" | "crash" | "full" | "fuzz", _) => return passed_through(command, rest),
         ("compare", [system]) => return compare::run(system),
         ("mutate", _) => mutate::steps(rest),
         ("conformance", [] | [_]) => {
@@ -154,7 +155,7 @@ fn tidy_step() -> Step {
     Step::new("tidy", tidy::run)
 }
 
-/// `sim`, `crash`, `full` and `fuzz` speak for themselves: their output and their exit code are the
+/// `sim`, `attack`, `crash`, `full` and `fuzz` speak for themselves: their output and their exit code are the
 /// answer.
 fn passed_through(command: &str, args: &[String]) -> Result<bool> {
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -7,7 +7,7 @@ use crate::cargo;
 use crate::steps::{Outcome, Step};
 use anyhow::{Context, Result, bail};
 
-const MUTATIONS: [&str; 8] = [
+const MUTATIONS: [&str; 17] = [
     "mutate-no-fsync",
     "mutate-no-crc",
     "mutate-no-generation",
@@ -16,10 +16,26 @@ const MUTATIONS: [&str; 8] = [
     "mutate-torn-groups",
     "mutate-forget-keys",
     "mutate-forget-way",
+    "mutate-live-differs",
+    "mutate-skip-clock-step",
+    "mutate-miscounted-keys",
+    "mutate-reversed-timers",
+    "mutate-no-supervision",
+    "mutate-no-numbering",
+    "mutate-skip-sync",
+    "mutate-no-pinning",
+    "mutate-release-written",
 ];
 
-/// Away from the normal build, so that the two do not evict each other.
-const TARGET: &str = "target/mutate";
+/// Away from the normal build, so that the two do not evict each other; without the front ends and without link-time
+/// optimisation, because every mutation is built anew.
+const APART: [&str; 5] = [
+    "--target-dir",
+    "target/mutate",
+    "--no-default-features",
+    "--config",
+    "profile.release.lto=\"off\"",
+];
 
 /// Enough for every mutation to be hit.
 const SIM_DEFAULT: &[&str] = &["--seeds", "200"];
@@ -52,8 +68,8 @@ fn mutation(feature: &str, sim: &[String]) -> Result<Outcome> {
         bail!("the engine has no feature `{feature}`");
     }
     let features = format!("malote-engine/{feature}");
-    let build =
-        ["build", "--release", "-p", "malote-sim", "--features", &features, "--target-dir", TARGET];
+    let mut build = vec!["build", "--release", "-p", "malote-sim", "--features", &features];
+    build.extend(APART);
     cargo::run(&build)?;
     if simulate(sim, Some(&features))? {
         bail!("the simulation passes with `{feature}`: it would not notice that this is broken");
@@ -63,7 +79,7 @@ fn mutation(feature: &str, sim: &[String]) -> Result<Outcome> {
 }
 
 fn simulate(args: &[String], features: Option<&str>) -> Result<bool> {
-    let mut extra = vec!["--target-dir", TARGET];
+    let mut extra = APART.to_vec();
     if let Some(features) = features {
         extra.extend(["--features", features]);
     }

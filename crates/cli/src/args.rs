@@ -9,9 +9,9 @@ use crate::api::{Api, ConnectArgs};
 use crate::failure::Failure;
 use crate::output::{Output, OutputArgs};
 use crate::{
-    backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive, request,
-    restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic, topology,
-    user, verify, version, work,
+    audit, backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive,
+    request, restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic,
+    topology, user, verify, version, work,
 };
 
 /// A durable message broker: queues with FIFO sessions, dead letters, delays and schedules
@@ -49,6 +49,7 @@ pub(crate) enum Command {
     User(user::User),
     Key(key::Key),
     Token(token::Token),
+    Audit(audit::Audit),
     Config(config::Config),
     Verify(verify::Verify),
     Backup(backup::Backup),
@@ -83,6 +84,7 @@ impl Command {
             Self::User(command) => command.run(),
             Self::Key(command) => command.run(),
             Self::Token(command) => command.run(),
+            Self::Audit(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Verify(command) => command.run(),
             Self::Backup(command) => command.run(),
@@ -237,6 +239,7 @@ mod tests {
     fn the_pages_show_commands_that_exist() {
         let pages = [
             include_str!("../../../README.md"),
+            include_str!("../../../docs/tour.md"),
             include_str!("../../../docs/operations.md"),
             include_str!("../../../docs/guide/sessions.md"),
             include_str!("../../../docs/guide/ordering.md"),

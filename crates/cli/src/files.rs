@@ -3,9 +3,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+
+/// Backups and exported messages are the user's alone to read, whatever the umask.
+const PRIVATE: u32 = 0o600;
 
 /// All of a file; `-` is standard input.
 #[allow(clippy::disallowed_methods)] // this is the door
@@ -53,7 +57,7 @@ impl Unfinished {
         part.push(".part");
         let part = PathBuf::from(part);
         anyhow::ensure!(!path.exists(), "{} exists already", path.display());
-        let file = OpenOptions::new().write(true).create_new(true).open(&part);
+        let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
         let file = Some(file.with_context(|| format!("cannot create {}", part.display()))?);
         Ok(Self { path: path.to_owned(), part, file })
     }
@@ -92,6 +96,6 @@ impl Drop for Unfinished {
 
 /// A new file; one that exists is left alone.
 pub(crate) fn create(path: &Path) -> anyhow::Result<Box<dyn Write>> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(path);
     Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
 }

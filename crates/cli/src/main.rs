@@ -6,6 +6,7 @@
 mod api;
 mod args;
 mod ask;
+mod audit;
 mod backup;
 mod bench;
 mod bridge;

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches};
-use malote_server::settings::{Environment, KEYS, Key, RawSettings, Settings, SettingsError};
+use malote_server::settings::{
+    Environment, KEYS, Key, LISTS, RawSettings, Settings, SettingsError,
+};
 
 /// What flags say, not yet checked.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +32,8 @@ fn arg(key: &Key) -> Option<Arg> {
         Arg::new(key.name).long(long).help(help).action(ArgAction::Set).help_heading("Settings");
     Some(if SWITCHES.contains(&key.name) {
         arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("YES|NO")
+    } else if LISTS.contains(&key.name) {
+        arg.action(ArgAction::Append).value_name("NAME")
     } else {
         arg.value_name(match key.name.rsplit(['.', '_']).next() {
             Some("http" | "sqs" | "amqp" | "amqps" | "servicebus-admin" | "kafka") => "ADDRESS",
@@ -67,8 +71,9 @@ impl clap::FromArgMatches for SettingsArgs {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.config = matches.get_one::<PathBuf>("config").cloned();
         for key in KEYS.iter().filter(|key| key.flag.is_some()) {
-            if let Some(value) = matches.get_one::<String>(key.name) {
-                *self.flags.field(key.name) = Some(value.clone());
+            if let Some(values) = matches.get_many::<String>(key.name) {
+                let values: Vec<&str> = values.map(String::as_str).collect();
+                *self.flags.field(key.name) = Some(values.join(","));
             }
         }
         Ok(())

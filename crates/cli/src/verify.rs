@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use malote_engine::core::Core;
 use malote_engine::disk::OsDisk;
-use malote_engine::journal::{self, Report, SegmentReport, SegmentState, Verified};
+use malote_engine::journal::{self, Orphan, Report, SegmentReport, SegmentState, Verified};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -25,7 +26,7 @@ impl Verify {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut out = self.output.open();
         let disk = OsDisk::read_only(&self.dir)?;
-        let found = journal::verify(&disk)?;
+        let found = journal::verify_with(&disk, &mut Core::new(0))?;
         match out.format() {
             Format::Json => out.json(&document(&found))?,
             Format::Ndjson => out.line(&document(&found))?,
@@ -54,7 +55,7 @@ impl Verify {
 
 /// What an operator must know, in one sentence.
 fn trouble(found: &Verified) -> Option<String> {
-    let Report { damaged, unreadable_segments, invalid_snapshots, .. } = &found.recovery;
+    let Report { damaged, unreadable_segments, invalid_snapshots, orphans, .. } = &found.recovery;
     if let Some(why) = &found.refused {
         return Some(format!("a server would refuse to start here: {why}"));
     }
@@ -63,6 +64,7 @@ fn trouble(found: &Verified) -> Option<String> {
         (damaged.len(), "damaged parts of the journal"),
         (unreadable_segments.len(), "segments that cannot be read"),
         (invalid_snapshots.len(), "snapshots that cannot be read"),
+        (orphans.len(), "queues or topics whose declaration is lost"),
     ] {
         if count > 0 {
             parts.push(format!("{count} {what}"));
@@ -140,6 +142,9 @@ impl Facts for Whole<'_> {
                 format!("{} from {} to {}", damage.file, damage.from, damage.to),
             ));
         }
+        for orphan in &recovery.orphans {
+            facts.push(("declaration lost", lost(orphan)));
+        }
         for name in &recovery.unreadable_segments {
             facts.push(("unreadable", name.clone()));
         }
@@ -160,6 +165,15 @@ impl Facts for Whole<'_> {
     }
 }
 
+fn lost(orphan: &Orphan) -> String {
+    let Orphan { id, recovered, records, first, last, .. } = orphan;
+    let what = match recovered {
+        Some(name) => format!("a start puts its messages into `{name}`"),
+        None => "it has no messages; declare it again".to_owned(),
+    };
+    format!("queue or topic number {id}: {what} ({records} records from {first} to {last})")
+}
+
 fn segment(report: &SegmentReport) -> Value {
     let (state, generation) = Segment(report).state();
     let frames: serde_json::Map<String, Value> =
@@ -173,6 +187,11 @@ fn document(found: &Verified) -> Value {
     let Verified { segments, snapshots, recovery, refused } = found;
     let damaged = recovery.damaged.iter().map(|damage| {
         json!({ "file": damage.file, "from": damage.from.to_string(), "to": damage.to.to_string() })
+    });
+    let orphans = recovery.orphans.iter().map(|orphan| {
+        let Orphan { id, recovered, records, first, last, unplaced } = orphan;
+        let (first, last) = (first.to_string(), last.to_string());
+        json!({ "id": id, "recovered": recovered, "records": records, "first": first, "last": last, "kept_segments": unplaced })
     });
     let snapshots = snapshots
         .iter()
@@ -190,6 +209,7 @@ fn document(found: &Verified) -> Value {
             "cut": recovery.cut.to_string(),
             "discarded_frames": recovery.discarded_frames,
             "damaged": damaged.collect::<Vec<_>>(),
+            "orphans": orphans.collect::<Vec<_>>(),
             "unreadable_segments": recovery.unreadable_segments,
             "invalid_snapshots": recovery.invalid_snapshots,
             "unknown_files": recovery.unknown_files,

@@ -19,7 +19,11 @@ impl Version {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         self.remote.run(|api, mut out| async move {
             let server = if self.server { Some(api.version().await?.version) } else { None };
-            out.one(&Versions { version: env!("CARGO_PKG_VERSION"), server })
+            out.one(&Versions {
+                version: env!("CARGO_PKG_VERSION"),
+                format: malote_engine::FORMAT,
+                server,
+            })
         })
     }
 }
@@ -28,13 +32,16 @@ impl Version {
 #[derive(Serialize)]
 struct Versions {
     version: &'static str,
+    /// The data format that this program writes.
+    format: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<String>,
 }
 
 impl Facts for Versions {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let mut facts = vec![("malote", self.version.to_owned())];
+        let mut facts =
+            vec![("malote", self.version.to_owned()), ("data format", self.format.to_string())];
         facts.extend(self.server.iter().map(|version| ("server", version.clone())));
         facts
     }

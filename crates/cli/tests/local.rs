@@ -10,7 +10,7 @@ use expect_test::expect;
 fn users_keys_and_tokens_live_in_the_data_directory() {
     let home = tempfile::tempdir().unwrap();
     let run = |line: &str| local(home.path(), line);
-    assert!(run("user ls").err.contains("the server is open"));
+    assert!(run("user ls").err.contains("the server accepts every caller"));
     expect![[r#"
         --- stderr
         user `ana` added
@@ -163,7 +163,9 @@ fn a_backup_of_a_running_server_is_restored_elsewhere() {
 fn settings_are_printed_with_their_origin_and_checked() {
     let home = tempfile::tempdir().unwrap();
     let run = |line: &str| local(home.path(), line);
-    let printed = run("config print --http 9000 --tls-self-signed").out;
+    let printed =
+        run("config print --http 9000 --tls-self-signed --tls-name broker --tls-name 10.0.0.7").out;
+    assert!(printed.contains("names = \"broker,10.0.0.7\" # --tls-name"), "{printed}");
     assert!(printed.contains("http = \"127.0.0.1:9000\" # --http"), "{printed}");
     assert!(printed.contains("self_signed = true # --tls-self-signed"), "{printed}");
     assert!(printed.contains("sqs = \"127.0.0.1:9324\" # default"), "{printed}");

@@ -1,4 +1,4 @@
-//! The README's tour, line by line, in a shell of its own; and the other pages' claims.
+//! Runs the commands of the tour and of the guides in a shell, and checks other claims of the pages.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -17,8 +17,8 @@ fn page(name: &str) -> String {
 }
 
 /// The `sh` blocks between the marks.
-fn tour(readme: &str) -> String {
-    shell(readme.split("<!-- tour -->").nth(1).unwrap().split("<!-- /tour -->").next().unwrap())
+fn tour(page: &str) -> String {
+    shell(page.split("<!-- tour -->").nth(1).unwrap().split("<!-- /tour -->").next().unwrap())
 }
 
 /// The `sh` blocks of a page.
@@ -132,10 +132,10 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn the_tour_of_the_readme_runs() {
+fn the_tour_runs() {
     let home = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
-    let script = tour(&page("README.md"));
+    let script = tour(&page("docs/tour.md"));
     assert!(script.lines().count() > 20, "the tour has gone:\n{script}");
     // `-e` ends at the first line that fails; a server that is left over ends with the shell.
     let script = format!(

@@ -82,7 +82,10 @@ impl From<Refusal> for BrokerError {
         let text = refusal.to_string();
         match refusal {
             Refusal::LeaseLost { .. } => Self::LockLost,
-            Refusal::Busy | Refusal::DiskFull | Refusal::BoundReached { .. } => Self::Busy { text },
+            Refusal::Busy
+            | Refusal::DiskFull
+            | Refusal::NoSegment { .. }
+            | Refusal::BoundReached { .. } => Self::Busy { text },
             Refusal::SessionHeld { .. } => Self::Refused { code: "session_held".into(), text },
             Refusal::QueueNotFound { .. } => Self::Refused { code: "queue_not_found".into(), text },
             Refusal::QueueDiffers { .. } => Self::Refused { code: "queue_differs".into(), text },

@@ -1,6 +1,6 @@
 //! The door to time. A seed must replay a whole run, so nothing else in the engine asks what time it is.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use malote_model::Timestamp;
 
@@ -18,15 +18,31 @@ pub trait Clock: Send + Sync {
 
 /// Starts at the wall clock, or at the journal's last time if that is later, and follows the monotonic clock.
 ///
-/// A wall clock that is set back, or drifts, changes no lease: what it is off by is made up for slowly, by at most a
-/// tenth of the time that passes. One that is set forward is followed at once, by [`Clock::take_step`].
-pub struct SystemClock {
-    started: std::time::Instant,
+/// A wall clock that is set back, or drifts, changes no lease: the difference is made up slowly, by at most a tenth of
+/// the time that passes. A wall clock that is set forward is followed at once, by [`Clock::take_step`].
+pub struct SystemClock<S = OsTime> {
+    source: S,
     start_ms: u64,
     /// The last time told.
     last: AtomicU64,
-    /// When the wall clock was last compared, in milliseconds since the start, and what had been added by then.
-    compared: parking_lot::Mutex<(u64, i64)>,
+    /// Milliseconds that are added to the monotonic clock.
+    added: AtomicI64,
+    /// When the wall clock was last compared, in milliseconds since the start. Whoever changes `added` holds this.
+    compared: parking_lot::Mutex<u64>,
+}
+
+/// The two clocks of a machine, for [`SystemClock`].
+pub trait TimeSource: Send + Sync {
+    /// Milliseconds since 1970; may be set forward and back at any time.
+    fn wall_ms(&self) -> u64;
+
+    /// Milliseconds that have passed since the source was made; never goes back.
+    fn elapsed_ms(&self) -> u64;
+}
+
+/// The clocks of the operating system.
+pub struct OsTime {
+    started: std::time::Instant,
 }
 
 /// A clock that stands still until it is moved: for tests of what takes hours.
@@ -56,49 +72,71 @@ const STEP_MS: i64 = 5_000;
 impl SystemClock {
     /// A clock that starts no earlier than `floor`.
     pub fn starting_at(floor: Timestamp) -> Self {
-        let start_ms = wall_ms().max(floor.0);
-        Self {
-            started: monotonic(),
-            start_ms,
-            last: AtomicU64::new(start_ms),
-            compared: parking_lot::Mutex::new((0, 0)),
-        }
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        monotonic().duration_since(self.started).as_millis() as u64
-    }
-
-    /// Milliseconds to add to the monotonic clock, brought nearer to the wall clock once a second.
-    fn correction(&self, elapsed: u64) -> i64 {
-        let Some(mut compared) = self.compared.try_lock() else { return 0 };
-        let (at, added) = *compared;
-        let since = elapsed.saturating_sub(at);
-        if since >= 1000 {
-            let off = wall_ms() as i64 - ((self.start_ms + elapsed) as i64 + added);
-            let most = (since / 10) as i64;
-            let correction = if off > STEP_MS { 0 } else { off.clamp(-most, most) };
-            *compared = (elapsed, added + correction);
-        }
-        compared.1
+        Self::following(OsTime { started: monotonic() }, floor)
     }
 }
 
-impl Clock for SystemClock {
+impl<S: TimeSource> SystemClock<S> {
+    /// A clock on any source. It starts no earlier than `floor`.
+    pub fn following(source: S, floor: Timestamp) -> Self {
+        let elapsed = source.elapsed_ms();
+        let start_ms = source.wall_ms().max(floor.0) - elapsed;
+        Self {
+            source,
+            start_ms,
+            last: AtomicU64::new(start_ms + elapsed),
+            added: AtomicI64::new(0),
+            compared: parking_lot::Mutex::new(elapsed),
+        }
+    }
+
+    /// How far the wall clock is ahead of this one.
+    fn ahead(&self, elapsed: u64) -> i64 {
+        let told = (self.start_ms + elapsed) as i64 + self.added.load(Ordering::Relaxed);
+        self.source.wall_ms() as i64 - told
+    }
+
+    /// Once a second, brings this clock nearer to the wall clock.
+    fn correct(&self, elapsed: u64) {
+        let Some(mut compared) = self.compared.try_lock() else { return };
+        let since = elapsed.saturating_sub(*compared);
+        if since >= 1000 {
+            *compared = elapsed;
+            let (ahead, most) = (self.ahead(elapsed), (since / 10) as i64);
+            if ahead <= STEP_MS {
+                self.added.fetch_add(ahead.clamp(-most, most), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<S: TimeSource> Clock for SystemClock<S> {
     fn now(&self) -> Timestamp {
-        let elapsed = self.elapsed_ms();
-        let told = (self.start_ms + elapsed).saturating_add_signed(self.correction(elapsed));
+        let elapsed = self.source.elapsed_ms();
+        self.correct(elapsed);
+        let added = self.added.load(Ordering::Relaxed);
+        let told = (self.start_ms + elapsed).saturating_add_signed(added);
         Timestamp(self.last.fetch_max(told, Ordering::Relaxed).max(told))
     }
 
     fn take_step(&self) -> u64 {
-        let mut compared = self.compared.lock();
-        let ahead = wall_ms() as i64 - ((self.start_ms + self.elapsed_ms()) as i64 + compared.1);
+        let _compared = self.compared.lock();
+        let ahead = self.ahead(self.source.elapsed_ms());
         if ahead <= STEP_MS {
             return 0;
         }
-        compared.1 += ahead;
+        self.added.fetch_add(ahead, Ordering::Relaxed);
         ahead as u64
+    }
+}
+
+impl TimeSource for OsTime {
+    fn wall_ms(&self) -> u64 {
+        wall_ms()
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        monotonic().duration_since(self.started).as_millis() as u64
     }
 }
 
@@ -115,6 +153,8 @@ fn wall_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -127,5 +167,70 @@ mod tests {
             assert!(now >= last);
             last = now;
         }
+    }
+
+    /// Clocks that are set by hand.
+    #[derive(Default)]
+    struct Hands {
+        wall_ms: AtomicU64,
+        elapsed_ms: AtomicU64,
+    }
+
+    impl TimeSource for Arc<Hands> {
+        fn wall_ms(&self) -> u64 {
+            self.wall_ms.load(Ordering::SeqCst)
+        }
+
+        fn elapsed_ms(&self) -> u64 {
+            self.elapsed_ms.load(Ordering::SeqCst)
+        }
+    }
+
+    fn set(wall_ms: u64) -> (Arc<Hands>, SystemClock<Arc<Hands>>) {
+        let hands = Arc::new(Hands::default());
+        hands.wall_ms.store(wall_ms, Ordering::SeqCst);
+        (hands.clone(), SystemClock::following(hands, Timestamp(0)))
+    }
+
+    fn pass(hands: &Hands, ms: u64) {
+        hands.wall_ms.fetch_add(ms, Ordering::SeqCst);
+        hands.elapsed_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_back_is_approached_slowly() {
+        let (hands, clock) = set(1_000_000);
+        hands.wall_ms.fetch_sub(60_000, Ordering::SeqCst);
+        let mut last = clock.now();
+        for _ in 0..700 {
+            pass(&hands, 1000);
+            let now = clock.now();
+            assert!((900..=1000).contains(&(now.0 - last.0)), "{last:?}, then {now:?}");
+            assert_eq!(clock.take_step(), 0);
+            last = now;
+        }
+        assert_eq!(last.0, hands.wall_ms());
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_forward_is_followed_in_one_step() {
+        let (hands, clock) = set(1_000_000);
+        hands.wall_ms.fetch_add(60_000, Ordering::SeqCst);
+        assert_eq!(clock.now().0, 1_000_000);
+        assert_eq!(clock.take_step(), 60_000);
+        assert_eq!((clock.take_step(), clock.now().0), (0, 1_060_000));
+    }
+
+    #[test]
+    fn two_threads_that_ask_at_once_hear_the_same_time() {
+        let (hands, clock) = set(1_000_000);
+        hands.wall_ms.fetch_sub(60_000, Ordering::SeqCst);
+        for _ in 0..600 {
+            pass(&hands, 1000);
+            clock.now();
+        }
+        let alone = clock.now();
+        let _another_thread_compares = clock.compared.lock();
+        assert_eq!(clock.now(), alone);
     }
 }

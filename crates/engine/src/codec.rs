@@ -4,6 +4,7 @@
 //! positions and times are varints too. Decoders take bytes that a disk may have changed: they never panic and never
 //! allocate from a length they have not checked.
 
+mod digest;
 mod event;
 mod message;
 mod read;
@@ -12,7 +13,7 @@ mod spec;
 mod stored;
 mod window;
 
-pub(crate) use event::{decode_event, encode_event, get_way, kind_of, put_way};
+pub(crate) use event::{encode_event, get_way, kind_of, put_way, understand_event};
 pub use message::Outgoing;
 pub(crate) use message::put_properties;
 pub(crate) use read::{Put, Reader, Truncated};

@@ -105,8 +105,8 @@ pub enum Command {
     Route { topic: QueueId, items: Vec<ToRoute> },
     /// Facts about one topic.
     DescribeTopic { name: TopicName },
-    /// Facts about every topic, by name.
-    ListTopics,
+    /// Facts about topics by name, from after one; at most [`malote_model::limits::LIST_MAX`] of them.
+    ListTopics { after: Option<TopicName>, max: usize },
     /// Rules of a topic, or of one queue on it, by queue and name, from after one.
     Rules {
         topic: TopicName,
@@ -118,8 +118,10 @@ pub enum Command {
     Peek(Peek),
     /// Facts about one queue.
     Describe { queue: QueueName },
-    /// Facts about every queue, by name.
-    List,
+    /// Facts about queues by name, from after one; at most [`malote_model::limits::LIST_MAX`] of them.
+    List { after: Option<QueueName>, max: usize },
+    /// The queue or topic that a name means to protocols that ignore case.
+    Resolve { name: QueueName },
     /// Sessions of a queue, in no order that means anything, from where the last look ended.
     Sessions { queue: QueueName, from: u32, max: usize },
     /// One session of a queue.
@@ -132,6 +134,59 @@ pub enum Command {
     Locate { leases: Vec<LeaseToken> },
     /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
     Mark,
+    /// Saves all state as a snapshot holds it. The core stands still meanwhile: only for when the journal cannot be
+    /// replayed.
+    Save,
+}
+
+impl Command {
+    /// Whether its answer may wait for messages that come later.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Self::Attach(_) | Self::Accept(_))
+    }
+
+    /// Bytes that it holds beside its fixed size, roughly. Those of sends are counted by the sender.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let state_bytes = |change: &StateChange| change.state.as_ref().map_or(0, Bytes::len);
+        match self {
+            Self::Within { command, .. } => command.held_bytes(),
+            Self::Settle { leases, settlement, state } => {
+                let changes = match settlement {
+                    Settlement::Abandon { changes, .. }
+                    | Settlement::Defer { changes }
+                    | Settlement::DeadLetter { changes, .. } => changes.size(),
+                    Settlement::Complete | Settlement::Release { .. } => 0,
+                };
+                16 * leases.len() + changes + state.as_ref().map_or(0, state_bytes)
+            }
+            Self::SetState { change } => state_bytes(change),
+            Self::Commit { work } => {
+                let states: usize = work.states.iter().map(|(_, change)| state_bytes(change)).sum();
+                states + 64 * work.settles.len()
+            }
+            Self::Renew { leases, .. } | Self::Locate { leases } => 16 * leases.len(),
+            Self::Cancel { seqs, .. } | Self::ReceiveDeferred { seqs, .. } => 8 * seqs.len(),
+            Self::PurgeThese { items, .. } => 64 * items.len(),
+            Self::CompleteLate { items, .. } => 16 * items.len(),
+            Self::Move { items, .. } => 128 * items.len(),
+            Self::Replace { message, .. } => message.size(),
+            _ => 0,
+        }
+    }
+}
+
+impl Reply {
+    /// Bytes that it holds beside its fixed size, roughly, if they may be many.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Queues(all) => 1024 * all.len(),
+            Self::Topics(all) => 512 * all.len(),
+            Self::Rules(all) => 512 * all.len(),
+            Self::Peeked { items, .. } => size_of::<Peeked>() * items.len(),
+            Self::Sessions { sessions, .. } => 128 * sessions.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// What a transaction does when it is committed.
@@ -375,6 +430,8 @@ pub enum Reply {
     Peeked { items: Vec<Peeked>, next: Option<Seq> },
     /// Facts about queues.
     Queues(Vec<QueueFacts>),
+    /// What a name means.
+    Resolved(Resolution),
     /// Facts about sessions; `next` continues.
     Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
     /// Facts about topics.
@@ -383,6 +440,24 @@ pub enum Reply {
     Rules(Vec<Binding>),
     /// Where leased messages stand; none for a lease that is over.
     Located(Vec<Option<Pos>>),
+    /// The state, and where the journal ended when it was saved. That need not be durable yet.
+    Saved {
+        /// The end of the journal.
+        covered: Pos,
+        /// What [`Replay::save`](crate::journal::Replay::save) wrote.
+        body: Vec<u8>,
+    },
+}
+
+/// What a name means to a protocol that ignores case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Nothing has this name, in whatever case.
+    Missing,
+    /// A queue or topic, in its own spelling.
+    Found(Address),
+    /// Nothing has exactly this name, and several have it in another case.
+    Ambiguous,
 }
 
 /// A session in hand.
@@ -415,6 +490,8 @@ pub struct Grant {
     pub first_at: Option<Timestamp>,
     /// Under a hold: nothing was ready behind it in its session.
     pub last: bool,
+    /// Of a message that was removed as it was delivered: the older records that its newest one lies over, if any.
+    pub under: Option<Box<[Pos]>>,
     /// Of a message that was removed as it was delivered: its bytes stay until they are read.
     pub pin: Option<Pin>,
 }
@@ -463,7 +540,7 @@ pub struct QueueFacts {
     pub deferred: u64,
     /// In its own dead-letter set.
     pub dead_lettered: u64,
-    /// Bytes of all of them, as sent.
+    /// Bytes of all of them, as sent, and of the states of sessions.
     pub bytes: u64,
     /// When the oldest ready message was enqueued, to the precision of an index block.
     pub oldest_at: Option<Timestamp>,

@@ -11,6 +11,10 @@ use crate::command::{
 use crate::deliver::ReadGrants;
 use crate::handle::{Delivery, Engine, EngineError, Receive};
 
+/// Notices that wait to be read. Credit bounds them for consumers that stay; a connection that attaches, detaches and
+/// never reads what it was sent is ended here.
+const NOTICES_MAX: usize = 1 << 16;
+
 /// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
 pub struct Connection {
     engine: Engine,
@@ -22,10 +26,10 @@ pub struct Connection {
 /// whether or not it is bound to the connection. Drop it before the asking half.
 pub struct Outbox {
     engine: Engine,
-    from_core: mpsc::UnboundedReceiver<(ConsumerId, QueueName, Notice)>,
+    from_core: mpsc::Receiver<(ConsumerId, QueueName, Notice)>,
     /// Granted, and being read: whoever listens may stop half-way and go on later.
     reading: Option<(ConsumerId, QueueName, Vec<Grant>)>,
-    /// What could not be read, to be told next.
+    /// What could not be delivered, to be told next.
     damaged: Option<(ConsumerId, u32)>,
 }
 
@@ -34,8 +38,8 @@ pub struct Outbox {
 pub enum Outbound {
     /// Messages for a consumer, in order, within its credit.
     Deliver(ConsumerId, Vec<Delivery>),
-    /// So many messages for a consumer could not be read, and will not come. The credit that they used is the
-    /// listener's to give again.
+    /// This many messages for a consumer will not come: they could not be read, or their leases ended before they were.
+    /// The credit that they used is the listener's to give again.
     Damaged(ConsumerId, u32),
     /// The consumer ended by itself: its queue was deleted or its hold was lost.
     Ended(ConsumerId, Refusal),
@@ -60,8 +64,7 @@ pub struct Consume {
 
 impl Connection {
     pub(crate) fn new(engine: Engine) -> (Self, Outbox) {
-        // Bounded by credit: the core sends no more than consumers asked for, and one notice of their end each.
-        let (sender, from_core) = mpsc::unbounded_channel();
+        let (sender, from_core) = mpsc::channel(NOTICES_MAX);
         let id = engine.shared.mailbox.new_connection(sender);
         let outbox = Outbox { engine: engine.clone(), from_core, reading: None, damaged: None };
         (Self { engine, id, closed: AtomicBool::new(false) }, outbox)
@@ -201,9 +204,9 @@ impl Outbox {
             }
             if let Some((consumer, queue, grants)) = &self.reading {
                 let consumer = *consumer;
-                let ReadGrants { deliveries, damaged } = self.engine.read(queue, grants).await;
+                let ReadGrants { deliveries, missing } = self.engine.read(queue, grants).await;
                 self.reading = None;
-                self.damaged = (damaged > 0).then_some((consumer, damaged));
+                self.damaged = (missing > 0).then_some((consumer, missing));
                 if !deliveries.is_empty() {
                     return Some(Outbound::Deliver(consumer, deliveries));
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use malote_model::{QueueName, SessionId};
+use malote_model::{LeaseToken, QueueName, SessionId};
 
 use crate::codec::{Stored, Unreadable};
 use crate::command::{Command, Grant, Reply};
@@ -13,9 +13,12 @@ use crate::mailbox::Mailbox;
 #[derive(Default)]
 pub(crate) struct ReadGrants {
     pub deliveries: Vec<Delivery>,
-    /// How many could not be read.
-    pub damaged: u32,
+    /// How many did not become deliveries: they could not be read, or their leases were over by then.
+    pub missing: u32,
 }
+
+/// How often a leased message is looked for that compaction moved away while it was being read.
+const LOCATE_TRIES: u32 = 4;
 
 /// Grants that nobody has seen yet: if nobody ever does, they come back at once, not when their locks end.
 struct Unseen<'a> {
@@ -43,24 +46,35 @@ impl Engine {
     pub(crate) async fn read(&self, queue: &QueueName, grants: &[Grant]) -> ReadGrants {
         let segments = &self.shared.segments;
         let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
-        let gone = |stored: &Result<Stored, Unreadable>| stored.as_ref().is_err_and(|e| e.gone);
-        if read.iter().any(gone) {
-            // Whoever comes late finds that compaction moved messages away: they are where their leases say.
-            let leases = grants.iter().map(|grant| grant.lease.unwrap_or_default()).collect();
+        // Whoever comes late finds that compaction moved messages away, or that their leases ended meanwhile.
+        let mut over: Vec<usize> = Vec::new();
+        for _ in 0..LOCATE_TRIES {
+            let late = |nth: usize| {
+                let stored: &Result<Stored, Unreadable> = &read[nth];
+                let gone = stored.as_ref().is_err_and(|unreadable| unreadable.gone);
+                grants[nth].lease.filter(|_| gone && !over.contains(&nth)).map(|lease| (nth, lease))
+            };
+            let late: Vec<(usize, LeaseToken)> = (0..grants.len()).filter_map(late).collect();
+            if late.is_empty() {
+                break;
+            }
+            let leases = late.iter().map(|(_, lease)| *lease).collect();
             let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
                 return ReadGrants::default(); // stopping: nobody waits for it any more
             };
-            for (stored, pos) in read.iter_mut().zip(located) {
-                if let (true, Some(pos)) = (gone(stored), pos)
-                    && let Some(again) = Stored::load(segments, vec![pos]).await.pop()
-                {
-                    *stored = again;
+            for ((nth, _), pos) in late.into_iter().zip(located) {
+                let Some(pos) = pos else {
+                    over.push(nth);
+                    continue;
+                };
+                if let Some(again) = Stored::load(segments, vec![pos]).await.pop() {
+                    read[nth] = again;
                 }
             }
         }
         let mut all = Vec::with_capacity(grants.len());
-        let (mut leases, mut damaged) = (Vec::new(), 0);
-        for (grant, stored) in grants.iter().zip(read) {
+        let (mut leases, mut missing, mut damaged) = (Vec::new(), 0, 0_u64);
+        for (nth, (grant, stored)) in grants.iter().zip(read).enumerate() {
             let Grant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
             match stored {
                 Ok(stored) => {
@@ -80,6 +94,11 @@ impl Engine {
                         stored,
                     });
                 }
+                // Nothing is damaged: another holder completed the message, or it moved on.
+                Err(_) if over.contains(&nth) => {
+                    tracing::debug!(%queue, seq = seq.0, "the lease was over before the message was read");
+                    missing += 1;
+                }
                 Err(Unreadable { text, .. }) => {
                     let what = match lease {
                         Some(_) => "a message is damaged on disk: it goes to the dead letters",
@@ -87,14 +106,14 @@ impl Engine {
                     };
                     tracing::error!(%queue, seq = seq.0, error = text, "{what}");
                     leases.extend(lease.map(|lease| (lease, text)));
-                    damaged += 1;
+                    (missing, damaged) = (missing + 1, damaged + 1);
                 }
             }
         }
         if damaged > 0 {
-            self.shared.damaged.fetch_add(damaged.into(), Ordering::Relaxed);
+            self.shared.damaged.fetch_add(damaged, Ordering::Relaxed);
             self.shared.mailbox.tell(Command::Damaged { leases });
         }
-        ReadGrants { deliveries: all, damaged }
+        ReadGrants { deliveries: all, missing }
     }
 }

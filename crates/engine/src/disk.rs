@@ -8,7 +8,7 @@ mod memory;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,6 +49,10 @@ pub trait Disk: Send + Sync {
     fn unlock(&self);
     /// How to name this directory to a user.
     fn place(&self) -> String;
+    /// Whether the directory is still what was opened, and the lock in it still ours. An error says what happened.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// An open file. All calls may come from any thread.
@@ -74,10 +78,22 @@ pub trait DiskFile: Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
+    /// Whether the file still has a name. What is written to one without goes when the process does.
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// Whether there is nothing in the file.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+}
+
+/// Whether a file could not be opened for reasons that have nothing to do with the file: out of descriptors or memory,
+/// or no permission. Then nothing is known about its content.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::PERM];
+    shortages.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Why a directory cannot be used. Each message is one sentence for the user.
@@ -110,12 +126,21 @@ pub struct OsDisk {
 
 const LOCK_FILE: &str = "lock";
 
+/// Messages are the owner's alone to read, whatever the umask.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// Rights of the group and of others.
+const NOT_THE_OWNERS: u32 = 0o077;
+/// A directory in which everybody may create files, such as `/tmp`.
+const STICKY: u32 = 0o1000;
+
 impl OsDisk {
     /// Opens a directory for use, creating it if it is missing.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirError> {
         let path = path.as_ref();
         if !path.exists() {
-            fs::create_dir_all(path).map_err(|source| dir_error(path, source))?;
+            let made = fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
+            made.map_err(|source| dir_error(path, source))?;
             // The directory's own name must last as well.
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = Self::look(parent.unwrap_or(Path::new(".")), false)?;
@@ -124,7 +149,28 @@ impl OsDisk {
         let disk = Self::look(path, true)?;
         rustix::fs::access(path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
             .map_err(|errno| dir_error(path, errno.into()))?;
+        disk.keep_private();
         Ok(disk)
+    }
+
+    /// Takes the rights of others away from a directory that an older version, or the user, made wider. Only from one
+    /// that is ours: empty, or with our lock file. Files are private by themselves either way.
+    fn keep_private(&self) {
+        let Ok(meta) = self.dir.metadata() else { return };
+        if meta.mode() & NOT_THE_OWNERS == 0 {
+            return;
+        }
+        let path = self.path.display();
+        let is_ours = meta.mode() & STICKY == 0
+            && (self.path.join(LOCK_FILE).exists() || self.list().is_ok_and(|all| all.is_empty()));
+        match is_ours && tighten(&self.dir) {
+            true => {
+                tracing::info!(%path, "others could list the data directory: its mode is 0700 now")
+            }
+            false => {
+                tracing::warn!(%path, "others may list the data directory: give Malote one of its own, with mode 0700")
+            }
+        }
     }
 
     /// Opens a directory to look at it only: files cannot be written.
@@ -141,6 +187,14 @@ impl OsDisk {
         }
         Ok(Self { path: path.to_owned(), dir, writable, lock: Mutex::new(None) })
     }
+}
+
+/// Takes the rights of the group and of others away from a file or directory of this user. Whether they are gone.
+fn tighten(file: &File) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    let is_own = meta.uid() == rustix::process::geteuid().as_raw();
+    let mode = rustix::fs::Mode::from_raw_mode(meta.mode() & 0o7777 & !NOT_THE_OWNERS);
+    meta.mode() & NOT_THE_OWNERS == 0 || (is_own && rustix::fs::fchmod(file, mode).is_ok())
 }
 
 fn dir_error(path: &Path, source: io::Error) -> DirError {
@@ -173,6 +227,12 @@ impl Disk for OsDisk {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(self.writable).open(self.path.join(name))?;
+        if self.writable && !tighten(&file) {
+            tracing::warn!(
+                name,
+                "others may read a file of the journal, which belongs to another user"
+            );
+        }
         Ok(Arc::new(OsFile(file)))
     }
 
@@ -181,6 +241,7 @@ impl Disk for OsDisk {
             .read(true)
             .write(true)
             .create_new(true)
+            .mode(FILE_MODE)
             .open(self.path.join(name))?;
         Ok(Arc::new(OsFile(file)))
     }
@@ -214,8 +275,14 @@ impl Disk for OsDisk {
             return Ok(false);
         }
         let path = self.path.join(LOCK_FILE);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(FILE_MODE)
+            .open(path)?;
+        tighten(&file);
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 *held = Some(file);
@@ -229,6 +296,32 @@ impl Disk for OsDisk {
     fn place(&self) -> String {
         self.path.display().to_string()
     }
+
+    fn check(&self) -> io::Result<()> {
+        let same = |a: &rustix::fs::Stat, b: &rustix::fs::Stat| {
+            (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+        };
+        let lost = |what: &str| {
+            let text = format!("{what} `{}` was removed or replaced", self.place());
+            Err(io::Error::new(io::ErrorKind::NotFound, text))
+        };
+        let there = |path: &Path| match rustix::fs::stat(path) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(io::Error::from(errno)),
+        };
+        let dir = rustix::fs::fstat(&self.dir)?;
+        if !there(&self.path)?.is_some_and(|named| same(&named, &dir)) {
+            return lost("data directory");
+        }
+        if let Some(lock) = &*self.lock.lock() {
+            let lock = rustix::fs::fstat(lock)?;
+            if !there(&self.path.join(LOCK_FILE))?.is_some_and(|named| same(&named, &lock)) {
+                return lost("the lock file in data directory");
+            }
+        }
+        Ok(())
+    }
 }
 
 struct OsFile(File);
@@ -237,7 +330,6 @@ struct OsFile(File);
 #[cfg(target_os = "linux")]
 fn past_the_cache(file: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().write(true).custom_flags(direct).open(path)
@@ -316,5 +408,75 @@ impl DiskFile for OsFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn is_linked(&self) -> io::Result<bool> {
+        Ok(rustix::fs::fstat(&self.0)?.st_nlink > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn widen(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn the_directory_and_all_files_are_the_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("above").join("data");
+        // The mask of the process is not ours to change in a test: 0600 and 0700 hold under any.
+        let disk = OsDisk::open(&path).unwrap();
+        disk.create("a").unwrap();
+        assert!(disk.try_lock().unwrap());
+        assert_eq!((mode(&path), mode(&dir.path().join("above"))), (0o700, 0o700));
+        assert_eq!((mode(&path.join("a")), mode(&path.join(LOCK_FILE))), (0o600, 0o600));
+    }
+
+    #[test]
+    fn what_an_older_version_made_wider_is_tightened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let disk = OsDisk::open(&path).unwrap();
+        disk.create("a").unwrap();
+        assert!(disk.try_lock().unwrap());
+        drop(disk);
+        widen(&path, 0o755);
+        widen(&path.join("a"), 0o644);
+        widen(&path.join(LOCK_FILE), 0o644);
+        let disk = OsDisk::open(&path).unwrap();
+        disk.open("a").unwrap();
+        assert!(disk.try_lock().unwrap());
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!((mode(&path.join("a")), mode(&path.join(LOCK_FILE))), (0o600, 0o600));
+        // To look is not to change.
+        widen(&path, 0o755);
+        OsDisk::read_only(&path).unwrap().open("a").unwrap();
+        assert_eq!(mode(&path), 0o755);
+    }
+
+    #[test]
+    fn a_directory_with_files_of_others_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(dir.path().join("x"))
+            .unwrap();
+        widen(dir.path(), 0o755);
+        OsDisk::open(dir.path()).unwrap();
+        assert_eq!(mode(dir.path()), 0o755);
+        let public = tempfile::tempdir().unwrap();
+        widen(public.path(), 0o1777);
+        OsDisk::open(public.path()).unwrap();
+        assert_eq!(mode(public.path()), 0o1777);
     }
 }

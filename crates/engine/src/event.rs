@@ -28,8 +28,8 @@ pub enum Event {
     Booted { epoch: u32, at: Timestamp },
     /// A queue and its dead-letter set came to be.
     Declared { queue: QueueId, dead: QueueId, name: QueueName, spec: Box<QueueSpec>, at: Timestamp },
-    /// A queue has another specification.
-    Updated { queue: QueueId, spec: Box<QueueSpec> },
+    /// A queue has another specification. Older records do not say since when: 0.
+    Updated { queue: QueueId, spec: Box<QueueSpec>, at: Timestamp },
     /// A queue and its dead-letter set are gone.
     Deleted { queue: QueueId },
     /// Delivery stopped or resumed.
@@ -59,8 +59,8 @@ pub enum Event {
     State { queue: QueueId, session: SessionId, state: Option<Bytes>, at: Timestamp },
     /// A topic came to be. What it has not routed yet stands in a queue of its own, whose id is the topic's.
     TopicDeclared { topic: QueueId, name: TopicName, spec: Box<TopicSpec>, at: Timestamp },
-    /// A topic has other properties.
-    TopicUpdated { topic: QueueId, spec: Box<TopicSpec> },
+    /// A topic has other properties. Older records do not say since when: 0.
+    TopicUpdated { topic: QueueId, spec: Box<TopicSpec>, at: Timestamp },
     /// A topic is gone.
     TopicDeleted { topic: QueueId },
     /// A queue gets copies by this rule.
@@ -69,6 +69,61 @@ pub enum Event {
     Unbound { topic: QueueId, queue: QueueId, rule: String },
     /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
     Kept(Box<Kept>),
+    /// What a part of the state was like, for a replay to compare with its own. Changes nothing.
+    Digest(Box<Digest>),
+}
+
+/// Hashes of a part of the state. `core/digest.rs` computes and compares them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// How the hashes were computed.
+    pub method: u8,
+    pub at: Timestamp,
+    /// Damaged parts of the journal that the broker skipped when it started: their records are not in its state.
+    pub damage: Vec<(Pos, Pos)>,
+    /// Counters of the whole broker.
+    pub totals: u64,
+    pub queues: Vec<QueueDigest>,
+    pub topics: Vec<TopicDigest>,
+    pub leases: LeaseDigest,
+}
+
+/// A queue, with a part of its messages and sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueDigest {
+    pub queue: QueueId,
+    pub settings: u64,
+    pub counters: u64,
+    pub keys: u64,
+    /// Live messages with sequences from here …
+    pub from: u64,
+    /// … to below this.
+    pub to: u64,
+    pub messages: u64,
+    pub sessions: Vec<SessionDigest>,
+}
+
+/// A session, with its messages below a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionDigest {
+    pub session: SessionId,
+    pub below: u64,
+    pub hash: u64,
+}
+
+/// A topic, its rules, and what it has not routed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicDigest {
+    pub topic: QueueId,
+    pub hash: u64,
+}
+
+/// Leases in slots from `from` to below `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseDigest {
+    pub from: u32,
+    pub to: u32,
+    pub hash: u64,
 }
 
 /// A whole message as it was stored, with all that had been laid over it.

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Held, Items, MessageState, MoveWhy, Moving,
-    Peek, QueueFacts, Receipt, Reply, SessionFacts, StateChange, Wants,
+    Peek, Receipt, Reply, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::housekeeping::Ledger;
@@ -50,9 +50,9 @@ pub enum EngineError {
     /// The caller asked for something it may not have. Nothing changed.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The disk failed: the outcome is unknown and the engine accepts nothing more.
+    /// The disk failed, or the engine itself: the outcome is unknown and the engine accepts nothing more.
     #[error(
-        "the disk failed and the broker stopped writing: the outcome is unknown; restart it and try again"
+        "the broker failed and accepts nothing more: the outcome is unknown; restart it and try again"
     )]
     Poisoned,
     /// The broker is stopping and takes nothing new.
@@ -194,18 +194,19 @@ pub enum Which {
     These(Vec<Seq>),
 }
 
-type Answer<T> = Result<T, EngineError>;
+pub(crate) type Answer<T> = Result<T, EngineError>;
 type Item = (Address, Outgoing);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
         match $reply {
-            Ok($pattern) => Ok::<_, EngineError>($value),
+            Ok($pattern) => Ok::<_, $crate::handle::EngineError>($value),
             Ok(other) => unreachable!("the core answered {other:?}"),
             Err(error) => Err(error),
         }
     };
 }
+pub(crate) use answer;
 
 impl Engine {
     /// The engine's clock: wall-clock milliseconds that never step back.
@@ -213,9 +214,19 @@ impl Engine {
         self.shared.clock.now()
     }
 
+    /// A new id, unique without asking anyone: for names that a front end makes up.
+    pub fn new_id(&self) -> Uuid {
+        self.shared.chance.uuid_v7(self.now())
+    }
+
     /// Looks what is due, now. For whoever moves a clock by hand.
     pub fn wake(&self) {
         self.shared.mailbox.wake();
+    }
+
+    /// Whether the disk or the engine itself failed: it accepts nothing more until a restart.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.mailbox.is_poisoned()
     }
 
     /// How far the journal has got, and how long its syncs take.
@@ -541,6 +552,18 @@ impl Engine {
         which: Which,
         to: Option<QueueName>,
     ) -> Answer<u64> {
+        self.redrive_permitted(queue, which, to, |_| true).await
+    }
+
+    /// The same, but leaves those where they are whose destination is not permitted: dead letters of one queue may
+    /// have come from several.
+    pub async fn redrive_permitted(
+        &self,
+        queue: QueueName,
+        which: Which,
+        to: Option<QueueName>,
+        permitted: impl Fn(&QueueName) -> bool + Send,
+    ) -> Answer<u64> {
         let from = queue.dead_letters();
         let mut moved = 0;
         let mut next = Seq(0);
@@ -583,7 +606,8 @@ impl Engine {
             let (seen, more) = batch;
             let items = seen.iter().filter_map(|s| {
                 let home = s.dead().map(|dead| dead.from.clone());
-                to.clone().or(home).map(|to| Moving::as_it_is(s.seq, to))
+                let to = to.clone().or(home).filter(|to| permitted(to))?;
+                Some(Moving::as_it_is(s.seq, to))
             });
             let items: Vec<_> = items.collect();
             if !items.is_empty() {
@@ -622,73 +646,6 @@ impl Engine {
             [receipt] => Ok(Sent::of(receipt, message_id)),
             _ => unreachable!("one message in, one out"),
         }
-    }
-
-    /// Looks at messages without touching them. The second value continues where this ended.
-    pub async fn peek(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
-        self.seen(peek).await
-    }
-
-    pub(crate) async fn seen(&self, peek: Peek) -> Answer<(Vec<Seen>, Option<Seq>)> {
-        let session = peek.session.clone();
-        let reply = self.ask(Command::Peek(peek)).await;
-        let (items, next) = answer!(reply, Reply::Peeked { items, next } => (items, next))?;
-        let mut all = Vec::with_capacity(items.len());
-        let read =
-            Stored::load(&self.shared.segments, items.iter().map(|item| item.pos).collect()).await;
-        for (item, stored) in items.into_iter().zip(read) {
-            if session.is_some() && stored.as_ref().is_ok_and(|s| s.message.session != session) {
-                continue;
-            }
-            let (seq, state, due) = (item.seq, item.state, item.due);
-            all.push(Seen {
-                seq,
-                state,
-                deferred: item.deferred,
-                receives: item.receives,
-                failed: item.failed,
-                first_at: item.first_at,
-                due,
-                stored,
-            });
-        }
-        Ok((all, next))
-    }
-
-    /// Facts about one queue.
-    pub async fn describe(&self, queue: QueueName) -> Answer<QueueFacts> {
-        let missing = Refusal::QueueNotFound { queue: queue.clone() };
-        let reply = self.ask(Command::Describe { queue }).await;
-        let mut facts = answer!(reply, Reply::Queues(facts) => facts)?;
-        facts.pop().ok_or(EngineError::Refused(missing))
-    }
-
-    /// Facts about every queue, by name; dead-letter sets are counted with their queues.
-    pub async fn list(&self) -> Answer<Vec<QueueFacts>> {
-        answer!(self.ask(Command::List).await, Reply::Queues(facts) => facts)
-    }
-
-    /// Sessions of a queue, in no order that means anything, from 0 or from where the last look ended: the second value
-    /// says where, also after a look that found few. Sessions that come or go meanwhile, and a restart between two
-    /// looks, may make it miss some or show some twice.
-    pub async fn sessions(
-        &self,
-        queue: QueueName,
-        from: u32,
-        max: usize,
-    ) -> Answer<(Vec<SessionFacts>, Option<u32>)> {
-        let reply = self.ask(Command::Sessions { queue, from, max }).await;
-        answer!(reply, Reply::Sessions { sessions, next } => (sessions, next))
-    }
-
-    /// Facts about one session; none if it has no message, hold or state.
-    pub async fn session(
-        &self,
-        queue: QueueName,
-        session: SessionId,
-    ) -> Answer<Option<SessionFacts>> {
-        let reply = self.ask(Command::Session { queue, session }).await;
-        answer!(reply, Reply::Sessions { mut sessions, .. } => sessions.pop())
     }
 
     /// A connection that consumers, leases and holds can be bound to.

@@ -3,16 +3,17 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::command::{Command, Reply};
 use crate::compact::{Compaction, RESIDENTS_MAX};
 use crate::core::Core;
+use crate::disk::Disk;
 use crate::handle::{Engine, EngineError, Shared};
 use crate::journal::{
-    Backup, Marks, Options, Pool, Scrubber, Segments, SnapshotError, Snapshotter,
+    Backup, Marks, Options, Pool, Scrubber, Segments, SnapshotError, Snapshotted, Snapshotter,
 };
 use crate::mailbox::Mailbox;
 
@@ -27,6 +28,9 @@ const SNAPSHOT_EARLY: u64 = 4;
 /// Ticks from one check of all the rest to the next: half a second.
 const CHECK_TICKS: u32 = 5;
 
+/// Ticks from one look at whether the files are still there to the next: a second.
+const FILES_TICKS: u32 = 10;
+
 /// Checks between two looks at whether the files take too much; doubled while looking does not help.
 const LOOK_CHECKS: u32 = 20;
 const LOOK_CHECKS_MAX: u32 = 1200;
@@ -37,6 +41,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Checks from the end of one round of scrubbing to the next: an hour.
 const SCRUB_REST_CHECKS: u64 = 7200;
 
+/// What an operator must know when a replay came to another state than the one served.
+pub(crate) const DIVERGED: &str = "a replay of the journal comes to another state than the one being served; this is a \
+    defect of the engine. Serving goes on, but nothing is recycled or compacted and the journal grows: copy the data \
+    directory, restart, and report it";
+
 /// A snapshot of a large backlog is seconds of work: on busy processors serving comes first.
 fn yield_to_others() {
     // Elsewhere this is said of a whole process.
@@ -44,6 +53,12 @@ fn yield_to_others() {
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
         tracing::debug!(%error, "housekeeping keeps its priority");
     }
+}
+
+/// Only for the log; nothing that is replayed depends on it.
+#[allow(clippy::disallowed_methods)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// What was done since the start, and found at the last snapshot.
@@ -55,6 +70,7 @@ pub(crate) struct Ledger {
     pub recycled: AtomicU64,
     pub scrubbed_bytes: AtomicU64,
     pub damaged: AtomicU64,
+    pub diverged: AtomicU64,
 }
 
 impl Ledger {
@@ -88,6 +104,8 @@ pub struct DiskFacts {
     pub scrubbed_bytes: u64,
     /// Damaged parts of the journal found at the start and since.
     pub damaged: u64,
+    /// Replays that came to another state than the one served, at the start and since. If any, no segment is recycled.
+    pub diverged: u64,
 }
 
 impl Engine {
@@ -107,6 +125,7 @@ impl Engine {
             recycled: read(&ledger.recycled),
             scrubbed_bytes: read(&ledger.scrubbed_bytes),
             damaged: read(&ledger.damaged),
+            diverged: read(&ledger.diverged),
         }
     }
 
@@ -127,6 +146,7 @@ pub(crate) struct Housekeeping {
     scrub_budget: i64,
     /// Checks until the next round of scrubbing.
     scrub_in: u64,
+    disk: Arc<dyn Disk>,
     mailbox: Arc<Mailbox>,
     segments: Segments,
     pool: Pool,
@@ -140,6 +160,10 @@ pub(crate) struct Housekeeping {
     wanted: bool,
     /// What the core counted as live at the last snapshot: what several queues share, once for each.
     counted_bytes: u64,
+    /// The last damage that snapshots met: counted once.
+    met_damage: Option<String>,
+    /// There is no thread: a pause ends when the next step is taken.
+    pub(crate) stepwise: bool,
 }
 
 impl Housekeeping {
@@ -149,6 +173,7 @@ impl Housekeeping {
         hash_seed: u64,
         options: &Options,
         shared: &Shared,
+        disk: Arc<dyn Disk>,
         stopping: Arc<(Mutex<bool>, Condvar)>,
     ) -> Self {
         shared.ledger.live_bytes.store(snapshotter.live_bytes(), Ordering::Relaxed);
@@ -162,6 +187,7 @@ impl Housekeeping {
             scrub_bytes_per_s: options.scrub_bytes_per_s,
             scrub_budget: 0,
             scrub_in: 0,
+            disk,
             mailbox: shared.mailbox.clone(),
             segments: shared.segments.clone(),
             pool: shared.pool.clone(),
@@ -172,19 +198,30 @@ impl Housekeeping {
             written_bytes: 0,
             wanted: false,
             counted_bytes: 0,
+            met_damage: None,
+            stepwise: false,
         }
     }
 
-    /// Keeps house until the engine stops.
+    /// Keeps house until the engine stops, on a thread of its own.
     pub(crate) fn run(mut self) {
         yield_to_others();
+        let executor = tokio::runtime::Builder::new_current_thread().build();
+        executor.expect("a runtime without drivers needs nothing").block_on(self.keep());
+    }
+
+    /// Keeps house until the engine stops.
+    pub(crate) async fn keep(&mut self) {
         let (mut ticks, mut saved_ago) = (0_u32, 0_u32);
-        while !self.pause(TICK) {
-            ticks = (ticks + 1) % CHECK_TICKS;
+        while !self.pause(TICK).await {
+            ticks = ticks.wrapping_add(1);
             saved_ago = saved_ago.saturating_add(1);
-            if ticks == 0 {
+            if ticks.is_multiple_of(FILES_TICKS) && !self.files_are_there() {
+                return;
+            }
+            if ticks.is_multiple_of(CHECK_TICKS) {
                 self.scrub();
-                self.look();
+                self.look().await;
             }
             let wanted = self.wanted && self.snapshotter.behind();
             let times = if saved_ago < SNAPSHOT_TICKS { SNAPSHOT_EARLY } else { 1 };
@@ -192,7 +229,7 @@ impl Housekeeping {
                 continue;
             }
             (self.wanted, saved_ago) = (false, 0);
-            match self.snapshot() {
+            match self.snapshot().await {
                 true => self.look_checks = LOOK_CHECKS,
                 // Looking did not help: the next look is later.
                 false if wanted => {
@@ -204,7 +241,12 @@ impl Housekeeping {
     }
 
     /// Waits; true when it is time to stop.
-    fn pause(&self, time: Duration) -> bool {
+    async fn pause(&self, time: Duration) -> bool {
+        if self.stepwise {
+            // Whoever takes the steps decides when this one ends.
+            tokio::task::yield_now().await;
+            return *self.stopping.0.lock();
+        }
         let (stop, changed) = &*self.stopping;
         let mut stopped = stop.lock();
         if !*stopped {
@@ -213,9 +255,26 @@ impl Housekeeping {
         *stopped
     }
 
+    /// Whether everything that is being served still has a name on the disk. If not, the engine is poisoned: what is
+    /// answered from now on would be gone with the process. Each sync looks at the segment that it syncs; this finds the
+    /// rest, and a server that nobody uses.
+    fn files_are_there(&self) -> bool {
+        match self.disk.check().and_then(|()| self.segments.check_linked()) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.mailbox.poison(error.into());
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the data directory could not be looked at");
+                true
+            }
+        }
+    }
+
     /// Now and then: do the files take more than what lives in them justifies? After a drain nothing else would ask,
     /// because little is written.
-    fn look(&mut self) {
+    async fn look(&mut self) {
         self.look_in = self.look_in.saturating_sub(1);
         if self.look_in > 0 {
             return;
@@ -228,14 +287,14 @@ impl Housekeeping {
         if !self.snapshotter.wasteful(0) {
             return;
         }
-        let Ok(Reply::Count(counted)) = self.mailbox.ask_blocking(Command::LiveBytes) else {
+        let Ok(Reply::Count(counted)) = self.mailbox.ask_inside(Command::LiveBytes).await else {
             return;
         };
         let live_bytes = self.counted_once(counted);
         self.wanted = self.snapshotter.wasteful(live_bytes);
         if self.wanted && !self.snapshotter.behind() {
             // What a single snapshot covers is not free yet; for a second one the journal must have moved on.
-            let _ = self.mailbox.ask_blocking(Command::Mark); // stopping: then nothing matters
+            let _ = self.mailbox.ask_inside(Command::Mark).await; // stopping: then nothing matters
         }
     }
 
@@ -286,9 +345,13 @@ impl Housekeeping {
     }
 
     /// Makes a snapshot and copies what stands in the way of recycling. Tells whether any of it won something.
-    fn snapshot(&mut self) -> bool {
+    async fn snapshot(&mut self) -> bool {
         let mut core = Core::new(self.hash_seed);
-        let recycled = match self.snapshotter.run(&mut core) {
+        let made = match self.snapshotter.run(&mut core) {
+            Err(error) if error.needs_live_state() => self.save_live(&mut core, &error).await,
+            made => made,
+        };
+        let recycled = match made {
             Ok(Some(done)) => {
                 tracing::debug!(?done, "snapshot");
                 self.counted_bytes = core.counted_bytes();
@@ -300,10 +363,12 @@ impl Housekeeping {
                 done.recycled
             }
             Ok(None) => return false,
+            Err(SnapshotError::Diverged(divergence)) => {
+                Ledger::add(&self.ledger.diverged, 1);
+                tracing::error!(%divergence, "{DIVERGED}");
+                return false;
+            }
             Err(error) => {
-                if matches!(error, SnapshotError::Damaged(_)) {
-                    Ledger::add(&self.ledger.damaged, 1);
-                }
                 tracing::warn!(%error, "no snapshot could be made; the journal grows until one can");
                 return false;
             }
@@ -315,7 +380,7 @@ impl Housekeeping {
         }
         let residents = core.residents(&victims, RESIDENTS_MAX);
         drop(core);
-        let copied = self.compact(Compaction::new(residents, self.segment_bytes));
+        let copied = self.compact(Compaction::new(residents, self.segment_bytes)).await;
         tracing::debug!(segments = victims.len(), copied, "compaction");
         Ledger::add(&self.ledger.copied, copied);
         if copied > 0 {
@@ -324,8 +389,42 @@ impl Housekeeping {
         recycled > 0 || copied > 0
     }
 
+    /// The journal since the last snapshot cannot be replayed: the core that serves saves itself. It stands still while
+    /// it does, for as long as its state takes to be written to memory.
+    async fn save_live(
+        &mut self,
+        core: &mut Core,
+        why: &SnapshotError,
+    ) -> Result<Option<Snapshotted>, SnapshotError> {
+        let damage = why.to_string();
+        if self.met_damage.as_ref() != Some(&damage) {
+            tracing::error!(
+                "{why}: the file is kept as it is, and the state that is being served is saved instead"
+            );
+            Ledger::add(&self.ledger.damaged, 1);
+            self.met_damage = Some(damage);
+        }
+        let began = now();
+        let Ok(Reply::Saved { covered, body }) = self.mailbox.ask_inside(Command::Save).await
+        else {
+            return Ok(None); // stopping, or poisoned
+        };
+        tracing::warn!(
+            bytes = body.len(),
+            ms = began.elapsed().as_millis() as u64,
+            "the state was saved by the core itself; nothing was served for at most so many milliseconds"
+        );
+        while self.marks.durable() < covered {
+            if self.marks.poisoned() || self.pause(TICK).await {
+                return Ok(None);
+            }
+        }
+        *core = Core::new(self.hash_seed);
+        self.snapshotter.save_live(core, covered, &body).map(Some)
+    }
+
     /// Has the core journal copies, one batch at a time. Tells how many.
-    fn compact(&self, mut compaction: Compaction) -> u64 {
+    async fn compact(&self, mut compaction: Compaction) -> u64 {
         let pressed = !self.pool.publish_allowed();
         let mut copied = 0;
         while let Some(items) = compaction.next_batch(&self.segments) {
@@ -333,7 +432,7 @@ impl Housekeeping {
             if !pressed && !self.pool.publish_allowed() {
                 break;
             }
-            match self.mailbox.ask_blocking(Command::Relocate { items }) {
+            match self.mailbox.ask_inside(Command::Relocate { items }).await {
                 Ok(Reply::Count(n)) => copied += n,
                 Ok(other) => unreachable!("the core answered {other:?}"),
                 Err(EngineError::Refused(refusal)) => {
@@ -342,7 +441,7 @@ impl Housekeeping {
                 }
                 Err(_) => break,
             }
-            if !pressed && self.pause(PAUSE) {
+            if !pressed && self.pause(PAUSE).await {
                 break;
             }
         }

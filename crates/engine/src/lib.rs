@@ -17,15 +17,20 @@ pub mod core;
 mod deliver;
 pub mod disk;
 pub mod event;
+mod failure;
+pub mod format;
 pub mod handle;
+pub mod handover;
 mod housekeeping;
 pub mod journal;
+mod look;
 mod mailbox;
 mod open;
 pub mod reads;
 mod remove;
 mod room;
 mod shard;
+mod stepwise;
 pub mod topic;
 mod topics;
 mod transaction;
@@ -35,11 +40,15 @@ pub use codec::{
     encode_topic_spec, read_state,
 };
 pub use command::{
-    Binding, ConsumerId, Held, MessageState, Moving, Noisy, Peek, QueueFacts, SessionFacts,
-    StateChange, TopicFacts, TopicTotals, Totals, Wants,
+    Binding, ConsumerId, Held, MessageState, Moving, Noisy, Peek, QueueFacts, Resolution,
+    SessionFacts, StateChange, TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
+pub use failure::Failure;
+pub use format::FORMAT;
 pub use handle::{Delivery, Engine, EngineError, Parcel, Receive, Seen, Sent, Which};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
+pub use room::RoomSizes;
+pub use stepwise::Stepwise;
 pub use transaction::Transaction;

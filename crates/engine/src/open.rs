@@ -1,24 +1,28 @@
 //! Opening a data directory and starting the engine's threads; stopping them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use malote_model::Timestamp;
+use malote_model::{Refusal, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
+use crate::failure::{Failure, supervised};
 use crate::handle::{Engine, Shared};
 use crate::housekeeping::{Housekeeping, Ledger};
-use crate::journal::{self, Callbacks, Options, Pipeline, Pool, Recovered, Report, Segments};
-use crate::mailbox::{Mailbox, Pending};
+use crate::journal::{
+    self, Callbacks, Keeper, Options, Pipeline, Pool, Recovered, Report, Segments, Syncer, Writer,
+};
+use crate::mailbox::{Mailbox, ToRead, Word};
 use crate::reads;
-use crate::shard::Shard;
+use crate::room::RoomSizes;
+use crate::shard::{Shard, Waiting};
 
 /// How often, and how long apart, a locked directory is tried again.
 const LOCK_TRIES: u32 = 20;
@@ -59,12 +63,12 @@ pub enum OpenError {
 
 /// A running engine's threads. Dropping it stops them, as [`Running::stop`] does.
 pub struct Running {
-    mailbox: Arc<Mailbox>,
+    pub(crate) mailbox: Arc<Mailbox>,
     pool: Pool,
     stopping: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
     report: Report,
-    segments: Segments,
+    pub(crate) segments: Segments,
     disk: Arc<dyn Disk>,
 }
 
@@ -100,6 +104,38 @@ impl Engine {
         chance: Chance,
         clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
     ) -> Result<(Engine, Running), OpenError> {
+        let parts =
+            Parts::open(disk, options, chance, clock, RoomSizes::default(), Pipeline::start)?;
+        let Parts { engine, mut running, shard, to_read, keeper, housekeeping } = parts;
+        let (mailbox, segments) = (running.mailbox.clone(), running.segments.clone());
+        let bring = move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox));
+        running.spawn("core", move || shard.run())?;
+        running.spawn("reads", bring)?;
+        running.spawn("spares", move || keeper.run())?;
+        running.spawn("housekeeping", move || housekeeping.run())?;
+        Ok((engine, running))
+    }
+}
+
+/// An engine whose threads have not been started.
+pub(crate) struct Parts {
+    pub engine: Engine,
+    pub running: Running,
+    pub shard: Shard,
+    pub to_read: mpsc::Receiver<ToRead>,
+    pub keeper: Keeper,
+    pub housekeeping: Housekeeping,
+}
+
+impl Parts {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        chance: Chance,
+        clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
+        rooms: RoomSizes,
+        pipeline: impl FnOnce(Writer, Syncer, Callbacks<Word>) -> std::io::Result<Pipeline<Word>>,
+    ) -> Result<Self, OpenError> {
         let hash_seed = chance.draw();
         let mut core = Core::new(hash_seed);
         let mut options = options.clone();
@@ -120,13 +156,18 @@ impl Engine {
         } = recovered;
         let clock = clock(core.last_at());
         // The new epoch is on disk before anything is served: no token is ever issued twice.
-        core.go_live(&mut appender, clock.now(), chance.draw()).map_err(|_| OpenError::NoRoom)?;
+        core.go_live(&mut appender, clock.now(), chance.draw()).map_err(
+            |refusal| match refusal {
+                Refusal::DiskFull => OpenError::NoRoom,
+                other => OpenError::Start(std::io::Error::other(other.to_string())),
+            },
+        )?;
         for chunk in appender.take().unwrap_or_default() {
             writer.write(&chunk).map_err(OpenError::Start)?;
         }
         syncer.sync().map_err(OpenError::Start)?;
 
-        let mailbox = Arc::new(Mailbox::new(marks.clone()));
+        let mailbox = Arc::new(Mailbox::new(marks.clone(), rooms));
         let (on_written, on_durable, on_poison) =
             (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let callbacks = Callbacks {
@@ -136,12 +177,17 @@ impl Engine {
             durable: Box::new(move |words: Vec<_>| {
                 words.into_iter().for_each(|word| on_durable.say(word))
             }),
-            poison: Box::new(move |error| {
-                tracing::error!(%error, "the disk failed: nothing more is accepted, and outcomes of requests under way are unknown");
-                on_poison.close(true);
-            }),
+            poison: Box::new(move |failure| on_poison.poison(failure)),
         };
-        let pipeline = Pipeline::start(writer, syncer, callbacks).map_err(OpenError::Start)?;
+        let pipeline = pipeline(writer, syncer, callbacks).map_err(OpenError::Start)?;
+        let stopping = Arc::new((Mutex::new(false), Condvar::new()));
+        mailbox.on_failure({
+            let (pipeline, pool, stopping) = (pipeline.stopper(), pool.clone(), stopping.clone());
+            move || {
+                pipeline();
+                stop_behind(&pool, &stopping);
+            }
+        });
         let shared = Shared {
             marks: marks.clone(),
             pool: pool.clone(),
@@ -155,7 +201,12 @@ impl Engine {
         };
         let found = report.damaged.len() + report.unreadable_segments.len();
         shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
+        if let Some(divergence) = &report.diverged {
+            shared.ledger.diverged.store(1, Ordering::Relaxed);
+            tracing::error!(%divergence, "{}", crate::housekeeping::DIVERGED);
+        }
         let shard = Shard {
+            waiting: Waiting::new(&appender),
             core,
             appender,
             marks: marks.clone(),
@@ -163,11 +214,10 @@ impl Engine {
             pipeline,
             mailbox: mailbox.clone(),
             clock,
-            pending: Pending::default(),
             segments: segments.clone(),
+            out: Vec::new(),
         };
-        let stopping = Arc::new((Mutex::new(false), Condvar::new()));
-        let (reads, to_read) = std::sync::mpsc::channel();
+        let (reads, to_read) = mpsc::channel();
         mailbox.set_reads(reads);
         let housekeeping = Housekeeping::new(
             snapshotter,
@@ -175,35 +225,50 @@ impl Engine {
             hash_seed,
             &options,
             &shared,
+            disk.clone(),
             stopping.clone(),
         );
-        let threads = vec![
-            spawn("core", move || shard.run())?,
-            spawn("reads", {
-                let (mailbox, segments) = (mailbox.clone(), segments.clone());
-                move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox))
-            })?,
-            spawn("spares", move || keeper.run())?,
-            spawn("housekeeping", move || housekeeping.run())?,
-        ];
-        let running = Running { mailbox, pool, stopping, threads, report, segments, disk };
-        Ok((Engine { shared: Arc::new(shared) }, running))
+        let running =
+            Running { mailbox, pool, stopping, threads: Vec::new(), report, segments, disk };
+        let engine = Engine { shared: Arc::new(shared) };
+        Ok(Self { engine, running, shard, to_read, keeper, housekeeping })
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
-    std::thread::Builder::new().name(name.into()).spawn(work).map_err(OpenError::Start)
+/// Ends the threads that make spare segments and keep house.
+fn stop_behind(pool: &Pool, stopping: &(Mutex<bool>, Condvar)) {
+    pool.stop();
+    *stopping.0.lock() = true;
+    stopping.1.notify_all();
 }
 
 impl Running {
+    /// Starts a thread whose panic poisons the engine.
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let mailbox = self.mailbox.clone();
+        let supervised = move || {
+            if let Err(failure) = supervised(work) {
+                mailbox.poison(failure);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(supervised);
+        self.threads.push(thread.map_err(OpenError::Start)?);
+        Ok(())
+    }
+
     /// What recovery found and did.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Whether the disk failed. The process should end: a restart goes through recovery.
+    /// Whether the engine stopped by itself. The process should end: a restart goes through recovery.
     pub fn is_poisoned(&self) -> bool {
         self.mailbox.is_poisoned()
+    }
+
+    /// Why the engine stopped by itself, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.mailbox.failure()
     }
 
     /// Bytes of journal in use.
@@ -223,12 +288,10 @@ impl Running {
     }
 
     fn end(&mut self) {
-        self.mailbox.close(false);
-        self.pool.stop();
-        *self.stopping.0.lock() = true;
-        self.stopping.1.notify_all();
+        self.mailbox.close();
+        stop_behind(&self.pool, &self.stopping);
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // its panic was reported where it happened
+            let _ = thread.join(); // its panic has poisoned the engine
         }
         self.disk.unlock();
     }

@@ -1,8 +1,12 @@
-//! Room for messages that are being sent and not answered yet: senders beyond it wait in line, settlers never do.
+//! Room for requests that are not answered yet. There are two rooms ([`Class`]): one for messages that are being sent,
+//! one for all other questions, so that settling never waits for publishing. What finds no room waits in line.
 //!
 //! First come, first served, to the core itself: a request is handed over, or stands in line, within the call that
-//! brings it, and whoever makes room hands over what stands first. No task has to be woken in between, so two sends
+//! brings it, and whoever makes room hands over what stands first. No task has to be woken in between, so two requests
 //! of one caller cannot pass each other.
+//!
+//! A request that was handed over has a `Permit` until its answer has left, also when its caller gave up: its bytes are
+//! in memory just the same.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +14,33 @@ use parking_lot::Mutex;
 
 use crate::mailbox::Request;
 
-/// Kilobytes of them.
-pub(crate) const KIB_MAX: u32 = 64 << 10;
+/// Kilobytes of messages that are being sent.
+pub(crate) const SENDS_KIB_MAX: u32 = 64 << 10;
+
+/// Kilobytes of all other requests and their answers; each counts as one at least. Callers beyond it wait.
+pub(crate) const ASKS_KIB_MAX: u32 = 64 << 10;
+
+/// Kilobytes that the two rooms hold.
+#[derive(Clone, Copy, Debug)]
+pub struct RoomSizes {
+    /// Of messages that are being sent.
+    pub sends_kib_max: u32,
+    /// Of all other requests and their answers.
+    pub asks_kib_max: u32,
+}
+
+impl Default for RoomSizes {
+    fn default() -> Self {
+        Self { sends_kib_max: SENDS_KIB_MAX, asks_kib_max: ASKS_KIB_MAX }
+    }
+}
+
+/// Which room a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Send,
+    Ask,
+}
 
 /// What is free, and who waits for it.
 pub(crate) struct Room {
@@ -20,84 +49,93 @@ pub(crate) struct Room {
 
 struct Line {
     kib_max: u32,
-    free_kib: u32,
+    /// Below zero when answers were larger than what was free.
+    free_kib: i64,
     next: u64,
     waiting: BTreeMap<u64, (u32, Request)>,
     open: bool,
 }
 
-/// A request's share of the room, had or waited for.
-#[derive(Debug)]
-pub(crate) struct Place {
-    number: u64,
-    kib: u32,
-}
-
 impl Room {
     pub(crate) fn new(kib_max: u32) -> Self {
-        let waiting = BTreeMap::new();
-        let line = Line { kib_max, free_kib: kib_max, next: 0, waiting, open: true };
+        let (free_kib, waiting) = (i64::from(kib_max), BTreeMap::new());
+        let line = Line { kib_max, free_kib, next: 0, waiting, open: true };
         Self { line: Mutex::new(line) }
     }
 
-    /// Hands a request over with `put`: now, or after those before it. What is larger than the room needs all of it.
+    /// Hands a request over with `admit`: now, or after those before it. What is larger than the room needs all of it.
+    /// Tells its number in line, none if it need not wait.
     pub(crate) fn enter(
         &self,
         bytes: usize,
         request: Request,
-        put: impl Fn(Request) -> bool,
-    ) -> Place {
+        admit: impl Fn(Request, u32),
+    ) -> Option<u64> {
         let mut line = self.line.lock();
+        // Closed: the request is dropped, and with it the way to answer.
+        if !line.open {
+            return None;
+        }
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).saturating_add(1);
         let kib = kib.min(line.kib_max);
+        if line.waiting.is_empty() && i64::from(kib) <= line.free_kib {
+            line.free_kib -= i64::from(kib);
+            admit(request, kib);
+            return None;
+        }
         let number = line.next;
         line.next += 1;
-        // Closed: the request is dropped, and with it the way to answer.
-        if line.open {
-            line.waiting.insert(number, (kib, request));
-            line.advance(put);
-        }
-        Place { number, kib }
+        line.waiting.insert(number, (kib, request));
+        Some(number)
     }
 
     /// Gives up waiting. False if the request was handed over: then it happens.
-    pub(crate) fn withdraw(&self, place: &mut Place, put: impl Fn(Request) -> bool) -> bool {
+    pub(crate) fn withdraw(&self, number: u64, admit: impl Fn(Request, u32)) -> bool {
         let mut line = self.line.lock();
-        let waited = line.waiting.remove(&place.number).is_some();
+        let waited = line.waiting.remove(&number).is_some();
         if waited {
-            place.kib = 0;
             // It may have stood in the way of smaller ones.
-            line.advance(put);
+            line.advance(admit);
         }
         waited
     }
 
-    /// The request was answered, or whoever waited for it is gone.
-    pub(crate) fn leave(&self, place: &Place, put: impl Fn(Request) -> bool) {
+    /// Whether all of it is free, and no request waits.
+    pub(crate) fn is_unused(&self) -> bool {
+        let line = self.line.lock();
+        line.free_kib == i64::from(line.kib_max) && line.waiting.is_empty()
+    }
+
+    /// A request takes this much more, whether it is free or not.
+    pub(crate) fn take_more(&self, kib: u32) {
+        self.line.lock().free_kib -= i64::from(kib);
+    }
+
+    /// What a request had is free.
+    pub(crate) fn leave(&self, kib: u32, admit: impl Fn(Request, u32)) {
         let mut line = self.line.lock();
-        if line.waiting.remove(&place.number).is_none() {
-            line.free_kib = line.free_kib.saturating_add(place.kib).min(line.kib_max);
-        }
-        line.advance(put);
+        line.free_kib += i64::from(kib);
+        line.advance(admit);
     }
 
     /// Nobody waits any more.
     pub(crate) fn close(&self) {
         let mut line = self.line.lock();
         line.open = false;
-        line.waiting.clear();
+        let waiting = std::mem::take(&mut line.waiting);
+        drop(line);
+        drop(waiting);
     }
 }
 
 impl Line {
-    fn advance(&mut self, put: impl Fn(Request) -> bool) {
+    fn advance(&mut self, admit: impl Fn(Request, u32)) {
         while let Some(first) = self.waiting.first_entry()
-            && first.get().0 <= self.free_kib
+            && i64::from(first.get().0) <= self.free_kib
         {
             let (kib, request) = first.remove();
-            self.free_kib -= kib;
-            // Refused only when the engine is going: then the request is dropped, and its place is left.
-            put(request);
+            self.free_kib -= i64::from(kib);
+            admit(request, kib);
         }
     }
 }
@@ -116,17 +154,16 @@ mod tests {
     struct Core(RefCell<Vec<String>>);
 
     impl Core {
-        fn put(&self, request: Request) -> bool {
+        fn admit(&self, request: Request, _: u32) {
             let Command::Describe { queue } = request.command else { panic!("not of this test") };
             self.0.borrow_mut().push(queue.to_string());
-            true
         }
 
-        fn enter(&self, room: &Room, name: &str, kib: usize) -> Place {
+        fn enter(&self, room: &Room, name: &str, kib: usize) -> Option<u64> {
             let command = Command::Describe { queue: QueueName::new(name).unwrap() };
             // A kilobyte is counted for what a message is beside its bytes.
-            let request = Request { command, reply: None };
-            room.enter((kib - 1) << 10, request, |request| self.put(request))
+            let request = Request { command, reply: None, permit: None };
+            room.enter((kib - 1) << 10, request, |request, kib| self.admit(request, kib))
         }
 
         #[track_caller]
@@ -138,50 +175,60 @@ mod tests {
     #[test]
     fn what_fits_does_not_pass_what_does_not() {
         let (room, core) = (Room::new(10), Core::default());
-        let a = core.enter(&room, "a", 6);
-        let _large = core.enter(&room, "large", 8);
-        let _small = core.enter(&room, "small", 1);
+        core.enter(&room, "a", 6);
+        core.enter(&room, "large", 8);
+        core.enter(&room, "small", 1);
         core.has("a");
         // Handed over by the one that leaves: nobody is woken first, and nobody who comes now is earlier.
-        room.leave(&a, |request| core.put(request));
+        room.leave(6, |request, kib| core.admit(request, kib));
         core.has("a large small");
-        let _late = core.enter(&room, "late", 1);
+        core.enter(&room, "late", 1);
         core.has("a large small late");
     }
 
     #[test]
     fn whoever_gives_up_makes_way() {
         let (room, core) = (Room::new(10), Core::default());
-        let put = |request| core.put(request);
-        let mut a = core.enter(&room, "a", 6);
-        let mut large = core.enter(&room, "large", 8);
-        let small = core.enter(&room, "small", 4);
-        assert!(!room.withdraw(&mut a, put), "it is with the core");
-        assert!(room.withdraw(&mut large, put));
+        let admit = |request, kib| core.admit(request, kib);
+        assert_eq!(core.enter(&room, "a", 6), None, "it is with the core");
+        let large = core.enter(&room, "large", 8).unwrap();
+        core.enter(&room, "small", 4).unwrap();
+        assert!(room.withdraw(large, admit));
         core.has("a small");
         // Nothing is given back twice: the room is full.
-        room.leave(&large, put);
-        let gone = core.enter(&room, "gone", 10);
-        room.leave(&gone, put);
-        let last = core.enter(&room, "last", 10);
-        room.leave(&a, put);
+        assert!(!room.withdraw(large, admit));
+        let gone = core.enter(&room, "gone", 10).unwrap();
+        assert!(room.withdraw(gone, admit));
+        core.enter(&room, "last", 10).unwrap();
+        room.leave(6, admit);
         core.has("a small");
-        room.leave(&small, put);
+        room.leave(4, admit);
         core.has("a small last");
-        room.leave(&last, put);
     }
 
     #[test]
     fn more_than_there_is_takes_all() {
         let (room, core) = (Room::new(10), Core::default());
-        let put = |request| core.put(request);
-        let huge = core.enter(&room, "huge", 1 << 40);
-        let _next = core.enter(&room, "next", 1);
+        let admit = |request, kib| core.admit(request, kib);
+        core.enter(&room, "huge", 1 << 40);
+        core.enter(&room, "next", 1);
         core.has("huge");
-        room.leave(&huge, put);
+        room.leave(10, admit);
         core.has("huge next");
         room.close();
-        let _late = core.enter(&room, "late", 1);
+        core.enter(&room, "late", 1);
         core.has("huge next");
+    }
+
+    #[test]
+    fn a_large_answer_keeps_others_waiting() {
+        let (room, core) = (Room::new(10), Core::default());
+        let admit = |request, kib| core.admit(request, kib);
+        core.enter(&room, "a", 1);
+        room.take_more(20);
+        core.enter(&room, "b", 1);
+        core.has("a");
+        room.leave(21, admit);
+        core.has("a b");
     }
 }

@@ -1,20 +1,22 @@
 //! The one thread that decides: batch → decide → journal → apply → hand over → the next batch while the disk works.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use malote_model::Timestamp;
 
 use crate::clock::Clock;
-use crate::command::{Notice, Reply};
 use crate::core::{Core, Output, Turn};
-use crate::journal::{Appender, Commit, Marks, Pipeline, Pool, Segments};
+use crate::failure::supervised;
+use crate::handover::{Handover, pin_taken};
+use crate::journal::{Appender, Commit, Marks, Pipeline, Pool, Segments, Stopped};
 use crate::mailbox::{Mailbox, Pending, Request, Word};
 
-/// Commands of one turn: a commit is handed over at least so often.
+/// Commands of one turn, at most: then its commit is handed over.
 const TURN_MAX: usize = 1024;
 
-/// Nothing is due: looked again after so long.
+/// How long the core sleeps when nothing is due.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Shard {
@@ -22,38 +24,85 @@ pub(crate) struct Shard {
     pub appender: Appender,
     pub marks: Arc<Marks>,
     pub pool: Pool,
-    pub pipeline: Pipeline<Word>,
     pub mailbox: Arc<Mailbox>,
     pub clock: Arc<dyn Clock>,
-    pub pending: Pending,
     pub segments: Segments,
+    pub waiting: Waiting,
+    /// Outputs of the turn under way; empty between turns, and kept for its memory.
+    pub out: Vec<Output>,
+    /// Dropped last: that waits for the disk.
+    pub pipeline: Pipeline<Word>,
+}
+
+/// What a step of the shard's loop says about the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Go on.
+    Serving,
+    /// The mailbox is closed, and everything that was in it has been decided.
+    Ended,
+    /// The engine is poisoned: nothing more is decided.
+    Poisoned,
+}
+
+/// Everybody who waits for the core. When it panics they are dropped after the engine is poisoned, not by the unwinding.
+pub(crate) struct Waiting {
+    /// Taken from the mailbox and not decided yet.
+    batch: VecDeque<Request>,
+    pending: Pending,
+    handover: Handover<Word>,
+}
+
+impl Waiting {
+    pub(crate) fn new(log: &Appender) -> Self {
+        let (batch, pending) = (VecDeque::new(), Pending::default());
+        Self { batch, pending, handover: Handover::new(log) }
+    }
+
+    /// Whether every request that was taken has been answered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.pending.is_empty()
+    }
 }
 
 impl Shard {
-    /// Serves until the mailbox is closed and empty, or the disk fails.
+    /// Serves until the mailbox is closed and empty, or the engine fails.
     pub(crate) fn run(mut self) {
-        let mut batch: Vec<Request> = Vec::new();
-        let mut out = Vec::new();
+        let mailbox = self.mailbox.clone();
+        if let Err(failure) = supervised(|| self.serve()) {
+            mailbox.poison(failure);
+        }
+    }
+
+    fn serve(&mut self) {
         loop {
-            let wait = self.until_due();
-            let more = self.mailbox.take(&mut batch, wait);
-            let mut requests = batch.drain(..).peekable();
-            loop {
-                let turn: Vec<Request> = requests.by_ref().take(TURN_MAX).collect();
-                if self.turn(turn, &mut out).is_err() {
-                    self.mailbox.close(true);
-                    return;
-                }
-                if requests.peek().is_none() {
-                    break;
-                }
-            }
-            drop(requests);
-            if !more {
-                break;
+            match self.step(Self::until_due) {
+                Step::Serving => {}
+                Step::Ended => return self.end(),
+                Step::Poisoned => return,
             }
         }
-        // An orderly end: the next start can tell damage in the last commits from a torn tail.
+    }
+
+    /// One turn: of requests that an earlier step left over, else of what has arrived. If nothing has arrived, waits for
+    /// it for at most `wait`.
+    pub(crate) fn step(&mut self, wait: impl FnOnce(&Self) -> Duration) -> Step {
+        let mut open = true;
+        if self.waiting.batch.is_empty() {
+            let wait = wait(self);
+            open = self.mailbox.take(&mut self.waiting.batch, wait);
+        }
+        if self.mailbox.is_poisoned() || self.turn().is_err() {
+            return Step::Poisoned;
+        }
+        // A mailbox that is closed and not empty is found empty by the next step.
+        if open { Step::Serving } else { Step::Ended }
+    }
+
+    /// An orderly end: the next start can compare its state, and tell damage in the last commits from a torn tail.
+    pub(crate) fn end(&mut self) {
+        let (now, allowed) = (self.clock.now(), self.pool.publish_allowed());
+        Turn::new(&mut self.core, &mut self.appender, now, &mut self.out, allowed).digest();
         self.appender.mark();
         if let Some(chunks) = self.appender.take() {
             let _ = self.pipeline.submit(Commit {
@@ -63,7 +112,6 @@ impl Shard {
                 on_durable: Vec::new(),
             });
         }
-        self.pipeline.close();
     }
 
     fn until_due(&self) -> Duration {
@@ -72,57 +120,43 @@ impl Shard {
         Duration::from_millis(wake.saturating_sub(self.clock.now().0)).min(IDLE)
     }
 
-    fn turn(
-        &mut self,
-        requests: Vec<Request>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), crate::journal::Stopped> {
-        let eager_before = self.appender.last_eager();
+    /// Decides at most [`TURN_MAX`] requests and hands over the outputs.
+    fn turn(&mut self) -> Result<(), Stopped> {
         let stepped = self.clock.take_step();
         let now = self.clock.now();
-        let mut turn =
-            Turn::new(&mut self.core, &mut self.appender, now, out, self.pool.publish_allowed());
+        let mut turn = Turn::new(
+            &mut self.core,
+            &mut self.appender,
+            now,
+            &mut self.out,
+            self.pool.publish_allowed(),
+        );
         if stepped > 0 {
             turn.clock_stepped(stepped);
         }
         turn.expire();
-        for Request { command, reply } in requests {
-            let request = self.pending.add(reply);
+        for _ in 0..TURN_MAX {
+            let Some(Request { command, reply, permit }) = self.waiting.batch.pop_front() else {
+                break;
+            };
+            // Those who wait for messages are bounded as consumers: they take no room from others.
+            let permit = permit.filter(|_| !command.waits());
+            let request = self.waiting.pending.add(reply, permit);
             turn.command(request, command);
         }
         turn.dispatch();
-        let (durable, written) = (self.marks.durable(), self.marks.written());
-        let (mut on_written, mut on_durable) = (Vec::new(), Vec::new());
-        for Output { to, durable: needs_durable, written: needs_written } in out.drain(..) {
-            let Some(mut word) = self.pending.word(to) else { continue };
-            self.pin_taken(&mut word);
+        for Output { mut to, durable, written } in self.out.drain(..) {
+            pin_taken(&mut to, &self.segments);
+            let Some(mut word) = self.waiting.pending.word(to) else { continue };
             self.mailbox.number(&mut word);
-            if needs_durable > durable {
-                on_durable.push(word);
-            } else if needs_written > written {
-                on_written.push(word);
-            } else {
+            if let Some(word) = self.waiting.handover.keep(&self.marks, durable, written, word) {
                 self.mailbox.say(word);
             }
         }
         let chunks = self.appender.take().unwrap_or_default();
-        if chunks.is_empty() && on_written.is_empty() && on_durable.is_empty() {
-            return Ok(());
-        }
-        let sync = self.appender.last_eager() != eager_before;
-        self.pipeline.submit(Commit { chunks, sync, on_written, on_durable })
-    }
-
-    /// A message that is removed as it is delivered has no place in the index any more: until its receiver has read
-    /// it, its segment must not be recycled.
-    fn pin_taken(&self, word: &mut Word) {
-        let grants = match word {
-            Word::Answer(_, Ok(Reply::Delivered(grants)))
-            | Word::Notice(_, _, Notice::Deliver(grants)) => grants,
-            _ => return,
-        };
-        for grant in grants.iter_mut().filter(|grant| grant.lease.is_none()) {
-            grant.pin = self.segments.pin(grant.pos).ok();
+        match self.waiting.handover.commit(&self.appender, chunks) {
+            Some(commit) => self.pipeline.submit(commit),
+            None => Ok(()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec};
+use malote_model::{QueueName, QueueSpec, Rule, TopicName, TopicSpec, limits};
 
 use crate::command::{Binding, Command, Reply, TopicFacts};
 use crate::handle::{Engine, EngineError};
@@ -85,9 +85,26 @@ impl Engine {
         }
     }
 
-    /// Facts about every topic, by name.
+    /// Facts about every topic, by name, asked for a page at a time as [`Engine::list`] does.
     pub async fn topics(&self) -> Result<Vec<TopicFacts>, EngineError> {
-        match self.ask(Command::ListTopics).await? {
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map(|last: &TopicFacts| last.name.clone());
+            let page = self.topics_page(after).await?;
+            let is_last = page.len() < limits::LIST_MAX;
+            all.extend(page);
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The next [`limits::LIST_MAX`] topics by name, from after one. A page with fewer is the last.
+    pub async fn topics_page(
+        &self,
+        after: Option<TopicName>,
+    ) -> Result<Vec<TopicFacts>, EngineError> {
+        match self.ask(Command::ListTopics { after, max: limits::LIST_MAX }).await? {
             Reply::Topics(facts) => Ok(facts),
             other => unreachable!("the core answered {other:?}"),
         }

@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used)] // a test
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
+use malote_engine::journal::Options;
 use malote_engine::{
-    Consume, Delivery, Engine, MessageState, Outbound, Peek, Receive, Settings, Wants, Which,
+    Consume, Delivery, Engine, MessageState, Outbound, Peek, Receive, Running, Settings, Wants,
+    Which,
 };
 use malote_model::{
-    Body, BodyKind, DeadLetterTarget, Message, QueueName, QueueSpec, Seq, SessionId, Sessions,
-    Settlement,
+    Address, Body, BodyKind, DeadLetterTarget, Message, QueueName, QueueSpec, Seq, SessionId,
+    Sessions, Settlement,
 };
 
 fn name(text: &str) -> QueueName {
@@ -142,5 +145,123 @@ async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
     got.sort();
     assert_eq!(got, ["second body", "third body"]);
     connection.close().await;
+    running.stop().await;
+}
+
+/// Segments so small that a test fills many of them. Nothing but snapshots looks at the journal.
+fn open_small(dir: &Path) -> (Engine, Running) {
+    let journal = Options {
+        segment_bytes: 128 << 10,
+        first_segment_bytes: 64 << 10,
+        free_bytes_min: 0,
+        snapshot_after_bytes: 256 << 10,
+        scrub_bytes_per_s: 0,
+        ..Options::default()
+    };
+    Engine::open(Settings { journal, ..Settings::at(dir) }).unwrap()
+}
+
+/// Traffic on another queue until so many segments were used again.
+async fn recycle(engine: &Engine, segments: u64) {
+    let noise = name("noise");
+    let _ = engine.declare(noise.clone(), QueueSpec::default()).await.unwrap();
+    let goal = engine.disk().recycled + segments;
+    for _ in 0..3000 {
+        if engine.disk().recycled >= goal {
+            return;
+        }
+        let body = "noise".repeat(2000);
+        engine.send((0..4).map(|_| (noise.clone(), message(&body))).collect()).await.unwrap();
+        let got = engine.receive(receive(noise.clone(), 4)).await.unwrap();
+        let leases = got.iter().filter_map(|d| d.lease).collect();
+        engine.settle(None, leases, Settlement::Complete, None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no segment was used again: {:?}", engine.disk());
+}
+
+fn sessioned() -> QueueSpec {
+    QueueSpec { sessions: Sessions::Dynamic, ..QueueSpec::default() }
+}
+
+#[tokio::test]
+async fn messages_of_a_queue_whose_declaration_is_damaged_are_kept_and_can_be_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = open_small(dir.path());
+    let (before, lost) = (name("before"), name("the-lost-name"));
+    engine.declare(before.clone(), QueueSpec::default()).await.unwrap();
+    engine.declare(lost.clone(), sessioned()).await.unwrap();
+    engine.send(vec![(before.clone(), message("of another queue"))]).await.unwrap();
+    for n in 0..5 {
+        let one = Message { message_id: Some(format!("id-{n}")), ..message(&format!("body {n}")) };
+        engine.send(vec![(lost.clone(), one)]).await.unwrap();
+    }
+    // What was settled does not come back.
+    let got = engine.receive(receive(lost.clone(), 1)).await.unwrap();
+    let leases = got.iter().filter_map(|d| d.lease).collect();
+    engine.settle(None, leases, Settlement::Complete, None).await.unwrap();
+    // Deleted as usual: nobody misses it.
+    let gone = name("gone");
+    engine.declare(gone.clone(), QueueSpec::default()).await.unwrap();
+    engine.send(vec![(gone.clone(), message("gone"))]).await.unwrap();
+    engine.delete(gone).await.unwrap();
+    running.stop().await;
+    damage(dir.path(), "the-lost-name");
+
+    let (engine, running) = open_small(dir.path());
+    let recovered = |facts: Vec<malote_engine::QueueFacts>| {
+        let of_lost = |facts: &malote_engine::QueueFacts| {
+            facts.name != name("before") && facts.name != name("the-lost-name")
+        };
+        facts.into_iter().find(|facts| of_lost(facts) && facts.ready == 4).map(|facts| facts.name)
+    };
+    let found = recovered(engine.list().await.unwrap()).expect("the messages are in no queue");
+    // The application declares its queue again, and goes on for long.
+    engine.declare(lost.clone(), sessioned()).await.unwrap();
+    recycle(&engine, 12).await;
+    running.stop().await;
+
+    let (engine, running) = open_small(dir.path());
+    assert_eq!(recovered(engine.list().await.unwrap()), Some(found.clone()));
+    assert!(engine.describe(lost.clone()).await.unwrap().ready == 0);
+    let spec = QueueSpec {
+        forward_to: Some(Address::Queue(lost.clone())),
+        ..engine.describe(found.clone()).await.unwrap().spec
+    };
+    engine.update(found.clone(), spec).await.unwrap();
+    let got =
+        engine.receive(Receive { wait_ms: 60_000, ..receive(lost.clone(), 4) }).await.unwrap();
+    assert_eq!(bodies(&got), ["body 1", "body 2", "body 3", "body 4"]);
+    for (n, delivery) in got.iter().enumerate() {
+        let message = &delivery.stored.message;
+        assert_eq!(message.message_id.as_deref(), Some(format!("id-{}", n + 1).as_str()));
+        assert_eq!(message.session, Some(SessionId::new("one").unwrap()));
+    }
+    engine.delete(found).await.unwrap();
+    assert_eq!(engine.describe(before).await.unwrap().ready, 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn damage_that_is_met_while_serving_does_not_end_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, running) = open_small(dir.path());
+    let q = name("the-damaged-name");
+    engine.declare(q.clone(), sessioned()).await.unwrap();
+    let sent = ["first", "second"].map(|body| (q.clone(), message(body)));
+    engine.send(sent.into()).await.unwrap();
+    assert_eq!(engine.disk().snapshot_bytes, 0);
+    let file = damage(dir.path(), "the-damaged-name");
+    recycle(&engine, 12).await;
+    let facts = engine.disk();
+    assert!(facts.snapshot_bytes > 0 && facts.damaged == 1, "{facts:?}");
+    running.stop().await;
+
+    // What was served is what comes back; the damaged file is kept.
+    let (engine, running) = open_small(dir.path());
+    assert_eq!(engine.describe(q.clone()).await.unwrap().ready, 2);
+    assert_eq!(bodies(&engine.receive(receive(q, 2)).await.unwrap()), ["first", "second"]);
+    assert!(dir.path().join(&file).exists());
+    assert!(dir.path().join(file.replace(".log", ".damaged")).exists());
     running.stop().await;
 }

@@ -353,7 +353,9 @@ fn newer(hand: &mut Hand, when: &str) {
 
 fn describe(hand: &mut Hand) -> String {
     let mut text = String::new();
-    let Reply::Queues(mut all) = hand.ask(Command::List) else { panic!("no") };
+    let Reply::Queues(mut all) = hand.ask(Command::List { after: None, max: 100 }) else {
+        panic!("no")
+    };
     for queue in all.clone() {
         let command = Command::Describe { queue: queue.name.dead_letters() };
         let Reply::Queues(letters) = hand.ask(command) else { panic!("no") };
@@ -402,7 +404,9 @@ fn describe(hand: &mut Hand) -> String {
             }
         }
     }
-    let Reply::Topics(topics) = hand.ask(Command::ListTopics) else { panic!("no") };
+    let Reply::Topics(topics) = hand.ask(Command::ListTopics { after: None, max: 100 }) else {
+        panic!("no")
+    };
     for topic in topics.iter().filter(|topic| topic.spec.status != Status::Active) {
         writeln!(text, "topic {}: {}", topic.name, topic.spec.status.word()).unwrap();
     }

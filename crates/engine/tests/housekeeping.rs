@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used)] // a test
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::disk::OsDisk;
+use malote_engine::chance::Chance;
+use malote_engine::disk::{MemoryDisk, OsDisk};
 use malote_engine::journal::{Options, RestoreError, check_backup, restore};
 use malote_engine::{Engine, Receive, Running, Settings};
 use malote_model::{
@@ -248,5 +250,46 @@ async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() 
     let (engine, running) = open(target.path());
     assert_eq!(engine.describe(name("q")).await.unwrap().ready, 10);
     assert!(matches!(restore(&mut &good[..], &disk), Err(RestoreError::InUse(_))));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_backup_that_is_finished_can_be_restored() {
+    // In memory, so that segments follow one another as fast as can be.
+    let options = Options {
+        segment_bytes: 16 << 10,
+        first_segment_bytes: 16 << 10,
+        free_bytes_min: 0,
+        snapshot_after_bytes: 64 << 10,
+        ..Options::default()
+    };
+    let disk = Arc::new(MemoryDisk::new());
+    let (engine, running) = Engine::open_on(disk, &options, Chance::of_system()).unwrap();
+    engine.declare(name("q"), QueueSpec::default()).await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let load = tokio::spawn({
+        let (engine, stop) = (engine.clone(), stop.clone());
+        async move {
+            while !stop.load(Ordering::SeqCst) {
+                let all = (0..2).map(|_| (name("q"), message(vec![7; 3000], None)));
+                engine.send(all.collect()).await.unwrap();
+                let got = engine.receive(receive("q", 2)).await.unwrap();
+                complete(&engine, got.iter().filter_map(|d| d.lease).collect()).await;
+            }
+        }
+    });
+    for n in 0..300 {
+        let engine = engine.clone();
+        let bytes = tokio::task::spawn_blocking(move || {
+            let pieces: std::io::Result<Vec<_>> = engine.backup()?.collect();
+            Ok::<_, std::io::Error>(pieces?.concat())
+        });
+        // Under such a load there may be none; but there is never one that is no good.
+        let Ok(bytes) = bytes.await.unwrap() else { continue };
+        check_backup(&mut &bytes[..]).unwrap();
+        restore(&mut &bytes[..], &MemoryDisk::new()).unwrap_or_else(|why| panic!("{n}: {why}"));
+    }
+    stop.store(true, Ordering::SeqCst);
+    load.await.unwrap();
     running.stop().await;
 }

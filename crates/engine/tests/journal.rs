@@ -10,6 +10,7 @@ use malote_engine::journal::{
     AppendError, Appender, Callbacks, Commit, GroupPlace, OpenError, Options, Pipeline, Pos,
     Recovered, Replay, SegmentState, recover, verify,
 };
+use malote_engine::{Engine, Settings};
 
 /// Remembers every body.
 #[derive(Default, Debug, PartialEq)]
@@ -235,5 +236,80 @@ fn zeros_are_written_by_whichever_way_there_is() {
     let zero = |at: usize| matches!(at, 4096..8192 | 10_001..10_101 | 20_000..24_576);
     for (at, byte) in read[..24_576].iter().enumerate() {
         assert_eq!(*byte, u8::from(!zero(at)), "at {at}");
+    }
+}
+
+/// Every file and its content, without the lock.
+#[allow(clippy::disallowed_methods, reason = "nothing may have changed, whatever the door says")]
+fn contents(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
+    let named = named.filter(|(name, _)| name != "lock");
+    named.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
+}
+
+/// A directory that cannot be opened is as before, and the sentence says all of this.
+fn refused(dir: &std::path::Path, says: &[&str]) {
+    let before = contents(dir);
+    let why = Engine::open(Settings::at(dir)).err().expect("it must not be opened").to_string();
+    for part in says {
+        assert!(why.contains(part), "`{part}` is missing: {why}");
+    }
+    assert!(contents(dir) == before, "a refused start changed something: {why}");
+}
+
+#[test]
+fn a_record_that_this_version_does_not_know_is_refused_and_kept() {
+    let bodies: [(u8, &[u8], &str); 3] = [
+        (7, &[9, 1, 2, 3], "kind 7 and version 9"),
+        (200, &[1], "kind 200 and version 1"),
+        (7, &[1, 255], "malformed"),
+    ];
+    for (kind, body, says) in bodies {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(dir.path(), &small());
+        journal.appender.begin();
+        journal.appender.frame(kind, |out| out.extend_from_slice(body));
+        let place = journal.appender.end(false).unwrap();
+        for chunk in journal.appender.take().unwrap() {
+            journal.writer.write(&chunk).unwrap();
+        }
+        journal.syncer.sync().unwrap();
+        drop(journal);
+        let at = place.start.to_string();
+        refused(dir.path(), &[says, "segment-000001.log", &at, "newer version", "backup"]);
+    }
+}
+
+/// Writes another format number over what is there.
+#[allow(clippy::disallowed_methods, reason = "it stands for a version that does not exist yet")]
+fn reformat(path: &std::path::Path, records: &[(usize, usize)]) {
+    let mut bytes = std::fs::read(path).unwrap();
+    for &(at, len) in records {
+        let len = if len == 0 { bytes.len() - 4 } else { len };
+        bytes[at + 8..at + 12].copy_from_slice(&99_u32.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[at..at + len]);
+        bytes[at + len..at + len + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_later_format_of_a_segment_or_a_snapshot_is_refused() {
+    for what in ["segment", "snapshot"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(dir.path(), &small());
+        append(&mut journal.appender, b"body");
+        for chunk in journal.appender.take().unwrap() {
+            journal.writer.write(&chunk).unwrap();
+        }
+        journal.syncer.sync().unwrap();
+        journal.snapshotter.run(&mut Log::default()).unwrap();
+        drop(journal);
+        let name = contents(dir.path()).into_keys().find(|name| name.starts_with(what)).unwrap();
+        // A header has two copies; a snapshot ends with its checksum.
+        let records: &[_] = if what == "segment" { &[(0, 40), (2048, 40)] } else { &[(0, 0)] };
+        reformat(&dir.path().join(&name), records);
+        refused(dir.path(), &[&name, "format 99", "newer version", "backup"]);
     }
 }

@@ -1,12 +1,13 @@
 //! Who calls, and whether they may. The server proves who it is; `Access` (model) says what they may do.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use malote_model::{
-    Action, Address, DeadLetterTarget, Denied, Principal, QueueName, QueueSpec, TopicName,
+    Action, Address, DeadLetterTarget, Principal, QueueName, QueueSpec, Resource, TopicName,
 };
 
 use crate::Api;
@@ -21,8 +22,8 @@ pub type Authenticated<'a> =
 /// No credential at all is [`Principal::anonymous`], not an error: what that caller may do is `Access`'s answer.
 /// [`Credential::of`] reads Basic and Bearer.
 pub trait Authenticate: Send + Sync {
-    /// Verifies what the headers claim.
-    fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> Authenticated<'a>;
+    /// Verifies what the headers claim, which came from this address.
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: IpAddr) -> Authenticated<'a>;
 }
 
 /// A credential was given and is not valid.
@@ -79,7 +80,7 @@ impl Credential {
 pub struct Nobody;
 
 impl Authenticate for Nobody {
-    fn authenticate<'a>(&'a self, _: &'a HeaderMap) -> Authenticated<'a> {
+    fn authenticate<'a>(&'a self, _: &'a HeaderMap, _: IpAddr) -> Authenticated<'a> {
         Box::pin(async { Ok(Principal::anonymous()) })
     }
 }
@@ -92,8 +93,7 @@ impl Api {
         action: Action,
         queue: &QueueName,
     ) -> Result<(), Problem> {
-        let name = queue.owner().unwrap_or(queue.as_str());
-        Ok(self.access.check(caller, action, name)?)
+        Ok(self.access.check(caller, action, queue.into())?)
     }
 
     /// Whether the caller may do this to every queue there is or may ever be: only a grant on `*` says so.
@@ -102,14 +102,7 @@ impl Api {
         caller: &Principal,
         action: Action,
     ) -> Result<(), Problem> {
-        // No narrower pattern matches both.
-        let everywhere = self.access.check(caller, action, "*");
-        let even_unnamed = self.access.check(caller, action, "");
-        if even_unnamed.is_err() || everywhere.is_err() {
-            let queue = String::from("*");
-            return Err(Denied { who: caller.clone(), action, queue }.into());
-        }
-        Ok(())
+        Ok(self.access.check(caller, action, Resource::EVERYTHING)?)
     }
 
     /// Whether the caller may do this to the topic. Topics and queues have one name space, and so do their grants.
@@ -119,7 +112,7 @@ impl Api {
         action: Action,
         topic: &TopicName,
     ) -> Result<(), Problem> {
-        Ok(self.access.check(caller, action, topic.as_str())?)
+        Ok(self.access.check(caller, action, topic.into())?)
     }
 
     /// Whether the caller may do this to the queue or topic.
@@ -129,10 +122,13 @@ impl Api {
         action: Action,
         at: &Address,
     ) -> Result<(), Problem> {
-        match at {
-            Address::Queue(queue) => self.allow(caller, action, queue),
-            Address::Topic(topic) => self.allow_topic(caller, action, topic),
-        }
+        Ok(self.access.check(caller, action, at.into())?)
+    }
+
+    /// Whether the caller may ask for lists, which then show what it may see. Without credentials, on a server that has
+    /// some, it may see nothing: it is told to sign in, since an empty list would look like an answer.
+    pub(crate) fn allow_lists(&self, caller: &Principal) -> Result<(), Problem> {
+        Ok(self.access.check_lists(caller)?)
     }
 
     /// Whether the caller may see that the queue exists: any grant on it will do.
@@ -150,6 +146,27 @@ impl Api {
             }
         }
         last
+    }
+
+    /// Does what may take long, as long as the caller is allowed to: permission is checked again when it may have
+    /// changed. What is given up in the middle must not have happened.
+    pub(crate) async fn while_allowed<T>(
+        &self,
+        caller: &Principal,
+        action: Action,
+        queue: &QueueName,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Problem> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let seen = self.access.version();
+            self.allow(caller, action, queue)?;
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                _ = self.access.changed(seen) => {}
+            }
+        }
     }
 
     /// Whether the caller may let messages of a queue go where its new specification sends them: whoever manages one

@@ -1,16 +1,18 @@
 //! From a request to its typed parts, each with a problem of its own when it is not there or wrong.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
 use axum::body::Body;
-use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{Extensions, HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use malote_model::{Principal, QueueName, Seq, SessionId, TopicName};
 use serde::de::DeserializeOwned;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::Api;
+use crate::budget;
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
 
@@ -21,6 +23,16 @@ impl FromRequestParts<Api> for Caller {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
         Ok(Self(parts.extensions.get().cloned().unwrap_or_else(Principal::anonymous)))
+    }
+}
+
+/// From where.
+pub struct PeerAddress(pub IpAddr);
+
+impl FromRequestParts<Api> for PeerAddress {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        Ok(Self(address_of(&parts.extensions)))
     }
 }
 
@@ -126,12 +138,12 @@ impl<T: DeserializeOwned> FromRequestParts<Api> for Query<T> {
 
 /// What a body is counted with: senders that wait must not keep settlements from being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Budget {
+enum Purpose {
     Messages,
     Control,
 }
 
-impl Budget {
+impl Purpose {
     fn body_bytes_max(self, api: &Api) -> usize {
         match self {
             Self::Messages => api.limits.message_body_bytes_max,
@@ -144,14 +156,14 @@ impl Budget {
 pub struct Raw {
     /// All of it.
     pub bytes: Bytes,
-    _share: Option<OwnedSemaphorePermit>,
+    _share: Share,
 }
 
 impl FromRequest<Api> for Raw {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        read_body(api, &parts.headers, body, Budget::Messages).await
+        read_body(api, &parts, body, Purpose::Messages).await
     }
 }
 
@@ -162,7 +174,7 @@ impl FromRequest<Api> for RawControl {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let raw = read_body(api, &parts.headers, body, Budget::Control).await?;
+        let raw = read_body(api, &parts, body, Purpose::Control).await?;
         Ok(Self(raw.bytes))
     }
 }
@@ -173,7 +185,7 @@ pub struct Json<T>(pub T);
 impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
-        read_json(request, api, Budget::Control).await.map(|(value, _)| Self(value))
+        read_json(request, api, Purpose::Control).await.map(|(value, _)| Self(value))
     }
 }
 
@@ -181,22 +193,22 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
 pub struct JsonMessages<T>(pub T, #[allow(dead_code)] pub Share);
 
 /// A share of what all bodies may hold.
-pub type Share = Option<OwnedSemaphorePermit>;
+pub type Share = Option<budget::Share>;
 
 impl<T: DeserializeOwned> FromRequest<Api> for JsonMessages<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
-        read_json(request, api, Budget::Messages).await.map(|(value, share)| Self(value, share))
+        read_json(request, api, Purpose::Messages).await.map(|(value, share)| Self(value, share))
     }
 }
 
 async fn read_json<T: DeserializeOwned>(
     request: Request,
     api: &Api,
-    budget: Budget,
+    purpose: Purpose,
 ) -> Result<(T, Share), Problem> {
     let (parts, body) = request.into_parts();
-    let Raw { bytes, _share } = read_body(api, &parts.headers, body, budget).await?;
+    let Raw { bytes, _share } = read_body(api, &parts, body, purpose).await?;
     if bytes.is_empty() {
         // An empty body asks for every default.
         return Ok((from_json(b"{}")?, _share));
@@ -220,11 +232,13 @@ fn check_json_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 async fn read_body(
     api: &Api,
-    headers: &HeaderMap,
+    parts: &Parts,
     mut body: Body,
-    budget: Budget,
+    purpose: Purpose,
 ) -> Result<Raw, Problem> {
-    let max = budget.body_bytes_max(api);
+    let headers = &parts.headers;
+    let address = address_of(&parts.extensions);
+    let max = purpose.body_bytes_max(api);
     let too_large =
         || Problem::new(Code::BodyTooLarge, format!("the body may have at most {max} bytes"));
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -248,7 +262,7 @@ async fn read_body(
         if total > max {
             return Err(too_large());
         }
-        api.grow_share(budget, &mut share, total)?;
+        api.grow_share(purpose, address, &mut share, total)?;
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -265,35 +279,50 @@ async fn read_body(
 /// The bodies of all requests are counted in pieces of this size.
 const SHARE_BYTES: usize = 1024;
 
+/// Where a request comes from.
+pub(crate) fn address_of(extensions: &Extensions) -> IpAddr {
+    let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    // Callers within the process have none.
+    peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
 impl Api {
     /// A share of what all messages on their way in may hold, or word that it is used up.
-    pub(crate) fn share_of_messages(&self, bytes: usize) -> Result<Share, Problem> {
+    pub(crate) fn share_of_messages(
+        &self,
+        address: IpAddr,
+        bytes: usize,
+    ) -> Result<Share, Problem> {
         let mut share = None;
-        self.grow_share(Budget::Messages, &mut share, bytes)?;
+        self.grow_share(Purpose::Messages, address, &mut share, bytes)?;
         Ok(share)
     }
 
     /// Grows a share to `total` bytes, or says that too much is under way.
-    fn grow_share(&self, budget: Budget, share: &mut Share, total: usize) -> Result<(), Problem> {
-        let have = share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = total.div_ceil(SHARE_BYTES).saturating_sub(have);
+    fn grow_share(
+        &self,
+        purpose: Purpose,
+        address: IpAddr,
+        share: &mut Share,
+        total: usize,
+    ) -> Result<(), Problem> {
+        let have = share.as_ref().map_or(0, budget::Share::bytes);
+        let more = (total.div_ceil(SHARE_BYTES) * SHARE_BYTES).saturating_sub(have);
         if more == 0 {
             return Ok(());
         }
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let all = if budget == Budget::Messages { &self.bodies } else { &self.control_bodies };
-        let permit = all.clone().try_acquire_many_owned(more).map_err(|_| {
-            Problem::new(Code::Busy, "the bodies of all requests under way together are too large")
-        })?;
-        match share {
-            Some(share) => share.merge(permit),
-            None => *share = Some(permit),
+        let all = if purpose == Purpose::Messages { &self.bodies } else { &self.control_bodies };
+        let grown = match share {
+            Some(share) => share.grow(more),
+            None => {
+                *share = all.take(address, more);
+                share.is_some()
+            }
+        };
+        if grown {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    pub(crate) fn bodies_shares(bytes: usize) -> usize {
-        bytes.div_ceil(SHARE_BYTES)
+        Err(Problem::new(Code::Busy, "the bodies of all requests under way together are too large"))
     }
 }
 

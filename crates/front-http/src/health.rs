@@ -33,10 +33,10 @@ impl Readiness {
     }
 }
 
-/// The event loop turns, and a restart would not help: only a failed disk needs one.
+/// The event loop turns, and a restart would not help: only a failed disk or engine needs one.
 pub async fn livez(State(api): State<Api>) -> (StatusCode, &'static str) {
-    if api.engine.journal().poisoned() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the disk failed: restart\n");
+    if api.engine.is_poisoned() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the broker failed: restart it\n");
     }
     (StatusCode::OK, "ok\n")
 }
@@ -65,6 +65,10 @@ pub async fn readyz(State(api): State<Api>, RawQuery(query): RawQuery) -> Respon
             if *ok { '+' } else { '-' },
             if *ok { "ok" } else { "failed" }
         ));
+    }
+    // Serving goes on, so it is ready; but the journal grows, and somebody must look.
+    if api.engine.disk().diverged > 0 {
+        text.push_str("[!]replay degraded: it comes to another state, and nothing is recycled\n");
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });
     (status, text).into_response()
@@ -122,10 +126,11 @@ pub async fn one(
 }
 
 /// The worst of all queues that the caller may see: the one that fills most of what it may.
-pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Response {
+pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Result<Response, Problem> {
+    api.allow_lists(&caller)?;
     let facts = match api.engine.list().await {
         Ok(facts) => facts,
-        Err(error) => return failed(&error),
+        Err(error) => return Ok(failed(&error)),
     };
     let fill = |f: &QueueFacts| (f.ready + f.locked) as f64 / f.spec.backlog_warning.max(1) as f64;
     let seen = facts.iter().filter(|f| api.allow_look(&caller, &f.name).is_ok());
@@ -133,7 +138,7 @@ pub async fn all(State(api): State<Api>, Caller(caller): Caller) -> Response {
         let warns = |f: &QueueFacts| health_of(f).status != "OK";
         warns(a).cmp(&warns(b)).then(fill(a).total_cmp(&fill(b)))
     });
-    respond(
+    Ok(respond(
         worst.map_or(HealthOut { status: "OK", message: None, message_count: Some(0) }, health_of),
-    )
+    ))
 }

@@ -16,8 +16,9 @@
 //! | dead letters: list, purge, redrive, resend | `ops/dead_letters.rs` |
 //! | partition, scale, version, problems, OpenAPI | `ops/about.rs`, `openapi.rs` |
 //! | a backup of everything | `ops/backup.rs` |
+//! | the audit log: what is recorded, reading it | `audit.rs`, `ops/audit.rs` |
 //! | `/livez` `/readyz` `/health/…` | `health.rs` |
-//! | `/metrics…`, one hour of history | `metrics.rs`, `history.rs` |
+//! | `/metrics…`, one hour of history | `metrics/`, `history.rs` |
 //! | the native connection: send, attach, settle … | `native/` |
 //!
 //! An operation decodes, asks [`Access`], makes one engine call and encodes. What is wrong with a request is a
@@ -26,6 +27,8 @@
 //! [`serve_connection`].
 
 pub mod access;
+mod audit;
+mod budget;
 mod extract;
 pub mod health;
 pub mod history;
@@ -50,10 +53,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use access::{Authenticate, Authenticated, Credential, Nobody, Unauthenticated};
+pub use budget::{Budget, Share};
 pub use health::Readiness;
 pub use limits::Limits;
 pub use routes::router;
-pub use serve::serve_connection;
+pub use serve::{Kept, Peer, serve_connection};
 
 /// What every operation holds. Clones are cheap and share everything.
 #[derive(Clone)]
@@ -76,11 +80,15 @@ pub struct Api {
     pub metrics: Arc<metrics::Metrics>,
     /// The last hour of every queue.
     pub history: Arc<history::History>,
-    bodies: Arc<Semaphore>,
-    control_bodies: Arc<Semaphore>,
+    bodies: Arc<Budget>,
+    control_bodies: Arc<Budget>,
+    /// Peeks that are being made: each holds a page of messages.
+    peeks: Arc<Semaphore>,
     staged: Arc<Semaphore>,
     /// One backup at a time: each reads the whole disk.
     backups: Arc<Semaphore>,
+    /// Pages of metrics with every object that are being read.
+    scrapes: Arc<Semaphore>,
     native: Arc<native::Connections>,
     replies: Arc<replies::Replies>,
     tasks: TaskTracker,
@@ -96,9 +104,12 @@ impl Api {
         readiness: Arc<Readiness>,
         shutdown: CancellationToken,
     ) -> Self {
-        let shares = |bytes| Arc::new(Semaphore::new(Self::bodies_shares(bytes)));
-        let bodies = shares(limits.bodies_bytes_max);
-        let control_bodies = shares(limits.control_bodies_bytes_max);
+        // Half for one address: nobody takes what all need.
+        let bodies = Budget::new(limits.bodies_bytes_max, limits.bodies_bytes_max / 2);
+        let control_bytes_max = limits.control_bodies_bytes_max;
+        let control_bodies = Budget::new(control_bytes_max, control_bytes_max / 2);
+        let peeks = Arc::new(Semaphore::new(limits.peeks_max));
+        let scrapes = Arc::new(Semaphore::new(limits.metrics_pages_max));
         let staged = Arc::new(Semaphore::new(limits.staged_bytes_all_max));
         Self {
             engine,
@@ -112,8 +123,10 @@ impl Api {
             history: Arc::default(),
             bodies,
             control_bodies,
+            peeks,
             staged,
             backups: Arc::new(Semaphore::new(1)),
+            scrapes,
             native: Arc::default(),
             replies: Arc::default(),
             tasks: TaskTracker::new(),

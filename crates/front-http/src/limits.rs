@@ -1,8 +1,11 @@
 //! Every bound of this front end, with its reason. The server may change them; nothing here grows without one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use malote_model::limits;
+use malote_model::{WebGuard, limits};
+
+use crate::budget::Budget;
 
 /// Bounds on what one caller, and all callers together, may make the process hold.
 #[derive(Clone, Debug)]
@@ -17,12 +20,18 @@ pub struct Limits {
     pub control_bodies_bytes_max: usize,
     /// A body that brings no byte for so long is given up.
     pub body_pause_max: Duration,
-    /// The head of a request must be complete within this, an idle connection is closed after it.
+    /// The head of a request must be complete within this, from its first byte to its last.
     pub head_time_max: Duration,
+    /// A connection without a request is closed after this.
+    pub idle_time_max: Duration,
     /// The head of a request, all lines together.
     pub head_bytes_max: usize,
-    /// A peer that takes no byte of its answer for so long is cut off.
+    /// A peer that takes none of its answer for so long, or only a few bytes, is cut off.
     pub write_pause_max: Duration,
+    /// Answers that are made and not written yet, of all connections; more are refused as busy.
+    pub answers: Arc<Budget>,
+    /// Peeks at once; others wait for `publish_wait` and are then refused as busy.
+    pub peeks_max: usize,
     /// One WebSocket message.
     pub frame_bytes_max: usize,
     /// How long a send waits for those before it to reach the disk; then it is refused as busy.
@@ -54,11 +63,12 @@ pub struct Limits {
     pub replies_max: usize,
     /// Native connections at once, those that wait to be resumed included.
     pub connections_max: usize,
-    /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name. An open
-    /// broker on loopback should list `localhost`: else a web page whose name is made to point there can read it.
-    pub hosts: Vec<String>,
-    /// Web origins, besides the broker's own, whose pages may call it: `https://ops.example.com`.
-    pub origins: Vec<String>,
+    /// Queues, and as many topics, on one page of `/metrics/per-object`: about 12 MB.
+    pub metrics_objects_max: usize,
+    /// Such pages that may be read at once; more are refused as busy.
+    pub metrics_pages_max: usize,
+    /// Which web pages may call it, and by which names.
+    pub web: WebGuard,
 }
 
 impl Default for Limits {
@@ -69,9 +79,12 @@ impl Default for Limits {
             bodies_bytes_max: 256 << 20,
             control_bodies_bytes_max: 64 << 20,
             body_pause_max: Duration::from_secs(20),
-            head_time_max: Duration::from_secs(60),
+            head_time_max: Duration::from_secs(15),
+            idle_time_max: Duration::from_secs(300),
             head_bytes_max: 64 << 10,
             write_pause_max: Duration::from_secs(60),
+            answers: Budget::new(256 << 20, 128 << 20),
+            peeks_max: 4,
             frame_bytes_max: limits::SEND_BYTES_MAX as usize,
             publish_wait: Duration::from_secs(5),
             requests_max: 1024,
@@ -87,8 +100,9 @@ impl Default for Limits {
             reconnect_grace: Duration::from_secs(2),
             replies_max: 10_000,
             connections_max: 20_000,
-            hosts: Vec::new(),
-            origins: Vec::new(),
+            metrics_objects_max: 5000,
+            metrics_pages_max: 8,
+            web: WebGuard::default(),
         }
     }
 }

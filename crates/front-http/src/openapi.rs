@@ -133,6 +133,11 @@ fn describe(name: &str) -> Operation {
     };
     let ok = |name| vec![(200, "Done", Body::Json(name))];
     let done = || vec![(204, "Done", Body::None)];
+    let exposition = || {
+        let text =
+            "The text format 0.0.4, or OpenMetrics if `Accept` names application/openmetrics-text";
+        vec![(200, text, Body::Text("text/plain"))]
+    };
     let page = || {
         vec![
             ("from", "integer", "From this sequence on; `next` of the page before"),
@@ -313,6 +318,25 @@ fn describe(name: &str) -> Operation {
             None,
             ok("Disk"),
         ),
+        "audit" => Operation {
+            query: vec![
+                (
+                    "after",
+                    "integer",
+                    "Records after this number, oldest first; the newest ones if absent",
+                ),
+                ("max", "integer", "At most this number of records, 1 to 1024; 100 if absent"),
+                ("caller", "string", "Only of callers with this name"),
+                ("action", "string", "Only with this action, such as login, declare or delete"),
+                ("outcome", "string", "Only done, refused or unknown"),
+            ],
+            ..op(
+                "operate",
+                "The audit log: logins and administrative operations, for callers who may manage everything",
+                None,
+                ok("AuditRecords"),
+            )
+        },
         "backup" => op(
             "operate",
             "Everything that is durable now, as one file for `malote restore`; needs manage and receive on every queue",
@@ -331,7 +355,11 @@ fn describe(name: &str) -> Operation {
             None,
             vec![
                 (200, "It does", Text("text/plain")),
-                (503, "The disk failed: it must be restarted", Text("text/plain")),
+                (
+                    503,
+                    "The disk or the broker itself failed: it must be restarted",
+                    Text("text/plain"),
+                ),
             ],
         ),
         "readyz" => Operation {
@@ -353,16 +381,15 @@ fn describe(name: &str) -> Operation {
             None,
             vec![(200, "OK", Json("Health")), (503, "Warning or error", Json("Health"))],
         ),
-        "metrics" | "metrics_per_object" => op(
-            "observe",
-            if name == "metrics" {
-                "Prometheus, summed over queues"
-            } else {
-                "Prometheus, by queue"
-            },
-            None,
-            vec![(200, "OpenMetrics", Text("application/openmetrics-text"))],
-        ),
+        "metrics" => op("observe", "Prometheus, summed over queues", None, exposition()),
+        "metrics_per_object" => Operation {
+            query: vec![
+                ("prefix", "string", "Only queues and topics whose names begin so"),
+                ("after", "string", "From after this name"),
+                ("max", "integer", "At most so many queues, and as many topics; up to 5000"),
+            ],
+            ..op("observe", "Prometheus, by queue and topic", None, exposition())
+        },
         "metrics_queues" => op("observe", "Every queue in five numbers", None, ok("QueueMetrics")),
         other => topics::describe(other)
             .unwrap_or_else(|| unreachable!("route {other} is not described")),

@@ -6,7 +6,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::EngineError;
-use malote_model::{Denied, Refusal};
+use malote_model::{Denied, Refusal, SignInRequired};
 use serde::Serialize;
 
 macro_rules! codes {
@@ -65,7 +65,8 @@ codes! {
     OutOfRange "out_of_range" 400 "A value is out of range" => "Correct the value that `detail` names.";
     TooMany "too_many" 429 "A bound of the broker is reached" => "Settle, detach or delete what is no longer needed, then try again.";
     DiskFull "disk_full" 507 "The disk is full" => "Free space on the data directory's disk; receiving and settling go on meanwhile.";
-    Poisoned "poisoned" 503 "The disk failed" => "The outcome is unknown. Restart the broker, look at its log and try again.";
+    NoSegment "no_segment" 503 "The journal cannot be continued" => "Remove the cause that `detail` names; receiving and settling go on meanwhile.";
+    Poisoned "poisoned" 503 "The broker failed" => "The outcome is unknown. Restart the broker, look at its log and try again.";
     Stopping "stopping" 503 "The broker is stopping" => "Try again when it is back.";
     Damaged "damaged" 500 "A stored message cannot be read" => "Stop the broker and run `malote verify` on its data directory.";
     Internal "internal" 500 "The broker made a mistake" => "Look at the broker's log and report it.";
@@ -144,7 +145,7 @@ impl Problem {
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let retry_after_s = match code {
             Code::Busy | Code::TooMany | Code::Stopping => Some(1),
-            Code::DiskFull => Some(30),
+            Code::DiskFull | Code::NoSegment => Some(30),
             Code::Poisoned => Some(10),
             _ => None,
         };
@@ -206,6 +207,8 @@ impl IntoResponse for Problem {
             StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.body()).unwrap_or_default();
         let mut response = (status, body).into_response();
+        // For the audit log.
+        response.extensions_mut().insert(self.0.code);
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
@@ -268,6 +271,7 @@ impl From<Refusal> for Problem {
             Refusal::BoundReached { .. } => Code::TooMany,
             Refusal::Busy => Code::Busy,
             Refusal::DiskFull => Code::DiskFull,
+            Refusal::NoSegment { .. } => Code::NoSegment,
         };
         let mut problem = Self::new(code, refusal.to_string());
         match refusal {
@@ -304,6 +308,12 @@ impl From<EngineError> for Problem {
             EngineError::Damaged { .. } => Code::Damaged,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<SignInRequired> for Problem {
+    fn from(required: SignInRequired) -> Self {
+        Self::new(Code::Unauthenticated, required.to_string())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every route and the function that answers it. The router, the OpenAPI document and its test read this one table.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use axum::Router;
@@ -9,11 +10,14 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use malote_model::{AuditAction, AuditEntry, AuditProtocol, Foreign, PeerMark, Principal};
 
+use crate::audit::{Audited, outcome_of};
+use crate::extract::address_of;
 use crate::nearest::nearest;
 use crate::ops::{
-    about, backup, dead_letters, peek, queues, receive, request, rules, sagas, send, sessions,
-    settle, subscriptions, topics, transactions,
+    about, audit, backup, dead_letters, peek, queues, receive, request, rules, sagas, send,
+    sessions, settle, subscriptions, topics, transactions,
 };
 use crate::problem::{Code, Problem};
 use crate::{Api, health, history, metrics, native};
@@ -24,12 +28,21 @@ pub(crate) struct Route {
     pub method: &'static str,
     pub path: &'static str,
     pub name: &'static str,
+    /// What the audit log calls it, if it is an administrative operation.
+    pub audit: Option<AuditAction>,
 }
 
 macro_rules! routes {
-    ($($method:ident $path:literal $name:ident => $handler:expr;)+) => {
+    (@audit) => { None };
+    (@audit $action:ident) => { Some(AuditAction::$action) };
+    ($($method:ident $path:literal $name:ident $([$audit:ident])? => $handler:expr;)+) => {
         pub(crate) const ROUTES: &[Route] = &[$(
-            Route { method: stringify!($method), path: $path, name: stringify!($name) },
+            Route {
+                method: stringify!($method),
+                path: $path,
+                name: stringify!($name),
+                audit: routes!(@audit $($audit)?),
+            },
         )+];
 
         fn handlers() -> Vec<(&'static str, MethodRouter<Api>)> {
@@ -40,34 +53,34 @@ macro_rules! routes {
 
 routes! {
     GET "/api/v1/queues" list_queues => queues::list;
-    PUT "/api/v1/queues/{queue}" declare_queue => queues::declare;
-    PATCH "/api/v1/queues/{queue}" update_queue => queues::update;
+    PUT "/api/v1/queues/{queue}" declare_queue [Declare] => queues::declare;
+    PATCH "/api/v1/queues/{queue}" update_queue [Update] => queues::update;
     GET "/api/v1/queues/{queue}" get_queue => queues::describe;
-    DELETE "/api/v1/queues/{queue}" delete_queue => queues::delete;
-    POST "/api/v1/queues/{queue}/purge" purge_queue => queues::purge;
-    POST "/api/v1/queues/{queue}/pause" pause_queue => queues::pause;
-    POST "/api/v1/queues/{queue}/resume" resume_queue => queues::resume;
+    DELETE "/api/v1/queues/{queue}" delete_queue [Delete] => queues::delete;
+    POST "/api/v1/queues/{queue}/purge" purge_queue [Purge] => queues::purge;
+    POST "/api/v1/queues/{queue}/pause" pause_queue [Pause] => queues::pause;
+    POST "/api/v1/queues/{queue}/resume" resume_queue [Resume] => queues::resume;
     POST "/api/v1/queues/{queue}/messages" send => send::send;
     POST "/api/v1/queues/{queue}/messages/batch" send_batch => send::send_batch;
     POST "/api/v1/queues/{queue}/request" request => request::request;
     GET "/api/v1/topics" list_topics => topics::list;
-    PUT "/api/v1/topics/{topic}" declare_topic => topics::declare;
-    PATCH "/api/v1/topics/{topic}" update_topic => topics::update;
+    PUT "/api/v1/topics/{topic}" declare_topic [Declare] => topics::declare;
+    PATCH "/api/v1/topics/{topic}" update_topic [Update] => topics::update;
     GET "/api/v1/topics/{topic}" get_topic => topics::describe;
-    DELETE "/api/v1/topics/{topic}" delete_topic => topics::delete;
+    DELETE "/api/v1/topics/{topic}" delete_topic [Delete] => topics::delete;
     POST "/api/v1/topics/{topic}/messages" send_to_topic => send::send_to_topic;
     POST "/api/v1/topics/{topic}/messages/batch" send_batch_to_topic => send::send_batch_to_topic;
     POST "/api/v1/topics/{topic}/scheduled/cancel" cancel_scheduled_of_topic => topics::cancel;
     GET "/api/v1/topics/{topic}/subscriptions" list_subscriptions => subscriptions::list;
-    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}" declare_subscription => subscriptions::declare;
+    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}" declare_subscription [Subscribe] => subscriptions::declare;
     GET "/api/v1/topics/{topic}/subscriptions/{subscription}" get_subscription => subscriptions::describe;
-    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}" delete_subscription => subscriptions::delete;
+    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}" delete_subscription [Delete] => subscriptions::delete;
     GET "/api/v1/topics/{topic}/subscriptions/{subscription}/rules" list_rules_of_subscription => rules::list_of_subscription;
-    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" put_rule_of_subscription => rules::bind_subscription;
-    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" delete_rule_of_subscription => rules::unbind_subscription;
+    PUT "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" put_rule_of_subscription [Bind] => rules::bind_subscription;
+    DELETE "/api/v1/topics/{topic}/subscriptions/{subscription}/rules/{rule}" delete_rule_of_subscription [Unbind] => rules::unbind_subscription;
     GET "/api/v1/topics/{topic}/rules" list_rules => rules::list;
-    PUT "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" put_rule => rules::bind;
-    DELETE "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" delete_rule => rules::unbind;
+    PUT "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" put_rule [Bind] => rules::bind;
+    DELETE "/api/v1/topics/{topic}/queues/{queue}/rules/{rule}" delete_rule [Unbind] => rules::unbind;
     POST "/api/v1/rules/test" test_rule => rules::test;
     POST "/api/v1/transactions" transact => transactions::transact;
     POST "/api/v1/send" send_many => send::send_many;
@@ -81,24 +94,25 @@ routes! {
     GET "/api/v1/queues/{queue}/sessions/{session}" get_session => sessions::describe;
     POST "/api/v1/queues/{queue}/sessions/{session}/release" release_session => sessions::release;
     POST "/api/v1/queues/{queue}/sessions/{session}/renew" renew_session => sessions::renew;
-    POST "/api/v1/queues/{queue}/sessions/{session}/break" break_session => sessions::break_hold;
-    GET "/api/v1/queues/{queue}/sessions/{session}/state" get_session_state => sessions::get_state;
+    POST "/api/v1/queues/{queue}/sessions/{session}/break" break_session [BreakSession] => sessions::break_hold;
+    GET "/api/v1/queues/{queue}/sessions/{session}/state" get_session_state [ReadState] => sessions::get_state;
     PUT "/api/v1/queues/{queue}/sessions/{session}/state" set_session_state => sessions::put_state;
     DELETE "/api/v1/queues/{queue}/sessions/{session}/state" clear_session_state => sessions::delete_state;
     GET "/api/v1/sagas/{saga}" list_sagas => sagas::list;
     GET "/api/v1/sagas/{saga}/{session}" get_saga => sagas::describe;
     GET "/api/v1/queues/{queue}/messages" peek => peek::peek;
     GET "/api/v1/queues/{queue}/dead-letters" list_dead_letters => dead_letters::list;
-    DELETE "/api/v1/queues/{queue}/dead-letters" purge_dead_letters => dead_letters::purge;
-    POST "/api/v1/queues/{queue}/dead-letters/redrive" redrive => dead_letters::redrive;
-    POST "/api/v1/queues/{queue}/dead-letters/{seq}/resend" resend => dead_letters::resend;
+    DELETE "/api/v1/queues/{queue}/dead-letters" purge_dead_letters [Purge] => dead_letters::purge;
+    POST "/api/v1/queues/{queue}/dead-letters/redrive" redrive [Redrive] => dead_letters::redrive;
+    POST "/api/v1/queues/{queue}/dead-letters/{seq}/resend" resend [Resend] => dead_letters::resend;
     GET "/api/v1/queues/{queue}/partition" partition => about::partition;
     GET "/api/v1/queues/{queue}/history" history => history::history;
     GET "/api/v1/scale/{queue}" scale => about::scale;
     GET "/api/v1/openapi.json" openapi => about::openapi;
     GET "/api/v1/version" version => about::version;
     GET "/api/v1/disk" disk => about::disk;
-    GET "/api/v1/backup" backup => backup::backup;
+    GET "/api/v1/audit" audit [ReadAudit] => audit::records;
+    GET "/api/v1/backup" backup [Backup] => backup::backup;
     GET "/api/v1/connect" connect => native::connect;
     GET "/problems/{code}" problem => about::problem;
     GET "/livez" livez => health::livez;
@@ -111,10 +125,14 @@ routes! {
 }
 
 /// Answered to anyone, without asking who it is: a probe has no credentials.
-const OPEN: [&str; 4] = ["/livez", "/readyz", "/api/v1/version", "/problems/{code}"];
+const OPEN: [&str; 5] =
+    ["/livez", "/readyz", "/api/v1/version", "/api/v1/openapi.json", "/problems/{code}"];
 
-static NAMES: LazyLock<HashMap<(&str, &str), &'static str>> =
-    LazyLock::new(|| ROUTES.iter().map(|r| ((r.method, r.path), r.name)).collect());
+static BY_PATH: LazyLock<HashMap<(&str, &str), &'static Route>> =
+    LazyLock::new(|| ROUTES.iter().map(|route| ((route.method, route.path), route)).collect());
+
+/// What is not in the table.
+static OTHER: Route = Route { method: "", path: "", name: "other", audit: None };
 
 /// Everything this front end answers.
 pub fn router(api: Api) -> Router {
@@ -129,7 +147,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Around every operation: who calls, whether a browser may, and how long it took.
+/// Around every operation: who calls, whether a browser may, how long it took, and the audit log.
 async fn around(
     State(api): State<Api>,
     matched: Option<MatchedPath>,
@@ -138,54 +156,71 @@ async fn around(
 ) -> Response {
     let path = matched.as_ref().map_or("", MatchedPath::as_str);
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    let name = NAMES.get(&(method, path)).copied().unwrap_or("other");
-    let watch = api.metrics.request(name);
-    if let Err(problem) = check_origin(&api, request.headers()) {
+    let route = BY_PATH.get(&(method, path)).copied().unwrap_or(&OTHER);
+    let watch = api.metrics.request(route.name);
+    let peer = address_of(request.extensions());
+    let audit = api.access.audit();
+    if let Err(problem) = check_page(&api, request.headers()) {
+        if let Some(action) = route.audit {
+            let entry = AuditEntry::new(AuditProtocol::Http, action).from(peer).detail(route.name);
+            audit.record(entry.outcome(outcome_of(problem.code())));
+        }
         return problem.into_response();
     }
+    let mut audited = None;
     if !OPEN.contains(&path) {
-        match api.authenticate.authenticate(request.headers()).await {
-            Ok(principal) => drop(request.extensions_mut().insert(principal)),
-            Err(error) => return Problem::from(error).into_response(),
+        let principal = match authenticate(&api, request.headers(), peer).await {
+            Ok(principal) => principal,
+            Err(problem) => return problem.into_response(),
+        };
+        if let Some(mark) = request.extensions().get::<PeerMark>() {
+            mark.set_known();
+        }
+        if route.name != "connect" {
+            audit.authenticated(&principal, peer, AuditProtocol::Http);
+        }
+        request.extensions_mut().insert(principal.clone());
+        if route.audit.is_some() {
+            let (mut parts, body) = request.into_parts();
+            audited = Audited::begin(&api, route, &mut parts, (&principal, peer)).await;
+            request = Request::from_parts(parts, body);
         }
     }
     let response = next.run(request).await;
+    if let Some(audited) = audited {
+        audited.end(&api, &response);
+    }
     let status = response.status().as_u16();
-    tracing::debug!(front = "http", operation = name, status, "request");
+    tracing::debug!(front = "http", operation = route.name, status, "request");
     watch.done(status);
     response
 }
 
-/// Refuses pages of other origins. A browser sends `Origin`; everyone else may leave it out.
-///
-/// Without this any web page could write to a broker on its reader's own machine, and open its WebSocket.
-fn check_origin(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
-    check_host(api, headers)?;
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().unwrap_or("(not ASCII)");
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
-    if host == Some(authority) || api.limits.origins.iter().any(|allowed| allowed == origin) {
-        return Ok(());
-    }
-    Err(Problem::new(Code::CrossOrigin, format!("a page of {origin} may not call this broker")))
+/// Who calls. Callers that are not known get no further: they must not send a body, or wait.
+async fn authenticate(api: &Api, headers: &HeaderMap, peer: IpAddr) -> Result<Principal, Problem> {
+    let problem = match api.authenticate.authenticate(headers, peer).await {
+        Ok(principal) if api.access.knows(&principal) => return Ok(principal),
+        Ok(_) => {
+            let why = "this broker needs credentials and none were given";
+            Problem::new(Code::Unauthenticated, why)
+        }
+        Err(error) => error.into(),
+    };
+    api.record_refused_login(headers, peer);
+    Err(problem)
 }
 
-/// Refuses names that are not the broker's own, where those are known: DNS rebinding makes a page's name ours.
-fn check_host(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
-    if api.limits.hosts.is_empty() {
-        return Ok(());
-    }
-    let Some(host) = headers.get(header::HOST) else { return Ok(()) };
-    let host = host.to_str().unwrap_or("(not ASCII)");
-    let ours = |name: &str| api.limits.hosts.iter().any(|own| own.eq_ignore_ascii_case(name));
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let address = host.parse::<std::net::SocketAddr>().is_ok()
-        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if address || ours(name) {
-        return Ok(());
-    }
-    Err(Problem::new(Code::ForeignHost, format!("`{host}` is not a name of this broker")))
+/// Refuses pages of other origins, and names that are not the broker's.
+fn check_page(api: &Api, headers: &HeaderMap) -> Result<(), Problem> {
+    let header =
+        |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
+    api.limits.web.check(header).map_err(|foreign| {
+        let code = match &foreign {
+            Foreign::Host { .. } => Code::ForeignHost,
+            Foreign::Page { .. } | Foreign::Site { .. } => Code::CrossOrigin,
+        };
+        Problem::new(code, foreign.to_string())
+    })
 }
 
 async fn unknown_route(request: Request) -> Problem {

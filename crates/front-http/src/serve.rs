@@ -1,27 +1,89 @@
 //! One HTTP/1 connection over any stream, bounded in every direction.
+//!
+//! | what a peer does | what ends it |
+//! |---|---|
+//! | sends half a head, or its bytes one by one | [`Limits::head_time_max`] for the whole head |
+//! | asks nothing more | [`Limits::idle_time_max`] |
+//! | does not take its answer, or byte by byte | [`Limits::write_pause_max`] for each [`WRITE_BYTES_MIN`] |
+//! | asks for much and reads nothing | [`Limits::answers`], of all connections and of each address |
 
+use std::any::Any;
+use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
-use hyper::Request;
-use hyper::body::Incoming;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use malote_model::PeerMark;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::Limits;
+use crate::budget::Share;
+use crate::problem::{Code, Problem};
 
 /// Headers of one request; more is a mistake or an attack.
 const HEADERS_MAX: usize = 128;
+/// A peer must take so many bytes of an answer, or all of it, within [`Limits::write_pause_max`].
+const WRITE_BYTES_MIN: usize = 64 << 10;
+/// Smaller answers are not counted: the system's buffers hold as much.
+const ANSWER_BYTES_MIN: usize = 64 << 10;
+/// What is answered on a connection that is only let in for health.
+const HEALTH: [&str; 2] = ["/livez", "/readyz"];
+
+/// The other end of a connection.
+#[derive(Clone)]
+pub struct Peer {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Set once its caller is authenticated: until then the server may close it to make room.
+    pub known: Arc<AtomicBool>,
+    /// The server is full: only health is answered.
+    pub health_only: bool,
+    /// Cancelled when the server closes it.
+    pub evicted: CancellationToken,
+    /// What the server counts it by: dropped, there is room for another one.
+    pub place: Arc<dyn Any + Send + Sync>,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Peer {
+        Peer {
+            address,
+            known: Arc::default(),
+            health_only: false,
+            evicted: CancellationToken::new(),
+            place: Arc::new(()),
+        }
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({})", self.address)
+    }
+}
+
+/// What a connection that becomes a WebSocket keeps, as an extension of its request: whether its peer is known, the
+/// server's wish to close it, and its place. Made of types of others, so that front ends need not know each other.
+pub type Kept = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
 
 /// Serves requests until the peer, a time-out or `shutdown` ends the connection.
 ///
@@ -31,23 +93,59 @@ const HEADERS_MAX: usize = 128;
 pub async fn serve_connection<S>(
     stream: S,
     router: Router,
-    peer: SocketAddr,
+    peer: impl Into<Peer>,
     limits: &Limits,
     shutdown: CancellationToken,
 ) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let peer = peer.into();
     // Not a layer: that would copy the whole router for every connection.
     let router = TowerToHyperService::new(router);
+    let requests = Arc::new(Requests::default());
+    let stream = Impatient::new(stream, limits, requests.clone());
+    let answers = limits.answers.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        router.call(request)
+        request.extensions_mut().insert(ConnectInfo(peer.address));
+        // Before the answer: a request that waits must not be closed as a stranger's.
+        request.extensions_mut().insert(PeerMark(peer.known.clone()));
+        if request.headers().contains_key(UPGRADE) {
+            let kept: Kept = (peer.known.clone(), peer.evicted.clone(), peer.place.clone());
+            request.extensions_mut().insert(kept);
+        }
+        let under_way = requests.begin();
+        let refused = peer.health_only && !HEALTH.contains(&request.uri().path());
+        let (peer, answers) = (peer.clone(), answers.clone());
+        let answering = (!refused).then(|| router.call(request));
+        async move {
+            let mut response = match answering {
+                Some(answering) => answering.await?,
+                None => too_many_connections(),
+            };
+            // An answer that is in memory as a whole is counted until it is written; one that is made as it is read
+            // is bounded by its maker.
+            let bytes = response.body().size_hint().exact().unwrap_or(0) as usize;
+            let mut share = None;
+            if bytes > ANSWER_BYTES_MIN {
+                share = answers.take(peer.address.ip(), bytes);
+                if share.is_none() {
+                    let why = "too many answers wait to be read: read them, or ask for less";
+                    response = Problem::new(Code::Busy, why).into_response();
+                }
+            }
+            if peer.health_only {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(
+                response.map(|body| Held { body, _until_written: (under_way, share) }),
+            )
+        }
     });
-    let stream = Impatient::new(stream, limits.write_pause_max);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_time_max)
+        // Told apart from an idle connection by the stream below.
+        .header_read_timeout(None)
         .max_buf_size(limits.head_bytes_max.max(8192))
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
@@ -60,33 +158,173 @@ where
     connection.await
 }
 
-/// A stream whose peer must take bytes within a time.
+/// A body, and what lasts until it is written.
+struct Held {
+    body: Body,
+    _until_written: (UnderWay, Option<Share>),
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn too_many_connections() -> Response<Body> {
+    Problem::new(Code::Busy, "too many connections are open: only health is answered")
+        .into_response()
+}
+
+/// The requests of a connection, as far as its stream must know of them.
+#[derive(Default)]
+struct Requests {
+    begun: AtomicU64,
+    done: AtomicU64,
+}
+
+/// A request that is not answered yet.
+struct UnderWay(Arc<Requests>);
+
+impl Requests {
+    /// A head is complete.
+    fn begin(self: &Arc<Self>) -> UnderWay {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        UnderWay(self.clone())
+    }
+
+    fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.begun() == self.done.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.done.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A stream whose peer must send a head, ask something and take bytes, each within a time.
 struct Impatient<S> {
     stream: S,
-    pause_max: Duration,
-    /// Runs while the peer takes nothing.
-    waiting: Option<Pin<Box<Sleep>>>,
+    requests: Arc<Requests>,
+    head_time_max: Duration,
+    idle_time_max: Duration,
+    write_pause_max: Duration,
+    /// Requests that had begun when a byte was last looked at.
+    seen: u64,
+    /// Something of the next head has come. The first head is due from the start.
+    in_head: bool,
+    /// Runs while the peer owes us a head, or a first byte of it.
+    reading: Option<Pin<Box<Sleep>>>,
+    /// Runs while the peer takes nothing, or too little.
+    writing: Option<Pin<Box<Sleep>>>,
+    /// Bytes it has taken since.
+    taken: usize,
 }
 
 impl<S> Impatient<S> {
-    fn new(stream: S, pause_max: Duration) -> Self {
-        Self { stream, pause_max, waiting: None }
+    fn new(stream: S, limits: &Limits, requests: Arc<Requests>) -> Self {
+        let Limits { head_time_max, idle_time_max, write_pause_max, .. } = *limits;
+        Self {
+            stream,
+            requests,
+            head_time_max,
+            idle_time_max,
+            write_pause_max,
+            seen: 0,
+            in_head: true,
+            reading: None,
+            writing: None,
+            taken: 0,
+        }
     }
 
-    /// Starts, stops or checks the clock by what the stream said.
-    fn judge<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if said.is_ready() {
-            self.waiting = None;
+    /// Starts, stops or checks the clock of heads by what the stream said.
+    fn judge_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        came: bool,
+        said: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let begun = self.requests.begun();
+        if begun != self.seen {
+            // The head that was waited for is complete.
+            (self.seen, self.in_head, self.reading) = (begun, false, None);
+        }
+        if !self.requests.is_idle() {
+            // A body, or a peer that waits for its answer: their readers are patient in their own way.
+            self.reading = None;
             return said;
         }
-        let pause = self.pause_max;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause)));
+        if came && !self.in_head {
+            (self.in_head, self.reading) = (true, None);
+        }
+        if said.is_ready() && self.reading.is_some() {
+            // Bytes of a head do not buy it more time.
+            return said;
+        }
+        let limit = if self.in_head { self.head_time_max } else { self.idle_time_max };
+        let waiting = self.reading.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        if said.is_ready() {
+            return said;
+        }
+        match waiting.as_mut().poll(cx) {
+            Poll::Ready(()) => {
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "no request came in time")))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The same for what the peer takes: `bytes`, if the stream is ready.
+    fn judge_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        said: Poll<io::Result<T>>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(result) = &said {
+            self.taken += result.as_ref().map_or(0, bytes);
+            if self.taken >= WRITE_BYTES_MIN {
+                (self.writing, self.taken) = (None, 0);
+            }
+            return said;
+        }
+        let pause = self.write_pause_max;
+        let waiting = self.writing.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause)));
         match waiting.as_mut().poll(cx) {
             Poll::Ready(()) => {
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
             }
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// All of it is taken.
+    fn judge_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        said: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.judge_write(cx, said, |()| WRITE_BYTES_MIN)
     }
 }
 
@@ -96,7 +334,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let said = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.judge_read(cx, buffer.filled().len() > before, said)
     }
 }
 
@@ -107,7 +347,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let said = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(cx, said)
+        self.judge_write(cx, said, |taken| *taken)
     }
 
     fn poll_write_vectored(
@@ -116,7 +356,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let said = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        self.judge(cx, said)
+        self.judge_write(cx, said, |taken| *taken)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -125,11 +365,115 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let said = Pin::new(&mut self.stream).poll_flush(cx);
-        self.judge(cx, said)
+        self.judge_flush(cx, said)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let said = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.judge(cx, said)
+        self.judge_flush(cx, said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+    use crate::budget::Budget;
+
+    const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 2], 1);
+
+    fn limits() -> Limits {
+        Limits {
+            head_time_max: Duration::from_secs(15),
+            idle_time_max: Duration::from_secs(300),
+            write_pause_max: Duration::from_secs(60),
+            answers: Budget::new(1 << 20, 1 << 20),
+            ..Limits::default()
+        }
+    }
+
+    fn serve(limits: Limits, health_only: bool) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(1 << 10);
+        let router = Router::new()
+            .route("/small", get(|| async { "small" }))
+            .route("/livez", get(|| async { "ok" }));
+        let peer = Peer { health_only, ..Peer::from(SocketAddr::from(ADDRESS)) };
+        tokio::spawn(async move {
+            let _ = serve_connection(theirs, router, peer, &limits, CancellationToken::new()).await;
+        });
+        ours
+    }
+
+    async fn ask(stream: &mut DuplexStream, path: &str) {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+    }
+
+    /// The status line of an answer.
+    async fn status(stream: &mut DuplexStream) -> String {
+        let mut text = String::new();
+        while !text.ends_with("\r\n") {
+            text.push(stream.read_u8().await.unwrap().into());
+        }
+        text.trim_end().to_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_head_is_not_borne_for_longer_than_a_head_may_take() {
+        for drip in [false, true] {
+            let mut stream = serve(limits(), false);
+            stream.write_all(b"GET /small HTTP/1.1\r\n").await.unwrap();
+            let begun = tokio::time::Instant::now();
+            let closed = async {
+                let mut byte = [0];
+                stream.read(&mut byte).await.unwrap_or(0)
+            };
+            if drip {
+                drop(closed);
+                // A byte each second is no progress either.
+                while stream.write_all(b"x").await.is_ok() {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    assert!(begun.elapsed() < Duration::from_secs(60), "still open");
+                }
+            } else {
+                assert_eq!(closed.await, 0);
+            }
+            assert!(begun.elapsed() <= Duration::from_secs(20), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_between_two_requests_may_be_idle_for_longer() {
+        let mut stream = serve(limits(), false);
+        for _ in 0..3 {
+            ask(&mut stream, "/small").await;
+            assert_eq!(status(&mut stream).await, "HTTP/1.1 200 OK");
+            let mut rest = vec![0; 1024];
+            while !rest.starts_with(b"small") && !String::from_utf8_lossy(&rest).contains("small") {
+                let count = stream.read(&mut rest).await.unwrap();
+                assert_ne!(count, 0);
+            }
+            tokio::time::sleep(Duration::from_secs(200)).await;
+        }
+        // Half of the next head, after a good request.
+        stream.write_all(b"GET /sm").await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_server_answers_health_and_nothing_else() {
+        for (path, expected) in
+            [("/livez", "HTTP/1.1 200 OK"), ("/small", "HTTP/1.1 429 Too Many Requests")]
+        {
+            let mut stream = serve(limits(), true);
+            ask(&mut stream, path).await;
+            assert_eq!(status(&mut stream).await, expected, "{path}");
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        }
     }
 }

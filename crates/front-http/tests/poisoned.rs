@@ -54,7 +54,7 @@ async fn after_a_failed_sync_every_outcome_is_unknown_and_health_tells() {
     assert_eq!(broker.get(Q).await.problem(503), "poisoned");
     assert_eq!(client.ask("send", send).await["problem"]["code"], "poisoned");
     let lives = broker.get("/livez").await;
-    assert_eq!((lives.status.as_u16(), lives.text()), (503, "the disk failed: restart\n"));
+    assert_eq!((lives.status.as_u16(), lives.text()), (503, "the broker failed: restart it\n"));
     let ready = broker.get("/readyz").await;
     assert_eq!((ready.status.as_u16(), ready.text()), (503, "[-]engine failed\nnot ready\n"));
     let health = broker.get("/health/queue").await.expect(503);

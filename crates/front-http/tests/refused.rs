@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, header};
 use common::{Broker, Q, receive, send, with_queue};
+use malote_model::WebGuard;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -50,6 +51,14 @@ async fn wrong_requests_are_explained_and_change_nothing() {
     );
     let own = [("origin", "http://localhost:8080"), ("host", "localhost:8080")];
     broker.raw("GET", Q, &own, "").await.expect(200);
+    for site in ["cross-site", "same-site"] {
+        // An image or a frame of a page: a GET without `Origin`.
+        let page = [("sec-fetch-site", site), ("host", "localhost:8080")];
+        assert_eq!(broker.raw("GET", Q, &page, "").await.problem(403), "cross_origin");
+        let connect = broker.raw("GET", "/api/v1/connect", &page, "").await;
+        assert_eq!(connect.problem(403), "cross_origin");
+    }
+    broker.raw("GET", Q, &[("sec-fetch-site", "none")], "").await.expect(200);
     assert_eq!(broker.get("/api/v1/connect").await.problem(426), "not_websocket");
     assert_eq!(broker.get(Q).await.expect(200)["totals"]["sent"], 0);
 }
@@ -85,8 +94,8 @@ async fn bodies_are_bounded_in_size_and_time() {
 
 #[tokio::test]
 async fn only_own_names_are_answered_where_they_are_known() {
-    let hosts = vec!["localhost".to_owned()];
-    let limits = malote_front_http::Limits { hosts, ..Default::default() };
+    let web = WebGuard { hosts: vec!["localhost".to_owned()], origins: Vec::new() };
+    let limits = malote_front_http::Limits { web, ..Default::default() };
     let broker = Broker::limited(limits, |_| {});
     for (host, fine) in [
         ("localhost:8080", true),
@@ -138,28 +147,32 @@ mod access {
 
     use axum::http::HeaderMap;
     use malote_front_http::{Authenticate, Authenticated, Credential, Unauthenticated};
-    use malote_model::{Access, Action, Denied, Principal};
+    use malote_model::{Access, Action, Denied, Principal, Resource};
 
     use super::*;
 
-    /// Ana may do everything on `orders`; Bob may send there; the password is the name.
+    /// Ana may do everything on `orders`; Bob may send there; Eve may manage it; the password is the name.
     struct Rules;
 
     impl Access for Rules {
-        fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
-            let fine = queue == "orders"
+        fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
+            let fine = on.name() == Some("orders")
                 && !who.is_anonymous()
-                && (who.name() == "ana" || action == Action::Send);
-            if fine {
-                Ok(())
-            } else {
-                Err(Denied { who: who.clone(), action, queue: queue.into() })
-            }
+                && match who.name() {
+                    "ana" => true,
+                    "eve" => action == Action::Manage,
+                    _ => action == Action::Send,
+                };
+            if fine { Ok(()) } else { Err(Denied::new(who, action, on)) }
         }
     }
 
     impl Authenticate for Rules {
-        fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> Authenticated<'a> {
+        fn authenticate<'a>(
+            &'a self,
+            headers: &'a HeaderMap,
+            _: std::net::IpAddr,
+        ) -> Authenticated<'a> {
             Box::pin(async {
                 match Credential::of(headers)? {
                     Credential::None => Ok(Principal::anonymous()),
@@ -175,6 +188,22 @@ mod access {
     const ANA: (&str, &str) = ("authorization", "Basic YW5hOmFuYQ==");
     const BOB: (&str, &str) = ("authorization", "Basic Ym9iOmJvYg==");
     const JSON: (&str, &str) = ("content-type", "application/json");
+
+    #[tokio::test]
+    async fn dead_letters_go_back_only_by_those_who_may_send_there() {
+        let broker = Broker::with(|api| {
+            api.access = Arc::new(Rules);
+            api.authenticate = Arc::new(Rules);
+        });
+        const EVE: (&str, &str) = ("authorization", "Basic ZXZlOmV2ZQ==");
+        broker.raw("PUT", Q, &[EVE, JSON], "{}").await.expect(201);
+        let redrive = format!("{Q}/dead-letters/redrive");
+        for body in ["{}", r#"{"to": "orders"}"#, r#"{"dry_run": true}"#] {
+            let denied = broker.raw("POST", &redrive, &[EVE, JSON], body).await;
+            assert_eq!(denied.problem(403), "forbidden", "{body}");
+            broker.raw("POST", &redrive, &[ANA, JSON], body).await.expect(200);
+        }
+    }
 
     #[tokio::test]
     async fn who_calls_and_what_they_may_is_asked_everywhere() {
@@ -252,8 +281,48 @@ mod access {
         }
         let list = broker.raw("GET", "/api/v1/queues", &[BOB], "").await.expect(200);
         assert_eq!(list["queues"].as_array().unwrap().len(), 1);
-        assert_eq!(broker.get("/api/v1/queues").await.expect(200)["queues"], json!([]));
-        assert_eq!(broker.get("/metrics/queues").await.expect(200), json!([]));
         assert_eq!(broker.get("/livez").await.status, 200);
+    }
+
+    /// An empty list would look like an answer.
+    #[tokio::test]
+    async fn lists_need_a_caller_and_show_what_it_may_see() {
+        let broker = Broker::with(|api| {
+            api.access = Arc::new(Rules);
+            api.authenticate = Arc::new(Rules);
+        });
+        broker.raw("PUT", Q, &[ANA, JSON], "{}").await.expect(201);
+        for path in [
+            "/api/v1/queues",
+            "/api/v1/topics",
+            "/api/v1/topics/sales/subscriptions",
+            "/api/v1/topics/sales/rules",
+            "/api/v1/topics/sales/subscriptions/all/rules",
+            "/api/v1/queues/orders/sessions",
+            "/api/v1/queues/orders/dead-letters",
+            "/api/v1/queues/orders/messages",
+            "/api/v1/sagas/pay",
+            "/health/queue",
+            "/metrics",
+            "/metrics/per-object",
+            "/metrics/queues",
+        ] {
+            let answer = broker.get(path).await;
+            assert_eq!(answer.problem(401), "unauthenticated", "{path}");
+            assert_eq!(answer.headers.get_all("www-authenticate").iter().count(), 2, "{path}");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("sign in"), "{path}");
+        }
+        let queues = |list: serde_json::Value| list["queues"].as_array().unwrap().len();
+        // Another queue, which nobody may see.
+        let secret = malote_model::QueueName::new("secret").unwrap();
+        broker.api.engine.declare(secret, Default::default()).await.unwrap();
+        let seen = broker.raw("GET", "/api/v1/queues", &[BOB], "").await.expect(200);
+        assert_eq!(queues(seen), 1);
+        let page = broker.raw("GET", "/metrics/per-object", &[BOB], "").await;
+        assert!(page.text().contains("queue=\"orders\"") && !page.text().contains("secret"));
+        assert_eq!(
+            broker.raw("GET", "/api/v1/topics", &[BOB], "").await.expect(200)["topics"],
+            json!([])
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{Broker, Q};
 use malote_front_http::access::{Authenticate, Authenticated};
-use malote_model::{Access, Action, Denied, Principal};
+use malote_model::{Access, Action, Denied, Principal, Resource};
 use serde_json::{Value, json};
 
 const T: &str = "/api/v1/topics/sales";
@@ -346,19 +346,23 @@ async fn dead_letters_tell_every_time_that_they_died() {
 struct Named;
 
 impl Authenticate for Named {
-    fn authenticate<'a>(&'a self, headers: &'a axum::http::HeaderMap) -> Authenticated<'a> {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a axum::http::HeaderMap,
+        _: std::net::IpAddr,
+    ) -> Authenticated<'a> {
         let name = headers.get("x-as").map_or("", |value| value.to_str().unwrap()).to_owned();
         Box::pin(async move { Ok(Principal::named(name)) })
     }
 }
 
 impl Access for Named {
-    fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
-        let grants = |grant: &str| grant == "all" || grant == format!("{action}:{queue}");
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
+        let grants = |grant: &str| grant == "all" || grant == format!("{action}:{on}");
         if who.name().split(',').any(grants) {
             return Ok(());
         }
-        Err(Denied { who: who.clone(), action, queue: queue.into() })
+        Err(Denied::new(who, action, on))
     }
 }
 

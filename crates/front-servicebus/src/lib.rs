@@ -7,6 +7,9 @@
 //! | its links, and what happens to them | `conn/` |
 //! | `$cbs`: who calls | `ops/claims.rs` |
 //! | addresses of links → queues, topics, sessions | `ops/attach.rs` |
+//! | temporary queues and subscriptions of a link | `ops/temporary.rs` |
+//! | what an attach is answered: what is carried out | `ops/answer.rs` |
+//! | browsing | `conn/browser.rs` |
 //! | send one, a batch | `ops/send.rs` |
 //! | transactions | `conn/transaction.rs` |
 //! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
@@ -30,15 +33,17 @@ mod websocket;
 pub mod wire;
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use malote_engine::Engine;
 use malote_model::{Access, Principal};
 
 pub use admin::Admin;
 pub use config::{Config, ConfigError};
-pub use listen::serve_connection;
+pub use listen::{serve_connection, serve_peer};
 pub use websocket::websocket;
 
 /// What every connection shares.
@@ -49,6 +54,15 @@ pub struct Front {
     pub access: Arc<dyn Access>,
     /// Who calls.
     pub keys: Arc<dyn Keys>,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Where it is.
+    pub address: IpAddr,
+    /// Set once it has signed in or put a token: until then the server may close the connection to make room.
+    pub known: Arc<AtomicBool>,
 }
 
 /// A shared access key, and who signs with it.
@@ -69,8 +83,18 @@ pub trait Keys: Send + Sync {
     fn is_open(&self) -> bool;
     /// A shared access key by its name.
     fn key(&self, name: &str) -> Option<Key>;
-    /// A user's password.
-    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> Verified<'a>;
+    /// A user's password, as a client at this address says it.
+    fn verify_password<'a>(
+        &'a self,
+        user: &'a str,
+        password: &'a str,
+        peer: IpAddr,
+    ) -> Verified<'a>;
     /// A bearer token.
     fn verify_token(&self, token: &str) -> Option<Principal>;
+    /// Whether this is a host name of the broker, by its certificate: a token may be signed for it without a scheme.
+    fn is_own_name(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
 }

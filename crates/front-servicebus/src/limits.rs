@@ -2,12 +2,25 @@
 
 use std::time::Duration;
 
+use malote_wire_amqp::connection::Room;
+
 /// Frames as large as the service takes.
 pub const FRAME_BYTES_MAX: u32 = 65_536;
 /// Sessions of a connection: some clients begin one for every link.
 pub const CHANNEL_MAX: u16 = 4_999;
 /// Links of a connection.
 pub const LINKS_MAX: usize = 5_000;
+/// What a caller may hold once it is known.
+pub const ROOM: Room = Room {
+    sessions_max: CHANNEL_MAX as usize + 1,
+    links_max: LINKS_MAX,
+    incoming_bytes_max: SENDING_BYTES_MAX,
+};
+/// What it may hold before: enough for a token, which has some kilobytes. More ends its link or its connection.
+pub const UNKNOWN_ROOM: Room =
+    Room { sessions_max: 8, links_max: 16, incoming_bytes_max: 64 << 10 };
+/// A caller that is not known by then is sent away with `amqp:unauthorized-access`.
+pub const AUTHENTICATE: Duration = Duration::from_secs(30);
 /// Silence that we announce to bear; twice that is borne.
 pub const IDLE_MS: u32 = 120_000;
 /// The handshake, until the client has opened.
@@ -24,6 +37,10 @@ pub const TOGETHER_BYTES_MAX: usize = 1 << 20;
 pub const REQUEST_CREDIT: u32 = 100;
 /// Answers that wait for a client's credit.
 pub const ANSWERS_MAX: usize = 256;
+/// Bytes of the answers of one connection that wait for credit or to be written; the link of the next one is detached.
+pub const ANSWERS_BYTES_MAX: usize = 8 << 20;
+/// Peeks under way on one connection, of [`ANSWER_BYTES_MAX`] each; more are refused as busy.
+pub const PEEKS_MAX: u32 = 4;
 /// Transactions under way on one connection; each may stage 16 MiB.
 pub const TRANSACTIONS_MAX: usize = 16;
 /// Tokens that a connection may have put.
@@ -48,5 +65,13 @@ pub const ACCEPT_WAIT_MS: u64 = 60_000;
 pub const PEEK_MAX: usize = 250;
 /// Bytes of the messages of one answer; the first goes over it if it must.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Messages that a browsing link reads at once, before it is known how large they are.
+pub const BROWSE_FIRST: usize = 4;
+/// The same, however small they are.
+pub const BROWSE_MAX: usize = 64;
+/// Temporary queues and subscriptions of a connection.
+pub const TEMPORARY_MAX: usize = 1_000;
+/// A temporary subscription that nobody consumes from goes after this time: a crash may have left it.
+pub const TEMPORARY_IDLE_MS: u64 = 5 * 60_000;
 /// Sessions or rules of one page.
 pub const PAGE_MAX: usize = 100;

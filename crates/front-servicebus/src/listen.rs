@@ -1,6 +1,7 @@
 //! A connection's bytes, time and end.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -11,7 +12,8 @@ use tokio::time::{Duration, Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::conn::Conn;
-use crate::{Front, limits};
+use crate::refusal::of_unknown;
+use crate::{Front, Peer, limits};
 
 /// Nothing is due.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -25,9 +27,23 @@ pub async fn serve_connection<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
+    let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    serve_peer(stream, front, shutdown, Peer { address, known: Arc::default() }).await
+}
+
+/// The same for a peer that the server keeps an eye on.
+pub async fn serve_peer<S>(
+    stream: S,
+    front: Arc<Front>,
+    shutdown: CancellationToken,
+    peer: Peer,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
     let (engine, mut outbox) = front.engine.connect();
     let engine = Arc::new(engine);
-    let mut conn = Conn::new(front, engine.clone());
+    let mut conn = Conn::new(front, engine.clone(), peer);
     let mut unwritten = Bytes::new();
     let served = serve(stream, &mut conn, &mut outbox, &mut unwritten, shutdown).await;
 
@@ -63,6 +79,8 @@ where
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut stopping = false;
     let mut engine_over = false;
+    let access = conn.front.access.clone();
+    let mut changed = access.changed(access.version());
     loop {
         conn.turn();
         if stopping && conn.is_quiet() && !conn.amqp.is_finished() {
@@ -79,6 +97,8 @@ where
         }
         let tick = conn.amqp.next_tick_ms().map_or(FAR, Duration::from_millis);
         let tick = if conn.opened { tick } else { tick.min(limits::HANDSHAKE) };
+        let tick = begun + tick;
+        let tick = conn.known_by().map_or(tick, |by| tick.min(by));
         let tokens_last = conn.tokens_last();
         let wants_input = conn.amqp.wants_input() && !stopping;
         tokio::select! {
@@ -103,10 +123,19 @@ where
                 // The engine is going; so is the process.
                 None => engine_over = true,
             },
-            () = sleep(tokens_last) => conn.end_tokens(),
-            () = sleep_until(begun + tick) => {
+            () = sleep(tokens_last) => conn.check_again(),
+            version = &mut changed => {
+                changed = access.changed(version);
+                conn.check_again();
+            }
+            () = sleep_until(tick) => {
                 if !conn.opened && begun.elapsed() >= limits::HANDSHAKE {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "the client has not opened"));
+                }
+                if conn.known_by().is_some_and(|by| by <= Instant::now()) {
+                    conn.close(of_unknown());
+                    stopping = true;
+                    continue;
                 }
                 conn.amqp.tick(now_ms());
             }

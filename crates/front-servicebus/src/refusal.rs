@@ -1,7 +1,7 @@
 //! Our refusals → the conditions of Service Bus. The one place that knows them.
 
 use malote_engine::EngineError;
-use malote_model::{Action, Denied, Refusal};
+use malote_model::{Action, AuditOutcome, Denied, Refusal};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
 /// Conditions that only Service Bus has.
@@ -87,7 +87,9 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         }
         Refusal::MessageNotFound { .. } => MESSAGE_NOT_FOUND,
         Refusal::MessageTooLarge { .. } => condition::MESSAGE_SIZE_EXCEEDED,
-        Refusal::QueueFull { .. } | Refusal::DiskFull => condition::RESOURCE_LIMIT_EXCEEDED,
+        Refusal::QueueFull { .. } | Refusal::DiskFull | Refusal::NoSegment { .. } => {
+            condition::RESOURCE_LIMIT_EXCEEDED
+        }
         Refusal::QueueExclusive { .. } => condition::RESOURCE_LOCKED,
         Refusal::Disabled { .. } => ENTITY_DISABLED,
         Refusal::TransactionOver { .. } => "amqp:transaction:timeout",
@@ -109,6 +111,12 @@ pub fn of_denied(denied: &Denied) -> AmqpError {
     AmqpError::new(condition::UNAUTHORIZED_ACCESS, text)
 }
 
+/// What a caller is told that has put no token and has not signed in.
+pub fn of_unknown() -> AmqpError {
+    let text = "Unauthorized access. Put a token at $cbs, or sign in by SASL PLAIN, before any other link is attached.";
+    AmqpError::new(condition::UNAUTHORIZED_ACCESS, text)
+}
+
 /// The status of a failed request to `$management`.
 pub fn status_of(error: &AmqpError) -> i32 {
     match error.condition.as_str() {
@@ -123,6 +131,20 @@ pub fn status_of(error: &AmqpError) -> i32 {
         TIMEOUT => 408,
         condition::INTERNAL_ERROR => 500,
         _ => 400,
+    }
+}
+
+/// How an operation ended, for the audit log: by its condition, which is never a client's text.
+pub(crate) fn audit_outcome(error: Option<&AmqpError>) -> AuditOutcome {
+    match error {
+        None => AuditOutcome::Done,
+        Some(error) => {
+            let reason = error.condition.as_str().to_owned().into();
+            match status_of(error) {
+                500.. => AuditOutcome::Unknown(reason),
+                _ => AuditOutcome::Refused(reason),
+            }
+        }
     }
 }
 

@@ -1,25 +1,32 @@
 //! AMQP over WebSocket: the same bytes in binary messages, for clients that reach only port 443.
 
-use std::net::IpAddr;
+use std::any::Any;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
-use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::extract::{ConnectInfo, State};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bytes::BytesMut;
 use futures_util::{SinkExt, StreamExt};
+use malote_model::{Foreign, WebGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{Front, limits, serve_connection};
+use crate::{Front, Peer, limits, serve_peer};
 
 /// What clients ask for: the service's own name, or the registered one.
 const PROTOCOLS: [&str; 2] = ["AMQPWSB10", "amqp"];
+
+/// What the server keeps about a connection that becomes a WebSocket: whether its peer is known, the wish to close it, and
+/// its place among all connections.
+type Kept = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
 
 /// Connections by WebSocket. The tracker knows of each until it has ended.
 #[derive(Clone)]
@@ -27,11 +34,17 @@ struct Sockets {
     front: Arc<Front>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
+    web: Arc<WebGuard>,
 }
 
 /// The route that upgrades: any method of HTTP, because what follows is not HTTP.
-pub fn websocket(front: Arc<Front>, shutdown: CancellationToken, tasks: TaskTracker) -> Router {
-    let sockets = Sockets { front, shutdown, tasks };
+pub fn websocket(
+    front: Arc<Front>,
+    shutdown: CancellationToken,
+    tasks: TaskTracker,
+    web: WebGuard,
+) -> Router {
+    let sockets = Sockets { front, shutdown, tasks, web: web.into() };
     Router::new()
         .route("/$servicebus/websocket", any(upgrade))
         .route("/$servicebus/websocket/", any(upgrade))
@@ -41,10 +54,11 @@ pub fn websocket(front: Arc<Front>, shutdown: CancellationToken, tasks: TaskTrac
 async fn upgrade(
     State(sockets): State<Sockets>,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    if sockets.front.keys.is_open() && is_foreign_page(&headers) {
-        let why = "pages of other origins are let in only where credentials are needed";
+    if let Err(foreign) = check_page(&sockets, &headers) {
+        let why = format!("{foreign} while it has no credentials");
         return (StatusCode::FORBIDDEN, why).into_response();
     }
     let upgrade = match upgrade {
@@ -52,34 +66,46 @@ async fn upgrade(
         Err(rejection) => return rejection.into_response(),
     };
     let token = sockets.tasks.token();
+    let kept = extensions.get::<Kept>().cloned();
+    let (known, evicted, place) =
+        kept.unwrap_or_else(|| (Arc::default(), CancellationToken::new(), Arc::new(())));
+    let address = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let peer = Peer { address: address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), known };
     // A message carries one frame or a part of the stream; nothing needs more than a few frames.
     let bytes_max = limits::FRAME_BYTES_MAX as usize * 16;
     let upgrade =
         upgrade.protocols(PROTOCOLS).max_message_size(bytes_max).max_frame_size(bytes_max);
     upgrade.on_upgrade(move |socket| async move {
         let (ours, theirs) = tokio::io::duplex(limits::FRAME_BYTES_MAX as usize);
-        let served = serve_connection(theirs, sockets.front, sockets.shutdown);
-        let (served, ()) = tokio::join!(served, carry(socket, ours));
+        let served = serve_peer(theirs, sockets.front, sockets.shutdown, peer);
+        // The server makes room by closing those that are not known yet.
+        let carried = async {
+            tokio::select! {
+                () = carry(socket, ours) => {}
+                () = evicted.cancelled() => {}
+            }
+        };
+        let (served, ()) = tokio::join!(served, carried);
         if let Err(error) = served {
             tracing::debug!(front = "websocket", %error, "connection ended");
         }
-        drop(token);
+        drop((token, place));
     })
 }
 
-/// Whether a browser comes on behalf of a page from elsewhere: of another host, or of a public name that was made to
-/// point here. Everyone else may leave `Origin` out.
-fn is_foreign_page(headers: &HeaderMap) -> bool {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let Some(origin) = text(header::ORIGIN) else { return false };
-    let host = text(header::HOST).unwrap_or_default();
-    let same = origin.split_once("://").is_some_and(|(_, authority)| authority == host);
-    let name = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    let ours = !name.contains('.') || name.parse::<IpAddr>().is_ok();
-    !same || !ours
+/// Refuses pages from elsewhere: of another origin, or of a public name that was made to point here. With credentials
+/// a page needs a token of its own, so any page may come.
+fn check_page(sockets: &Sockets, headers: &HeaderMap) -> Result<(), Foreign> {
+    if !sockets.front.keys.is_open() {
+        return Ok(());
+    }
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
+    sockets.web.check(text)?;
+    let host = text("host").unwrap_or_default();
+    if text("origin").is_some() && !WebGuard::is_local_name(host) {
+        return Err(Foreign::Host { host: host.to_owned() });
+    }
+    Ok(())
 }
 
 /// Carries bytes both ways until either end is done: neither way waits for the other.

@@ -16,7 +16,8 @@ use expect_test::{Expect, expect};
 use hmac::{Hmac, KeyInit, Mac};
 use malote_front_servicebus::{Admin, Key, Keys, Verified};
 use malote_model::{
-    Access, Action, Denied, Message, Principal, QueueName, QueueSpec, Sessions, TopicName,
+    Access, Action, Denied, Message, Principal, QueueName, QueueSpec, Resource, Sessions,
+    TopicName, WebGuard,
 };
 use sha2::Sha256;
 use tower::ServiceExt;
@@ -29,14 +30,14 @@ struct Namespace {
 impl Namespace {
     async fn new() -> Namespace {
         let world = World::new().await;
-        let router = Admin::new(world.front.clone()).router(Vec::new(), false);
+        let router = Admin::new(world.front.clone()).router(Default::default(), false);
         Namespace { world, router }
     }
 
     /// One that lets in [`OneKey`] alone.
     fn guarded() -> Namespace {
         let world = World::with(Arc::new(OneKey), Arc::new(OneKey));
-        let router = Admin::new(world.front.clone()).router(Vec::new(), false);
+        let router = Admin::new(world.front.clone()).router(Default::default(), false);
         Namespace { world, router }
     }
 
@@ -567,7 +568,7 @@ impl Keys for OneKey {
         let principal = Principal::named("ana");
         (name == "Ana").then(|| Key { secret: Arc::from("secret"), principal })
     }
-    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str, _: std::net::IpAddr) -> Verified<'a> {
         Box::pin(async { None })
     }
     fn verify_token(&self, token: &str) -> Option<Principal> {
@@ -576,10 +577,10 @@ impl Keys for OneKey {
 }
 
 impl Access for OneKey {
-    fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
-        match who.name() == "ana" && queue.starts_with("mine") {
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
+        match who.name() == "ana" && on.name().is_some_and(|name| name.starts_with("mine")) {
             true => Ok(()),
-            false => Err(Denied { who: who.clone(), action, queue: queue.to_owned() }),
+            false => Err(Denied::new(who, action, on)),
         }
     }
 }
@@ -602,8 +603,21 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     for (token, path, said) in [
         (all.to_owned(), "/mine", "401 40100. InvalidSignature"),
         (sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999), "/mine", "200 fine"),
-        // There is none: whoever is known is told so.
-        (sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999), "/other", "200 fine"),
+        // Whether there is one is told only to those who may manage it.
+        (
+            sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999),
+            "/other",
+            "403 40301. Manage,EntityRead claims required for this operation",
+        ),
+        // A word without a scheme is an entity, whatever name the broker is called by.
+        (sign("mine", 99_999_999_999), "/mine", "200 fine"),
+        (sign("mine", 99_999_999_999), "/mine2", "401 40100. InvalidAudience"),
+        (sign("localhost", 99_999_999_999), "/mine", "401 40100. InvalidAudience"),
+        (sign("", 99_999_999_999), "/mine", "401 40100. InvalidAudience"),
+        (sign("localhost%3a5300", 99_999_999_999), "/mine", "200 fine"),
+        (sign("localhost%3a5300%2fmine", 99_999_999_999), "/mine2", "401 40100. InvalidAudience"),
+        (sign("sb%3a%2f%2fh%2fmine%2fa", 99_999_999_999), "/mine%2Fa", "200 fine"),
+        (sign("sb%3a%2f%2fh%2fmine%2fa", 99_999_999_999), "/mine", "401 40100. InvalidAudience"),
         (sign("http%3a%2f%2flocalhost%3a5300%2fmine", 99_999_999_999), "/mine", "200 fine"),
         (
             sign("http%3a%2f%2flocalhost%3a5300%2fmine", 99_999_999_999),
@@ -620,6 +634,14 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     }
     let (status, body) = n.get("/mine").await;
     assert!(status == 401 && body.contains("MissingToken"), "{body}");
+    // A caller that calls the broker by the name of its entity: the token is still for that entity only.
+    for path in ["/mine2", "/$Resources/Queues"] {
+        let request = Request::get(path)
+            .header("host", "mine")
+            .header("authorization", sign("mine", 99_999_999_999));
+        let (status, body) = n.ask(request.body(Body::empty()).unwrap()).await;
+        assert!(status == 401 && body.contains("InvalidAudience"), "{path}: {body}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -634,23 +656,27 @@ async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
         let request = request(method, path).header("authorization", "Bearer bearer");
         let (status, body) = n.ask(request.body(entry(kind, "")).unwrap()).await;
         let detail = body.split_once("<Detail>").map_or("fine", |(_, rest)| rest);
-        format!("{status} {}", detail.split([':', '.']).take(4).collect::<Vec<_>>().join(":"))
+        format!(
+            "{status} {}",
+            detail.split([':', '.']).take(4).map(str::trim_end).collect::<Vec<_>>().join(":")
+        )
     };
     let queue = "QueueDescription";
-    let read = "401 Manage,EntityRead claims required for this operation";
-    let write = "401 Authorization failed for specified action: Manage,EntityWrite";
-    let delete = "401 Authorization failed for specified action: Manage,EntityDelete";
-    let below = "401 401 SubCode=40100: Unauthorized : Unauthorized access for ";
+    let read = "403 SubCode=40301: Manage,EntityRead claims required for this operation";
+    let failed = "403 SubCode=40301: Authorization failed for specified action: Manage,Entity";
+    let (write, delete) = (format!("{failed}Write"), format!("{failed}Delete"));
+    let below = "403 SubCode=40301: Unauthorized access for ";
     for (method, path, kind, said) in [
-        ("GET", "/missing", "", "200 fine".to_owned()),
+        // The same whether there is one or not.
+        ("GET", "/missing", "", read.to_owned()),
         ("GET", "/other", "", read.to_owned()),
-        ("GET", "/$Resources/Queues", "", read.to_owned()),
-        ("GET", "/$Resources/Topics", "", read.to_owned()),
+        ("GET", "/$Resources/Queues", "", "200 fine".to_owned()),
+        ("GET", "/$Resources/Topics", "", "200 fine".to_owned()),
         ("GET", "/news", "", read.to_owned()),
-        ("PUT", "/new", queue, write.to_owned()),
-        ("PUT", "/new", "TopicDescription", write.to_owned()),
-        ("DELETE", "/other", "", delete.to_owned()),
-        ("DELETE", "/missing", "", delete.to_owned()),
+        ("PUT", "/new", queue, write.clone()),
+        ("PUT", "/new", "TopicDescription", write),
+        ("DELETE", "/other", "", delete.clone()),
+        ("DELETE", "/missing", "", delete),
         ("GET", "/news/Subscriptions", "", format!("{below}'EnumerateSubscriptions'")),
         ("GET", "/news/Subscriptions/all", "", format!("{below}'GetSubscription'")),
         ("GET", "/news/Subscriptions/missing", "", format!("{below}'GetSubscription'")),
@@ -663,7 +689,10 @@ async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
     let (path, kind) = ("/news/Subscriptions/new", "SubscriptionDescription");
     let said = format!("{below}'CreateOrUpdateSubscription'");
     assert!(ask("PUT", path, kind).await.starts_with(&said));
-    // Once there is one of its own, it sees that one and no other.
+    // It sees queues of its own and no others.
+    let listed = request("GET", "/$Resources/Queues").header("authorization", "Bearer bearer");
+    let (_, body) = n.ask(listed.body(Body::empty()).unwrap()).await;
+    assert!(!body.contains("other"), "{body}");
     assert!(ask("PUT", "/mine", queue).await.starts_with("201"));
     assert_eq!(ask("GET", "/$Resources/Queues", "").await, "200 fine");
 }
@@ -715,7 +744,12 @@ async fn a_web_page_is_not_let_in() {
     let n = Namespace::new().await;
     let page = request("GET", "/q").header("origin", "https://evil.example");
     assert_eq!(n.ask(page.body(Body::empty()).unwrap()).await.0, 403);
-    let router = Admin::new(n.world.front.clone()).router(vec!["localhost".to_owned()], false);
+    for site in ["cross-site", "same-site"] {
+        let page = request("DELETE", "/q").header("sec-fetch-site", site);
+        assert_eq!(n.ask(page.body(Body::empty()).unwrap()).await.0, 403, "{site}");
+    }
+    let web = WebGuard { hosts: vec!["localhost".to_owned()], origins: Vec::new() };
+    let router = Admin::new(n.world.front.clone()).router(web, false);
     let rebound =
         Request::get("/q").header("host", "evil.example:5300").body(Body::empty()).unwrap();
     assert_eq!(router.oneshot(rebound).await.unwrap().status().as_u16(), 403);

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use common::World;
 use malote_front_servicebus::{Key, Keys, Verified};
-use malote_model::{Access, Action, Denied, Principal, QueueName, QueueSpec, Status};
+use malote_model::{Access, Action, Denied, Principal, QueueName, QueueSpec, Resource, Status};
 use malote_wire_amqp::message::Draft;
 use malote_wire_amqp::performative::DeliveryState;
 use malote_wire_amqp::types::{Map, Value};
@@ -93,7 +93,7 @@ impl Keys for OneKey {
         let principal = Principal::named("root");
         (name == "Root").then(|| Key { secret: SECRET.into(), principal })
     }
-    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str, _: std::net::IpAddr) -> Verified<'a> {
         Box::pin(async { None })
     }
     fn verify_token(&self, _: &str) -> Option<Principal> {
@@ -102,10 +102,10 @@ impl Keys for OneKey {
 }
 
 impl Access for OneKey {
-    fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
         match who.is_anonymous() {
             false => Ok(()),
-            true => Err(Denied { who: who.clone(), action, queue: queue.to_owned() }),
+            true => Err(Denied::new(who, action, on)),
         }
     }
 }

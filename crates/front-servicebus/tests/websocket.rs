@@ -8,13 +8,19 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use common::World;
 use malote_front_servicebus::websocket;
+use malote_model::WebGuard;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_web_page_is_not_let_into_an_open_broker() {
     let world = World::new().await;
-    let router = websocket(world.front.clone(), world.shutdown.clone(), TaskTracker::new());
+    let router = websocket(
+        world.front.clone(),
+        world.shutdown.clone(),
+        TaskTracker::new(),
+        Default::default(),
+    );
     let ask = async |origin: Option<&str>, host: &str, path: &str| {
         let mut request = Request::get(path)
             .header("host", host)
@@ -41,4 +47,9 @@ async fn a_web_page_is_not_let_into_an_open_broker() {
     let rebound = "evil.example:5672";
     assert_eq!(ask(Some(&format!("http://{rebound}")), rebound, path).await, shut_out);
     assert_eq!(ask(None, "localhost:5672", "/other").await, StatusCode::NOT_FOUND);
+    // A name that is not the broker's, where its names are known, and without the mark of a browser.
+    let web = WebGuard { hosts: vec!["localhost".into()], origins: Vec::new() };
+    let router = websocket(world.front.clone(), world.shutdown.clone(), TaskTracker::new(), web);
+    let request = Request::get(path).header("host", rebound).body(Body::empty()).unwrap();
+    assert_eq!(router.oneshot(request).await.unwrap().status(), shut_out);
 }

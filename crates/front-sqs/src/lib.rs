@@ -10,16 +10,19 @@
 //! | GetQueueAttributes SetQueueAttributes | `ops/attributes.rs`, `ops/spec.rs` |
 //! | TagQueue UntagQueue ListQueueTags AddPermission RemovePermission | `ops/labels.rs` |
 //! | SendMessage SendMessageBatch | `ops/send.rs` |
-//! | ReceiveMessage | `ops/receive.rs` |
+//! | ReceiveMessage | `ops/receive.rs`; repeated ones: `attempts.rs` |
 //! | DeleteMessage ChangeMessageVisibility and their batches | `ops/settle.rs` |
 //! | ListDeadLetterSourceQueues and message move tasks | `ops/moves.rs` |
 //! | CloudWatch: GetMetricStatistics GetMetricData ListMetrics | `ops/metrics.rs` |
 //! | every error in the words of both protocols | [`refusal`] |
+//! | what the audit log is told | `audit.rs` |
 //!
 //! A message group is a session, a receipt handle is a lease, a redrive policy is a queue's dead-letter target: what
 //! is sent here is received by any other front end, and the other way round. Listening, TLS and credentials are the
 //! server's.
 
+mod attempts;
+mod audit;
 mod listen;
 mod ops;
 mod recent;
@@ -32,13 +35,14 @@ use std::time::Duration;
 
 use malote_engine::Engine;
 use malote_engine::chance::Chance;
-use malote_model::{Access, QueueName};
+use malote_model::{Access, QueueName, WebGuard};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use listen::{claims, router, serve};
+pub use ops::ACTIONS;
 pub use ops::metrics::{History, NoHistory, Sample};
 pub use sign::Keys;
 
@@ -55,10 +59,8 @@ pub struct Settings {
     pub public_url: Option<String>,
     /// For how long a queue cannot be purged again.
     pub purge_pause: Duration,
-    /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name.
-    pub hosts: Vec<String>,
-    /// Web origins, besides the broker's own, whose pages may call it.
-    pub origins: Vec<String>,
+    /// Which web pages may call it, and by which names.
+    pub web: WebGuard,
 }
 
 impl Default for Settings {
@@ -68,16 +70,13 @@ impl Default for Settings {
             region: "us-east-1".into(),
             public_url: None,
             purge_pause: Duration::from_secs(60),
-            hosts: Vec::new(),
-            origins: Vec::new(),
+            web: WebGuard::default(),
         }
     }
 }
 
 /// Bodies of all requests under way, together.
 const BODIES_BYTES_MAX: usize = 128 << 20;
-/// Receives that may be asked for once more.
-const ATTEMPTS_MAX: usize = 10_000;
 
 /// The front end. Clones are cheap and share everything.
 #[derive(Clone)]
@@ -96,7 +95,7 @@ struct Inner {
     changing: tokio::sync::Mutex<()>,
     /// When each queue was purged last.
     purges: Mutex<Recent<QueueName, ()>>,
-    attempts: Mutex<Recent<(QueueName, String), ops::receive::Attempt>>,
+    attempts: attempts::Attempts,
     moves: ops::moves::Moves,
     tasks: TaskTracker,
 }
@@ -116,7 +115,6 @@ impl Sqs {
         settings: Settings,
         shutdown: CancellationToken,
     ) -> Self {
-        const SECOND: u64 = 1000;
         let purge_pause_ms = u64::try_from(settings.purge_pause.as_millis()).unwrap_or(u64::MAX);
         Self(Arc::new(Inner {
             engine,
@@ -128,7 +126,7 @@ impl Sqs {
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),
             changing: tokio::sync::Mutex::default(),
             purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, purge_pause_ms)),
-            attempts: Mutex::new(Recent::new(ATTEMPTS_MAX, 300 * SECOND)),
+            attempts: attempts::Attempts::default(),
             moves: ops::moves::Moves::default(),
             tasks: TaskTracker::new(),
             settings,

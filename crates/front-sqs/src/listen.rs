@@ -1,22 +1,24 @@
 //! One HTTP request: is it ours, who sends it, what does it ask; and the answer in its own protocol.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{ConnectInfo, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Response, Uri, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use malote_model::Principal;
+use malote_model::{AuditPending, AuditProtocol, PeerMark, Principal, WebGuard};
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::refusal::{Code, SqsError};
-use crate::sign::{Signed, claimed_scope};
+use crate::sign::{Signature, Signed, Verified};
 use crate::wire::name::Place;
 use crate::wire::{Protocol, query};
-use crate::{Sqs, ops};
+use crate::{Sqs, audit, ops};
 
 /// One request's body: a message of 1 MiB may be three times as large in a form.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -33,6 +35,19 @@ const METRICS_PATH: &str = "/service/GraniteServiceVersion20100801/operation/";
 /// What may be asked of CloudWatch: no action of SQS has such a name.
 const METRICS_ACTIONS: [&str; 3] = ["GetMetricStatistics", "GetMetricData", "ListMetrics"];
 
+/// Actions that change nothing: the only ones that an unsigned GET may ask for.
+const READ_ONLY: [&str; 9] = [
+    "GetQueueUrl",
+    "ListQueues",
+    "GetQueueAttributes",
+    "ListQueueTags",
+    "ListDeadLetterSourceQueues",
+    "ListMessageMoveTasks",
+    METRICS_ACTIONS[0],
+    METRICS_ACTIONS[1],
+    METRICS_ACTIONS[2],
+];
+
 /// A request, read and told apart, before its parameters are looked at.
 pub(crate) struct Call {
     pub caller: Principal,
@@ -46,6 +61,10 @@ pub(crate) struct Call {
     pub request_id: String,
     /// What a tracing SDK or proxy put into the header.
     pub trace: Option<String>,
+    /// From where.
+    pub peer: IpAddr,
+    /// For the audit log, if the action is an administrative one.
+    pub audit: Mutex<Option<AuditPending>>,
     /// The body's share of the memory for bodies, while it is handled.
     _share: Option<OwnedSemaphorePermit>,
 }
@@ -98,6 +117,7 @@ pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     let answered = match call {
         Ok(call) => {
             let answered = ops::answer(sqs, &call).await;
+            call.audited(sqs, &answered);
             let code = answered.as_ref().err().map(|error| error.code.query());
             tracing::debug!(front = "sqs", operation = call.action, code, "request");
             answered
@@ -132,16 +152,37 @@ async fn read_call(
     (protocol, action): (Protocol, Option<String>),
     request_id: String,
 ) -> Result<Call, SqsError> {
-    check_origin(sqs, &parts.headers)?;
-    let (bytes, share) = read_body(sqs, &parts.headers, body).await?;
+    check_page(sqs, &parts.headers)?;
     let (method, uri, headers) = (&parts.method, &parts.uri, &parts.headers);
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    // Callers within the process have none.
+    let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let head = Signed { method, uri, headers, body: &[] };
+    let refused = |error: SqsError| {
+        audit::refused_login(sqs, &head, peer, &error);
+        error
+    };
+    sqs.0.verifier.check_head(&head).map_err(refused)?;
+    let (bytes, share) = read_body(sqs, headers, body).await?;
     let signed = Signed { method, uri, headers, body: &bytes };
-    let caller = sqs.0.verifier.verify(&signed, sqs.0.engine.now())?;
-    let scope = claimed_scope(&signed);
+    let verified = sqs.0.verifier.verify(&signed, sqs.0.engine.now());
+    let Verified { who: caller, scope, signature } = verified.map_err(refused)?;
+    sqs.0.access.audit().authenticated(&caller, peer, AuditProtocol::Sqs);
+    if let Some(mark) = parts.extensions.get::<PeerMark>().filter(|_| sqs.0.access.knows(&caller)) {
+        mark.set_known();
+    }
     let (protocol, action, body) = match protocol {
         Protocol::Query | Protocol::MemberQuery => {
-            // A form in the body, or all of it in the query string.
+            // A form in the body, or all of it in the query string; not both.
             let form = match uri.query() {
+                Some(query)
+                    if !bytes.is_empty()
+                        && query::parameter(query.as_bytes(), "Action").is_some() =>
+                {
+                    let text =
+                        "the query string and the body both have parameters: use one of them";
+                    return Err(SqsError::new(Code::Serialization, text));
+                }
                 Some(query) if bytes.is_empty() => Bytes::copy_from_slice(query.as_bytes()),
                 _ => bytes,
             };
@@ -159,6 +200,9 @@ async fn read_call(
         let text = "Neither a parameter Action nor a header X-Amz-Target says what to do.";
         return Err(SqsError::new(Code::NoOperation, text));
     };
+    if *method != Method::POST && !READ_ONLY.contains(&action.as_str()) {
+        check_deliberate(signature, sqs.0.verifier.is_open(), headers)?;
+    }
     let of_account = ["CreateQueue", "ListQueues"].contains(&action.as_str());
     if of_account && is_of_queue(uri.path()) && protocol == Protocol::Query {
         let text = format!("The action {action} is not valid for this endpoint.");
@@ -171,7 +215,20 @@ async fn read_call(
     let trace = headers.get("x-amzn-trace-id").and_then(|value| value.to_str().ok());
     let trace = trace.filter(|text| (1..=TRACE_BYTES_MAX).contains(&text.len()));
     let trace = trace.map(str::to_owned);
-    Ok(Call { caller, place, protocol, action, body, path, request_id, trace, _share: share })
+    let audit = Mutex::new(audit::begin(sqs, &caller, peer, &action));
+    Ok(Call {
+        caller,
+        place,
+        protocol,
+        action,
+        body,
+        path,
+        request_id,
+        trace,
+        peer,
+        audit,
+        _share: share,
+    })
 }
 
 /// What the caller reached us by.
@@ -187,29 +244,32 @@ fn base(headers: &HeaderMap, tls: bool) -> String {
     format!("{scheme}://{}", text("host").unwrap_or("localhost"))
 }
 
-/// Refuses pages of other origins, and names that are not ours where those are known: a form of the Query protocol is
-/// something that any web page may send to its reader's own machine.
-fn check_origin(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
-    let text = |name: header::HeaderName| {
-        headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"))
-    };
-    let host = text(header::HOST);
-    let settings = &sqs.0.settings;
-    if let Some(origin) = text(header::ORIGIN) {
-        let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
-        if host != Some(authority) && !settings.origins.iter().any(|allowed| allowed == origin) {
-            let text = format!("a page of {origin} may not call this broker");
-            return Err(SqsError::new(Code::AccessDenied, text));
+/// Refuses pages of other origins, and names that are not the broker's: a form of the Query protocol is something that
+/// any web page may send to its reader's own machine.
+fn check_page(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
+    let foreign = sqs.0.settings.web.check(|name| text_of(headers, name));
+    foreign.map_err(|foreign| SqsError::new(Code::AccessDenied, foreign.to_string()))
+}
+
+/// Refuses a GET that changes something unless its signature shows that a program meant it: any page, mail or chat
+/// window can make a browser follow a link. On an open broker a link may carry any made-up signature.
+fn check_deliberate(signature: Signature, open: bool, headers: &HeaderMap) -> Result<(), SqsError> {
+    let rule = "A GET request for an action that changes something";
+    let (code, why) = match signature {
+        Signature::Header => return Ok(()),
+        Signature::Query if !open || !WebGuard::is_browser(|name| text_of(headers, name)) => {
+            return Ok(());
         }
-    }
-    let Some(host) = host.filter(|_| !settings.hosts.is_empty()) else { return Ok(()) };
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let address = host.parse::<std::net::SocketAddr>().is_ok()
-        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if address || settings.hosts.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-        return Ok(());
-    }
-    Err(SqsError::new(Code::AccessDenied, format!("`{host}` is not a name of this broker")))
+        Signature::Query => {
+            (Code::AccessDenied, "is not taken from a browser while the broker has no credentials")
+        }
+        Signature::None => (Code::MissingAuthenticationToken, "must be signed"),
+    };
+    Err(SqsError::new(code, format!("{rule} {why}: use POST.")))
+}
+
+fn text_of<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"))
 }
 
 async fn read_body(

@@ -20,16 +20,20 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         Self { entries: HashMap::new(), order: VecDeque::new(), max, keep_ms }
     }
 
-    pub fn put(&mut self, key: K, value: V, now: Timestamp) {
-        let over = |at: u64| now.0 >= at.saturating_add(self.keep_ms);
+    /// Keeps a value. Returns what it replaced and what had to make room.
+    pub fn put(&mut self, key: K, value: V, now: Timestamp) -> Vec<V> {
+        let mut gone = Vec::new();
+        let keep_ms = self.keep_ms;
+        let over = |at: u64| now.0 >= at.saturating_add(keep_ms);
         while self.order.front().is_some_and(|(at, _)| over(*at) || self.order.len() >= self.max) {
             let Some((at, old)) = self.order.pop_front() else { break };
             if self.entries.get(&old).is_some_and(|(of, _)| *of == at) {
-                self.entries.remove(&old);
+                gone.extend(self.remove(&old));
             }
         }
         self.order.push_back((now.0, key.clone()));
-        self.entries.insert(key, (now.0, value));
+        gone.extend(self.entries.insert(key, (now.0, value)).map(|(_, value)| value));
+        gone
     }
 
     pub fn get(&self, key: &K, now: Timestamp) -> Option<&V> {
@@ -39,11 +43,6 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
 
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.entries.remove(key).map(|(_, value)| value)
-    }
-
-    /// Keeps only what the test says.
-    pub fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
-        self.entries.retain(|key, (_, value)| keep(key, value));
     }
 }
 

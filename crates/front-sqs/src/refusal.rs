@@ -5,7 +5,7 @@
 use std::fmt;
 
 use malote_engine::EngineError;
-use malote_model::{Denied, Refusal};
+use malote_model::{Denied, Refusal, SignInRequired};
 
 /// Spells every error once: variant, JSON shape, Query code, HTTP status.
 macro_rules! codes {
@@ -32,6 +32,9 @@ codes! {
     QueueNameExists, "QueueNameExists", "QueueAlreadyExists", 400;
     /// Not a handle of that queue.
     ReceiptHandleIsInvalid, "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400;
+    /// A handle of a message that was deleted. The service answers the Query protocol's general code; the shape is the
+    /// one that its model declares for this case, so that SDKs raise the typed error.
+    MessageGone, "ReceiptHandleIsInvalid", "InvalidParameterValue", 400;
     /// Most of what can be wrong.
     InvalidParameterValue, "InvalidParameterValueException", "InvalidParameterValue", 400;
     /// A parameter is missing.
@@ -164,7 +167,7 @@ impl From<Refusal> for SqsError {
             Refusal::QueueFull { .. } | Refusal::BoundReached { .. } => Code::OverLimit,
             // SDKs wait and try again on this one by themselves.
             Refusal::Busy => Code::RequestThrottled,
-            Refusal::DiskFull => Code::ServiceUnavailable,
+            Refusal::DiskFull | Refusal::NoSegment { .. } => Code::ServiceUnavailable,
         };
         Self::new(code, refusal.to_string())
     }
@@ -178,6 +181,12 @@ impl From<EngineError> for SqsError {
             EngineError::Stopping => Code::ServiceUnavailable,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<SignInRequired> for SqsError {
+    fn from(required: SignInRequired) -> Self {
+        Self::new(Code::MissingAuthenticationToken, required.to_string())
     }
 }
 

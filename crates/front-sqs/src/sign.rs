@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use hmac::{Hmac, KeyInit, Mac};
 use malote_model::{Principal, Timestamp};
 use parking_lot::Mutex;
@@ -94,7 +94,11 @@ fn query_pairs(uri: &Uri) -> Vec<(String, String)> {
 impl Claim {
     /// What the request says of its signature; none if it has none.
     fn of(request: &Signed<'_>) -> Result<Option<Self>, SqsError> {
-        if let Some(value) = request.headers.get(header::AUTHORIZATION) {
+        let mut authorizations = request.headers.get_all(header::AUTHORIZATION).iter();
+        if let Some(value) = authorizations.next() {
+            if authorizations.next().is_some() {
+                return Err(incomplete("the request has two Authorization headers"));
+            }
             let text = value.to_str().map_err(|_| incomplete("Authorization is not ASCII text"))?;
             return Self::of_header(text, request.headers).map(Some);
         }
@@ -103,6 +107,13 @@ impl Claim {
         if get("X-Amz-Algorithm").is_none() {
             return Ok(None);
         }
+        let of_signature = |pair: &&(String, String)| pair.0.starts_with("X-Amz-");
+        let mut names: Vec<&str> =
+            pairs.iter().filter(of_signature).map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|two| two[0] == two[1]) {
+            return Err(incomplete(format!("the query string contains {} twice", twice[0])));
+        }
         let need = |name: &str| {
             get(name).ok_or_else(|| incomplete(format!("the query string must contain {name}")))
         };
@@ -110,9 +121,9 @@ impl Claim {
             return Err(incomplete(format!("the algorithm must be {ALGORITHM}")));
         }
         let expires = need("X-Amz-Expires")?;
-        let expires_s = expires.parse().ok().filter(|s| *s <= EXPIRES_S_MAX);
+        let expires_s = expires.parse().ok().filter(|s| (1..=EXPIRES_S_MAX).contains(s));
         let expires_s =
-            expires_s.ok_or_else(|| incomplete("X-Amz-Expires must be at most 604800"))?;
+            expires_s.ok_or_else(|| incomplete("X-Amz-Expires must be from 1 to 604800"))?;
         let scope = Scope::parse(need("X-Amz-Credential")?);
         Ok(Some(Self {
             scope: scope.ok_or_else(|| incomplete("X-Amz-Credential is malformed"))?,
@@ -151,6 +162,11 @@ impl Claim {
     }
 }
 
+/// The access key that a request claims to be signed with.
+pub fn claimed_key(request: &Signed<'_>) -> Option<String> {
+    Some(Claim::of(request).ok()??.scope.access_key)
+}
+
 fn signed_list(text: &str) -> Result<Vec<String>, SqsError> {
     let all: Vec<String> = text.split(';').map(str::to_ascii_lowercase).collect();
     if all.len() > SIGNED_HEADERS_MAX || !all.iter().any(|name| name == "host") {
@@ -159,9 +175,37 @@ fn signed_list(text: &str) -> Result<Vec<String>, SqsError> {
     Ok(all)
 }
 
-/// The scope that a request claims, unverified: it says which region the caller means, and which service.
-pub fn claimed_scope(request: &Signed<'_>) -> Option<Scope> {
-    Claim::of(request).ok().flatten().map(|claim| claim.scope)
+/// Where a request carries its signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// It has none.
+    None,
+    /// In `Authorization`, which no web page can make a browser send here.
+    Header,
+    /// In the query string: a presigned URL, which a web page can make a browser follow.
+    Query,
+}
+
+/// What a signature says. Without credentials configured nothing of it is proven.
+#[derive(Debug)]
+pub struct Verified {
+    /// Who signed; anonymous without a signature.
+    pub who: Principal,
+    /// Which region and service the caller means.
+    pub scope: Option<Scope>,
+    /// Where the signature is.
+    pub signature: Signature,
+}
+
+impl Verified {
+    fn unproven(claim: Option<Claim>) -> Self {
+        let signature = match &claim {
+            None => Signature::None,
+            Some(claim) if claim.expires_s.is_some() => Signature::Query,
+            Some(_) => Signature::Header,
+        };
+        Self { who: Principal::anonymous(), scope: claim.map(|claim| claim.scope), signature }
+    }
 }
 
 type Derived = (Arc<str>, [u8; 32]);
@@ -179,17 +223,39 @@ impl Verifier {
         Self { keys, derived: Mutex::default() }
     }
 
-    /// Who signed the request. Without a signature: nobody, and what nobody may do is not decided here.
-    pub fn verify(&self, request: &Signed<'_>, now: Timestamp) -> Result<Principal, SqsError> {
+    /// Whether there are no credentials, so that signatures prove nothing.
+    pub fn is_open(&self) -> bool {
+        self.keys.open()
+    }
+
+    /// Whether a request is worth the memory for its body, by its head: where there are credentials, it must be signed
+    /// with a key that exists. Whether the signature fits is known only with the body.
+    pub fn check_head(&self, head: &Signed<'_>) -> Result<(), SqsError> {
         if self.keys.open() {
-            return Ok(Principal::anonymous());
+            return Ok(());
         }
-        let Some(claim) = Claim::of(request)? else { return Ok(Principal::anonymous()) };
+        let Some(claim) = Claim::of(head)? else {
+            let text = "Request is missing Authentication Token";
+            return Err(SqsError::new(Code::MissingAuthenticationToken, text));
+        };
+        self.keys.secret(&claim.scope.access_key).map(drop).ok_or_else(|| {
+            let text = "The security token included in the request is invalid.";
+            SqsError::new(Code::InvalidClientTokenId, text)
+        })
+    }
+
+    /// Who signed the request. Without a signature: nobody, and what nobody may do is not decided here.
+    pub fn verify(&self, request: &Signed<'_>, now: Timestamp) -> Result<Verified, SqsError> {
+        if self.keys.open() {
+            return Ok(Verified::unproven(Claim::of(request).ok().flatten()));
+        }
+        let Some(claim) = Claim::of(request)? else { return Ok(Verified::unproven(None)) };
         let Some((secret, principal)) = self.keys.secret(&claim.scope.access_key) else {
             let text = "The security token included in the request is invalid.";
             return Err(SqsError::new(Code::InvalidClientTokenId, text));
         };
         check_date(&claim, now)?;
+        check_signed_headers(&claim, request.headers)?;
         let canonical = canonical_request(&claim, request)?;
         let Scope { date, region, service, .. } = &claim.scope;
         let to_sign = format!(
@@ -205,7 +271,7 @@ impl Verifier {
                         for details.";
             return Err(SqsError::new(Code::SignatureDoesNotMatch, text));
         }
-        Ok(principal)
+        Ok(Verified { who: principal, ..Verified::unproven(Some(claim)) })
     }
 
     fn derived_key(&self, scope: &Scope, secret: Arc<str>) -> [u8; 32] {
@@ -244,6 +310,21 @@ fn check_date(claim: &Claim, now: Timestamp) -> Result<(), SqsError> {
     }
     if signed_ms > now.0.saturating_add(SKEW_MS) {
         return expired(format!("Signature not yet current: {} is in the future", claim.date));
+    }
+    Ok(())
+}
+
+/// Every header that can change what a request means must be signed: whoever has a presigned URL could otherwise add
+/// `X-Amz-Target` and make it another action.
+fn check_signed_headers(claim: &Claim, headers: &HeaderMap) -> Result<(), SqsError> {
+    let meaningful =
+        headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+    for name in meaningful {
+        if !claim.signed.iter().any(|signed| signed == name) {
+            let text =
+                format!("There were headers present in the request which were not signed: {name}");
+            return Err(SqsError::new(Code::AccessDenied, text));
+        }
     }
     Ok(())
 }
@@ -350,7 +431,7 @@ mod tests {
         let (method, uri) = (Method::GET, Uri::from_static("/"));
         let request = Signed { method: &method, uri: &uri, headers: &headers, body };
         let verified = Verifier::new(Arc::new(One)).verify(&request, Timestamp(now));
-        verified.map(|who| who.name().to_owned()).map_err(|error| error.code)
+        verified.map(|found| found.who.name().to_owned()).map_err(|error| error.code)
     }
 
     #[test]

@@ -1,79 +1,11 @@
 //! Both protocols over the real router, without a network: the official clients are in `testing/conformance/sqs`.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+mod common;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderMap, Request};
-use http_body_util::BodyExt;
-use malote_engine::{Engine, Running, Settings};
-use malote_front_sqs::{Keys, NoHistory, Sqs, router};
-use malote_model::Principal;
-use malote_model::access::AllowAll;
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use tower::ServiceExt;
-
-struct Open;
-
-impl Keys for Open {
-    fn open(&self) -> bool {
-        true
-    }
-    fn secret(&self, _: &str) -> Option<(Arc<str>, Principal)> {
-        None
-    }
-}
-
-struct Broker {
-    router: Router,
-    _running: Running,
-    _dir: tempfile::TempDir,
-}
-
-impl Broker {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
-        let settings =
-            malote_front_sqs::Settings { hosts: vec!["localhost".into()], ..Default::default() };
-        let (access, keys, history) = (Arc::new(AllowAll), Arc::new(Open), Arc::new(NoHistory));
-        let sqs = Sqs::new(engine, access, keys, history, settings, CancellationToken::new());
-        Self { router: router(sqs, false), _running: running, _dir: dir }
-    }
-
-    async fn ask(&self, request: Request<Body>) -> (u16, HeaderMap, String) {
-        let response = self.router.clone().oneshot(request).await.unwrap();
-        let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.unwrap().to_bytes();
-        (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
-    }
-
-    async fn json(&self, action: &str, body: Value) -> (u16, Value) {
-        let request = Request::post("/")
-            .header("host", "localhost:9324")
-            .header("x-amz-target", format!("AmazonSQS.{action}"));
-        let (status, headers, text) =
-            self.ask(request.body(body.to_string().into()).unwrap()).await;
-        assert_eq!(headers["content-type"], "application/x-amz-json-1.0");
-        (status, serde_json::from_str(&text).unwrap())
-    }
-
-    async fn form(&self, path: &str, form: &str) -> (u16, String) {
-        let request = Request::post(path).header("host", "localhost:9324");
-        let (status, headers, text) = self.ask(request.body(form.to_owned().into()).unwrap()).await;
-        assert_eq!(headers["content-type"], "text/xml");
-        (status, text)
-    }
-}
-
-/// The text of the first element of that name.
-fn element<'a>(xml: &'a str, name: &str) -> &'a str {
-    let (_, rest) =
-        xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name}: {xml}"));
-    rest.split_once("</").unwrap().0
-}
+use axum::http::Request;
+use common::{Broker, element};
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_protocol_sends_the_other_receives() {

@@ -189,6 +189,13 @@ impl TopicName {
     }
 }
 
+impl std::borrow::Borrow<str> for TopicName {
+    /// Ordered and compared as its text is.
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl FromStr for TopicName {
     type Err = Refusal;
     fn from_str(name: &str) -> Result<Self, Refusal> {
@@ -215,6 +222,13 @@ pub(crate) fn clip(text: &str) -> String {
         clipped.push('…');
     }
     clipped
+}
+
+impl std::borrow::Borrow<str> for QueueName {
+    /// Ordered and compared as its text is.
+    fn borrow(&self) -> &str {
+        &self.0
+    }
 }
 
 impl FromStr for QueueName {

@@ -4,6 +4,7 @@
 //! at its edge, and every refusal the engine can give is one variant of [`Refusal`].
 
 pub mod access;
+pub mod audit;
 pub mod facts;
 pub mod filter;
 pub mod ids;
@@ -15,8 +16,14 @@ pub mod refusal;
 pub mod settlement;
 pub mod sql;
 pub mod topic;
+pub mod web;
 
-pub use access::{Access, Action, Denied, Principal};
+pub use access::{
+    Access, Action, CredentialId, Denied, PeerMark, Principal, Resource, SignInRequired,
+};
+pub use audit::{
+    Audit, AuditAction, AuditEntry, AuditOutcome, AuditPending, AuditProtocol, CallerKind,
+};
 pub use facts::Facts;
 pub use filter::{Correlation, Filter, Headers, HeadersMatch, Rule};
 pub use ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
@@ -30,3 +37,4 @@ pub use refusal::Refusal;
 pub use settlement::{Changes, DeadReason, Settlement};
 pub use sql::{SqlAction, SqlFilter};
 pub use topic::{Address, TopicKind, TopicSpec};
+pub use web::{Foreign, WebGuard};

@@ -45,6 +45,8 @@ pub const SESSION_STATE_BYTES_MAX: usize = 256 << 10;
 pub const SESSION_LIST_MAX: usize = 10_000;
 /// Queues of one broker; each costs memory even when empty.
 pub const QUEUES_MAX: usize = 100_000;
+/// Queues or topics that one step of a list may tell of: a turn of the core must not grow with their number.
+pub const LIST_MAX: usize = 256;
 /// Labels of one queue: SQS has 50 tags, a dozen attributes that only it knows, and a policy.
 pub const LABELS_MAX: usize = 128;
 /// Names and texts of a queue's labels together: every look at the queue copies them.

@@ -261,4 +261,12 @@ pub enum Refusal {
         "the disk is full: sending is refused until space returns; receiving and settling go on"
     )]
     DiskFull,
+    /// Publishing must stop because the journal cannot be continued for another reason; settling goes on.
+    #[error(
+        "no journal segment can be made: {why}; sending is refused until that changes, receiving and settling go on"
+    )]
+    NoSegment {
+        /// What is wrong, and what to do.
+        why: String,
+    },
 }

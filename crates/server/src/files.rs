@@ -1,16 +1,17 @@
-//! The server's only door to the file system: settings, certificates and credentials.
+//! The server's only door to the file system: settings, certificates, credentials and the audit log.
 //!
 //! These files are small, read at start and on reload, and never on the path of a message; the
 //! engine's data goes through `engine::disk` and not through here.
 #![allow(
     clippy::disallowed_methods,
-    reason = "settings, certificates and credentials are not the engine's data"
+    reason = "settings, certificates, credentials and the audit log are not the engine's data"
 )]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// No file read here may be larger: they are written by people, or by us for people.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -89,7 +90,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn exclusive(path: &Path) -> io::Result<Lock> {
+    fn open(path: &Path) -> io::Result<File> {
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -97,9 +98,48 @@ impl Lock {
             .mode(0o600)
             .open(sibling(path, "lock"))?;
         adopt_owner(&file, parent(path))?;
+        Ok(file)
+    }
+
+    pub(crate) fn exclusive(path: &Path) -> io::Result<Lock> {
+        let file = Lock::open(path)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
         Ok(Lock { _file: file })
     }
+
+    /// The same, but waits no longer than this.
+    pub(crate) fn within(path: &Path, patience: Duration) -> io::Result<Lock> {
+        const STEP: Duration = Duration::from_millis(10);
+        let file = Lock::open(path)?;
+        let mut left = patience;
+        loop {
+            match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock { _file: file }),
+                Err(rustix::io::Errno::WOULDBLOCK) if !left.is_zero() => {
+                    left = left.saturating_sub(STEP);
+                    std::thread::sleep(STEP);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Opens a file for reading.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+/// Opens a file to append to and to read, made for its owner alone if it does not exist.
+pub(crate) fn open_append(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    adopt_owner(&file, parent(path))?;
+    Ok(file)
+}
+
+/// Renames a file; one of the new name is replaced.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
 }
 
 /// What tells one state of a file from another without reading it. A rename changes the inode,
@@ -126,6 +166,27 @@ pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
 /// Whether somebody besides the owner may read the file.
 pub(crate) fn readable_by_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0)
+}
+
+/// Takes the rights of others away from a file. Whether they are gone.
+pub(crate) fn make_private(path: &Path) -> bool {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).is_ok()
+}
+
+/// Removes a file for good; one that does not exist is fine.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::open(parent(path))?.sync_all()
+}
+
+/// Names of the files in a directory.
+#[cfg(test)]
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 fn parent(path: &Path) -> &Path {

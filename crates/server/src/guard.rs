@@ -1,6 +1,8 @@
 //! Before a port is opened: is there anybody to keep out, and something to keep them out with?
 
-use crate::credentials::{CredentialsError, Store};
+use std::path::PathBuf;
+
+use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
 use crate::settings::{Certificate, Listen, Problem, Settings};
 
 /// Why the server will not listen.
@@ -9,6 +11,17 @@ pub enum GuardError {
     /// It would be open to other machines.
     #[error(transparent)]
     Open(#[from] Problem),
+    /// It had credentials and has none.
+    #[error(
+        "the data directory {} had credentials and has none now: {} is gone or empty. \
+         Put it back or add a user (`malote user add NAME --admin`); \
+         to let everyone in from now on, run `malote user open`",
+        data.display(), CREDENTIALS_FILE
+    )]
+    CredentialsGone {
+        /// The data directory.
+        data: PathBuf,
+    },
     /// The first user could not be made.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
@@ -27,6 +40,10 @@ pub fn guard(
         && store.add_first_admin(password)?
     {
         tracing::info!("made the user `admin`");
+    }
+    store.remember_credentials()?;
+    if store.is_empty() && store.had_credentials() {
+        return Err(GuardError::CredentialsGone { data: settings.data.clone() });
     }
     settings.check_open(opened.iter().copied(), !store.is_empty())?;
     let reachable = opened.iter().any(|(_, listen)| !listen.is_loopback());
@@ -48,7 +65,6 @@ pub fn guard(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::CREDENTIALS_FILE;
     use crate::settings::{Environment, RawSettings};
     use std::path::Path;
 
@@ -84,5 +100,54 @@ mod tests {
         assert!(result.is_ok() && !store.is_open());
         store.remove_user("admin").unwrap();
         assert!(store.is_empty() && !store.is_open());
+    }
+
+    /// Starts in a directory, with these settings, as a new process would.
+    fn start(dir: &Path, variables: &[(&str, &str)]) -> (Result<(), GuardError>, Store) {
+        let store = Store::open(dir.join(CREDENTIALS_FILE)).unwrap();
+        let env: Environment = [("HOME", "/h")].iter().chain(variables).copied().collect();
+        let none = Some(Path::new("/dev/null"));
+        let settings = Settings::load(none, RawSettings::default(), &env).unwrap();
+        let result = guard(&settings, &store, &[("http", &settings.listeners.http)]);
+        (result, store)
+    }
+
+    #[test]
+    fn credentials_that_are_gone_do_not_open_the_door_on_loopback() {
+        let dir = tempfile::tempdir().unwrap();
+        let (result, store) = start(dir.path(), &[]);
+        assert!(result.is_ok() && store.is_open(), "a fresh directory is open");
+        store.add_user("ana", None, Vec::new()).unwrap();
+        // While it runs, and the file is emptied by its last user or by another process.
+        store.remove_user("ana").unwrap();
+        assert!(store.is_empty() && !store.is_open());
+        for variables in [&[][..], &[("MALOTE_ALLOW_OPEN", "true")]] {
+            let (result, store) = start(dir.path(), variables);
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("malote user open"), "{text}");
+            assert!(!store.is_open());
+        }
+        // The same without the file.
+        crate::files::remove(&dir.path().join(CREDENTIALS_FILE)).unwrap();
+        let (result, store) = start(dir.path(), &[]);
+        assert!(matches!(result, Err(GuardError::CredentialsGone { .. })) && !store.is_open());
+        // Either of the ways out that the message names.
+        store.add_user("bob", None, Vec::new()).unwrap();
+        assert!(start(dir.path(), &[]).0.is_ok());
+        assert!(matches!(store.reopen(), Err(CredentialsError::NotEmpty { count: 1 })));
+        store.remove_user("bob").unwrap();
+        store.reopen().unwrap();
+        let (result, store) = start(dir.path(), &[]);
+        assert!(result.is_ok() && store.is_open());
+    }
+
+    #[test]
+    fn a_file_of_an_older_version_counts_as_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(CREDENTIALS_FILE);
+        crate::files::write_private(&path, b"version = 1\n[[user]]\nname = \"ana\"\n").unwrap();
+        assert!(start(dir.path(), &[]).0.is_ok());
+        crate::files::remove(&path).unwrap();
+        assert!(start(dir.path(), &[]).0.is_err());
     }
 }

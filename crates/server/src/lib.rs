@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`settings`] | flags over environment over file over defaults, checked, each with its origin |
 //! | [`credentials`] | users, keys, tokens, grants; implements `malote_model::access::Access` |
+//! | [`audit`] | the log of logins and administrative operations |
 //! | [`guard`] | refuses to be open to other machines by accident |
 //! | [`net`] | listeners, connection limit, first-bytes sniffing, TLS, routing to front ends |
 //! | [`reload`] | SIGHUP and changed files: certificates and credentials without a restart |
@@ -14,11 +15,13 @@
 //! But for `run`, nothing here knows a protocol beyond its first eight bytes or the engine's
 //! state. `files` is the only module that touches the file system.
 
+pub mod audit;
 pub mod credentials;
 mod files;
 pub mod guard;
 pub mod logs;
 pub mod net;
+mod permissions;
 pub mod reload;
 mod run;
 pub mod settings;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often files are looked at. Looking costs a `stat`.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often files are looked at. Looking costs a `stat`; a revoked permission must have ended within a second.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Something read from files that can be read again while the server runs.
 ///

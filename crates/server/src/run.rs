@@ -1,5 +1,6 @@
 //! The whole process: engine, credentials, ports, front ends, until it is told to stop.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,13 +14,17 @@ use malote_front_http::{
 };
 use malote_front_servicebus as servicebus;
 use malote_front_sqs::{Sample, Sqs};
-use malote_model::{Access, Principal, QueueName};
+use malote_model::{
+    Access, Audit, AuditEntry, AuditProtocol, CallerKind, Principal, QueueName, WebGuard,
+};
 
+use crate::audit::AuditLog;
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::guard::{GuardError, guard};
 use crate::net::{
     Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
 };
+use crate::permissions::Permissions;
 use crate::reload::{Reload, keep_current};
 use crate::settings::Settings;
 use crate::shutdown::{Drained, Shutdown, Signals};
@@ -51,6 +56,9 @@ pub enum ServeError {
         /// What is wrong with it.
         why: String,
     },
+    /// The thread that writes the audit log.
+    #[error("the audit log cannot be started: {0}")]
+    Audit(#[source] std::io::Error),
     /// Every listener is off.
     #[error(
         "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
@@ -59,18 +67,18 @@ pub enum ServeError {
     /// Signals cannot be caught.
     #[error("signals cannot be caught: {0}")]
     Signals(#[source] std::io::Error),
-    /// The disk failed while serving.
-    #[error("the disk failed: nothing more was accepted; start again to recover what is stored")]
-    Poisoned,
+    /// The disk or the engine failed while serving.
+    #[error("{0}; nothing more was accepted: start again to recover what is stored")]
+    Poisoned(malote_engine::Failure),
     /// Work under way was cut off.
     #[error("stopped before everything under way was finished; nothing that was answered is lost")]
     CutOff,
 }
 
-/// How often it is asked whether the disk failed.
+/// How often it is asked whether the engine failed.
 const POISON_CHECK: Duration = Duration::from_millis(100);
 
-/// How long answers may take to leave after the disk failed.
+/// How long answers may take to leave after the engine failed.
 const POISON_DRAIN: Duration = Duration::from_secs(2);
 
 /// Serves until a signal. `started` is given the lines that tell a person what listens where.
@@ -83,7 +91,7 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
     serve(settings, opened, started).await
 }
 
-/// Serves an engine that is open already, until a signal or until its disk fails.
+/// Serves an engine that is open already, until a signal or until it fails.
 pub async fn serve(
     settings: Settings,
     (engine, running): (Engine, Running),
@@ -98,7 +106,22 @@ pub async fn serve(
         );
     }
 
+    for orphan in &report.orphans {
+        tracing::error!(
+            ?orphan,
+            "the declaration of a queue or topic is damaged; its messages are in the queue that is named, see docs/operations.md"
+        );
+    }
+
+    let clock = engine.clone();
+    let audit = AuditLog::open(&settings.data, move || clock.now()).map_err(ServeError::Audit)?;
+    let audit = Arc::new(audit);
     let store = Arc::new(Store::open(settings.data.join(CREDENTIALS_FILE))?);
+    let log = audit.clone();
+    store.on_change(move |action, object, detail| {
+        let entry = AuditEntry::new(AuditProtocol::Server, action);
+        log.record(entry.claimed("server", CallerKind::Server).on(object).detail(detail));
+    });
     let listeners = &settings.listeners;
     let ports = [
         ("http", &listeners.http),
@@ -108,27 +131,28 @@ pub async fn serve(
         ("servicebus_admin", &listeners.servicebus_admin),
     ];
     guard(&settings, &store, &ports)?;
-    let tls = Tls::open(&settings.tls.certificate, &settings.data, &[])?;
+    let tls = Tls::open(&settings.tls.certificate, &settings.data)?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
     readiness.recovered.store(true, Ordering::SeqCst);
 
     // An open server on loopback is reached by a name of its own only: a web page whose name was made to point here
     // is not one of its clients.
-    let hosts_of = |listen: &crate::settings::Listen| match store.is_open() && listen.is_loopback()
-    {
-        true => vec!["localhost".to_owned()],
-        false => Vec::new(),
+    let web_of = |listen: &crate::settings::Listen| match store.is_open() && listen.is_loopback() {
+        true => WebGuard { hosts: vec!["localhost".to_owned()], origins: Vec::new() },
+        false => WebGuard::default(),
     };
     let limits = Limits {
-        head_time_max: settings.limits.header_timeout.max(settings.limits.idle_timeout),
-        hosts: hosts_of(&listeners.http),
+        head_time_max: settings.limits.header_timeout,
+        idle_time_max: settings.limits.idle_timeout,
+        web: web_of(&listeners.http),
         ..Limits::default()
     };
     if let Some(path) = &settings.servicebus_config {
         declare_entities(&engine, path).await?;
     }
-    let access: Arc<dyn Access> = store.clone();
+    let access: Arc<dyn Access> =
+        Arc::new(Permissions { store: store.clone(), audit: audit.clone() });
     let callers = Arc::new(Callers(store.clone()));
     let api = Api::new(
         engine.clone(),
@@ -138,14 +162,16 @@ pub async fn serve(
         readiness.clone(),
         shutdown.token().draining_token(),
     );
+    // Before any port is open, so that nothing is sent uncounted. An engine that fails here is noticed below.
+    let _ = api.history.begin(&engine).await;
     let bus = Arc::new(servicebus::Front {
         engine: engine.clone(),
         access: access.clone(),
-        keys: Arc::new(BusKeys(store.clone())),
+        keys: Arc::new(BusKeys { store: store.clone(), tls: tls.clone() }),
     });
     // It speaks on both ports: a name that is good for one of them is good for it.
-    let by_name = [&listeners.http, &listeners.sqs].map(hosts_of);
-    let sqs_hosts = if by_name.iter().any(Vec::is_empty) { Vec::new() } else { by_name.concat() };
+    let mut webs = [&listeners.http, &listeners.sqs].map(web_of).into_iter();
+    let sqs_web = webs.find(|web| web.hosts.is_empty()).unwrap_or_else(|| web_of(&listeners.http));
     let sqs = Sqs::new(
         engine,
         access,
@@ -155,7 +181,7 @@ pub async fn serve(
             account: settings.sqs.account.clone(),
             public_url: settings.sqs.public_url.clone(),
             purge_pause: settings.sqs.purge_pause,
-            hosts: sqs_hosts,
+            web: sqs_web,
             ..Default::default()
         },
         shutdown.token().draining_token(),
@@ -171,10 +197,10 @@ pub async fn serve(
         Port::open("sqs", &listeners.sqs, sqs_alone(&api, &sqs), admission.clone()).await?;
     let sockets = tokio_util::task::TaskTracker::new();
     let administration = servicebus::Admin::new(bus.clone());
-    let admin = admin_alone(&api, &administration, hosts_of(&listeners.servicebus_admin));
+    let admin = admin_alone(&api, &administration, web_of(&listeners.servicebus_admin));
     let bus = |listen| {
         let draining = shutdown.token().draining_token();
-        amqp(&api, &bus, &administration, hosts_of(listen), draining, &sockets)
+        amqp(&api, &bus, &administration, web_of(listen), draining, &sockets)
     };
     let (on_amqp, on_amqps) = (bus(&listeners.amqp), bus(&listeners.amqps));
     let amqp = Port::open("amqp", &listeners.amqp, on_amqp, admission.clone()).await?;
@@ -218,25 +244,32 @@ pub async fn serve(
 
     let mut signals = Signals::of_process().map_err(ServeError::Signals)?;
     let mut tick = tokio::time::interval(POISON_CHECK);
-    let poisoned = loop {
+    let failure = loop {
         tokio::select! {
-            () = signals.next() => break false,
-            _ = tick.tick() => if running.is_poisoned() { break true },
+            () = signals.next() => break None,
+            _ = tick.tick() => if let Some(failure) = running.failure() { break Some(failure.clone()) },
         }
     };
     systemd::stopping();
     readiness.draining.store(true, Ordering::SeqCst);
-    if poisoned {
+    if let Some(failure) = failure {
         // Whoever has a request under way is told that its outcome is unknown; there is nothing else to wait for.
         shutdown.drain(&mut signals, POISON_DRAIN.min(settings.drain_timeout)).await;
-        return Err(ServeError::Poisoned);
+        close(audit).await;
+        return Err(ServeError::Poisoned(failure));
     }
     let drained = shutdown.drain(&mut signals, settings.drain_timeout).await;
+    close(audit).await;
     running.stop().await;
     match drained {
         Drained::All => Ok(()),
         _ => Err(ServeError::CutOff),
     }
+}
+
+/// Writes the last records.
+async fn close(audit: Arc<AuditLog>) {
+    let _ = tokio::task::spawn_blocking(move || audit.close()).await;
 }
 
 async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(), ServeError> {
@@ -263,7 +296,7 @@ fn http(api: &Api, sqs: &Sqs) -> Router {
         malote_front_http::router(api.clone()).layer(from_fn(serve))
     };
     let serve = serve_http(api, [with_sqs(false), with_sqs(true)], "http");
-    Router { http: Some(serve), ..Router::default() }
+    Router { http: Some(serve), health: true, ..Router::default() }
 }
 
 /// SQS and nothing else.
@@ -285,7 +318,13 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
             let served = malote_front_http::serve_connection(
                 stream,
                 router,
-                peer.remote,
+                malote_front_http::Peer {
+                    address: peer.remote,
+                    known: peer.pass.known.clone(),
+                    health_only: peer.pass.health_only,
+                    evicted: peer.pass.evicted.clone(),
+                    place: peer.pass.clone(),
+                },
                 &limits,
                 token.draining_token(),
             );
@@ -297,8 +336,8 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
 }
 
 /// Administration of Service Bus and nothing else.
-fn admin_alone(api: &Api, admin: &servicebus::Admin, hosts: Vec<String>) -> Router {
-    let routers = [false, true].map(|tls| admin.router(hosts.clone(), tls));
+fn admin_alone(api: &Api, admin: &servicebus::Admin, web: WebGuard) -> Router {
+    let routers = [false, true].map(|tls| admin.router(web.clone(), tls));
     Router { http: Some(serve_http(api, routers, "servicebus-admin")), ..Router::default() }
 }
 
@@ -307,12 +346,12 @@ fn amqp(
     api: &Api,
     bus: &Arc<servicebus::Front>,
     admin: &servicebus::Admin,
-    hosts: Vec<String>,
+    guard: WebGuard,
     draining: tokio_util::sync::CancellationToken,
     sockets: &tokio_util::task::TaskTracker,
 ) -> Router {
-    let web = servicebus::websocket(bus.clone(), draining, sockets.clone());
-    let web = [false, true].map(|tls| web.clone().merge(admin.router(hosts.clone(), tls)));
+    let web = servicebus::websocket(bus.clone(), draining, sockets.clone(), guard.clone());
+    let web = [false, true].map(|tls| web.clone().merge(admin.router(guard.clone(), tls)));
     let web = serve_http(api, web, "amqp");
     let (bus, metrics) = (bus.clone(), api.metrics.clone());
     let serve = handler(
@@ -320,7 +359,9 @@ fn amqp(
             let (bus, open) = (bus.clone(), metrics.connection("amqp"));
             async move {
                 let _open = open;
-                let served = servicebus::serve_connection(stream, bus, token.draining_token());
+                let client =
+                    servicebus::Peer { address: peer.remote.ip(), known: peer.pass.known.clone() };
+                let served = servicebus::serve_peer(stream, bus, token.draining_token(), client);
                 if let Err(error) = served.await {
                     tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
                 }
@@ -413,13 +454,13 @@ impl malote_front_sqs::History for Remembered {
 struct Callers(Arc<Store>);
 
 impl Authenticate for Callers {
-    fn authenticate<'a>(&'a self, headers: &'a HeaderMap) -> Authenticated<'a> {
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: IpAddr) -> Authenticated<'a> {
         Box::pin(async move {
             let wrong = |why: &str| Unauthenticated { why: why.into() };
             match Credential::of(headers)? {
                 Credential::None => Ok(Principal::anonymous()),
                 Credential::Basic { user, password } => {
-                    let found = self.0.verify_password(&user, &password).await;
+                    let found = self.0.verify_password(&user, &password, peer).await;
                     found.ok_or_else(|| wrong("the user name or the password is wrong"))
                 }
                 Credential::Bearer(token) => {
@@ -431,23 +472,35 @@ impl Authenticate for Callers {
 }
 
 /// Proves Service Bus clients by the credential store.
-struct BusKeys(Arc<Store>);
+struct BusKeys {
+    store: Arc<Store>,
+    tls: Option<Arc<Tls>>,
+}
 
 impl servicebus::Keys for BusKeys {
     fn is_open(&self) -> bool {
-        self.0.is_open()
+        self.store.is_open()
     }
 
     fn key(&self, name: &str) -> Option<servicebus::Key> {
-        let found = self.0.secret_of(KeyKind::ServiceBus, name)?;
+        let found = self.store.secret_of(KeyKind::ServiceBus, name)?;
         Some(servicebus::Key { secret: found.secret, principal: found.principal })
     }
 
-    fn verify_password<'a>(&'a self, user: &'a str, password: &'a str) -> servicebus::Verified<'a> {
-        Box::pin(self.0.verify_password(user, password))
+    fn verify_password<'a>(
+        &'a self,
+        user: &'a str,
+        password: &'a str,
+        peer: IpAddr,
+    ) -> servicebus::Verified<'a> {
+        Box::pin(self.store.verify_password(user, password, peer))
     }
 
     fn verify_token(&self, token: &str) -> Option<Principal> {
-        self.0.verify_token(token)
+        self.store.verify_token(token)
+    }
+
+    fn is_own_name(&self, name: &str) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_for(name))
     }
 }

@@ -79,6 +79,7 @@ impl Default for Options {
                 amqp10: Some(toy_amqp("amqp10")),
                 amqp091: Some(toy_amqp("amqp091")),
                 other: None,
+                health: false,
             },
         }
     }
@@ -86,7 +87,8 @@ impl Default for Options {
 
 async fn serve(options: Options) -> Server {
     let data = tempfile::tempdir().unwrap();
-    let tls = Tls::open(&Certificate::SelfSigned, data.path(), &[]).unwrap().unwrap();
+    let tls =
+        Tls::open(&Certificate::SelfSigned { names: Vec::new() }, data.path()).unwrap().unwrap();
     let gate = Gate::new(options.connections_max);
     let admission = Admission {
         tls: Some(Arc::clone(&tls)),

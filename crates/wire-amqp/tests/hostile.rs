@@ -376,19 +376,41 @@ fn an_aborted_delivery_leaves_nothing() {
     peer.detached(condition::TRANSFER_LIMIT_EXCEEDED);
 }
 
+/// Answers are matched by name: the peer must have let go of the first link before the second is answered.
 #[test]
-fn a_name_in_use_is_refused_and_nothing_else() {
-    let (mut peer, link) = Peer::attached(plain(), 10);
+fn a_name_in_use_is_stolen_and_the_rest_goes_on() {
+    let (mut peer, first) = Peer::attached(plain(), 10);
     peer.say(0, attach(1, "s", Role::Sender));
-    assert_eq!(peer.events(), []);
+    peer.say(0, attach(2, "s", Role::Sender));
+    let events = peer.events();
+    let [Event::LinkFailed { link, error }, Event::LinkFailed { link: second, .. }] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((*link, error.condition.as_str()), (first, condition::STOLEN));
+    assert!(peer.server.grant(first, 1).is_err());
     let heard = peer.heard();
-    let [Performative::Attach(answer), Performative::Detach(detach)] = &heard[..] else {
+    let [
+        Performative::Detach(detach),
+        Performative::Attach(refused),
+        Performative::Detach(refusal),
+    ] = &heard[..]
+    else {
         panic!("{heard:?}")
     };
-    assert_eq!((&answer.source, &answer.target, answer.handle), (&None, &None, detach.handle));
-    assert!(peer.server.grant(link, 1).is_ok());
+    assert!(detach.closed);
+    assert_eq!((&refused.source, &refused.target, refused.handle), (&None, &None, refusal.handle));
+    assert_ne!(*second, first);
+    // The third comes when both are gone.
+    for handle in [0, 1] {
+        let seen = peer.events();
+        assert!(!seen.iter().any(|event| matches!(event, Event::Attach { .. })), "{seen:?}");
+        peer.say(0, Performative::Detach(Detach { handle, closed: true, error: None }));
+    }
+    let events = peer.events();
+    assert!(matches!(events.last(), Some(Event::Attach { .. })), "{events:?}");
     // The other end of the same name is another link.
-    peer.attach(2, "s", Role::Receiver);
+    peer.attach(3, "s", Role::Receiver);
 }
 
 /// Clients say goodbye twice.

@@ -2,10 +2,10 @@
 //!
 //! Nothing here is global: a worker that runs tells its own ([`crate::Running::metrics`]), and those of several add up.
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use malote_wire_native::exposition::{Format, Kind, Page};
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::BreakerState;
@@ -144,11 +144,11 @@ impl Metrics {
         self.stuck += other.stuck;
     }
 
-    /// A page for Prometheus, in OpenMetrics.
-    pub fn render(&self) -> String {
+    /// A page for Prometheus. [`Format::of_accept`] tells which format a scraper wants.
+    pub fn render(&self, format: Format) -> String {
         let mut page = Page::default();
         self.write(&mut page);
-        page.end()
+        page.render(format)
     }
 
     /// The same, as a part of a page.
@@ -156,9 +156,9 @@ impl Metrics {
         let queue = ("queue", self.queue.as_str());
         let Counts { started, done, retried, snoozed, released, dead, lost, panicked, timed_out } =
             self.counts;
-        page.head("worker_started", "counter", "Handlers that began");
-        page.line("worker_started_total", &[queue], started);
-        page.head("worker_messages", "counter", "What became of messages");
+        page.head("worker_started", Kind::Counter, "Handlers that began");
+        page.sample(&[queue], started);
+        page.head("worker_messages", Kind::Counter, "What became of messages");
         for (outcome, count) in [
             ("done", done),
             ("retried", retried),
@@ -167,23 +167,16 @@ impl Metrics {
             ("dead", dead),
             ("lost", lost),
         ] {
-            page.line("worker_messages_total", &[queue, ("outcome", outcome)], count);
+            page.sample(&[queue, ("outcome", outcome)], count);
         }
-        page.head("worker_broken", "counter", "Handlers that panicked or took too long");
+        page.head("worker_broken", Kind::Counter, "Handlers that panicked or took too long");
         for (kind, count) in [("panicked", panicked), ("timed_out", timed_out)] {
-            page.line("worker_broken_total", &[queue, ("kind", kind)], count);
+            page.sample(&[queue, ("kind", kind)], count);
         }
-        page.head("worker_renewed", "counter", "Locks that were prolonged");
-        page.line("worker_renewed_total", &[queue], self.renewed);
-        page.head("worker_duration_seconds", "histogram", "How long handlers took");
-        let mut so_far = 0;
-        let ends = BUCKETS_S.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        for (end, count) in ends.zip(self.times.counts) {
-            so_far += count;
-            page.line("worker_duration_seconds_bucket", &[queue, ("le", &end)], so_far);
-        }
-        page.line("worker_duration_seconds_sum", &[queue], self.times.sum.as_secs_f64());
-        page.line("worker_duration_seconds_count", &[queue], so_far);
+        page.head("worker_renewed", Kind::Counter, "Locks that were prolonged");
+        page.sample(&[queue], self.renewed);
+        page.head("worker_duration_seconds", Kind::Histogram, "How long handlers took");
+        page.histogram(&[queue], &BUCKETS_S, &self.times.counts, self.times.sum.as_secs_f64());
         for (name, help, value) in [
             ("worker_slots", "Handlers that may run at once", self.slots),
             ("worker_busy", "Slots that have something to do", self.busy),
@@ -191,63 +184,25 @@ impl Metrics {
             ("worker_stuck", "Handlers that ignore that they were cancelled", self.stuck),
             ("worker_taking", "1 while messages are taken", usize::from(self.taking)),
         ] {
-            page.head(name, "gauge", help);
-            page.line(name, &[queue], value);
+            page.head(name, Kind::Gauge, help);
+            page.sample(&[queue], value);
         }
-        page.head("circuit_state", "gauge", "Breakers: 1 for the state that each is in");
+        page.head("circuit_state", Kind::Gauge, "Breakers: 1 for the state that each is in");
         for BreakerMetrics { dependency, state } in &self.breakers {
             for one in BreakerState::ALL {
                 let labels = [queue, ("dependency", dependency), ("state", one.word())];
-                page.line("circuit_state", &labels, usize::from(one == *state));
+                page.sample(&labels, usize::from(one == *state));
             }
         }
         if let Some(Scaled { wanted, reason }) = self.scaled {
-            page.head("worker_slots_wanted", "gauge", "Slots that there should be, and why");
-            page.line("worker_slots_wanted", &[queue, ("reason", reason.word())], wanted);
+            page.head("worker_slots_wanted", Kind::Gauge, "Slots that there should be, and why");
+            page.sample(&[queue, ("reason", reason.word())], wanted);
         }
     }
 }
 
 fn severity(state: BreakerState) -> usize {
     BreakerState::ALL.iter().position(|one| *one == state).unwrap_or_default()
-}
-
-/// A page for Prometheus, in OpenMetrics; names get the prefix `malote_`.
-#[derive(Clone, Debug, Default)]
-pub struct Page(String);
-
-impl Page {
-    /// What kind of page it is, for whoever answers with it.
-    pub const CONTENT_TYPE: &'static str =
-        "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-    /// A metric follows.
-    pub fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP malote_{name} {help}.\n# TYPE malote_{name} {kind}");
-    }
-
-    /// One number of it.
-    pub fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        let _ = write!(self.0, "malote_{name}");
-        for (nth, (label, text)) in labels.iter().enumerate() {
-            let _ = write!(self.0, "{}{label}=\"", if nth == 0 { '{' } else { ',' });
-            for c in text.chars() {
-                match c {
-                    '"' | '\\' => self.0.extend(['\\', c]),
-                    '\n' => self.0.push_str("\\n"),
-                    c => self.0.push(c),
-                }
-            }
-            self.0.push('"');
-        }
-        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
-    }
-
-    /// The whole page.
-    pub fn end(mut self) -> String {
-        self.0.push_str("# EOF\n");
-        self.0
-    }
 }
 
 #[cfg(test)]
@@ -309,12 +264,12 @@ mod tests {
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="0.1"} 5
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="0.25"} 5
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="0.5"} 5
-            malote_worker_duration_seconds_bucket{queue="or\"ders",le="1"} 5
+            malote_worker_duration_seconds_bucket{queue="or\"ders",le="1.0"} 5
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="2.5"} 5
-            malote_worker_duration_seconds_bucket{queue="or\"ders",le="5"} 5
-            malote_worker_duration_seconds_bucket{queue="or\"ders",le="10"} 5
-            malote_worker_duration_seconds_bucket{queue="or\"ders",le="30"} 5
-            malote_worker_duration_seconds_bucket{queue="or\"ders",le="60"} 5
+            malote_worker_duration_seconds_bucket{queue="or\"ders",le="5.0"} 5
+            malote_worker_duration_seconds_bucket{queue="or\"ders",le="10.0"} 5
+            malote_worker_duration_seconds_bucket{queue="or\"ders",le="30.0"} 5
+            malote_worker_duration_seconds_bucket{queue="or\"ders",le="60.0"} 5
             malote_worker_duration_seconds_bucket{queue="or\"ders",le="+Inf"} 6
             malote_worker_duration_seconds_sum{queue="or\"ders"} 100.0409
             malote_worker_duration_seconds_count{queue="or\"ders"} 6
@@ -343,7 +298,7 @@ mod tests {
             malote_worker_slots_wanted{queue="or\"ders",reason="waiting"} 8
             # EOF
         "##]]
-        .assert_eq(&some().render());
+        .assert_eq(&some().render(Format::OpenMetrics));
     }
 
     #[test]

@@ -20,6 +20,16 @@ fn note(bytes: i64) {
     });
 }
 
+/// A world that holds more has something in it that does not end. It is looked at where the engine asks for a file, which
+/// whatever grows without end does sooner or later.
+pub const WORLD_BYTES_MAX: u64 = 1 << 30;
+
+/// Fails if this thread holds more than a world may. Without [`Counting`] nothing is known, and nothing fails.
+pub fn check_world() {
+    let held = HELD.with(Cell::get).max(0) as u64;
+    assert!(held <= WORLD_BYTES_MAX, "something in this world does not end: it holds {held} bytes");
+}
+
 /// Bytes that `work` held at most beyond what was held before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = HELD.with(Cell::get);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
-use malote_engine::{ConsumerId, Wants};
+use malote_engine::{ConsumerId, Moving, Wants};
 use malote_model::{
     Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec,
     Refusal, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
@@ -104,6 +104,11 @@ impl Clients {
             next_connection: 100,
             next_message: 1,
         }
+    }
+
+    /// A consumer of the world's own.
+    pub(crate) fn new_consumer(&mut self) -> ConsumerId {
+        self.consumer()
     }
 
     fn consumer(&mut self) -> ConsumerId {
@@ -288,7 +293,8 @@ impl Clients {
         let session = session.filter(|_| !rng.chance(2));
         let when = match rng.below(20) {
             0 | 1 => When::Delay(rng.below(4000)),
-            2 | 3 => When::At(Timestamp(now + rng.below(8000))),
+            // Often the same moment as others.
+            2 | 3 => When::At(Timestamp((now + rng.below(8000)).next_multiple_of(500))),
             _ => When::Now,
         };
         let mut properties = Properties::new();
@@ -363,7 +369,7 @@ impl Clients {
                 };
                 let until = Timestamp(now + if rng.chance(40) { rng.below(3000) } else { 0 });
                 Ask::Attach(Attach {
-                    free_standing: false,
+                    free_standing: rng.chance(30),
                     consumer,
                     connection: bound,
                     queue,
@@ -385,7 +391,7 @@ impl Clients {
                 };
                 client.consumers.push((consumer, queue.clone()));
                 Ask::Attach(Attach {
-                    free_standing: false,
+                    free_standing: rng.chance(30),
                     consumer,
                     connection: bound,
                     queue,
@@ -512,12 +518,13 @@ impl Clients {
                 if to.is_dead_letters() || from == to {
                     return None;
                 }
-                let items: Vec<_> = q
-                    .msgs
-                    .keys()
-                    .map(|&s| (Seq(s), to.clone()))
-                    .take(1 + rng.below(3) as usize)
-                    .collect();
+                let count = 1 + rng.below(3) as usize;
+                let mut items = Vec::new();
+                for &seq in q.msgs.keys().take(count) {
+                    self.next_message += 1;
+                    let id = rng.chance(40).then(|| format!("renamed {}", self.next_message));
+                    items.push(Moving { message_id: id, ..Moving::as_it_is(Seq(seq), to.clone()) });
+                }
                 Ask::Move { from, items }
             }
             96..97 => {

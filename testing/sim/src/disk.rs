@@ -260,6 +260,7 @@ impl Disk for SimDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        crate::alloc::check_world();
         let mut state = self.state();
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());

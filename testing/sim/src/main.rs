@@ -1,4 +1,4 @@
-//! `malote-sim`: simulation, fuzzing, the kill -9 loop and the full disk.
+//! `malote-sim`: simulation, fuzzing, the kill -9 loop, the full disk and hostile clients.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,15 +8,18 @@ use anyhow::{Context, Result, bail};
 use malote_sim::crash::Protocol;
 use malote_sim::full::Outcome;
 use malote_sim::met::Met;
-use malote_sim::sim;
+use malote_sim::{seeds, sim};
 
 const USAGE: &str = "\
 usage: malote-sim <command>
 
+  attack [--seconds N] [--binary PATH] [name]
   crash  --protocol http|native|sqs|servicebus --cycles N [--binary PATH] [--seed S] [--program PATH]
   full   [--rounds N] [--mib N] [--binary PATH] [--seed S]
   fuzz   --seconds N [--seed S] [target]
-  sim    --seeds N | --seed S [--steps N] [--from S] [--crashes N] [--all] [-v]
+  sim    [--seed S | --from S --seeds N] [--random N] [--crashes N] [--steps N] [--all] [-v]
+         without --seed and --from: the seeds that failed once, 200 from 0 or as many as it takes for N crashes;
+         then N new ones, which are told so that they can be run again
 ";
 
 fn main() -> ExitCode {
@@ -40,6 +43,9 @@ fn run(args: &[String]) -> Result<Outcome> {
         Some((command, rest)) if command == "sim" => simulate(rest)?,
         Some((command, rest)) if command == "crash" => crash(rest)?,
         Some((command, rest)) if command == "full" => return full(rest),
+        #[cfg(feature = "protocols")]
+        Some((command, rest)) if command == "attack" => attack(rest)?,
+        #[cfg(feature = "protocols")]
         Some((command, rest)) if command == "fuzz" => fuzz(rest)?,
         _ => bail!("{USAGE}"),
     };
@@ -67,6 +73,12 @@ fn crash(args: &[String]) -> Result<bool> {
     malote_sim::crash::run(protocol, cycles, &binary(args)?, seed)
 }
 
+#[cfg(feature = "protocols")]
+fn attack(args: &[String]) -> Result<bool> {
+    let seconds = option(args, "--seconds")?.unwrap_or(malote_sim::attack::SECONDS);
+    malote_sim::attack::run(seconds, named(args), &binary(args)?)
+}
+
 fn full(args: &[String]) -> Result<Outcome> {
     let rounds = option(args, "--rounds")?.unwrap_or(3);
     let mib = option(args, "--mib")?.unwrap_or(640);
@@ -81,12 +93,19 @@ fn binary(args: &[String]) -> Result<PathBuf> {
     }
 }
 
+#[cfg(feature = "protocols")]
 fn fuzz(args: &[String]) -> Result<bool> {
     let seconds = option(args, "--seconds")?.unwrap_or(20);
     let seed = option(args, "--seed")?.unwrap_or(1);
-    let named = |at: usize| at == 0 || !args[at - 1].starts_with("--");
-    let target = args.iter().enumerate().find(|(at, arg)| !arg.starts_with("--") && named(*at));
-    malote_sim::fuzz::run(seconds, target.map(|(_, name)| name.as_str()), seed)
+    malote_sim::fuzz::run(seconds, named(args), seed)
+}
+
+/// The argument that is no option and no value of one.
+#[cfg(feature = "protocols")]
+fn named(args: &[String]) -> Option<&str> {
+    let is_name = |at: usize| at == 0 || !args[at - 1].starts_with("--");
+    let found = args.iter().enumerate().find(|(at, arg)| !arg.starts_with("--") && is_name(*at));
+    found.map(|(_, name)| name.as_str())
 }
 
 /// The value of `--name`.
@@ -104,19 +123,34 @@ fn simulate(args: &[String]) -> Result<bool> {
     let steps = option(args, "--steps")?.unwrap_or(sim::STEPS);
     let verbose = args.iter().any(|arg| arg == "-v");
     let one = option::<u64>(args, "--seed")?;
-    let from = one.or(option(args, "--from")?).unwrap_or(0);
+    let from = one.or(option(args, "--from")?);
     let seeds = if one.is_some() { 1 } else { option(args, "--seeds")?.unwrap_or(200) };
     let crashes = option::<u64>(args, "--crashes")?;
+    let random = option::<u64>(args, "--random")?.unwrap_or(0);
+    let found: &[u64] = if from.is_none() { seeds::FOUND } else { &[] };
+    let base = seeds::new_base();
+    if random > 0 {
+        println!("new seeds: `cargo xtask sim --from {base} --seeds {random}` runs them again");
+    }
+    let new = base..base + random;
+    let mut in_order = from.unwrap_or(0)..;
     let begun = Instant::now();
     let (mut met, mut done) = (Met::default(), 0);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {})); // the story is told below
-    let mut failure = None;
+    let mut failure = malote_sim::supervision::check().err();
     let all = args.iter().any(|arg| arg == "--all");
-    for seed in from.. {
-        if crashes.map_or(done >= seeds, |crashes| met.of("crashes") >= crashes) {
+    let mut asides = found.iter().copied().chain(new);
+    let mut ordered = 0;
+    while failure.is_none() || all {
+        // Those of which there is a fixed number come first.
+        let enough = crashes.map_or(ordered >= seeds, |crashes| met.of("crashes") >= crashes);
+        let Some(seed) = asides.next().or_else(|| {
+            ordered += u64::from(!enough);
+            in_order.next().filter(|_| !enough)
+        }) else {
             break;
-        }
+        };
         match sim::run(seed, steps, verbose) {
             Ok(ran) => {
                 // A seed is worth something only if it can be replayed.

@@ -109,8 +109,12 @@ pub struct Msg {
     pub way: Way,
     /// Another routing key than it was sent with.
     pub key: Option<String>,
+    /// Another id than it was sent with.
+    pub message_id: Option<String>,
     /// Nobody may be given it before this is durable.
     pub rests: Pos,
+    /// Where the record ends that brought it into its queue.
+    pub entered: Pos,
 }
 
 /// Why a message is a dead letter.
@@ -192,8 +196,6 @@ pub struct Known {
     pub at: u64,
     /// That it is a duplicate rests on this.
     pub rests: Pos,
-    /// The window grew after this one was out of it: it may be forgotten or not.
-    pub perhaps: bool,
 }
 
 /// Everything.
@@ -234,7 +236,8 @@ pub enum End {
 pub enum Why {
     Due,
     Dead(Dead),
-    Redriven,
+    /// By an operator; perhaps under another id from then on.
+    Redriven(Option<String>),
     /// Its queue forwards: what it remembers of its way since.
     Forwarded(Way),
 }
@@ -324,6 +327,11 @@ pub enum Ev {
     DeclareTopic {
         name: TopicName,
         spec: TopicSpec,
+    },
+    UpdateTopic {
+        name: TopicName,
+        spec: TopicSpec,
+        at: u64,
     },
     DeleteTopic {
         name: TopicName,
@@ -461,7 +469,12 @@ impl Queue {
     /// Ready messages and their bytes.
     pub fn filled(&self, now: u64) -> (u64, u64) {
         let ready = self.msgs.values().filter(|msg| msg.ready(now));
-        ready.fold((0, 0), |(count, bytes), msg| (count + 1, bytes + msg.sent.size()))
+        ready.fold((0, self.state_bytes()), |(n, bytes), msg| (n + 1, bytes + msg.sent.size()))
+    }
+
+    /// Bytes of the states of all sessions.
+    pub fn state_bytes(&self) -> u64 {
+        self.sessions.values().filter_map(|s| s.state.as_ref()).map(|s| s.len() as u64).sum()
     }
 
     /// Older messages make room when it is full.

@@ -37,6 +37,7 @@ pub(crate) fn steps(protocol: Option<&str>, depth: Depth) -> Vec<Step> {
         if depth == Depth::All {
             steps.push(Step::new("servicebus go", servicebus::go::programs));
             steps.push(Step::new("servicebus java", servicebus::java::programs));
+            steps.push(Step::new("servicebus jms", servicebus::java::jms));
         }
     }
     // They need ports of their own and take minutes: only by their names.

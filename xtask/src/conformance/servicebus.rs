@@ -27,6 +27,7 @@ const JAVASCRIPT: &[(&str, Kind)] = &[
     ("queues.mjs", Kind::Open),
     ("sessions.mjs", Kind::Open),
     ("topics.mjs", Kind::Open),
+    ("generic.mjs", Kind::Open),
     ("admin.mjs", Kind::Guarded),
 ];
 

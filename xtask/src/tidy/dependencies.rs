@@ -17,7 +17,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // The command of the same name: crates/cli.
     (
         "malote-cli",
-        &["malote-model", "malote-engine", "malote-server", "malote-connectors", "malote"],
+        &[
+            "malote-model",
+            "malote-engine",
+            "malote-server",
+            "malote-connectors",
+            "malote-wire-native",
+            "malote",
+        ],
     ),
     ("malote-services", &[]),
     ("malote-sim", &["malote-*"]),

@@ -1,5 +1,6 @@
 //! The server's HTTP API, one function for each call. Nothing here prints; nothing outside speaks HTTP.
 
+mod audit;
 mod client;
 mod connect;
 mod error;
@@ -9,6 +10,7 @@ mod tls;
 pub(crate) mod topics;
 pub(crate) mod words;
 
+pub(crate) use audit::AuditLook;
 pub(crate) use connect::ConnectArgs;
 pub(crate) use error::{ApiError, Problem};
 

@@ -7,7 +7,18 @@ use crate::failure::Failure;
 use crate::output::Output;
 
 /// Allow something: `malote user grant ana send,receive 'orders-*'`
+///
+/// The pattern must match the whole name, in the case in which the queue or topic was made.
+///
+///   *        alone: every name
+///   *        any run of characters within one segment; it does not cross `/`
+///   **       any run of characters, slashes included
+///   ?        one character, but not `/`
+///
+/// A subscription is `topic/Subscriptions/name`: `sales/**` covers all subscriptions of the topic `sales`, `sales` the topic only.
+/// Dead letters belong to their queue. Who makes a queue forward or dead-letter to another needs `send` on that one.
 #[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Grant {
     /// A user, `key:ID` or `token:LABEL`
     name: String,
@@ -29,7 +40,7 @@ struct What {
     /// send, receive or manage; several with commas, or `all`
     #[arg(value_name = "ACTIONS", value_parser = actions)]
     actions: Actions,
-    /// A queue, or a pattern: `*` stands for any run of characters, `?` for one
+    /// A queue or topic, or a pattern with `*`, `**` and `?`: `malote user grant --help`
     #[arg(value_name = "QUEUE")]
     queue: String,
 }

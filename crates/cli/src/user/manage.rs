@@ -87,6 +87,28 @@ impl Rm {
     pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
         store.remove_user(&self.name)?;
         out.note(format_args!("user `{}` removed", self.name));
+        if store.is_empty() {
+            out.note(format_args!("{CLOSED}"));
+        }
+        Ok(())
+    }
+}
+
+/// What follows when the last credential is gone.
+const CLOSED: &str = "there are no credentials left: every caller is refused until a user is added, \
+                      or until `malote user open` and a restart";
+
+/// Let everyone in again, after all users, keys and tokens were removed
+///
+/// A data directory that has had credentials is not served without any, because the file with them may be missing by
+/// mistake. This forgets that there were any. It takes effect when the server starts.
+#[derive(clap::Args)]
+pub(crate) struct Open {}
+
+impl Open {
+    pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
+        store.reopen()?;
+        out.note(format_args!("the server lets everyone in from its next start on"));
         Ok(())
     }
 }
@@ -115,11 +137,11 @@ pub(crate) struct Ls {}
 impl Ls {
     pub(crate) fn run(self, store: &Store, mut out: Output) -> anyhow::Result<()> {
         let users: Vec<Shown> = store.list().users.into_iter().map(Shown::from).collect();
-        if users.is_empty() && store.is_empty() {
-            out.note(format_args!(
-                "no credentials in {}: the server is open to whoever reaches it",
-                store.path().display()
-            ));
+        let path = store.path().display();
+        if store.is_open() {
+            out.note(format_args!("no credentials in {path}: the server accepts every caller"));
+        } else if store.is_empty() {
+            out.note(format_args!("{CLOSED} ({path})"));
         }
         out.list(&users)
     }

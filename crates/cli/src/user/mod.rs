@@ -35,6 +35,7 @@ enum Verb {
     Grant(grants::Grant),
     Revoke(grants::Revoke),
     Ls(manage::Ls),
+    Open(manage::Open),
 }
 
 impl User {
@@ -47,6 +48,7 @@ impl User {
             Verb::Grant(verb) => verb.run(&store, out),
             Verb::Revoke(verb) => verb.run(&store, out),
             Verb::Ls(verb) => verb.run(&store, out),
+            Verb::Open(verb) => verb.run(&store, out),
         }
     }
 }

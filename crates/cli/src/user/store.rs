@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
+use malote_server::audit::LocalAudit;
 use malote_server::credentials::{CREDENTIALS_FILE, Store};
 use malote_server::settings::{Environment, RawSettings, Settings};
+use parking_lot::Mutex;
+
+use crate::output::note;
 
 /// Where the store is: in the data directory that the server would use.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,10 +21,19 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// Opens it; one that is not there yet is empty.
+    /// Opens it; one that does not exist yet is empty. Changes are recorded in the audit log of the data directory.
     pub(crate) fn open(&self) -> anyhow::Result<Store> {
         let flags = RawSettings { data: self.data.clone(), ..RawSettings::default() };
         let settings = Settings::load(self.config.as_deref(), flags, &Environment::of_process())?;
-        Ok(Store::open(settings.data.join(CREDENTIALS_FILE))?)
+        let store = Store::open(settings.data.join(CREDENTIALS_FILE))?;
+        let audit = Mutex::new(LocalAudit::at(&settings.data));
+        store.on_change(move |action, object, detail| {
+            if let Err(error) = audit.lock().record(action, object, detail) {
+                note(format_args!(
+                    "the change was made, but not recorded in the audit log: {error}"
+                ));
+            }
+        });
+        Ok(store)
     }
 }

@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use malote::Metrics;
-use malote::metrics::Page;
+use malote::metrics::{Format, Page};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -29,7 +29,7 @@ const HEAD_MAX: Duration = Duration::from_secs(10);
 /// What there is to see.
 pub(super) struct Observed {
     /// For Prometheus.
-    pub page: String,
+    pub page: Page,
     /// It takes messages.
     pub ready: bool,
 }
@@ -37,7 +37,9 @@ pub(super) struct Observed {
 impl Observed {
     /// Of a worker.
     pub(super) fn of(metrics: &Metrics) -> Self {
-        Self { page: metrics.render(), ready: metrics.taking }
+        let mut page = Page::default();
+        metrics.write(&mut page);
+        Self { page, ready: metrics.taking }
     }
 }
 
@@ -88,7 +90,9 @@ fn answer(request: &Request<Incoming>, look: &dyn Fn() -> Observed) -> Response<
     let plain = "text/plain; charset=utf-8";
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            (StatusCode::OK, Page::CONTENT_TYPE, look().page)
+            let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+            let format = Format::of_accept(accept.unwrap_or_default());
+            (StatusCode::OK, format.content_type(), look().page.render(format))
         }
         (&Method::GET | &Method::HEAD, "/healthz") => (StatusCode::OK, plain, "ok\n".into()),
         (&Method::GET | &Method::HEAD, "/readyz") => match look().ready {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use malote::metrics::Page;
+use malote::metrics::{Kind, Page};
 use malote::scale::{Decision, Reason, Signals};
 use malote::{Bounds, BrokerError, Depth, Malote, Metrics, QueueName, Scaler};
 use parking_lot::Mutex;
@@ -108,7 +108,7 @@ impl Work {
         let (looked, mut depths) = mpsc::channel(1);
         let looking = tokio::spawn(look(malote.clone(), queue, tells, pace.look_every(), looked));
         let mut replicas = Replicas::new(Scaler::new(bounds, pace), heard);
-        let shared = Arc::new(Mutex::new((String::new(), false)));
+        let shared = Arc::new(Mutex::new((Page::default(), false)));
         let observed = match self.metrics {
             Some(at) => {
                 let shared = shared.clone();
@@ -316,25 +316,25 @@ impl Replicas {
         Ok(())
     }
 
-    fn page(&self, queue: &str) -> String {
+    fn page(&self, queue: &str) -> Page {
         let mut together = self.together();
         together.queue = queue.to_owned();
         let mut page = Page::default();
         together.write(&mut page);
         let queue = ("queue", queue);
-        page.head("worker_replicas", "gauge", "Processes that there are");
-        page.line("worker_replicas", &[queue], self.present());
-        page.head("worker_replicas_wanted", "gauge", "Processes that there should be, and why");
+        page.head("worker_replicas", Kind::Gauge, "Processes that there are");
+        page.sample(&[queue], self.present());
+        page.head("worker_replicas_wanted", Kind::Gauge, "Processes that there should be, and why");
         let reason = self.decision.map_or(Reason::Unknown, |decision| decision.reason);
         let labels = [queue, ("reason", reason.word())];
-        page.line("worker_replicas_wanted", &labels, self.scaler.wanted());
-        page.head("worker_scaled", "counter", "Times that the number of processes was changed");
+        page.sample(&labels, self.scaler.wanted());
+        page.head("worker_scaled", Kind::Counter, "Times that the number of processes was changed");
         for (direction, count) in [("up", self.ups), ("down", self.downs)] {
-            page.line("worker_scaled_total", &[queue, ("direction", direction)], count);
+            page.sample(&[queue, ("direction", direction)], count);
         }
-        page.head("worker_replaced", "counter", "Processes that ended unasked");
-        page.line("worker_replaced_total", &[queue], self.replaced);
-        page.end()
+        page.head("worker_replaced", Kind::Counter, "Processes that ended unasked");
+        page.sample(&[queue], self.replaced);
+        page
     }
 }
 

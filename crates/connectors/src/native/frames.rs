@@ -233,7 +233,7 @@ impl From<Problem> for BrokerError {
         let text = format!("{detail}. {fix}");
         match code.as_str() {
             "lease_lost" | "consumer_not_found" => Self::LockLost,
-            "busy" | "too_many" | "disk_full" | "stopping" => Self::Busy { text },
+            "busy" | "too_many" | "disk_full" | "no_segment" | "stopping" => Self::Busy { text },
             "poisoned" => Self::Unreachable { text },
             _ => Self::Refused { code, text },
         }

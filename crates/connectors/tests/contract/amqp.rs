@@ -21,7 +21,7 @@ impl Keys for OneKey {
         let principal = Principal::named("root");
         (name == "Root").then(|| Key { secret: "secret".into(), principal })
     }
-    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str, _: std::net::IpAddr) -> Verified<'a> {
         Box::pin(async { None })
     }
     fn verify_token(&self, _: &str) -> Option<Principal> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use malote_connectors::servicebus::{Client, Config, Tls};
 use malote_engine::{Engine, Running, Settings};
 use malote_front_servicebus::{Front, Key, Keys, Verified, serve_connection};
-use malote_model::{Access, Action, Denied, Principal, QueueName, QueueSpec, Sessions};
+use malote_model::{Access, Action, Denied, Principal, QueueName, QueueSpec, Resource, Sessions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ impl Keys for OneKey {
         let principal = Principal::named("root");
         (name == "Root").then(|| Key { secret: "secret".into(), principal })
     }
-    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str, _: std::net::IpAddr) -> Verified<'a> {
         Box::pin(async { None })
     }
     fn verify_token(&self, _: &str) -> Option<Principal> {
@@ -38,8 +38,8 @@ impl Keys for OneKey {
 struct Known;
 
 impl Access for Known {
-    fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
-        let denied = || Denied { who: who.clone(), action, queue: queue.into() };
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
+        let denied = || Denied::new(who, action, on);
         if who.is_anonymous() { Err(denied()) } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use malote_model::{DeadReason, LeaseToken, Seq, SessionId, Timestamp};
 use smallvec::SmallVec;
 
+use super::digest::{get_digest, put_digest};
 use super::message::{get_properties, put_properties};
 use super::read::{Put, Reader, Truncated};
 use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
@@ -12,6 +13,7 @@ use super::stored::DeadLetter;
 use crate::event::{
     Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
 };
+use crate::format::{NotUnderstood, is_known};
 
 pub(super) const VERSION: u8 = 1;
 /// A grant of several sessions' messages.
@@ -21,6 +23,8 @@ const LEASED_AT: u8 = 3;
 /// Records that say more than those of version 1: a specification with a status, a purge that takes what is out, a
 /// move or a send that keeps an id, a state that says when it was set, a copy that knows its first place.
 pub(super) const VERSION_MORE: u8 = 2;
+/// Another specification of a queue or topic, with the time since when.
+const UPDATED_AT: u8 = 3;
 const KIND_DECLARED: u8 = 2;
 const KIND_UPDATED: u8 = 3;
 const KIND_PURGED: u8 = 6;
@@ -32,6 +36,8 @@ pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
 pub(super) const KIND_MOVED: u8 = 13;
 pub(super) const KIND_STATE: u8 = 16;
+/// Binaries that do not know digests must refuse a journal with one.
+const KIND_DIGEST: u8 = 22;
 pub(super) const KIND_KEPT: u8 = 64;
 
 /// The frame kind of an event.
@@ -59,6 +65,7 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::Bound { .. } => 19,
         Event::Unbound { .. } => 20,
         Event::Kept(_) => KIND_KEPT,
+        Event::Digest(_) => KIND_DIGEST,
     }
 }
 
@@ -66,12 +73,11 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
 fn version_of(event: &Event) -> u8 {
     match event {
         Event::Leased(_) => LEASED_AT,
+        Event::Updated { .. } | Event::TopicUpdated { .. } => UPDATED_AT,
         Event::Declared { .. }
-        | Event::Updated { .. }
         | Event::Purged { leased: true, .. }
         | Event::State { .. }
-        | Event::TopicDeclared { .. }
-        | Event::TopicUpdated { .. } => VERSION_MORE,
+        | Event::TopicDeclared { .. } => VERSION_MORE,
         Event::Sent(sent) if sent.known_as.is_some() => VERSION_MORE,
         Event::Moved(moved) if moved.message_id.is_some() => VERSION_MORE,
         Event::Kept(kept) if kept.first_seq.is_some() => VERSION_MORE,
@@ -79,20 +85,11 @@ fn version_of(event: &Event) -> u8 {
     }
 }
 
-/// Whether a record of this kind and version can be read.
-pub(super) fn is_known(kind: u8, version: u8) -> bool {
-    let newest = match kind {
-        KIND_LEASED => LEASED_AT,
-        KIND_DECLARED | KIND_UPDATED | KIND_PURGED | KIND_SENT | KIND_STATE | KIND_MOVED
-        | KIND_KEPT | KIND_TOPIC_DECLARED | KIND_TOPIC_UPDATED => VERSION_MORE,
-        _ => VERSION,
-    };
-    (VERSION..=newest).contains(&version)
-}
-
 /// Appends the body of an event's record.
 pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
-    out.put_u8(version_of(event));
+    let version = version_of(event);
+    debug_assert!(is_known(kind_of(event), version), "every record that is written is in a format");
+    out.put_u8(version);
     match event {
         Event::Booted { epoch, at } => {
             out.put_var(u64::from(*epoch));
@@ -105,8 +102,9 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_time(*at);
             put_spec(out, spec);
         }
-        Event::Updated { queue, spec } => {
+        Event::Updated { queue, spec, at } => {
             out.put_queue(*queue);
+            out.put_time(*at);
             put_spec(out, spec);
         }
         Event::Deleted { queue } => out.put_queue(*queue),
@@ -183,8 +181,9 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_time(*at);
             put_topic_spec(out, spec);
         }
-        Event::TopicUpdated { topic, spec } => {
+        Event::TopicUpdated { topic, spec, at } => {
             out.put_queue(*topic);
+            out.put_time(*at);
             put_topic_spec(out, spec);
         }
         Event::TopicDeleted { topic } => out.put_queue(*topic),
@@ -199,6 +198,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_str(rule);
         }
         Event::Kept(kept) => put_kept(out, kept),
+        Event::Digest(digest) => put_digest(out, digest),
     }
 }
 
@@ -490,11 +490,24 @@ pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Trunca
     })
 }
 
+fn get_updated_at(r: &mut Reader<'_>, version: u8) -> Result<Timestamp, Truncated> {
+    if version >= UPDATED_AT { r.time() } else { Ok(Timestamp(0)) }
+}
+
 impl Event {
     /// What a journal frame says, for whoever must look into a journal. The body of a message is left out.
     pub fn decode(kind: u8, body: &[u8]) -> Option<Event> {
         decode_event(kind, body).ok()
     }
+}
+
+/// What a record in the journal says, as [`decode_event`] reads it, or why it cannot be taken in.
+pub(crate) fn understand_event(kind: u8, body: &[u8]) -> Result<Event, NotUnderstood> {
+    let version = body.first().copied().unwrap_or(0);
+    decode_event(kind, body).map_err(|_| match is_known(kind, version) {
+        true => NotUnderstood::Malformed { kind, version },
+        false => NotUnderstood::Unknown { kind, version },
+    })
 }
 
 /// What a record says, but for the body of a message: a replay needs only its size.
@@ -511,7 +524,11 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (queue, dead, name, at) = (r.queue()?, r.queue()?, r.name()?, r.time()?);
             Event::Declared { queue, dead, name, spec: Box::new(get_spec(r, more)?), at }
         }
-        KIND_UPDATED => Event::Updated { queue: r.queue()?, spec: Box::new(get_spec(r, more)?) },
+        KIND_UPDATED => {
+            let (queue, at) = (r.queue()?, get_updated_at(r, version)?);
+            let spec = Box::new(get_spec(r, version >= VERSION_MORE)?);
+            Event::Updated { queue, spec, at }
+        }
         4 => Event::Deleted { queue: r.queue()? },
         5 => Event::Paused { queue: r.queue()?, paused: r.bool()? },
         KIND_PURGED => Event::Purged { queue: r.queue()?, below: r.var()?, leased: more },
@@ -568,8 +585,9 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             Event::TopicDeclared { topic, name, spec: Box::new(get_topic_spec(r, more)?), at }
         }
         KIND_TOPIC_UPDATED => {
-            let topic = r.queue()?;
-            Event::TopicUpdated { topic, spec: Box::new(get_topic_spec(r, more)?) }
+            let (topic, at) = (r.queue()?, get_updated_at(r, version)?);
+            let spec = Box::new(get_topic_spec(r, version >= VERSION_MORE)?);
+            Event::TopicUpdated { topic, spec, at }
         }
         18 => Event::TopicDeleted { topic: r.queue()? },
         19 => {
@@ -581,6 +599,7 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
         }
         KIND_KEPT => Event::Kept(Box::new(get_kept(r, version)?)),
+        KIND_DIGEST => Event::Digest(Box::new(get_digest(r)?)),
         _ => return Err(Truncated),
     })
 }

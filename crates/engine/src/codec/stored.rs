@@ -1,6 +1,7 @@
 //! Reading a message back: its newest record and, under it, those that it lies over.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,11 +9,12 @@ use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
     KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
-    get_kept, get_moved, get_over, get_sent, is_known,
+    get_kept, get_moved, get_over, get_sent,
 };
 use super::message::{get_message, put_head};
 use super::read::{Reader, Truncated, slice_of};
 use crate::event::{Kept, Why};
+use crate::format::is_known;
 use crate::journal::{Patience, Pos, Reading, Segments};
 
 /// A message as it is stored now, with all that was laid over it.
@@ -229,7 +231,7 @@ impl Stored {
                 // Memory may hold the half of a frame, too: that a record is damaged is for the patient read to say.
                 Err(_) => {
                     let rest = positions.clone();
-                    let waiting = move || {
+                    let mut waiting = move || {
                         let each = rest.iter().enumerate().skip(n).map(|(n, &pos)| {
                             let mut dead = None;
                             reading.turn_to(n);
@@ -238,7 +240,17 @@ impl Stored {
                         });
                         each.collect::<Vec<_>>()
                     };
-                    all.extend(tokio::task::spawn_blocking(waiting).await.unwrap_or_default());
+                    // Without a runtime the caller's own thread waits for the disk.
+                    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+                        all.extend(waiting());
+                        return all;
+                    };
+                    match runtime.spawn_blocking(waiting).await {
+                        Ok(rest) => all.extend(rest),
+                        // The caller's own panic, then: what it was granted comes back.
+                        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                        Err(_) => {}
+                    }
                     return all;
                 }
                 Ok(stored) => all.push(Ok(stored)),

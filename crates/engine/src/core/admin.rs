@@ -1,5 +1,7 @@
 //! Declaring, changing and looking at queues.
 
+use std::ops::Bound;
+
 use malote_model::{
     Address, DeadLetterTarget, QueueName, QueueSpec, Refusal, Seq, SessionId, Timestamp, limits,
 };
@@ -9,7 +11,7 @@ use super::leases::Leased;
 use super::queue::{Place, Queue, Touched};
 use super::sessions::{Session, Sessions};
 use super::{Decided, FRAME_ROOM, Needs, Turn};
-use crate::command::{ConnectionId, ConsumerId, Peek, Peeked, Reply, SessionFacts};
+use crate::command::{Command, ConnectionId, ConsumerId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
 /// Messages that one peek looks at before it says where to go on.
@@ -118,7 +120,7 @@ impl Turn<'_> {
         self.check_spec(&name, &spec)?;
         let received = q.spec.status.receives();
         self.begin(FRAME_ROOM + spec_room(&spec))?;
-        self.commit(Event::Updated { queue, spec }, false);
+        self.commit(Event::Updated { queue, spec, at: self.now }, false);
         self.end();
         if received {
             self.end_disabled(queue);
@@ -147,17 +149,8 @@ impl Turn<'_> {
                 why: "delete its queue, or purge it",
             });
         }
-        let aims_here = |other: &&Queue| {
-            other.owner.is_none() && other.spec.dead_letter == DeadLetterTarget::Queue(name.clone())
-        };
-        if let Some(other) = self
-            .core
-            .names
-            .values()
-            .filter_map(|id| self.core.queues.get(id))
-            .map(|q| &**q)
-            .find(aims_here)
-        {
+        let aims_here = self.core.aimed_at.get(name).and_then(|ids| ids.first());
+        if let Some(other) = aims_here.and_then(|id| self.core.queues.get(id)) {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }
         self.remove_queue(queue)?;
@@ -169,12 +162,11 @@ impl Turn<'_> {
         if q.paused == paused {
             return Ok(Some((Reply::Done, Needs::Settled)));
         }
-        let held: Vec<u32> = q.sessions.as_ref().map_or_else(Vec::new, |s| {
-            s.iter().filter(|(_, s)| !s.rare().consumers.is_empty()).map(|(slot, _)| slot).collect()
-        });
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);
-        self.core.live().dirty_sessions.extend(held.into_iter().map(|slot| (queue, slot)));
+        if let Some(rest) = self.wake_holders(queue, 0) {
+            self.core.put_off(rest);
+        }
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
@@ -193,9 +185,24 @@ impl Turn<'_> {
         Some(q.facts(dead))
     }
 
-    pub(super) fn list(&self) -> Reply {
-        let queues = self.core.names.iter().filter(|(name, _)| !name.is_dead_letters());
-        Reply::Queues(queues.filter_map(|(_, &id)| self.facts(id)).collect())
+    /// A page, so that no turn grows with the number of queues.
+    pub(super) fn list(&self, after: Option<&QueueName>, max: usize) -> Reply {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.core.names.range::<QueueName, _>((from, Bound::Unbounded));
+        let queues = names.filter(|(name, _)| !name.is_dead_letters());
+        let facts = queues.filter_map(|(_, &id)| self.facts(id));
+        Reply::Queues(facts.take(max.min(limits::LIST_MAX)).collect())
+    }
+
+    /// A queue with sessions that a command needs to find by their messages, if they cannot tell them yet.
+    pub(super) fn must_prepare(&mut self, command: &Command) -> Option<QueueId> {
+        let (Command::Move { from, .. } | Command::Replace { from, .. }) = command else {
+            return None;
+        };
+        let id = *self.core.names.get(from)?;
+        self.core.queues.get_mut(&id)?.must_find_sessions();
+        self.core.prepare(id);
+        self.core.queues.get(&id).is_some_and(|q| !q.is_prepared()).then_some(id)
     }
 
     /// By slot: an order by name would have to look at all of them, or be kept up for nobody.

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use malote_model::{DeadReason, QueueSpec, SessionId, Timestamp};
+use malote_model::{DeadLetterTarget, DeadReason, QueueSpec, SessionId, Timestamp};
 
 use super::dedup::First;
 use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Arrival, Gone, Kept, Place, Queue, Touched};
+use super::queue::{Arrival, Gone, Kept, Place, Touched};
 use super::sessions::State;
 use super::{Core, Timer, Under};
 use crate::event::{Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
@@ -25,26 +25,23 @@ impl Core {
             Event::Declared { queue, dead, name, spec, at } => {
                 self.saw(at.0);
                 self.next_queue = self.next_queue.max(queue.0 + 1).max(dead.0 + 1);
-                let made = Queue::new(name.clone(), (**spec).clone(), *dead, *at, self.hash_seed);
-                let dead_spec = letters_spec(spec);
-                let mut letters =
-                    Queue::new(name.dead_letters(), dead_spec, *dead, *at, self.hash_seed);
-                letters.owner = Some(*queue);
-                self.names.insert(name.clone(), *queue);
-                self.names.insert(name.dead_letters(), *dead);
-                self.queues.insert(*queue, Box::new(made));
-                self.queues.insert(*dead, Box::new(letters));
+                self.add_queue(*queue, *dead, name.clone(), spec, *at);
+                self.aim(*queue, &DeadLetterTarget::Own, &spec.dead_letter);
             }
-            Event::Updated { queue, spec } => {
+            Event::Updated { queue, spec, at } => {
+                self.saw(at.0);
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
-                q.respecify(spec);
+                let aimed_at = q.spec.dead_letter.clone();
+                q.respecify(spec, self.last_at);
                 self.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
                 let dead = q.dead;
+                self.aim(*queue, &aimed_at, &spec.dead_letter);
                 // A topic's inbox has no dead letters: it names itself.
                 if let Some(letters) = self.queues.get_mut(&dead).filter(|_| dead != *queue) {
                     letters.spec = letters_spec(spec);
                 }
+                self.prepare(*queue);
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
@@ -106,28 +103,37 @@ impl Core {
             Event::TopicDeclared { topic, name, spec, at } => {
                 self.topic_declared(*topic, name, spec, *at);
             }
-            Event::TopicUpdated { topic, spec } => self.topic_updated(*topic, spec),
+            Event::TopicUpdated { topic, spec, at } => {
+                self.saw(at.0);
+                self.topic_updated(*topic, spec);
+            }
             Event::TopicDeleted { topic } => self.drop_topic(*topic),
             Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
             Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
             Event::State { queue, session, state, at } => {
                 self.saw(at.0);
-                let Some(sessions) = self.queues.get_mut(queue).and_then(|q| q.sessions.as_mut())
-                else {
+                let Some(q) = self.queues.get_mut(queue) else { return };
+                let (Some(sessions), state_bytes) = (&mut q.sessions, &mut q.state_bytes) else {
                     return;
                 };
                 let slot = sessions.find_or_add(session);
                 if let Some(s) = sessions.at_mut(slot) {
-                    s.rare_mut().state = state.as_ref().map(|state| State {
+                    let bytes = |state: &State| u64::from(state.bytes);
+                    let rare = s.rare_mut();
+                    *state_bytes -= rare.state.as_ref().map_or(0, bytes);
+                    rare.state = state.as_ref().map(|state| State {
                         pos,
                         bytes: state.len() as u32,
                         at: at.0,
                     });
+                    *state_bytes += rare.state.as_ref().map_or(0, bytes);
                     s.rests_on = pos;
                 }
                 sessions.forget_if_idle(slot);
+                self.may_overflow(*queue);
             }
             Event::Kept(kept) => self.kept(pos, kept),
+            Event::Digest(digest) => self.compare(pos, digest),
         }
     }
 
@@ -296,6 +302,7 @@ impl Core {
             }
             let unheld = matches!(why, Removal::Replaced | Removal::Expired | Removal::Overflowed);
             let line = if unheld { q.line_of(seq) } else { None };
+            self.touched(1);
             self.leave(pos, id, seq);
             self.left_line(pos, id, line);
         }
@@ -386,7 +393,8 @@ impl Core {
         if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {
             topic.totals.copies += moved.places.len() as u64;
         }
-        let line = self.queues.get(from_queue).and_then(|q| q.line_of(*from_seq));
+        let line = self.queues.get_mut(from_queue).and_then(|q| q.line_of(*from_seq));
+        self.touched(1);
         self.leave(pos, *from_queue, *from_seq);
         self.left_line(pos, *from_queue, line);
         let users = moved.places.iter().filter(|place| self.queues.contains_key(&place.queue));
@@ -421,28 +429,34 @@ impl Core {
     /// Timers are not part of the journal: they follow from the state.
     pub(super) fn set_timers(&mut self, now: Timestamp) {
         let Some(live) = self.live.as_mut() else { return };
-        let mut ids: Vec<_> = self.queues.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
-            let Some(q) = self.queues.get_mut(&id) else { continue };
-            let waits =
-                |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
-            let mut due: Vec<_> =
-                q.touched.iter().filter(|(_, t)| waits(t)).map(|(&seq, t)| (t.due, seq)).collect();
-            due.sort_unstable();
-            for (at, seq) in due {
-                let timer = live.timers.set(at, Timer::Due(id, seq));
-                if let Some(touched) = q.touched.get_mut(&seq) {
-                    touched.timer = Some(timer);
-                }
+        // By their moments: what is overdue fires in the order in which it came due.
+        let waits =
+            |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
+        let mut due = Vec::new();
+        for (&id, q) in &self.queues {
+            let waiting = q.touched.iter().filter(|(_, t)| waits(t));
+            due.extend(waiting.map(|(&seq, t)| (t.due, id, seq)));
+        }
+        due.sort_unstable();
+        for (at, id, seq) in due {
+            let touched = self.queues.get_mut(&id).and_then(|q| q.touched.get_mut(&seq));
+            if let Some(touched) = touched {
+                touched.timer = Some(live.timers.set(at, Timer::Due(id, seq)));
             }
         }
-        let slots: Vec<_> = self.leases.iter().map(|lease| lease.token.slot).collect();
-        slots.into_iter().for_each(|slot| self.arm(slot));
+        let seq = |lease: &Lease| match lease.what {
+            Kind::Message { seq, .. } => seq,
+            Kind::Session { .. } => 0,
+        };
+        let mut leases: Vec<_> =
+            self.leases.iter().map(|l| (l.until, l.queue, seq(l), l.token.slot)).collect();
+        leases.sort_unstable();
+        leases.into_iter().for_each(|(.., slot)| self.arm(slot));
         let mut ids: Vec<_> = self.queues.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
             self.arm_expiry(id);
+            self.arm_topic(id);
             // Nobody can have used it while the broker was not there.
             self.used(id, now);
             self.arm_idle(id);
@@ -510,27 +524,39 @@ impl Core {
         let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
         // A topic's inbox has no dead letters.
         for id in if id == dead { vec![id] } else { vec![id, dead] } {
-            let held: Vec<_> =
-                self.leases.iter().filter(|l| l.queue == id).map(|l| l.token.slot).collect();
-            for slot in held {
-                self.revoke(slot);
-            }
             let Some(q) = self.queues.remove(&id) else { continue };
             self.names.remove(&q.name);
             self.forget_bindings(&q, id);
             self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
-            q.newest.values().for_each(|&newest| self.forget_records(newest));
+            if q.owner.is_none() {
+                self.aim(id, &q.spec.dead_letter, &DeadLetterTarget::Own);
+            }
             if let Some(live) = self.live.as_mut() {
                 let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.again);
-                let messages = q.touched.values().filter_map(|t| t.timer);
-                messages.chain(own).for_each(|timer| live.timers.cancel(timer));
+                own.for_each(|timer| live.timers.cancel(timer));
             }
+            self.clear_away_at_once_or_later(id, q);
+        }
+    }
+
+    /// A queue's dead letters went there, and go here.
+    pub(super) fn aim(&mut self, id: QueueId, from: &DeadLetterTarget, to: &DeadLetterTarget) {
+        if let DeadLetterTarget::Queue(name) = from
+            && let Some(ids) = self.aimed_at.get_mut(name)
+        {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.aimed_at.remove(name);
+            }
+        }
+        if let DeadLetterTarget::Queue(name) = to {
+            self.aimed_at.entry(name.clone()).or_default().insert(id);
         }
     }
 }
 
 /// Dead letters keep their session ids but not their order: the set has no sessions, no limits and no end.
-fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+pub(super) fn letters_spec(spec: &QueueSpec) -> QueueSpec {
     QueueSpec {
         lock_ms: spec.lock_ms,
         durability: spec.durability,

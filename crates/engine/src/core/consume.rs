@@ -5,10 +5,17 @@ use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
 use super::leases::{Leased as Kind, Leases, NONE};
 use super::queue::{Place, Queue, Touched};
 use super::timers::TimerId;
+use super::work::SLICE_MAX;
 use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
 use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
-use crate::event::{Cause, Event, Leased, QueueId, Removal};
+use crate::event::{Event, Leased, QueueId, Removal};
 use crate::journal::Pos;
+
+/// Messages that are handed out before something else is done: more than what comes in meanwhile, so that it gets out.
+const DISPATCH_MAX: usize = 16 * SLICE_MAX;
+
+/// Sending a message on is as much work as handing out so many.
+pub(super) const FORWARD_WORK: usize = 8;
 
 /// Somebody who wants messages, or a session.
 #[derive(Debug)]
@@ -37,22 +44,6 @@ pub(super) enum Want {
     Held(LeaseToken),
     /// A session to hold.
     Session,
-}
-
-/// What is bound to a connection.
-#[derive(Debug)]
-pub(super) struct Connected {
-    consumers: Vec<ConsumerId>,
-    /// First in the list of its leases and holds.
-    first: u32,
-    /// Its exclusive queues.
-    queues: Vec<QueueId>,
-}
-
-impl Default for Connected {
-    fn default() -> Self {
-        Self { consumers: Vec::new(), first: NONE, queues: Vec::new() }
-    }
 }
 
 impl Live {
@@ -163,7 +154,7 @@ impl Turn<'_> {
             });
         }
         if let Some(connection) = connection {
-            live.connections.entry(connection).or_default().consumers.push(id);
+            live.connections.entry(connection).or_default().consumers.insert(id);
         }
         live.consumers.insert(id, consumer);
         if let Some(q) = self.core.queues.get_mut(&queue) {
@@ -206,7 +197,7 @@ impl Turn<'_> {
             live.timers.cancel(timer);
         }
         if let Some(connected) = consumer.connection.and_then(|c| live.connections.get_mut(&c)) {
-            connected.consumers.retain(|&other| other != id);
+            connected.consumers.remove(&id);
         }
         let held = match consumer.wants {
             Want::Held(token) => self.held_session(consumer.queue, token).ok(),
@@ -282,60 +273,13 @@ impl Turn<'_> {
         Ok(Some((Reply::Done, Needs::Settled)))
     }
 
-    pub(super) fn disconnect(&mut self, connection: ConnectionId, clean: bool) -> Decided {
-        let Some(connected) = self.core.live().connections.get_mut(&connection) else {
-            return Ok(Some((Reply::Done, Needs::Settled)));
-        };
-        for id in std::mem::take(&mut connected.consumers) {
-            self.waited_enough(id);
-        }
-        self.end_bound(connection, clean);
-        Ok(Some((Reply::Done, Needs::Settled)))
-    }
-
-    /// Ends what is bound to a connection that is gone; what finds no room in the journal ends when there is some.
-    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
-        let cause = if clean { Cause::Released } else { Cause::Lost };
-        // The list shrinks from its head; a hold takes its messages with it.
-        while let Some(slot) =
-            self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
-        {
-            let ended = match self.core.leases.at(slot).map(|lease| lease.what) {
-                Some(Kind::Session { .. }) => self.end_hold(slot, cause),
-                Some(Kind::Message { .. }) => self.end_lease(slot, cause),
-                None => break,
-            };
-            self.end();
-            if ended.is_err() {
-                return self.stall(Stalled::Connection(connection, clean));
-            }
-        }
-        while let Some(&queue) =
-            self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
-        {
-            if self.remove_queue(queue).is_err() {
-                return self.stall(Stalled::Connection(connection, clean));
-            }
-            if let Some(connected) = self.core.live().connections.get_mut(&connection) {
-                connected.queues.pop();
-            }
-        }
-        self.core.live().connections.remove(&connection);
-    }
-
-    /// Makes a queue the connection's own.
-    pub(super) fn own_queue(&mut self, connection: ConnectionId, queue: QueueId) {
-        if let Some(q) = self.core.queues.get_mut(&queue) {
-            q.connection = Some(connection);
-        }
-        self.core.live().connections.entry(connection).or_default().queues.push(queue);
-    }
-
     /// Hands out what there is to those who want it, for every queue and session that something happened to.
     pub fn dispatch(&mut self) {
+        self.left = DISPATCH_MAX;
         self.remove_left();
         self.offer_deep();
-        loop {
+        // What is left is looked at in the next turn, which is at once.
+        while self.left > 0 {
             let live = self.core.live();
             if let Some((queue, session)) = live.dirty_sessions.pop() {
                 self.serve_holder(queue, session);
@@ -345,12 +289,13 @@ impl Turn<'_> {
                     self.serve_queue(queue);
                 }
             } else if live.overfull.is_empty() {
-                return;
+                break;
             } else {
                 // What was forwarded may be too much where it came to; what makes room may go on as a dead letter.
                 self.make_room();
             }
         }
+        self.digest_if_due();
     }
 
     fn serve_queue(&mut self, id: QueueId) {
@@ -363,6 +308,9 @@ impl Turn<'_> {
         }
         let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
+            if self.left == 0 {
+                return self.core.touch(id);
+            }
             let Some(&consumer_id) = q.waiting.front().filter(|_| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
             if (q.sessions.is_some() && first_session.is_none())
@@ -371,6 +319,7 @@ impl Turn<'_> {
                 return;
             }
             q.waiting.pop_front();
+            self.left -= 1;
             let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { continue };
             consumer.waiting = false;
             let served = match consumer.wants {
@@ -484,6 +433,10 @@ impl Turn<'_> {
 
     fn serve_holder(&mut self, id: QueueId, slot: u32) {
         loop {
+            if self.left == 0 {
+                return self.core.live().dirty_sessions.push((id, slot));
+            }
+            self.left -= 1;
             let Some(q) = self.core.queues.get(&id).filter(|q| q.delivers()) else { return };
             let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
             let hold = s.rare().hold;
@@ -576,6 +529,8 @@ impl Turn<'_> {
                 failed,
                 first_at,
                 last: false,
+                // The core forgets them with the message; whoever reads it needs them all.
+                under: if take { self.core.records_under(pos) } else { None },
                 pin: None,
             });
         }
@@ -632,6 +587,7 @@ impl Turn<'_> {
         if grants.is_empty() {
             return;
         }
+        self.left = self.left.saturating_sub(grants.len());
         let (durable, written) = self.marks(needs);
         let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { return };
         consumer.credit = consumer.credit.saturating_sub(grants.len() as u32);

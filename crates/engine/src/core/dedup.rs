@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashTable;
+use malote_model::Dedup;
 
+use super::snapshot::{VERSION_KNOWN_FROM, VERSION_MORE};
 use crate::codec::{Put, Truncated, Window};
 
 /// A window is this many buckets wide: so much is forgotten at once, and so much later than it might be.
@@ -14,6 +16,8 @@ const BUCKETS: u64 = 8;
 pub(super) struct Seen {
     buckets: VecDeque<Bucket>,
     len: usize,
+    /// Keys that were seen earlier are forgotten, whatever the window: they were out of it when it changed.
+    known_from: u64,
 }
 
 #[derive(Debug, Default)]
@@ -22,6 +26,8 @@ struct Bucket {
     /// When its last key came, after its start.
     last: u32,
     keys: HashTable<Known>,
+    /// The sum of the keys' digests.
+    sum: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +43,13 @@ struct Known {
 impl Known {
     fn hash(&self) -> u64 {
         self.key as u64
+    }
+
+    /// Keys are parts of SHA-256: only the numbers beside them need mixing.
+    fn digest(&self) -> u64 {
+        let Self { key, id, seq, after } = self;
+        let beside = (seq ^ u64::from(*after).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (key >> 64) as u64 ^ (*key as u64).rotate_left(17) ^ *id as u64 ^ beside
     }
 }
 
@@ -56,13 +69,19 @@ impl Seen {
         self.len
     }
 
+    /// Counts the keys one by one.
+    pub(super) fn recount(&self) -> usize {
+        self.buckets.iter().map(|bucket| bucket.keys.iter().count()).sum()
+    }
+
     /// What a key was seen with within the window.
     pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<First> {
         let known = |bucket: &Bucket| {
             let known = bucket.keys.find(key as u64, |known| known.key == key)?;
             let at = bucket.from + u64::from(known.after);
             let first = First { seq: known.seq, id: Some(known.id).filter(|&id| id != 0) };
-            (now < at.saturating_add(window_ms)).then_some(first)
+            let known = at >= self.known_from && now < at.saturating_add(window_ms);
+            known.then_some(first)
         };
         self.buckets.iter().rev().find_map(known)
     }
@@ -75,19 +94,60 @@ impl Seen {
             if let Some(closed) = self.buckets.back_mut() {
                 closed.keys.shrink_to_fit(Known::hash);
             }
-            self.buckets.push_back(Bucket { from: at, last: 0, keys: HashTable::new() });
+            self.buckets.push_back(Bucket { from: at, ..Bucket::default() });
         }
         let Some(bucket) = self.buckets.back_mut() else { return false };
         let after = u32::try_from(at.saturating_sub(bucket.from)).unwrap_or(u32::MAX);
         bucket.last = bucket.last.max(after);
         let known = Known { key, id: first.id.unwrap_or(0), seq: first.seq, after };
+        bucket.sum = bucket.sum.wrapping_add(known.digest());
         if let Some(old) = bucket.keys.find_mut(key as u64, |known| known.key == key) {
+            bucket.sum = bucket.sum.wrapping_sub(old.digest());
             *old = known;
             return false;
         }
         bucket.keys.insert_unique(key as u64, known, Known::hash);
         self.len += 1;
         true
+    }
+
+    /// Another window, or none, from `at` on, which is a time that the journal knows. Keys that are out of the window by
+    /// then stay forgotten under a longer one, in the live state as in a replay.
+    pub(super) fn respecify(
+        seen: &mut Option<Box<Self>>,
+        old: Option<Dedup>,
+        new: Option<Dedup>,
+        at: u64,
+    ) {
+        match (seen.as_mut(), old, new) {
+            (Some(seen), Some(old), Some(new)) => {
+                if old.window_ms != new.window_ms {
+                    seen.window_changed(at, old.window_ms);
+                }
+            }
+            (_, _, new) => *seen = new.map(|_| Box::default()),
+        }
+    }
+
+    fn window_changed(&mut self, at: u64, old_window_ms: u64) {
+        self.forget(at, old_window_ms);
+        // Of a bucket that is partly out of the window, keys are not looked for one by one: there may be millions.
+        let from = at.checked_sub(old_window_ms).map_or(0, |last| last + 1);
+        self.known_from = self.known_from.max(from);
+    }
+
+    pub(super) fn known_from(&self) -> u64 {
+        self.known_from
+    }
+
+    /// Start, number of keys and sum of every bucket that has keys within the window at `at`.
+    pub(super) fn sums(&self, window_ms: u64, at: u64, mut each: impl FnMut(u64, u64, u64)) {
+        for bucket in &self.buckets {
+            let end = bucket.from.saturating_add(u64::from(bucket.last)).saturating_add(window_ms);
+            if end > at {
+                each(bucket.from, bucket.keys.len() as u64, bucket.sum);
+            }
+        }
     }
 
     /// When the oldest bucket is out of the window as a whole.
@@ -106,6 +166,7 @@ impl Seen {
     }
 
     pub(super) fn save(&self, out: &mut Vec<u8>) {
+        out.put_var(self.known_from);
         out.put_var(self.buckets.len() as u64);
         for bucket in &self.buckets {
             out.put_var(bucket.from);
@@ -124,12 +185,16 @@ impl Seen {
         }
     }
 
-    /// Without `more` it was saved before ids were kept.
-    pub(super) fn restore(r: &mut Window<'_>, more: bool) -> Result<Self, Truncated> {
+    /// From a snapshot of this version.
+    pub(super) fn restore(r: &mut Window<'_>, version: u8) -> Result<Self, Truncated> {
         let mut seen = Self::default();
+        let more = version >= VERSION_MORE;
+        if version >= VERSION_KNOWN_FROM {
+            seen.known_from = r.var()?;
+        }
         for _ in 0..r.count()? {
             let from = r.var()?;
-            let (mut keys, mut last) = (HashTable::new(), 0);
+            let (mut keys, mut last, mut sum) = (HashTable::new(), 0, 0_u64);
             for _ in 0..r.count()? {
                 let known = r.item(|r| {
                     let key = u128::from_le_bytes(r.fixed()?);
@@ -138,11 +203,12 @@ impl Seen {
                     Ok(Known { key, id, seq, after })
                 })?;
                 last = last.max(known.after);
+                sum = sum.wrapping_add(known.digest());
                 keys.insert_unique(known.hash(), known, Known::hash);
             }
             from.checked_add(u64::from(u32::MAX)).ok_or(Truncated)?;
             seen.len += keys.len();
-            seen.buckets.push_back(Bucket { from, last, keys });
+            seen.buckets.push_back(Bucket { from, last, keys, sum });
         }
         Ok(seen)
     }
@@ -169,7 +235,7 @@ mod tests {
         seen.save(&mut saved);
         let restored = |mut saved: &[u8]| {
             let bytes = saved.len() as u64;
-            Seen::restore(&mut Window::new(&mut saved, bytes), true)
+            Seen::restore(&mut Window::new(&mut saved, bytes), VERSION_KNOWN_FROM)
         };
         let back = restored(&saved).unwrap();
         assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(first(50)), 100));

@@ -58,6 +58,8 @@ impl Core {
             }
             let touched = q.touched.entry(seq).or_default();
             let from = std::mem::replace(&mut touched.place, Place::Locked(token.slot));
+            // It waits for nothing any more. A replay may not know yet that its delay was over.
+            touched.due = 0;
             let again = touched.receives > 0;
             if !again {
                 touched.first = leased.at.0;
@@ -101,6 +103,8 @@ impl Core {
         let Some(touched) = q.touched.get_mut(seq) else { return };
         let Place::Locked(lease_slot) = touched.place else { return };
         match cause {
+            // With the mutation, a replay counts what the live core does not.
+            Cause::Released if cfg!(feature = "mutate-live-differs") && self.live.is_some() => {}
             Cause::Released => touched.released = touched.released.saturating_add(1),
             Cause::Abandoned => touched.failed = touched.failed.saturating_add(1),
             Cause::Lost => {
@@ -243,6 +247,7 @@ impl Core {
     }
 
     pub(super) fn revoke(&mut self, slot: u32) -> Option<Lease> {
+        self.touched(1);
         let lease = self.leases.remove(slot)?;
         if let (Some(live), Some(timer)) = (self.live.as_mut(), lease.timer) {
             live.timers.cancel(timer);

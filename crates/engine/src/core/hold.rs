@@ -222,6 +222,22 @@ impl Turn<'_> {
         Ok((queue, self.held_session(queue, change.hold)?))
     }
 
+    /// A state that grows finds room in its queue. Where older messages make way, only other states stand in its way.
+    pub(super) fn check_state_room(&self, change: &StateChange) -> Result<(), Refusal> {
+        let (id, slot) = self.check_state(change)?;
+        let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
+        let Some(limit) = q.spec.bytes_max else { return Ok(()) };
+        let now = q.sessions.as_ref().and_then(|s| s.at(slot)?.rare().state);
+        let now = now.map_or(0, |state| u64::from(state.bytes));
+        let then = change.state.as_ref().map_or(0, |state| state.len() as u64);
+        let taken = if q.drops() { q.state_bytes } else { q.limited_bytes() };
+        if then > now && taken - now + then > limit {
+            let (queue, field) = (q.name.clone(), "bytes_max");
+            return Err(Refusal::QueueFull { queue, field, limit });
+        }
+        Ok(())
+    }
+
     /// Journals a state change that was checked; nothing if the hold ended with what was settled beside it.
     pub(super) fn commit_state(&mut self, change: StateChange) {
         let Ok((queue, slot)) = self.check_state(&change) else { return };
@@ -238,7 +254,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn set_state(&mut self, change: StateChange) -> Decided {
-        self.check_state(&change)?;
+        self.check_state_room(&change)?;
         self.begin(FRAME_ROOM + change.state.as_ref().map_or(0, |state| state.len()))?;
         self.commit_state(change);
         Ok(Some((Reply::Done, Needs::Durable)))

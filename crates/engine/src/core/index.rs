@@ -349,6 +349,26 @@ impl Index {
         self.blocks[b].session.get(i).copied()
     }
 
+    /// Keeps the slot of a message's session.
+    pub(super) fn set_session(&mut self, seq: u64, slot: u32) {
+        let Some((b, i)) = self.find(seq) else { return };
+        let block = &mut self.blocks[b];
+        if block.session.is_empty() {
+            block.session = vec![u32::MAX; block.delta.len()];
+        }
+        block.session[i] = slot;
+    }
+
+    /// Whether a message may be unable to tell its session.
+    pub(super) fn lacks_sessions(&self) -> bool {
+        self.blocks.iter().any(|b| b.session.is_empty() || b.session.contains(&u32::MAX))
+    }
+
+    /// Drops the first block, with whatever stands there; false when there is none.
+    pub(super) fn pop_block(&mut self) -> bool {
+        self.blocks.pop_front().is_some()
+    }
+
     /// Where blocks that keep a slot for each message begin.
     pub(super) fn first_with_session(&self) -> Option<u64> {
         self.blocks.iter().find(|b| !b.session.is_empty()).map(|b| b.first)
@@ -371,6 +391,25 @@ impl Index {
     /// Live sequences in order, with their positions.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Pos)> {
         self.entries().map(|(seq, pos, _)| (seq, pos))
+    }
+
+    /// Live messages at or after `seq`, in order, with what each has of its own.
+    pub(super) fn entries_from(&self, seq: u64) -> impl Iterator<Item = Entry> {
+        let at = self.blocks.partition_point(|b| b.end() <= seq);
+        self.blocks.range(at..).flat_map(move |b| {
+            let from = seq.saturating_sub(b.first) as usize;
+            let live = std::iter::successors(b.next_live(from), |&i| b.next_live(i + 1));
+            live.map(|i| Entry {
+                seq: b.first + i as u64,
+                pos: b.pos(i),
+                size: b.bytes(i) as u32,
+                at: 0,
+                expires: b.expires.get(i).copied().unwrap_or(0),
+                priority: b.priority.get(i).copied().unwrap_or(0),
+                session: None,
+                timed: false,
+            })
+        })
     }
 
     /// Live sequences in order, with their positions and sizes.

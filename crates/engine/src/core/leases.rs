@@ -90,6 +90,20 @@ impl Leases {
         (slot, self.grants.get(slot as usize).copied().unwrap_or(0).wrapping_add(1))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many slots there are, with a lease or without.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Grants of a slot so far.
+    pub(super) fn grants(&self, slot: u32) -> u32 {
+        self.grants.get(slot as usize).copied().unwrap_or(0)
+    }
+
     /// How many more there may be.
     pub(super) fn room(&self) -> usize {
         limits::LEASES_MAX.saturating_sub(self.len)
@@ -106,9 +120,9 @@ impl Leases {
         let at = slot as usize;
         if self.free.last() == Some(&slot) {
             self.free.pop();
-        } else if at < self.slots.len() {
-            self.free.retain(|&free| free != slot);
         }
+        // Only in a replay is it another: those of a deleted queue are given back a few at a time, and not in the same
+        // order. What is then wrong about the free slots is put right before the next one is taken.
         while self.slots.len() <= at {
             if self.slots.len() < at {
                 self.free.push(self.slots.len() as u32);
@@ -148,10 +162,16 @@ impl Leases {
     }
 
     /// Grant counters and leases by slot, and the free slots in the order in which they are taken.
-    pub(super) fn parts(&self) -> (Vec<(u32, Option<&Lease>)>, &[u32]) {
+    pub(super) fn parts(&self) -> (Vec<(u32, Option<&Lease>)>, Vec<u32>) {
         let slots =
             self.grants.iter().copied().zip(self.slots.iter().map(|lease| lease.as_deref()));
-        (slots.collect(), &self.free)
+        (slots.collect(), self.free_once(self.free.clone()))
+    }
+
+    /// After a replay: forgets free slots that were taken out of turn.
+    pub(super) fn tidy(&mut self) {
+        let free = std::mem::take(&mut self.free);
+        self.free = self.free_once(free);
     }
 
     /// The next slot of a snapshot: how often it was granted, and what is in it.
@@ -164,12 +184,16 @@ impl Leases {
     /// The free slots of a snapshot, in the order in which they are taken. Only slots that are there and free, and
     /// each once: a snapshot is not trusted further than that.
     pub(super) fn set_free(&mut self, free: Vec<u32>) {
+        self.free = self.free_once(free);
+    }
+
+    fn free_once(&self, free: Vec<u32>) -> Vec<u32> {
         let mut seen = vec![false; self.slots.len()];
         let is_free = |slot: &u32| {
             let at = *slot as usize;
             self.slots.get(at).is_some_and(Option::is_none)
                 && !std::mem::replace(&mut seen[at], true)
         };
-        self.free = free.into_iter().filter(is_free).collect();
+        free.into_iter().filter(is_free).collect()
     }
 }

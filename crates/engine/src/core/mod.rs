@@ -6,9 +6,12 @@
 
 mod admin;
 mod apply;
+mod audit;
 mod column;
+mod connected;
 mod consume;
 mod dedup;
+mod digest;
 mod expire;
 mod fair;
 mod held;
@@ -17,10 +20,13 @@ mod index;
 mod leases;
 mod lifecycle;
 mod line;
+mod orphans;
 mod purge;
 mod queue;
+mod ready;
 mod relocate;
 mod remove;
+mod resolve;
 mod route;
 mod send;
 mod sessions;
@@ -32,8 +38,9 @@ mod timers;
 mod topic;
 mod transact;
 mod ttl;
+mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 
 use hashbrown::HashMap;
@@ -44,10 +51,11 @@ use self::queue::Queue;
 pub use self::relocate::{Copied, Relocation, Resident, Whose};
 use self::timers::Wheel;
 use self::topic::Topic;
+use self::work::{SLICE_MAX, Work};
 use crate::codec::{encode_event, kind_of};
 use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
 use crate::event::{Event, QueueId};
-use crate::journal::{Appender, Pos};
+use crate::journal::{AppendError, Appender, Pos, Replay as _, blocked_by};
 
 /// All state of the engine.
 pub struct Core {
@@ -63,10 +71,18 @@ pub struct Core {
     rules: usize,
     /// Keys that all queues remember.
     seen_keys: usize,
+    /// Queues whose dead letters go to a queue of this name.
+    aimed_at: BTreeMap<QueueName, BTreeSet<QueueId>>,
     epoch: u32,
     /// The latest time in any event: the clock starts no earlier.
     last_at: u64,
     hash_seed: u64,
+    /// What replay found missing; not part of the state.
+    orphans: orphans::Orphans,
+    #[cfg(test)]
+    touched_items: usize,
+    /// What a replay found by comparing digests.
+    checks: digest::Checks,
     /// Everything below is not durable: it begins anew with every start.
     live: Option<Live>,
 }
@@ -80,8 +96,14 @@ struct Under {
 
 struct Live {
     timers: Wheel<Timer>,
+    /// Timers that fired and were not dealt with yet, and until when none of them is for want of room.
+    due: VecDeque<Timer>,
+    due_held: Option<u64>,
+    /// What is done a slice at a time, and what of it found no room in the journal.
+    work: VecDeque<Work>,
+    blocked: Vec<Work>,
     consumers: HashMap<ConsumerId, consume::Consumer, FixedState>,
-    connections: HashMap<ConnectionId, consume::Connected, FixedState>,
+    connections: HashMap<ConnectionId, connected::Connected, FixedState>,
     /// Queues that may have something to deliver, and sessions whose holder may.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
@@ -93,6 +115,8 @@ struct Live {
     /// What found no room in the journal and is tried again, all of it by one timer.
     stalled: BTreeSet<Stalled>,
     random: u64,
+    /// Where the next digest continues.
+    rounds: digest::Rounds,
 }
 
 /// Something that found no room in the journal.
@@ -104,6 +128,10 @@ enum Stalled {
     Session(QueueId, u32),
     /// The end of what was bound to a connection; true if it was closed and not lost.
     Connection(ConnectionId, bool),
+    /// Work that is done a slice at a time.
+    Work,
+    /// Timers that fired.
+    Due,
 }
 
 /// What a timer is for.
@@ -159,6 +187,8 @@ pub struct Turn<'a> {
     open: bool,
     /// Bytes that the open group may have.
     room: usize,
+    /// Messages, sessions or leases that this step may still deal with beside what was asked for.
+    left: usize,
 }
 
 /// A frame of a group has at most this beside what is counted: all its numbers, a session id and a key of 512 bytes
@@ -181,9 +211,14 @@ impl Core {
             under: fixed(),
             rules: 0,
             seen_keys: 0,
+            aimed_at: BTreeMap::new(),
+            #[cfg(test)]
+            touched_items: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
+            orphans: orphans::Orphans::default(),
+            checks: digest::Checks::default(),
             live: None,
         }
     }
@@ -200,8 +235,13 @@ impl Core {
         now: Timestamp,
         random: u64,
     ) -> Result<(), Refusal> {
+        self.leases.tidy();
         self.live = Some(Live {
             timers: Wheel::new(now.0),
+            due: VecDeque::new(),
+            due_held: None,
+            work: VecDeque::new(),
+            blocked: Vec::new(),
             consumers: fixed(),
             connections: fixed(),
             dirty: Vec::new(),
@@ -211,6 +251,7 @@ impl Core {
             leaving: Vec::new(),
             stalled: BTreeSet::new(),
             random,
+            rounds: digest::Rounds::default(),
         });
         let mut out = Vec::new();
         let mut turn = Turn::new(self, log, now, &mut out, true);
@@ -223,8 +264,18 @@ impl Core {
         Ok(())
     }
 
+    /// De-duplication keys as they are counted, and as queues and topics hold them: the same number.
+    pub fn keys(&self) -> (usize, usize) {
+        let queues = self.queues.values().filter_map(|q| q.seen.as_ref());
+        let topics = self.topics.values().filter_map(|t| t.seen.as_ref());
+        (self.seen_keys, queues.chain(topics).map(|seen| seen.len()).sum())
+    }
+
     /// When the next timer may fire.
     pub fn next_wake(&self) -> Option<Timestamp> {
+        if self.is_busy() {
+            return Some(self.last_at());
+        }
         self.live.as_ref()?.timers.next_wake().map(Timestamp)
     }
 
@@ -248,12 +299,13 @@ impl<'a> Turn<'a> {
         out: &'a mut Vec<Output>,
         publish_allowed: bool,
     ) -> Self {
-        let (scope, eager, open, room) = (None, false, false, 0);
-        Self { core, log, now, out, publish_allowed, scope, eager, open, room }
+        let (scope, eager, open, room, left) = (None, false, false, 0, SLICE_MAX);
+        Self { core, log, now, out, publish_allowed, scope, eager, open, room, left }
     }
 
     /// Decides one command and queues its answer.
     pub fn command(&mut self, request: u64, command: Command) {
+        self.left = SLICE_MAX;
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
@@ -267,11 +319,15 @@ impl<'a> Turn<'a> {
     }
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
+        if let Some(queue) = self.must_prepare(&command) {
+            self.core.put_off(Work::Command(queue, request, Box::new(command)));
+            return Ok(None);
+        }
         match command {
             Command::Declare { name, spec, connection } => self.declare(name, spec, connection),
             Command::Update { name, spec } => self.update(name, spec),
             Command::Delete { name } => self.delete(&name),
-            Command::Purge { queue, leased } => self.purge(&queue, leased),
+            Command::Purge { queue, leased } => self.purge(request, queue, leased),
             Command::PurgeThese { queue, items } => self.purge_these(&queue, items),
             Command::CompleteLate { queue, items } => self.complete_late(&queue, &items),
             Command::Pause { queue, paused } => self.pause(&queue, paused),
@@ -315,18 +371,31 @@ impl<'a> Turn<'a> {
             Command::Unbind { topic, queue, rule } => self.unbind_rule(&topic, &queue, &rule),
             Command::Route { topic, items } => self.route(topic, items),
             Command::DescribeTopic { name } => self.describe_topic(&name),
-            Command::ListTopics => Ok(Some((self.list_topics(), Needs::Settled))),
+            Command::ListTopics { after, max } => {
+                Ok(Some((self.list_topics(after.as_ref(), max), Needs::Settled)))
+            }
             Command::Rules { topic, queue, after, max } => {
                 self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
             }
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
-            Command::List => Ok(Some((self.list(), Needs::Settled))),
+            Command::List { after, max } => {
+                Ok(Some((self.list(after.as_ref(), max), Needs::Settled)))
+            }
+            Command::Resolve { name } => {
+                Ok(Some((Reply::Resolved(self.core.resolve(&name)), Needs::Settled)))
+            }
             Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
             Command::Session { queue, session } => self.describe_session(&queue, &session),
             Command::Relocate { items } => self.relocate(items),
             Command::LiveBytes => self.live_bytes(),
             Command::Locate { leases } => self.locate(&leases),
+            Command::Save => {
+                let mut body = Vec::new();
+                self.core.save(&mut body);
+                let covered = self.log.end_pos();
+                Ok(Some((Reply::Saved { covered, body }, Needs::Settled)))
+            }
             Command::Mark => {
                 self.log.mark();
                 Ok(Some((Reply::Done, Needs::Settled)))
@@ -337,7 +406,13 @@ impl<'a> Turn<'a> {
     /// Opens a journal group with room for `bytes`: from here on positions are known as frames are added.
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
-        self.log.begin_with_room(bytes).map_err(|_| Refusal::DiskFull)?;
+        self.log.begin_with_room(bytes).map_err(|error| match error {
+            AppendError::TooLarge { bytes_max, .. } => {
+                let (what, limit) = ("bytes of journal for one request", bytes_max as u64);
+                Refusal::BatchTooLarge { what, limit }
+            }
+            AppendError::NoSegment(error) => no_segment(blocked_by(&error)),
+        })?;
         (self.open, self.eager, self.room) = (true, false, bytes);
         Ok(())
     }
@@ -361,6 +436,11 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// Why sending is refused while `publish_allowed` is false.
+    fn no_publishing(&self) -> Refusal {
+        no_segment(self.log.blocked_by())
+    }
+
     fn answer(&mut self, request: u64, answer: Result<Reply, Refusal>, needs: Needs) {
         let (durable, written) = self.marks(needs);
         self.out.push(Output { to: To::Request(request, answer), durable, written });
@@ -379,7 +459,11 @@ impl<'a> Turn<'a> {
     /// The lease that a token stands for, if it is within the scope of the command.
     fn lease_of(&self, token: LeaseToken) -> Option<&leases::Lease> {
         let lease = self.core.leases.find(token)?;
-        self.scope.is_none_or(|scope| lease.queue == scope).then_some(lease)
+        // Of a queue that was deleted, leases go a few at a time; they are over at once.
+        let live = self.core.live.as_ref();
+        let there = live.is_some_and(|live| live.work.is_empty())
+            || self.core.queues.contains_key(&lease.queue);
+        (there && self.scope.is_none_or(|scope| lease.queue == scope)).then_some(lease)
     }
 
     /// A token for the `nth` lease that this event grants.
@@ -393,6 +477,11 @@ impl<'a> Turn<'a> {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         LeaseToken { epoch, slot, grant, random: (mixed ^ (mixed >> 31)) as u32 }
     }
+}
+
+/// No journal segment can be made, because of this or because the disk is full.
+fn no_segment(why: Option<String>) -> Refusal {
+    why.map_or(Refusal::DiskFull, |why| Refusal::NoSegment { why })
 }
 
 /// What an answer waits for.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use malote_model::{QueueName, Refusal, Seq, SessionId, Timestamp, limits};
 
 use super::queue::Place;
+use super::work::{Purging, SLICE_MAX, Work};
 use super::{Decided, FRAME_ROOM, Needs, SMALL_ROOM, Turn};
 use crate::command::Reply;
 use crate::event::{Event, Removal};
@@ -14,9 +15,25 @@ const SEQ_ROOM: usize = 10;
 
 impl Turn<'_> {
     /// Drops all that nobody has; with `leased`, all.
-    pub(super) fn purge(&mut self, name: &QueueName, leased: bool) -> Decided {
-        let (queue, q) = self.core.queue(name)?;
+    pub(super) fn purge(&mut self, request: u64, name: QueueName, leased: bool) -> Decided {
+        let (queue, q) = self.core.queue(&name)?;
         let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
+        if before as usize + q.sessions.as_ref().map_or(0, |s| s.len()) > SLICE_MAX {
+            let (count, slot, from, rest_from) = (0, 0, 0, 0);
+            self.core.put_off(Work::Purge(Box::new(Purging {
+                request,
+                name,
+                queue,
+                below,
+                leased,
+                durable,
+                count,
+                slot,
+                from,
+                rest_from,
+            })));
+            return Ok(None);
+        }
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Purged { queue, below, leased }, !durable);
         let after = self.core.queues.get(&queue).map_or(0, |q| q.index.len());

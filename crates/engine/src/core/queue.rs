@@ -54,6 +54,12 @@ pub(super) struct Queue {
     pub bound_to: BTreeSet<QueueId>,
     /// Bytes of messages that are not ready, if bytes are limited.
     pub aside_bytes: u64,
+    /// Bytes of the states of all sessions: they count as the queue's.
+    pub state_bytes: u64,
+    /// What stands before this is counted there.
+    weighed: u64,
+    /// Messages learn their sessions: those of slots before this do know them, and of this one those before a sequence.
+    marking: Option<(u32, u64)>,
     /// With sessions: no message before this is ready.
     pub oldest: u64,
     pub locked: u64,
@@ -211,6 +217,9 @@ impl Queue {
             seen,
             bound_to: BTreeSet::new(),
             aside_bytes: 0,
+            state_bytes: 0,
+            weighed: u64::MAX,
+            marking: None,
             oldest: 0,
             locked: 0,
             delayed: 0,
@@ -289,7 +298,7 @@ impl Queue {
 
     /// Counts a message from one place into another.
     pub(super) fn recount(&mut self, seq: u64, from: Option<Place>, to: Option<Place>) {
-        let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
+        let size = self.weight(seq);
         self.count(size, from, to);
         if self.fair.is_some() {
             self.count_out(self.tenant(seq), from, to);
@@ -313,11 +322,65 @@ impl Queue {
         self.index.session(seq)
     }
 
-    /// After bytes were limited or no longer are: all that is aside stands among the touched.
-    pub(super) fn weigh_aside(&mut self) {
-        let aside = self.touched.iter().filter(|(_, t)| t.place != Place::Ready);
-        let bytes = aside.map(|(&seq, _)| self.index.size(seq)).sum();
-        self.aside_bytes = if self.spec.bytes_max.is_some() { bytes } else { 0 };
+    /// Bytes of a message, if bytes are limited and it was looked at since they are.
+    fn weight(&self, seq: u64) -> u64 {
+        let counts = self.spec.bytes_max.is_some() && seq < self.weighed;
+        if counts { self.index.size(seq) } else { 0 }
+    }
+
+    /// Whether all is known of its messages that its specification asks for. Until then none of them expires, makes
+    /// room or goes on.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.marking.is_none() && self.weighed == u64::MAX
+    }
+
+    /// Lets messages learn their sessions and weighs those that are aside, `left` of them; true when that is all.
+    pub(super) fn prepare(&mut self, left: &mut usize) -> bool {
+        while let Some((slot, from)) = self.marking {
+            let Some(sessions) = self.sessions.as_ref().filter(|s| slot < s.slots()) else {
+                self.marking = None;
+                break;
+            };
+            let line = sessions.at(slot).map(|s| &s.line);
+            let at = line.map_or(0, |line| line.place(from));
+            let end = line.map_or(0, |line| line.len());
+            for seq in (at..end).filter_map(|i| line?.get(i)).take(*left) {
+                self.index.set_session(seq, slot);
+                self.marking = Some((slot, seq + 1));
+            }
+            if end - at >= *left {
+                *left = 0;
+                return false;
+            }
+            // The session itself counts, too.
+            *left -= end - at + 1;
+            self.marking = Some((slot + 1, 0));
+        }
+        if self.touched.is_empty() {
+            self.weighed = u64::MAX;
+        }
+        while self.weighed != u64::MAX {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            let Some(seq) = self.index.next(self.weighed) else {
+                self.weighed = u64::MAX;
+                break;
+            };
+            if self.place(seq) != Place::Ready {
+                self.aside_bytes += self.index.size(seq);
+            }
+            self.weighed = seq + 1;
+        }
+        true
+    }
+
+    /// Its messages must be able to tell their sessions. True if they can at once.
+    pub(super) fn must_find_sessions(&mut self) {
+        if self.sessions.is_some() && self.index.lacks_sessions() {
+            self.marking.get_or_insert((0, 0));
+        }
     }
 
     fn counter(&mut self, place: Place) -> Option<&mut u64> {
@@ -336,7 +399,7 @@ impl Queue {
 
     /// Whether messages go on from here: then what they would be elsewhere is kept.
     pub(super) fn keeps_all(&self) -> bool {
-        self.spec.forward_to.is_some() || self.name.is_inbox()
+        self.spec.forward_to.is_some() || self.name.is_inbox() || self.is_recovered()
     }
 
     /// Whether the session of a message counts here, or where it goes next.
@@ -360,15 +423,16 @@ impl Queue {
             && (self.spec.length_max.is_some() || self.spec.bytes_max.is_some())
     }
 
-    /// Bytes of ready messages, if bytes are limited.
-    pub(super) fn ready_bytes(&self) -> u64 {
-        self.index.bytes().saturating_sub(self.aside_bytes)
+    /// Bytes of ready messages and of session states, if bytes are limited: what its `bytes_max` is about.
+    pub(super) fn limited_bytes(&self) -> u64 {
+        self.index.bytes().saturating_sub(self.aside_bytes) + self.state_bytes
     }
 
-    /// Whether its messages must tell their sessions by their sequence: those that expire or make room do.
-    fn finds_sessions(&self) -> bool {
+    /// Whether its messages must tell their sessions by their sequence: those that expire, make room or go on do.
+    pub(super) fn finds_sessions(&self) -> bool {
         self.sessions.is_some()
             && (self.spec.ttl_ms.is_some()
+                || self.spec.forward_to.is_some()
                 || self.own_expiries > 0
                 || self.spec.length_max.is_some()
                 || self.spec.bytes_max.is_some())
@@ -403,7 +467,7 @@ impl Queue {
 
     /// Takes a message out of the index and whatever else knows it.
     pub(super) fn take_out(&mut self, seq: u64) -> Option<Gone> {
-        let size = if self.spec.bytes_max.is_some() { self.index.size(seq) } else { 0 };
+        let size = self.weight(seq);
         let own = if self.own_expiries > 0 { self.index.expires_at(seq, None) } else { None };
         let tenant = self.tenant(seq);
         if !self.lanes.is_empty() || tenant.is_some() {
@@ -476,16 +540,8 @@ impl Queue {
         [own, head, keys].into_iter().flatten().min()
     }
 
-    /// The ready message that makes room for others, the next one after `after`: the oldest of the lowest priority.
+    /// Without priorities: the ready message that makes room for others, the next one after `after`: the oldest.
     pub(super) fn least(&mut self, after: Option<u64>) -> Option<u64> {
-        if !self.lanes.is_empty() {
-            let all = self.lanes.iter().flatten().copied();
-            // Lanes are emptied in order, so that what comes after `after` is found behind it.
-            return match after {
-                None => all.into_iter().next(),
-                Some(after) => all.skip_while(|&seq| seq != after).nth(1),
-            };
-        }
         if self.sessions.is_none() && (self.fair.is_none() || after.is_none()) {
             return self.oldest_ready(after, 0);
         }
@@ -500,10 +556,15 @@ impl Queue {
     }
 
     /// The session whose line a message leaves when nobody has it.
-    pub(super) fn line_of(&self, seq: u64) -> Option<u32> {
+    pub(super) fn line_of(&mut self, seq: u64) -> Option<u32> {
         self.sessions.as_ref()?;
+        // In a replay all learn at once, for the sake of those that follow; else they knew before this was decided.
+        if self.place(seq) == Place::Ready && self.marked_session(seq).is_none() {
+            self.must_find_sessions();
+            self.prepare(&mut usize::MAX.clone());
+        }
         match self.place(seq) {
-            Place::Ready => self.session_with(seq),
+            Place::Ready => self.marked_session(seq),
             Place::Delayed => self.touched.get(&seq).map(|t| t.session),
             // Those that hold it, or the set aside, are told otherwise; a scheduled one has no place.
             Place::Locked(_) | Place::Parked | Place::Deferred | Place::Scheduled => None,
@@ -529,153 +590,29 @@ impl Queue {
         self.fair = from.map(|from| Box::new(Fair::new(from)));
     }
 
-    /// Another specification.
-    pub(super) fn respecify(&mut self, spec: &QueueSpec) {
+    /// Another specification, at a time that the journal knows.
+    pub(super) fn respecify(&mut self, spec: &QueueSpec, at: u64) {
+        let weighed = self.spec.bytes_max.is_some();
+        Seen::respecify(&mut self.seen, self.spec.dedup, spec.dedup, at);
         self.spec = spec.clone();
+        if self.is_recovered() {
+            // Its own declaration may have said otherwise; that is lost.
+            self.spec.sessions = malote_model::Sessions::None;
+        }
         self.expire_from = 0;
-        if spec.dedup.is_some() != self.seen.is_some() {
-            self.seen = spec.dedup.map(|_| Box::default());
+        match (weighed, spec.bytes_max.is_some()) {
+            (_, false) => (self.aside_bytes, self.weighed) = (0, u64::MAX),
+            (false, true) => (self.aside_bytes, self.weighed) = (0, 0),
+            (true, true) => {}
         }
-        self.weigh_aside();
-    }
-
-    /// Without sessions: moves the cursor past messages that wait or were set aside; when they are ready again they
-    /// are found among those that returned. So a million delayed messages are passed once and not at every receive.
-    pub(super) fn settle_cursor(&mut self) {
-        if self.sessions.is_some()
-            || !self.lanes.is_empty()
-            || self.delayed + self.scheduled + self.deferred == 0
-        {
-            return;
-        }
-        let end = self.cursors_end();
-        let waits = |q: &Self, seq: u64| seq < end && q.place(seq) != Place::Ready;
-        while let Some(seq) = self.index.next(self.cursor).filter(|&seq| waits(self, seq)) {
-            self.cursor = seq + 1;
+        if self.finds_sessions() {
+            self.must_find_sessions();
         }
     }
 
-    /// What stands here or later is not found by the cursor: tenants have it.
-    fn cursors_end(&self) -> u64 {
-        self.fair.as_ref().map_or(u64::MAX, |fair| fair.from)
-    }
-
-    /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes;
-    /// `out` if they stay in the queue.
-    pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, out: bool, now: u64) -> Vec<u64> {
-        let mut seqs = Vec::with_capacity(max.min(64));
-        let mut bytes = 0;
-        let mut put = |seq: u64| {
-            seqs.push(seq);
-            bytes += self.index.size(seq);
-            seqs.len() < max && bytes < bytes_max
-        };
-        if max == 0 {
-            return seqs;
-        }
-        if let Some(fair) = &self.fair {
-            let mut old = self.next_ready(None, now);
-            let mut picks = fair.picks(self.locked, |seq| !self.expired(seq, now));
-            loop {
-                let quiet = picks.quiet();
-                let seq = match (old, quiet) {
-                    (Some(seq), quiet) if quiet.is_none_or(|(other, _)| seq < other) => {
-                        old = self.next_ready(Some(seq), now);
-                        picks.went(out);
-                        seq
-                    }
-                    (_, quiet) => {
-                        let Some(head) = quiet.or_else(|| picks.noisy()) else { break };
-                        picks.pick(head, out);
-                        head.0
-                    }
-                };
-                if !put(seq) {
-                    break;
-                }
-            }
-        } else if self.lanes.is_empty() {
-            let mut next = self.next_ready(None, now);
-            while let Some(seq) = next.filter(|&seq| put(seq)) {
-                next = self.next_ready(Some(seq), now);
-            }
-        } else {
-            let ready = self.lanes.iter().rev().flatten().copied();
-            let _ = ready.filter(|&seq| !self.expired(seq, now)).all(put);
-        }
-        seqs
-    }
-
-    /// Without sessions and priorities: the oldest ready message, or the one after `after` if there are no tenants.
-    fn oldest_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
-        let first = self.next_ready(after, now);
-        // What came before there were tenants is older than what came since.
-        first.or_else(|| self.fair.as_ref()?.oldest(|seq| !self.expired(seq, now)))
-    }
-
-    /// Without sessions and priorities: the next message that the cursor finds after `after`, or the first.
-    fn next_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
-        let mut floor = after.map_or(0, |seq| seq + 1);
-        loop {
-            let seq = self.next_in_place(floor)?;
-            // One that expired is on its way out.
-            if !self.expired(seq, now) {
-                return Some(seq);
-            }
-            floor = seq + 1;
-        }
-    }
-
-    fn next_in_place(&self, floor: u64) -> Option<u64> {
-        if let Some(&seq) = self.returned.range(floor..).next() {
-            return Some(seq);
-        }
-        let end = self.cursors_end();
-        let mut seq = self.index.next(self.cursor.max(floor))?;
-        // Only messages that wait or were set aside before their turn are skipped.
-        if self.delayed + self.scheduled + self.deferred > 0 {
-            while seq < end && self.place(seq) != Place::Ready {
-                seq = self.index.next(seq + 1)?;
-            }
-        }
-        (seq < end).then_some(seq)
-    }
-
-    /// Without sessions: the next message to deliver; with tenants, the oldest.
-    pub(super) fn first_ready(&self, now: u64) -> Option<u64> {
-        if self.lanes.is_empty() {
-            return self.oldest_ready(None, now);
-        }
-        let mut ready = self.lanes.iter().rev().flatten().copied();
-        ready.find(|&seq| !self.expired(seq, now))
-    }
-
-    /// Of a session: the next message for its holder at or after its cursor.
-    pub(super) fn next_of(&self, slot: u32, after: Option<u64>, now: u64) -> Option<u64> {
-        let session = self.sessions.as_ref()?.at(slot)?;
-        let from = after.map_or(session.cursor, |seq| seq + 1);
-        for i in session.line.place(from)..session.line.len() {
-            let seq = session.line.get(i)?;
-            if !self.index.contains(seq) || self.expired(seq, now) {
-                continue;
-            }
-            match self.place(seq) {
-                Place::Ready => return Some(seq),
-                Place::Delayed => return None,
-                Place::Locked(_) | Place::Parked | Place::Scheduled | Place::Deferred => {}
-            }
-        }
-        None
-    }
-
-    /// The session in whose line a message stands. Where that is not kept it looks through all of them: for an
-    /// operator's hand only.
-    pub(super) fn session_with(&self, seq: u64) -> Option<u32> {
-        if let Some(slot) = self.index.session(seq) {
-            return Some(slot);
-        }
-        let has = |s: &super::sessions::Session| s.line.get(s.line.place(seq)) == Some(seq);
-        self.sessions.as_ref()?.iter().find(|(_, s)| has(s)).map(|(slot, _)| slot)
+    /// The session that a message tells.
+    pub(super) fn marked_session(&self, seq: u64) -> Option<u32> {
+        self.index.session(seq).filter(|&slot| slot != NONE && self.sessions.is_some())
     }
 
     /// Drops what is gone from the front of a session's line, and puts the session into the ready ring or takes it out.
@@ -718,7 +655,7 @@ impl Queue {
             scheduled: self.scheduled,
             deferred: self.deferred,
             dead_lettered,
-            bytes: self.index.bytes(),
+            bytes: self.index.bytes() + self.state_bytes,
             oldest_at: at(oldest),
             noisy: self.fair.as_ref().map_or_else(Noisy::default, |fair| fair.noisy(self.locked)),
             quiet_oldest_at: at(quiet_oldest),

@@ -81,6 +81,12 @@ impl Core {
         std::iter::successors(Some(newest), under).take(limits::CHANGES_CHAIN_MAX as usize + 1)
     }
 
+    /// What a message's newest record lies over; none for most.
+    pub(super) fn records_under(&self, newest: Pos) -> Option<Box<[Pos]>> {
+        let over = self.under.contains_key(&newest);
+        over.then(|| self.records(newest).skip(1).collect())
+    }
+
     /// Names every record that may still be read, and about how many bytes it has. What a topic gave to several
     /// queues is one record, named once.
     pub(super) fn live_records(&self, mark: &mut dyn FnMut(Pos, u64)) {

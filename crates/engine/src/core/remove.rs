@@ -97,9 +97,14 @@ impl Turn<'_> {
             let Some(q) = self.core.queues.get(id) else { continue };
             names.extend([(*id, q.name.clone()), (q.dead, q.name.clone())]);
         }
-        let consumers = self.core.live().consumers.iter();
-        let orphans = consumers.filter_map(|(&id, c)| Some((id, names.get(&c.queue)?.clone())));
-        let mut orphans: Vec<_> = orphans.collect();
+        let consumed = |id: &QueueId| self.core.queues.get(id).is_some_and(|q| q.consumers > 0);
+        let mut orphans: Vec<_> = Vec::new();
+        // Most have none: then not all consumers there are need to be looked at.
+        if names.keys().any(consumed) {
+            let consumers = self.core.live().consumers.iter();
+            let of_it = consumers.filter_map(|(&id, c)| Some((id, names.get(&c.queue)?.clone())));
+            orphans.extend(of_it);
+        }
         orphans.sort_unstable();
         if let Some(first) = first {
             self.commit(first, false);

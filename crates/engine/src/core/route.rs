@@ -10,6 +10,7 @@ use malote_model::{
 };
 use smallvec::{SmallVec, smallvec};
 
+use super::consume::FORWARD_WORK;
 use super::dedup::First;
 use super::queue::{Kept, Place, Queue};
 use super::send::Filling;
@@ -127,8 +128,10 @@ impl Core {
         let Some(t) = self.topics.get_mut(&topic) else { return };
         if let (Some(key), Some(dedup), Some(seen)) = (key, t.spec.dedup, t.seen.as_mut()) {
             self.seen_keys -= seen.forget(at, dedup.window_ms);
-            seen.insert(key, First { seq: 0, id }, at, dedup.window_ms);
-            self.seen_keys += 1;
+            // Of several copies only the first tells something new.
+            let first = First { seq: 0, id };
+            self.seen_keys += usize::from(seen.insert(key, first, at, dedup.window_ms));
+            self.arm_topic(topic);
         }
     }
 }
@@ -414,19 +417,28 @@ impl Turn<'_> {
         let mut again = false;
         for ToRoute { seq, pos, message } in items {
             let Some(inbox) = self.core.queues.get(&topic) else { break };
-            // Gone meanwhile, or stored anew: then it is offered again.
-            if inbox.pos(seq) != Some(pos) || inbox.place(seq) != Place::Ready {
+            // Gone meanwhile.
+            let Some(stands_at) = inbox.pos(seq).filter(|_| inbox.place(seq) == Place::Ready)
+            else {
                 continue;
+            };
+            // Stored anew: it is offered again, and so are those behind it, which must not pass it.
+            if stands_at != pos {
+                break;
             }
-            match message {
-                Some(message) => again |= self.route_one(topic, seq, pos, &message).is_err(),
-                None => {
-                    if let Some(t) = self.core.topics.get_mut(&topic) {
-                        t.unreadable.insert(seq);
-                    }
+            let Some(message) = message else {
+                if let Some(t) = self.core.topics.get_mut(&topic) {
+                    t.unreadable.insert(seq);
                 }
-            }
+                continue;
+            };
+            let routed = self.route_one(topic, seq, pos, &message);
             self.end();
+            // For want of room. There may be some for a smaller one, but that must not pass it either.
+            if routed.is_err() {
+                again = true;
+                break;
+            }
         }
         if let Some(t) = self.core.topics.get_mut(&topic) {
             t.routing = false;
@@ -506,7 +518,10 @@ impl Turn<'_> {
 
     /// Sends the messages of a queue that forwards on their way.
     pub(super) fn forward(&mut self, id: QueueId) {
-        while let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused) {
+        while let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused && q.is_prepared()) {
+            if self.left == 0 {
+                return self.core.touch(id);
+            }
             let Some(to) = &q.spec.forward_to else { return };
             let target = match to {
                 Address::Queue(name) => self.core.names.get(name),
@@ -517,6 +532,7 @@ impl Turn<'_> {
             if seqs.is_empty() {
                 return;
             }
+            self.left = self.left.saturating_sub(FORWARD_WORK * seqs.len());
             let target = target.copied().filter(|&target| target != id);
             let Some(target) = target else { return self.try_later(id) };
             if self.begin(seqs.len() * FRAME_ROOM).is_err() {

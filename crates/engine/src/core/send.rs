@@ -36,7 +36,7 @@ impl Filling {
             return Ok(());
         }
         let at = self.0.iter().position(|(have, ..)| *have == id).unwrap_or_else(|| {
-            self.0.push((id, q.ready(), q.ready_bytes()));
+            self.0.push((id, q.ready(), q.limited_bytes()));
             self.0.len() - 1
         });
         let (_, length, bytes) = &mut self.0[at];
@@ -90,7 +90,7 @@ impl Turn<'_> {
     /// Checks messages and tells what they need. Nothing changes.
     pub(super) fn plan(&self, items: &[(Address, Outgoing)]) -> Result<Plan, Refusal> {
         if !self.publish_allowed {
-            return Err(Refusal::DiskFull);
+            return Err(self.no_publishing());
         }
         let mut plan =
             Plan { targets: SmallVec::with_capacity(items.len()), room: 0, durable: false };
@@ -311,7 +311,7 @@ impl Turn<'_> {
         message: Outgoing,
     ) -> Decided {
         if !self.publish_allowed {
-            return Err(Refusal::DiskFull);
+            return Err(self.no_publishing());
         }
         let (from_id, source) = self.core.queue(from)?;
         if !source.index.contains(seq.0) || matches!(source.place(seq.0), Place::Locked(_)) {

@@ -223,6 +223,11 @@ impl Sessions {
         self.chunks.get_mut(at / CHUNK)?.sessions.get_mut(at % CHUNK)?.as_mut()
     }
 
+    /// Takes the last of the sessions, as many as stand together. Nobody may look for them any more.
+    pub(super) fn pop_chunk(&mut self) -> Option<Vec<Option<Session>>> {
+        self.chunks.pop().map(|chunk| chunk.sessions)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Session)> {
         self.chunks.iter().enumerate().flat_map(|(nth, chunk)| {
             let each = chunk.sessions.iter().enumerate();

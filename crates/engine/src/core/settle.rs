@@ -34,7 +34,7 @@ impl Turn<'_> {
         let each = check_settlement(&settlement)?;
         let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
         if let Some(change) = &state {
-            self.check_state(change)?;
+            self.check_state_room(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
             // With a state all of it happens or none.
             if let Some(&lease) = leases.iter().find(|&&lease| self.leased_message(lease).is_none())
@@ -296,6 +296,9 @@ impl Turn<'_> {
         let asked = damaged || matches!(reason, DeadReason::Asked { .. });
         let kept = q.kept.get(&from_seq);
         let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
+        // It died here before and came back, and nobody had a hand in it this time: it would go on for ever.
+        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
+        let circles = !asked && !limit && way.died_in.contains(&from_queue);
         way.hops = 0;
         way.home = Some(from_queue);
         // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
@@ -320,6 +323,7 @@ impl Turn<'_> {
                 return;
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => q.dead,
+            _ if circles => q.dead,
             DeadLetterTarget::Queue(name) => {
                 let target = self.dead_target(name, session.as_ref());
                 let goes_on = |target: &QueueId| {
@@ -341,7 +345,6 @@ impl Turn<'_> {
         let Some(target) = self.core.queues.get(&queue) else { return };
         let touched = q.touched.get(&from_seq);
         // The delivery that was once too often is not counted yet.
-        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let (receives, failed) =
             touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
         let source = q
@@ -387,7 +390,7 @@ impl Turn<'_> {
             return kept.session.clone();
         }
         if q.place(seq) == super::queue::Place::Ready {
-            let slot = q.session_with(seq)?;
+            let slot = q.marked_session(seq)?;
             return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
         let slot = match q.touched.get(&seq)?.place {
@@ -443,7 +446,7 @@ pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal
         // It may be once too often or too late, and then it is a dead letter.
         Settlement::Release { delay_ms } => (FRAME_ROOM, *delay_ms, None, 0),
         Settlement::Abandon { delay_ms, changes } => (FRAME_ROOM, *delay_ms, Some(changes), 0),
-        Settlement::Defer { changes } => (SMALL_ROOM, 0, Some(changes), 0),
+        Settlement::Defer { changes } => (FRAME_ROOM, 0, Some(changes), 0),
         Settlement::DeadLetter { reason, text, changes } => {
             (FRAME_ROOM, 0, Some(changes), reason.len().max(text.len()))
         }

@@ -5,7 +5,7 @@
 use std::io::Read;
 
 use hashbrown::HashMap;
-use malote_model::{LeaseToken, QueueName, SessionId, Timestamp};
+use malote_model::{DeadLetterTarget, LeaseToken, QueueName, SessionId, Timestamp};
 
 use super::dedup::Seen;
 use super::index::Index;
@@ -15,16 +15,22 @@ use super::sessions::State;
 use super::topic::Topic;
 use super::{Core, FixedState, Under, fixed};
 use crate::codec::{
-    Put, Reader, Truncated, Window, decode_event, get_rule, get_spec, get_topic_spec, get_way,
-    put_rule, put_spec, put_topic_spec, put_way,
+    Put, Reader, Truncated, Window, get_rule, get_spec, get_topic_spec, get_way, put_rule,
+    put_spec, put_topic_spec, put_way, understand_event,
 };
 use crate::command::Totals;
 use crate::event::QueueId;
-use crate::journal::{Pos, Replay};
+use crate::format::{NotUnderstood, SNAPSHOT_VERSION};
+use crate::journal::{Divergence, Orphan, Pos, Replay};
 
-/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states.
-const VERSION: u8 = 3;
+/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states; 3 had no
+/// time from which keys are known.
+const VERSION: u8 = SNAPSHOT_VERSION;
 const VERSION_LEAST: u8 = 2;
+/// The first with a status, and what else 2 did not have.
+pub(super) const VERSION_MORE: u8 = 3;
+/// The first with a time from which keys are known.
+pub(super) const VERSION_KNOWN_FROM: u8 = 4;
 
 /// Bytes that a session takes at least: nine numbers and an id.
 const SESSION_BYTES_MIN: u64 = 10;
@@ -43,13 +49,21 @@ impl Replay for Core {
     }
 
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]) {
-        match decode_event(kind, body) {
-            Ok(event) => Core::apply(self, pos, &event),
-            // The frame's checksum held, so this is a record of a newer version or a bug: never skipped in silence.
-            Err(error) => {
-                tracing::error!(%pos, kind, %error, "a journal record cannot be understood and is skipped")
-            }
+        if let Err(error) = self.try_apply(pos, kind, body) {
+            self.checks.damage_skipped(pos, pos);
+            tracing::error!(%pos, "a journal record {error}: it was not applied");
         }
+    }
+
+    fn try_apply(&mut self, pos: Pos, kind: u8, body: &[u8]) -> Result<(), NotUnderstood> {
+        let event = understand_event(kind, body)?;
+        self.recover_orphans(pos, &event);
+        Core::apply(self, pos, &event);
+        Ok(())
+    }
+
+    fn orphans(&self) -> Vec<Orphan> {
+        self.orphans.report()
     }
 
     fn save(&self, out: &mut Vec<u8>) {
@@ -101,6 +115,14 @@ impl Replay for Core {
     fn live(&self, mark: &mut dyn FnMut(Pos, u64)) {
         self.live_records(mark);
     }
+
+    fn damage_skipped(&mut self, from: Pos, to: Pos) {
+        self.checks.damage_skipped(from, to);
+    }
+
+    fn divergence(&self) -> Option<Divergence> {
+        self.checks.divergence()
+    }
 }
 
 impl Core {
@@ -109,7 +131,6 @@ impl Core {
         if !(VERSION_LEAST..=VERSION).contains(&version) {
             return Err(Truncated);
         }
-        let more = version == VERSION;
         let mut core = Self::new(hash_seed);
         core.epoch = r.var32()?;
         core.last_at = r.var()?;
@@ -117,16 +138,19 @@ impl Core {
         let mut ranks = fixed();
         for _ in 0..r.count()? {
             let (id, name) = (r.queue()?, r.item(|r| r.name())?);
-            let (q, here) = read_queue(r, name, hash_seed, more)?;
+            let (q, here) = read_queue(r, name, hash_seed, version)?;
             core.names.insert(q.name.clone(), id);
+            if q.owner.is_none() {
+                core.aim(id, &DeadLetterTarget::Own, &q.spec.dead_letter);
+            }
             core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
             ranks.insert(id, here);
         }
         for _ in 0..r.count()? {
             let id = r.queue()?;
-            let mut topic = read_topic(r, hash_seed, more)?;
-            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, more)?;
+            let mut topic = read_topic(r, hash_seed, version)?;
+            let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, version)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, r.item(get_rule)?);
                 let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
@@ -156,6 +180,10 @@ impl Core {
             core.under.insert(over, Under { from, users });
         }
         core.queues.values_mut().for_each(|q| {
+            if q.finds_sessions() {
+                q.must_find_sessions();
+                q.prepare(&mut usize::MAX.clone());
+            }
             let Some(sessions) = &q.sessions else { return };
             let first = |slot: u32| sessions.at(slot).and_then(|s| s.line.first());
             let slots = 0..sessions.slots();
@@ -272,14 +300,15 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Window<'_>, hash_seed: u64, more: bool) -> Result<Topic, Truncated> {
+fn read_topic(r: &mut Window<'_>, hash_seed: u64, version: u8) -> Result<Topic, Truncated> {
+    let more = version >= VERSION_MORE;
     let (name, spec) = (r.item(|r| r.topic())?, r.item(|r| get_topic_spec(r, more))?);
     let created_at = r.item(|r| r.time())?;
     let mut topic = Topic::new(name, spec, created_at, hash_seed);
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
     if topic.seen.is_some() {
-        topic.seen = Some(Box::new(Seen::restore(r, more)?));
+        topic.seen = Some(Box::new(Seen::restore(r, version)?));
     }
     Ok(topic)
 }
@@ -288,8 +317,9 @@ fn read_queue(
     r: &mut Window<'_>,
     name: QueueName,
     hash_seed: u64,
-    more: bool,
+    version: u8,
 ) -> Result<(Queue, Ranks), Truncated> {
+    let more = version >= VERSION_MORE;
     let spec = r.item(|r| get_spec(r, more))?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.item(|r| r.time())?);
     let mut q = Queue::new(name, spec, dead, created_at, hash_seed);
@@ -317,7 +347,7 @@ fn read_queue(
         q.kept.insert(seq, Kept { session, priority, ttl_ms, way: r.item(get_way)? });
     }
     if q.seen.is_some() {
-        let seen = Seen::restore(r, more)?;
+        let seen = Seen::restore(r, version)?;
         q.seen = Some(Box::new(match cfg!(feature = "mutate-forget-keys") {
             true => Seen::default(),
             false => seen,
@@ -364,6 +394,7 @@ fn read_queue(
             s.line.insert(last);
         }
         q.sessions_held += u64::from(hold != NONE);
+        q.state_bytes += state.map_or(0, |state| u64::from(state.bytes));
     }
     q.touched.values_mut().for_each(|t| t.session = ranks.rank(t.session));
     Ok((q, ranks))

@@ -1,7 +1,9 @@
 //! Transitions as scripts and expected text. `World` is the only code here that knows the core's API: a new case is a
 //! new script.
 
+mod digest;
 mod fair;
+mod fillable;
 mod found;
 mod limits;
 mod onward;
@@ -9,6 +11,7 @@ mod plain;
 mod removal;
 mod room;
 mod sessions;
+mod slices;
 mod status;
 mod time;
 mod together;

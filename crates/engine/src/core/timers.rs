@@ -1,14 +1,24 @@
-//! A hierarchical timing wheel: five levels of 64 slots, one tick a millisecond, insertion and removal O(1).
+//! A hierarchical timing wheel: levels of 64 slots, one tick a millisecond, insertion and removal O(1).
 //!
-//! A deadline beyond the top level waits in its last slot and is placed again when that comes round.
+//! Timers of one moment fire in the order in which they were set. A slot is a list in that order, and no two lists ever
+//! hold timers of the same moment: a timer stands in the level of the highest digit (of six bits) in which its moment
+//! differs from now, so all that are set for a moment go to one slot until that slot is unpacked, as a whole, into
+//! lower levels. There are levels for every moment that 64 bits can name: nothing lies beyond the wheel, where it would
+//! have to be placed again behind timers that were set later.
+//!
+//! However many timers are due at once, one call to [`Wheel::advance`] touches a bounded number of them. The rest is
+//! taken up by the next call, and meanwhile whatever is set for a moment of a slot that is half unpacked joins its end.
 
 /// Names a timer that was set, for cancelling it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerId(u32);
 
-const LEVELS: usize = 5;
+const LEVELS: usize = 11;
 const SLOTS: usize = 64;
 const NONE: u32 = u32::MAX;
+
+/// Timers that one call may place again, nearer now, for every one that it may give.
+const PLACED_PER_GIVEN: usize = 8;
 
 #[derive(Debug)]
 struct Node<K> {
@@ -20,15 +30,29 @@ struct Node<K> {
     slot: u32,
 }
 
+/// The first and the last of a list.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    head: u32,
+    tail: u32,
+}
+
 /// Timers with keys of type `K`.
 #[derive(Debug)]
 pub(super) struct Wheel<K> {
     now: u64,
     nodes: Vec<Node<K>>,
     free: u32,
-    heads: [u32; LEVELS * SLOTS],
+    slots: [Ends; LEVELS * SLOTS],
     /// A bit for every slot that is not empty, by level.
     used: [u64; LEVELS],
+    /// The level whose slot of this very moment the last advance had not emptied.
+    unpacking: Option<usize>,
+}
+
+/// The six bits of a moment that count at a level.
+fn digit(at: u64, level: usize) -> usize {
+    (at >> (6 * level)) as usize & (SLOTS - 1)
 }
 
 impl<K: Copy> Wheel<K> {
@@ -37,13 +61,16 @@ impl<K: Copy> Wheel<K> {
             now,
             nodes: Vec::new(),
             free: NONE,
-            heads: [NONE; LEVELS * SLOTS],
+            slots: [Ends { head: NONE, tail: NONE }; LEVELS * SLOTS],
             used: [0; LEVELS],
+            unpacking: None,
         }
     }
 
     /// Sets a timer. One in the past fires at the next advance.
     pub(super) fn set(&mut self, deadline: u64, key: K) -> TimerId {
+        // Nothing is due before the next tick.
+        let deadline = deadline.max(self.now.saturating_add(1));
         let id = if self.free == NONE {
             self.nodes.push(Node { deadline, key, prev: NONE, next: NONE, slot: NONE });
             self.nodes.len() as u32 - 1
@@ -54,7 +81,12 @@ impl<K: Copy> Wheel<K> {
             (node.deadline, node.key) = (deadline, key);
             id
         };
-        self.link(id);
+        let level = match self.unpacking {
+            // Those that were set before it for the same moment may still wait there.
+            Some(level) if (deadline ^ self.now) >> (6 * level) == 0 => level,
+            _ => self.level(deadline),
+        };
+        self.link(id, level * SLOTS + digit(deadline, level));
         TimerId(id)
     }
 
@@ -64,175 +96,243 @@ impl<K: Copy> Wheel<K> {
         self.release(id);
     }
 
+    /// The same for one that may have fired, by its key, which must not have been set again since.
+    pub(super) fn cancel_if_set(&mut self, TimerId(id): TimerId, key: K)
+    where
+        K: PartialEq,
+    {
+        let node = &self.nodes[id as usize];
+        if node.slot != NONE && node.key == key {
+            self.cancel(TimerId(id));
+        }
+    }
+
     fn release(&mut self, id: u32) {
         let node = &mut self.nodes[id as usize];
         (node.slot, node.next) = (NONE, self.free);
         self.free = id;
     }
 
-    fn link(&mut self, id: u32) {
-        // Nothing is due before the next tick, and nothing lies beyond the top level's last slot.
-        let deadline = self.nodes[id as usize].deadline.max(self.now + 1);
-        let horizon = self.now + (1 << (6 * LEVELS)) - 1;
-        let at = deadline.min(horizon);
-        let differing = 63 - ((at ^ self.now) | 1).leading_zeros() as usize;
-        let level = (differing / 6).min(LEVELS - 1);
-        let slot = level * SLOTS + ((at >> (6 * level)) as usize & (SLOTS - 1));
-        let head = self.heads[slot];
+    /// The level of the highest digit in which a moment differs from now.
+    fn level(&self, at: u64) -> usize {
+        (63 - ((at ^ self.now) | 1).leading_zeros() as usize) / 6
+    }
+
+    /// Puts a timer at the end of a list.
+    fn link(&mut self, id: u32, slot: usize) {
+        if cfg!(feature = "mutate-reversed-timers") {
+            return self.link_first(id, slot);
+        }
+        let tail = std::mem::replace(&mut self.slots[slot].tail, id);
+        let node = &mut self.nodes[id as usize];
+        (node.prev, node.next, node.slot) = (tail, NONE, slot as u32);
+        match tail {
+            NONE => self.slots[slot].head = id,
+            tail => self.nodes[tail as usize].next = id,
+        }
+        self.used[slot / SLOTS] |= 1 << (slot % SLOTS);
+    }
+
+    /// The mutation: what was set last fires first.
+    fn link_first(&mut self, id: u32, slot: usize) {
+        let head = std::mem::replace(&mut self.slots[slot].head, id);
         let node = &mut self.nodes[id as usize];
         (node.prev, node.next, node.slot) = (NONE, head, slot as u32);
-        if head != NONE {
-            self.nodes[head as usize].prev = id;
+        match head {
+            NONE => self.slots[slot].tail = id,
+            head => self.nodes[head as usize].prev = id,
         }
-        self.heads[slot] = id;
-        self.used[level] |= 1 << (slot % SLOTS);
+        self.used[slot / SLOTS] |= 1 << (slot % SLOTS);
     }
 
     fn unlink(&mut self, id: u32) {
         let Node { prev, next, slot, .. } = self.nodes[id as usize];
         assert!(slot != NONE, "a timer is cancelled once");
-        if prev == NONE {
-            self.heads[slot as usize] = next;
-            if next == NONE {
-                self.used[slot as usize / SLOTS] &= !(1 << (slot as usize % SLOTS));
-            }
-        } else {
-            self.nodes[prev as usize].next = next;
+        let slot = slot as usize;
+        match prev {
+            NONE => self.slots[slot].head = next,
+            prev => self.nodes[prev as usize].next = next,
         }
-        if next != NONE {
-            self.nodes[next as usize].prev = prev;
+        match next {
+            NONE => self.slots[slot].tail = prev,
+            next => self.nodes[next as usize].prev = prev,
+        }
+        if self.slots[slot].head == NONE {
+            self.used[slot / SLOTS] &= !(1 << (slot % SLOTS));
         }
     }
 
-    /// Moves on to `now` and gives every key that came due, earliest first.
-    pub(super) fn advance(&mut self, now: u64, due: &mut Vec<K>) {
-        while self.now < now {
-            // Nothing set: nothing to walk past.
-            if self.used == [0; LEVELS] {
-                self.now = now;
-                return;
+    /// Moves on to `now` and gives keys that came due, earliest first, and those of one moment in the order in which
+    /// they were set. Gives at most `most`: false when there may be more, for the next call.
+    pub(super) fn advance(&mut self, now: u64, due: &mut Vec<K>, most: usize) -> bool {
+        let (mut given, mut placed) = (0, 0);
+        loop {
+            if let Some(level) = self.unpacking {
+                let slot = level * SLOTS + digit(self.now, level);
+                while let Some(&Node { deadline, key, .. }) =
+                    self.nodes.get(self.slots[slot].head as usize)
+                {
+                    if given >= most || placed >= most.saturating_mul(PLACED_PER_GIVEN) {
+                        return false;
+                    }
+                    let id = self.slots[slot].head;
+                    self.unlink(id);
+                    if deadline <= self.now {
+                        due.push(key);
+                        self.release(id);
+                        given += 1;
+                    } else {
+                        let level = self.level(deadline);
+                        self.link(id, level * SLOTS + digit(deadline, level));
+                        placed += 1;
+                    }
+                }
+                self.unpacking = None;
             }
-            // To the next tick with something in it, or to where a higher level must be unpacked.
-            let tick = self.now + 1;
-            let in_round = (tick % SLOTS as u64) as u32;
-            if in_round != 0 {
-                let ahead = self.used[0] >> in_round;
-                let skip =
-                    if ahead == 0 { SLOTS as u32 - in_round } else { ahead.trailing_zeros() };
-                let to = tick + u64::from(skip);
-                if skip > 0 {
-                    self.now = (to - 1).min(now);
-                    continue;
+            match self.next_slot().filter(|&(at, _)| at <= now) {
+                Some((at, level)) => (self.now, self.unpacking) = (at, Some(level)),
+                None => {
+                    self.now = self.now.max(now);
+                    return true;
                 }
             }
-            self.now = tick;
-            for level in 1..LEVELS {
-                if !tick.is_multiple_of(1 << (6 * level)) {
-                    break;
-                }
-                self.unpack(level * SLOTS + ((tick >> (6 * level)) as usize & (SLOTS - 1)), due);
-            }
-            self.fire((tick % SLOTS as u64) as usize, due);
         }
-    }
-
-    /// Places every timer of a higher slot again, nearer now.
-    fn unpack(&mut self, slot: usize, due: &mut Vec<K>) {
-        let mut id = std::mem::replace(&mut self.heads[slot], NONE);
-        self.used[slot / SLOTS] &= !(1 << (slot % SLOTS));
-        while id != NONE {
-            let next = self.nodes[id as usize].next;
-            if self.nodes[id as usize].deadline <= self.now {
-                due.push(self.nodes[id as usize].key);
-                self.release(id);
-            } else {
-                self.link(id);
-            }
-            id = next;
-        }
-    }
-
-    fn fire(&mut self, slot: usize, due: &mut Vec<K>) {
-        let mut id = std::mem::replace(&mut self.heads[slot], NONE);
-        self.used[0] &= !(1 << slot);
-        let first = due.len();
-        while id != NONE {
-            due.push(self.nodes[id as usize].key);
-            let next = self.nodes[id as usize].next;
-            self.release(id);
-            id = next;
-        }
-        // Lists are newest first; timers of one tick fire in the order in which they were set.
-        due[first..].reverse();
     }
 
     /// The next moment at which `advance` may have something to do: never later than the next deadline.
     pub(super) fn next_wake(&self) -> Option<u64> {
-        let mut best: Option<u64> = None;
-        for level in 0..LEVELS {
-            if self.used[level] == 0 {
-                continue;
-            }
-            let shift = 6 * level;
-            let here = (self.now >> shift) as u32 & (SLOTS as u32 - 1);
-            // Slots after this one, and then, round the corner, those before and at it.
-            let rotated = self.used[level].rotate_right((here + 1) % SLOTS as u32);
-            let ahead = u64::from(rotated.trailing_zeros()) + 1;
-            let at = ((self.now >> shift) + ahead) << shift;
-            best = Some(best.map_or(at, |b| b.min(at)));
-        }
-        best
+        let left = |&level: &usize| self.used[level] & (1 << digit(self.now, level)) != 0;
+        let next = || self.next_slot().map(|(at, _)| at);
+        self.unpacking.filter(left).map(|_| self.now).or_else(next)
+    }
+
+    /// When the next slot that is not empty begins, and at which level it stands.
+    fn next_slot(&self) -> Option<(u64, usize)> {
+        let begins = |level: usize| {
+            // What stands at this level is ahead of now, and within the same round.
+            let ahead = self.used[level] >> digit(self.now, level) >> 1;
+            let slots = u64::from(ahead.trailing_zeros()) + 1;
+            (ahead != 0).then(|| (((self.now >> (6 * level)) + slots) << (6 * level), level))
+        };
+        // A slot of a lower level begins, and ends, before the next one of a higher level does.
+        (0..LEVELS).find_map(begins)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
-    #[test]
-    fn fires_every_timer_once_at_its_time() {
-        let mut state = 1_u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 33
-        };
-        let start = 1_700_000_000_123;
+    fn random(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *state >> 33
+    }
+
+    const STARTS: [u64; 6] = [0, 1, 4095, 1_700_000_000_123, (1 << 30) - 1, (1 << 42) - 77];
+
+    /// Sets, takes back and fires timers at random beside a map by moment and order, with `most` given at a time.
+    fn agrees_with_a_map(start: u64, most: usize, seed: u64) {
+        let (mut now, mut seed, mut order) = (start, seed, 0_u64);
         let mut wheel = Wheel::new(start);
-        let mut set = std::collections::BTreeMap::new();
-        let mut now = start;
-        let mut fired = 0;
-        for key in 0..30_000_u64 {
-            let far = [10, 100, 5000, 1 << 20, 1 << 32][random() as usize % 5];
-            let deadline = now + random() % far;
-            let id = wheel.set(deadline, key);
-            set.insert(key, (deadline, id));
-            if random() % 4 == 0 {
-                let victim = random() % (key + 1);
-                if let Some((_, id)) = set.remove(&victim) {
-                    wheel.cancel(id);
-                }
+        let mut set: BTreeMap<(u64, u64), TimerId> = BTreeMap::new();
+        let mut moments = vec![start];
+        for _ in 0..2000 {
+            for _ in 0..random(&mut seed) % 4 {
+                let far =
+                    [10, 100, 5000, 1 << 20, 1 << 32, 1 << 39][random(&mut seed) as usize % 6];
+                // Often a moment that was asked for before, from nearer.
+                let again = moments[random(&mut seed) as usize % moments.len()];
+                let deadline = match random(&mut seed) % 3 {
+                    0 => now + random(&mut seed) % far,
+                    1 => (now / 64 + random(&mut seed) % 70) * 64,
+                    _ => again,
+                };
+                moments.push(deadline);
+                // One in the past is one of the next tick.
+                let at = deadline.max(wheel.now + 1);
+                set.insert((at, order), wheel.set(deadline, (at, order)));
+                order += 1;
             }
-            if let Some(wake) = wheel.next_wake() {
-                let next = set.values().map(|(d, _)| (*d).max(now + 1)).min().unwrap();
-                assert!(wake > now && (set.len() > 200 || wake <= next), "{wake} {next}");
+            if random(&mut seed).is_multiple_of(4) && !set.is_empty() {
+                let victim = *set.keys().nth(random(&mut seed) as usize % set.len()).unwrap();
+                wheel.cancel(set.remove(&victim).unwrap());
             }
-            now += random() % 50;
+            let first = set.first_key_value().map(|((at, _), _)| *at);
+            let wake = wheel.next_wake();
+            assert!(wake.is_some() == first.is_some() && wake <= first, "{wake:?} {first:?}");
+            now += match random(&mut seed) % 8 {
+                0 => 0,
+                1 => first.map_or(0, |at| at.saturating_sub(now)),
+                2 => wake.map_or(0, |at| at.saturating_sub(now)),
+                _ => random(&mut seed) % 200,
+            };
             let mut due = Vec::new();
-            wheel.advance(now, &mut due);
-            let mut last = 0;
+            let all = wheel.advance(now, &mut due, most);
+            assert!(due.len() <= most);
             for key in due {
-                let (deadline, _) = set.remove(&key).expect("fires once");
-                assert!(deadline <= now && deadline + 64 >= last, "early or out of order");
-                last = deadline.max(last);
-                fired += 1;
+                let (expected, _) = set.pop_first().expect("nothing fires that was not set");
+                assert_eq!(key, expected, "start {start}, {most} at a time");
+                assert!(key.0 <= now, "early");
             }
-            if key % 997 == 0 {
-                assert!(set.values().all(|(deadline, _)| *deadline > now), "late");
+            let left = set.first_key_value().is_some_and(|((at, _), _)| *at <= now);
+            assert!(!all || !left, "late: start {start}, {most} at a time");
+        }
+        while !set.is_empty() {
+            let mut due = Vec::new();
+            wheel.advance(u64::MAX, &mut due, most);
+            due.iter().for_each(|key| assert_eq!(*key, set.pop_first().unwrap().0));
+        }
+        assert_eq!(wheel.next_wake(), None);
+    }
+
+    #[test]
+    fn timers_fire_by_their_moment_and_then_in_the_order_in_which_they_were_set() {
+        for (n, start) in STARTS.into_iter().enumerate() {
+            for most in [1, 3, 1000] {
+                agrees_with_a_map(start, most, 1 + n as u64);
             }
         }
-        let mut due = Vec::new();
-        wheel.advance(now + (1 << 33), &mut due);
-        assert_eq!(due.len(), set.len());
-        assert!(fired > 1000);
+    }
+
+    #[test]
+    fn timers_of_one_moment_keep_their_order_from_wherever_they_were_set() {
+        for start in STARTS {
+            for delay in [1, 63, 64, 100, 1000, 5000, 300_000, 1 << 24, 1 << 30, (1 << 33) + 5] {
+                let (mut wheel, mut due) = (Wheel::new(start), Vec::new());
+                let at = start + delay;
+                // Three from afar, three from halfway, three from the moment before.
+                for (n, now) in [start, start + delay / 2, at - 1].into_iter().enumerate() {
+                    wheel.advance(now, &mut due, 99);
+                    for i in 0..3 {
+                        wheel.set(at, 3 * n + i);
+                    }
+                }
+                assert_eq!(due, [], "start {start}, delay {delay}");
+                assert!(wheel.advance(at, &mut due, 99));
+                assert_eq!(due, (0..9).collect::<Vec<_>>(), "start {start}, delay {delay}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_advance_touches_a_bounded_number_of_timers_however_many_are_due() {
+        let (mut wheel, mut due) = (Wheel::new(0), Vec::new());
+        let many = 10_000;
+        for n in 0..many {
+            wheel.set(1_000_000 + n % 50, n);
+        }
+        let mut calls = 0;
+        while due.len() < many as usize {
+            let before = due.len();
+            let all = wheel.advance(2_000_000, &mut due, 100);
+            assert!(due.len() - before <= 100);
+            assert_eq!(all, due.len() == many as usize);
+            assert!(all || wheel.next_wake() <= Some(2_000_000), "asks to be called at once");
+            calls += 1;
+        }
+        assert!(calls > 100);
+        assert!(due.is_sorted_by_key(|n| (n % 50, *n)));
     }
 }

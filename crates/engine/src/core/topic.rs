@@ -1,6 +1,7 @@
 //! Topics: what they are, and what is asked of them. How messages find their way is in `route`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use malote_model::{
     Filter, QueueName, QueueSpec, Refusal, Rule, Timestamp, TopicKind, TopicName, TopicSpec, limits,
@@ -60,11 +61,12 @@ impl Core {
 
     pub(super) fn topic_updated(&mut self, id: QueueId, spec: &TopicSpec) {
         let Some(topic) = self.topics.get_mut(&id) else { return };
-        if topic.spec.dedup.is_some() != spec.dedup.is_some() {
-            self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
-            topic.seen = spec.dedup.map(|_| Box::default());
-        }
+        self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+        Seen::respecify(&mut topic.seen, topic.spec.dedup, spec.dedup, self.last_at);
+        self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
         topic.spec = spec.clone();
+        // Its window may end earlier.
+        self.arm_topic(id);
     }
 
     pub(super) fn put_topic(&mut self, id: QueueId, topic: Topic) {
@@ -167,7 +169,7 @@ impl Turn<'_> {
         }
         spec.check()?;
         self.begin(FRAME_ROOM)?;
-        self.commit(Event::TopicUpdated { topic, spec }, false);
+        self.commit(Event::TopicUpdated { topic, spec, at: self.now }, false);
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
@@ -181,7 +183,7 @@ impl Turn<'_> {
         let spec = Box::new(QueueSpec { labels, ..QueueSpec::default() });
         spec.check()?;
         self.begin(FRAME_ROOM + spec_room(&spec))?;
-        self.commit(Event::Updated { queue: id, spec }, false);
+        self.commit(Event::Updated { queue: id, spec, at: self.now }, false);
         Ok(Some((Reply::Done, Needs::Durable)))
     }
 
@@ -325,10 +327,13 @@ impl Turn<'_> {
         Ok(Some((Reply::Topics(vec![self.topic_facts(id, topic)]), Needs::Settled)))
     }
 
-    pub(super) fn list_topics(&self) -> Reply {
-        let topics = self.core.topic_names.values();
-        let topics = topics.filter_map(|&id| Some((id, self.core.topics.get(&id)?)));
-        Reply::Topics(topics.map(|(id, topic)| self.topic_facts(id, topic)).collect())
+    /// A page, so that no turn grows with the number of topics.
+    pub(super) fn list_topics(&self, after: Option<&TopicName>, max: usize) -> Reply {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.core.topic_names.range::<TopicName, _>((from, Bound::Unbounded));
+        let topics = names.filter_map(|(_, &id)| Some((id, self.core.topics.get(&id)?)));
+        let facts = topics.map(|(id, topic)| self.topic_facts(id, topic));
+        Reply::Topics(facts.take(max.min(limits::LIST_MAX)).collect())
     }
 
     fn topic_facts(&self, id: QueueId, topic: &Topic) -> TopicFacts {
@@ -337,7 +342,7 @@ impl Turn<'_> {
             name: topic.name.clone(),
             spec: topic.spec.clone(),
             created_at: topic.created_at,
-            queues: topic.router.targets().count() as u64,
+            queues: topic.router.targets().len() as u64,
             rules: topic.router.len() as u64,
             correlations: topic.router.correlations() as u64,
             scheduled: inbox.map_or(0, |inbox| inbox.scheduled),

@@ -33,7 +33,7 @@ impl Turn<'_> {
         }
         for (queue, change) in &states {
             self.within(queue.as_ref())?;
-            self.check_state(change)?;
+            self.check_state_room(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len()) + FRAME_ROOM;
         }
         self.scope = None;

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::dedup::First;
 use super::queue::Place;
+use super::work::Work;
 use super::{Core, FRAME_ROOM, Timer, Turn};
 use crate::event::{Event, QueueId, Removal};
 
@@ -17,11 +18,26 @@ const EXPIRE_MAX: usize = 512;
 impl Core {
     /// Sets the timer of a queue for what expires next, unless it is set early enough.
     pub(super) fn arm_expiry(&mut self, id: QueueId) {
-        let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id)) else { return };
+        let Some(q) = self.queues.get(&id).filter(|_| self.live.is_some()) else { return };
         if q.spec.ttl_ms.is_none() && q.expiring.is_empty() && q.seen.is_none() {
             return;
         }
-        let Some(next) = q.next_expiry() else { return };
+        if let Some(next) = q.next_expiry() {
+            self.arm_expiry_at(id, next);
+        }
+    }
+
+    /// Sets the timer of a topic for when it can forget keys, unless it is set early enough: it is that of its inbox.
+    pub(super) fn arm_topic(&mut self, id: QueueId) {
+        let Some(t) = self.topics.get(&id).filter(|_| self.live.is_some()) else { return };
+        let seen = t.seen.as_ref().zip(t.spec.dedup);
+        if let Some(at) = seen.and_then(|(seen, dedup)| seen.forget_at(dedup.window_ms)) {
+            self.arm_expiry_at(id, at);
+        }
+    }
+
+    fn arm_expiry_at(&mut self, id: QueueId, next: u64) {
+        let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id)) else { return };
         if let Some((at, timer)) = q.expiry {
             if at <= next {
                 return;
@@ -44,7 +60,8 @@ impl Core {
         let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) else { return };
         self.seen_keys -= seen.forget(at, dedup.window_ms);
         let key = scoped(key, session.filter(|_| dedup.per_session));
-        self.seen_keys += usize::from(seen.insert(key, first, at, dedup.window_ms));
+        let more = seen.insert(key, first, at, dedup.window_ms);
+        self.seen_keys += usize::from(more || cfg!(feature = "mutate-miscounted-keys"));
     }
 
     /// What a queue has seen a key with within its window.
@@ -75,18 +92,30 @@ impl Turn<'_> {
         if let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) {
             self.core.seen_keys -= seen.forget(now, dedup.window_ms);
         }
+        if let Some(t) = self.core.topics.get_mut(&id)
+            && let (Some(dedup), Some(seen)) = (t.spec.dedup, t.seen.as_mut())
+        {
+            self.core.seen_keys -= seen.forget(now, dedup.window_ms);
+        }
+        if self.core.queues.get(&id).is_some_and(|q| !q.is_prepared()) {
+            return true; // armed again when it is
+        }
         let mut done = 0;
         while done < EXPIRE_MAX {
             let expired = self.expired_messages(id);
             done += expired.len();
+            self.left = self.left.saturating_sub(expired.len());
             if expired.is_empty() {
                 break;
             }
             if !self.expire_messages(id, expired) {
                 return false;
             }
+            // What stood behind them may be found now.
+            self.core.touch(id);
         }
         self.core.arm_expiry(id);
+        self.core.arm_topic(id);
         true
     }
 
@@ -174,6 +203,11 @@ impl Turn<'_> {
     pub(super) fn make_room(&mut self) {
         while let Some(id) = self.core.live().overfull.pop() {
             while let Some(seqs) = self.in_excess(id) {
+                if self.left == 0 {
+                    self.core.put_off(Work::MakeRoom(id));
+                    break;
+                }
+                self.left = self.left.saturating_sub(seqs.len());
                 if self.begin(seqs.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
                     break; // the next message that comes in tries again
                 }
@@ -186,11 +220,23 @@ impl Turn<'_> {
     /// The messages that must go, a bounded number at a time.
     fn in_excess(&mut self, id: QueueId) -> Option<Vec<u64>> {
         let most = self.away_max();
-        let q = self.core.queues.get_mut(&id)?;
+        let q = self.core.queues.get_mut(&id).filter(|q| q.is_prepared())?;
         let over = |have: u64, max: Option<u64>| have.saturating_sub(max.unwrap_or(u64::MAX));
         let mut many = over(q.ready(), q.spec.length_max);
-        let mut bytes = over(q.ready_bytes(), q.spec.bytes_max);
+        let mut bytes = over(q.limited_bytes(), q.spec.bytes_max);
         let mut seqs = Vec::new();
+        if !q.lanes.is_empty() {
+            // The oldest of the lowest priority first.
+            for &seq in q.lanes.iter().flatten().take(most) {
+                if many == 0 && bytes == 0 {
+                    break;
+                }
+                many = many.saturating_sub(1);
+                bytes = bytes.saturating_sub(q.index.size(seq));
+                seqs.push(seq);
+            }
+            return (!seqs.is_empty()).then_some(seqs);
+        }
         while (many > 0 || bytes > 0)
             && seqs.len() < most
             && let Some(seq) = q.least(seqs.last().copied())

@@ -124,7 +124,7 @@ pub enum AppendError {
         bytes_max: usize,
     },
     /// No next segment: the disk is full or failing.
-    #[error("there is no room for the next journal segment: {0}")]
+    #[error("the next journal segment could not be made: {0}")]
     NoSegment(#[source] io::Error),
 }
 
@@ -184,6 +184,11 @@ impl Appender {
     /// The largest group, frame headers (18 bytes each) included.
     pub fn group_bytes_max(&self) -> usize {
         self.group_bytes_max
+    }
+
+    /// Why no further segment can be begun, unless it is that the disk is full.
+    pub fn blocked_by(&self) -> Option<String> {
+        self.pool.blocked_by()
     }
 
     /// Where the journal ends, written or not.

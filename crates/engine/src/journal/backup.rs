@@ -44,27 +44,43 @@ pub struct Backups {
 impl Backups {
     /// Begins a backup of everything that is durable now.
     pub fn begin(&self) -> io::Result<Backup> {
-        // In this order: what is recycled before the segments are pinned is needed by no state at `position` or later.
-        let (mut covered, mut snapshot) = self.newest_snapshot()?;
-        let mut segments = self.segments.all();
+        self.begin_between(&mut || {})
+    }
+
+    /// The same; `between` runs after the segments were pinned and before the position is taken, where the journal may
+    /// go on.
+    fn begin_between(&self, between: &mut dyn FnMut()) -> io::Result<Backup> {
         for _ in 0..TRIES {
-            if reach_back_to(&segments, covered) {
-                break;
+            // In this order: what is recycled before the segments are pinned is needed by no state at `position` or
+            // later.
+            let (covered, snapshot) = self.newest_snapshot()?;
+            let mut segments = self.segments.all();
+            between();
+            let position = self.marks.durable();
+            // Segments that were begun since may hold some of what is durable by now.
+            let pinned_to = segments.last().map_or(0, |segment| segment.generation);
+            let newer = self.segments.all().into_iter();
+            segments.extend(newer.filter(|segment| segment.generation > pinned_to));
+            let live = self.live.lock();
+            segments.retain(|segment| {
+                segment.generation <= position.generation()
+                    && (segment.generation >= covered.generation() || live.has(segment.generation))
+            });
+            drop(live);
+            // Otherwise two newer snapshots were made meanwhile, and the journal behind this one is gone.
+            if hold_all(&segments, covered, position) {
+                return Self::of(covered, snapshot, segments, position);
             }
-            // Meanwhile two newer ones were made, and the journal behind this one is gone.
-            (covered, snapshot) = self.newest_snapshot()?;
-            segments = self.segments.all();
         }
-        let position = self.marks.durable();
-        let live = self.live.lock();
-        segments.retain(|segment| {
-            segment.generation <= position.generation()
-                && (segment.generation >= covered.generation() || live.has(segment.generation))
-        });
-        drop(live);
-        if !reach_back_to(&segments, covered) {
-            return Err(io::Error::other("no snapshot lasts long enough to be copied"));
-        }
+        Err(io::Error::other("no snapshot lasts long enough to be copied"))
+    }
+
+    fn of(
+        covered: Pos,
+        snapshot: Option<Arc<dyn DiskFile>>,
+        segments: Vec<Arc<Segment>>,
+        position: Pos,
+    ) -> io::Result<Backup> {
         if let Some(damaged) = segments.iter().find(|segment| segment.is_quarantined()) {
             return Err(damaged_error(damaged));
         }
@@ -93,8 +109,8 @@ impl Backups {
     }
 }
 
-/// Whether these, which are in order, hold all that was written behind a snapshot.
-fn reach_back_to(segments: &[Arc<Segment>], covered: Pos) -> bool {
+/// Whether these, which are in order, hold all that was written between a snapshot and a position.
+fn hold_all(segments: &[Arc<Segment>], covered: Pos, position: Pos) -> bool {
     let mut last = None;
     for segment in segments.iter().filter(|s| s.generation >= covered.generation()) {
         let follows = match last {
@@ -106,7 +122,7 @@ fn reach_back_to(segments: &[Arc<Segment>], covered: Pos) -> bool {
         }
         last = Some(segment.generation);
     }
-    last.is_some()
+    last == Some(position.generation())
 }
 
 fn damaged_error(segment: &Segment) -> io::Error {
@@ -248,5 +264,57 @@ impl Iterator for Backup {
             (self.step, self.head) = (Step::Done, Vec::new());
         }
         piece
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemoryDisk;
+    use crate::journal::{Options, Recovered, Replay, recover, restore};
+
+    struct Nothing;
+
+    impl Replay for Nothing {
+        fn restore(&mut self, _: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+        fn apply(&mut self, _: Pos, _: u8, _: &[u8]) {}
+        fn save(&self, _: &mut Vec<u8>) {}
+        fn live(&self, _: &mut dyn FnMut(Pos, u64)) {}
+    }
+
+    fn commit(journal: &mut Recovered, bytes: usize) {
+        journal.appender.begin();
+        journal.appender.frame(1, |out| out.resize(out.len() + bytes, 7));
+        journal.appender.end(false).unwrap();
+        for chunk in journal.appender.take().unwrap() {
+            journal.writer.write(&chunk).unwrap();
+        }
+        journal.syncer.sync().unwrap();
+    }
+
+    #[test]
+    fn segments_that_are_begun_while_a_backup_begins_are_in_it() {
+        let options = Options {
+            segment_bytes: 16 << 10,
+            first_segment_bytes: 16 << 10,
+            free_bytes_min: 0,
+            ..Options::default()
+        };
+        for commits in 0..6 {
+            let disk = Arc::new(MemoryDisk::new());
+            let mut journal = recover(disk, &options, &mut Nothing).unwrap();
+            commit(&mut journal, 100);
+            let backups = journal.backups.clone();
+            // Each of these but the first begins a segment.
+            let backup = backups.begin_between(&mut || {
+                (0..commits).for_each(|_| commit(&mut journal, 9000));
+            });
+            let bytes: Vec<u8> = backup.unwrap().flat_map(|piece| piece.unwrap()).collect();
+            let restored = restore(&mut &bytes[..], &MemoryDisk::new()).unwrap();
+            assert_eq!(restored.position, journal.marks.durable());
+            assert_eq!(restored.files, commits.max(1));
+        }
     }
 }

@@ -59,6 +59,9 @@ impl Snapshotter {
 
     /// Whether the files take more than this much that lives justifies, and there is something to be had.
     pub fn wasteful(&self, live_bytes: u64) -> bool {
+        if self.holds_all() {
+            return false;
+        }
         let allowed = live_bytes.saturating_mul(2).saturating_add(self.options.compact_floor_bytes);
         self.segments.count() > 1 && self.footprint() > allowed
     }
@@ -77,6 +80,9 @@ impl Snapshotter {
     pub fn victims(&self) -> BTreeSet<u64> {
         let live = self.live.lock();
         let pressed = !self.pool.publish_allowed();
+        if self.holds_all() {
+            return BTreeSet::new();
+        }
         // Of the segments kept for settling, a copy under pressure takes half of one, and gives back at least one
         // whole. Without any there is nothing to begin with.
         if pressed && self.pool.spares() == 0 || !pressed && !self.wasteful(live.total) {

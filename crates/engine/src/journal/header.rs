@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0       8         12         16           24             32        40    44
-//! | magic | version | salt     | generation | previous_end | durable | crc |
+//! | magic | format  | salt     | generation | previous_end | durable | crc |
 //! ```
 //! Little endian; the CRC32C covers everything before it. The block is 4096
 //! bytes and holds the record twice, 2048 apart, each inside one sector: a flipped bit
@@ -11,12 +11,12 @@
 //! the newer segment was durable yet and recovery will find it empty.
 
 use super::Pos;
+use crate::format::FORMAT;
 
 /// Frames start here.
 pub const HEADER_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"maloteJ1";
-const VERSION: u32 = 1;
 const RECORD_BYTES: usize = 44;
 const COPY_AT: usize = 2048;
 
@@ -42,7 +42,7 @@ pub enum HeaderBlock {
     Blank,
     /// Neither copy can be read.
     Damaged,
-    /// Written by a later format version.
+    /// Written in a later format (`format.rs`).
     Newer(u32),
 }
 
@@ -64,7 +64,7 @@ pub fn decode_header(block: &[u8]) -> HeaderBlock {
     }
 }
 
-/// `None`: not a header; `Some(Err)`: intact, but of another version.
+/// `None`: not a header; `Some(Err)`: intact, but of a later format. Its layout is the same in every format.
 fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
     let record = block.get(at..at + RECORD_BYTES)?;
     let (fields, crc) = record.split_at(RECORD_BYTES - 4);
@@ -72,9 +72,12 @@ fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
         return None;
     }
     let u64_at = |at: usize| fields[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
-    let version = u64_at(8) as u32;
-    if version != VERSION {
-        return Some(Err(version));
+    let format = u64_at(8) as u32;
+    if format == 0 {
+        return None;
+    }
+    if format > FORMAT {
+        return Some(Err(format));
     }
     Some(Ok(Header {
         generation: u64_at(16),
@@ -88,7 +91,7 @@ fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
 pub(super) fn push_header(out: &mut Vec<u8>, header: &Header) {
     let mut record = Vec::with_capacity(RECORD_BYTES);
     record.extend_from_slice(MAGIC);
-    record.extend_from_slice(&VERSION.to_le_bytes());
+    record.extend_from_slice(&FORMAT.to_le_bytes());
     record.extend_from_slice(&header.salt.to_le_bytes());
     record.extend_from_slice(&header.generation.to_le_bytes());
     record.extend_from_slice(&header.previous_end.get().to_le_bytes());

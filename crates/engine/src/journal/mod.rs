@@ -40,17 +40,22 @@ pub use frame::{
 };
 pub use header::{HEADER_BYTES, Header, HeaderBlock, decode_header};
 pub use pipeline::{Callbacks, Commit, Pipeline, Stopped};
+pub(crate) use pool::blocked_by;
 pub use pool::{Keeper, Kept, Pool};
 pub use pos::{Pos, SEGMENT_BYTES_MAX};
 pub use reading::{Patience, Reading};
 pub use recovery::{OpenError, Recovered, recover};
-pub use report::{Damage, Report, SegmentReport, SegmentState, Verified};
+pub use report::{
+    Damage, Divergence, ORPHANS_MAX, Orphan, Report, SegmentReport, SegmentState, Verified,
+};
 pub use restore::{RestoreError, Restored, check_backup, restore};
 pub use scrub::{Scrubbed, Scrubber};
 pub use segment::{Pin, Segments};
 pub use snapshot::{Snapshot, SnapshotError, Snapshotted, Snapshotter, decode_snapshot};
-pub use verify::verify;
+pub use verify::{verify, verify_with};
 pub use writer::{Marks, SYNC_BUCKETS_S, SyncTimes, Syncer, Writer};
+
+pub use crate::format::NotUnderstood;
 
 /// The state that the journal keeps: the core implements it.
 pub trait Replay {
@@ -65,10 +70,26 @@ pub trait Replay {
     }
     /// Takes in one frame. Called in order, for whole groups only.
     fn apply(&mut self, pos: Pos, kind: u8, body: &[u8]);
+    /// The same, for a core that may not understand a frame: then nothing of it is applied, and the journal is refused.
+    fn try_apply(&mut self, pos: Pos, kind: u8, body: &[u8]) -> Result<(), NotUnderstood> {
+        self.apply(pos, kind, body);
+        Ok(())
+    }
+    /// Frames that were applied since the core was made and name something that is not there: the frame that made it
+    /// was lost to damage.
+    fn orphans(&self) -> Vec<Orphan> {
+        Vec::new()
+    }
     /// Writes all state.
     fn save(&self, out: &mut Vec<u8>);
     /// Names every position that may still be read, and about how many bytes stand there. Their segments are kept.
     fn live(&self, mark: &mut dyn FnMut(Pos, u64));
+    /// A damaged part of the journal was skipped here: what follows may rest on records that are missing.
+    fn damage_skipped(&mut self, _from: Pos, _to: Pos) {}
+    /// The first place where the replayed state was not what the journal says it was.
+    fn divergence(&self) -> Option<Divergence> {
+        None
+    }
 }
 
 /// Sizes and limits of a journal.

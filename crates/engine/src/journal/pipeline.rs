@@ -1,6 +1,7 @@
-//! Threads around [`Writer`] and [`Syncer`]: group commit without a timer.
+//! Group commit without a timer: [`Writer`] and [`Syncer`] as two roles.
 //!
-//! Two threads, two roles. At most one thread writes and at most one syncs, at
+//! Each role is a step ([`Pipeline::write_step`], [`Pipeline::sync_step`]). In production two threads take them; the
+//! simulation takes them one by one. At most one thread writes and at most one syncs, at
 //! the same time if there is work for both: writing never waits for syncing,
 //! and each fdatasync takes everything written before it began. Whoever has written goes
 //! on to sync if nobody does: a lone commit costs one wake-up and not two.
@@ -10,9 +11,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{Chunks, Syncer, Writer};
+use super::{Chunks, Marks, Syncer, Writer};
+use crate::failure::{Failure, supervised};
 
 /// Submitted bytes that are not yet written; beyond this, [`Pipeline::submit`] waits.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
@@ -43,7 +45,7 @@ pub struct Stopped;
 type Release<R> = Box<dyn FnMut(Vec<R>) + Send>;
 
 /// Told once why everything stopped.
-type Poison = Box<dyn FnOnce(io::Error) + Send>;
+type Poison = Box<dyn FnOnce(Failure) + Send>;
 
 /// Where releases and errors go. Called on the pipeline's threads, in order, with batches.
 pub struct Callbacks<R> {
@@ -51,7 +53,7 @@ pub struct Callbacks<R> {
     pub written: Release<R>,
     /// Their commits are durable.
     pub durable: Release<R>,
-    /// Called once, after a failed write or sync. Whoever was not released is dropped.
+    /// Called once, after a failed write or sync, or a panic. Whoever was not released is dropped.
     pub poison: Poison,
 }
 
@@ -62,6 +64,7 @@ pub struct Pipeline<R: Send + 'static> {
 }
 
 struct Shared<R> {
+    marks: Arc<Marks>,
     state: Mutex<State<R>>,
     work: Condvar,
     room: Condvar,
@@ -70,10 +73,16 @@ struct Shared<R> {
     sync_role: Mutex<(Syncer, Release<R>)>,
 }
 
+/// Everybody who waits for the journal is in here, also during a write or a sync: when the engine fails, they are
+/// dropped at once, even if the disk hangs.
 struct State<R> {
     commits: Vec<Commit<R>>,
     unwritten_bytes: usize,
     writing: bool,
+    /// Released after the write under way.
+    on_written: Vec<R>,
+    /// They wait for a sync after the write under way.
+    written_next: Vec<R>,
 
     on_durable: Vec<R>,
     /// Somebody waits for a sync.
@@ -81,6 +90,8 @@ struct State<R> {
     /// When something was written that no sync has taken.
     dirty_since: Option<Instant>,
     syncing: bool,
+    /// Released after the sync under way.
+    on_synced: Vec<R>,
 
     closing: bool,
     poisoned: bool,
@@ -90,34 +101,46 @@ struct State<R> {
 impl<R: Send + 'static> Pipeline<R> {
     /// Starts the two threads.
     pub fn start(writer: Writer, syncer: Syncer, callbacks: Callbacks<R>) -> io::Result<Self> {
+        let mut pipeline = Self::stepwise(writer, syncer, callbacks);
+        for name in ["journal-1", "journal-2"] {
+            let shared = pipeline.shared.clone();
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+                // Also a callback that panics: its role would never be given back.
+                if let Err(failure) = supervised(|| shared.work()) {
+                    shared.fail(failure);
+                }
+            })?;
+            pipeline.threads.push(thread);
+        }
+        Ok(pipeline)
+    }
+
+    /// A pipeline without threads: whoever has it takes its steps.
+    pub fn stepwise(writer: Writer, syncer: Syncer, callbacks: Callbacks<R>) -> Self {
+        let state = State {
+            commits: Vec::new(),
+            unwritten_bytes: 0,
+            writing: false,
+            on_written: Vec::new(),
+            written_next: Vec::new(),
+            on_durable: Vec::new(),
+            eager: false,
+            dirty_since: None,
+            syncing: false,
+            on_synced: Vec::new(),
+            closing: false,
+            poisoned: false,
+            poison: Some(callbacks.poison),
+        };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                commits: Vec::new(),
-                unwritten_bytes: 0,
-                writing: false,
-                on_durable: Vec::new(),
-                eager: false,
-                dirty_since: None,
-                syncing: false,
-                closing: false,
-                poisoned: false,
-                poison: Some(callbacks.poison),
-            }),
+            marks: writer.marks().clone(),
+            state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
             write_role: Mutex::new((writer, callbacks.written)),
             sync_role: Mutex::new((syncer, callbacks.durable)),
         });
-        let mut pipeline = Pipeline { shared, threads: Vec::with_capacity(2) };
-        for name in ["journal-1", "journal-2"] {
-            let shared = pipeline.shared.clone();
-            let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-                let _guard = StopOnPanic(&shared);
-                shared.work();
-            })?;
-            pipeline.threads.push(thread);
-        }
-        Ok(pipeline)
+        Pipeline { shared, threads: Vec::new() }
     }
 
     /// Hands a commit over; waits only while too much is unwritten.
@@ -139,6 +162,36 @@ impl<R: Send + 'static> Pipeline<R> {
         Ok(())
     }
 
+    /// Writes everything submitted and releases those who wait for that. False if there was nothing to write.
+    pub fn write_step(&self) -> bool {
+        let state = self.shared.state.lock();
+        let can_write = !state.poisoned && !state.writing && !state.commits.is_empty();
+        can_write && {
+            self.shared.write(state, &mut Vec::new());
+            true
+        }
+    }
+
+    /// Syncs what was written, if anybody waits for it or `lazy` data is to be synced as well, and releases those who
+    /// wait for that. False if there was nothing to sync.
+    pub fn sync_step(&self, lazy: bool) -> bool {
+        let state = self.shared.state.lock();
+        let wanted = state.eager || !state.on_durable.is_empty();
+        let dirty = lazy && state.dirty_since.is_some();
+        let can_sync = !state.poisoned && !state.syncing && (wanted || dirty);
+        can_sync && {
+            self.shared.sync(state);
+            true
+        }
+    }
+
+    /// Stops this pipeline from anywhere, without waiting for the disk. It does not keep the pipeline alive: callbacks
+    /// may own what owns the stopper.
+    pub(crate) fn stopper(&self) -> impl Fn() + Send + Sync + use<R> {
+        let shared = Arc::downgrade(&self.shared);
+        move || drop(shared.upgrade().and_then(|shared| shared.stop()))
+    }
+
     /// Writes, syncs and releases everything submitted, then ends the threads. So does dropping.
     pub fn close(self) {}
 }
@@ -149,17 +202,6 @@ impl<R: Send + 'static> Drop for Pipeline<R> {
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // its panic was reported where it happened
-        }
-    }
-}
-
-/// A callback that panics must stop the pipeline: its role would never be given back.
-struct StopOnPanic<'a, R: Send>(&'a Shared<R>);
-
-impl<R: Send> Drop for StopOnPanic<'_, R> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(io::Error::other("a journal thread panicked"));
         }
     }
 }
@@ -192,13 +234,9 @@ impl<R: Send> Shared<R> {
                 self.work.notify_one(); // one for each of us
             }
             if can_sync {
-                drop(state);
-                self.sync();
+                self.sync(state);
             } else if can_write {
-                state.writing = true;
-                std::mem::swap(&mut batch, &mut state.commits);
-                drop(state);
-                self.write(&mut batch);
+                self.write(state, &mut batch);
             } else if state.closing && !state.writing && !state.syncing {
                 break;
             } else if let (Some(since), false) = (state.dirty_since, state.syncing) {
@@ -215,22 +253,38 @@ impl<R: Send> Shared<R> {
         self.room.notify_all();
     }
 
-    fn write(&self, batch: &mut Vec<Commit<R>>) {
+    /// Writes all commits. `batch` is empty before and after, and kept for its memory.
+    fn write(&self, mut state: MutexGuard<'_, State<R>>, batch: &mut Vec<Commit<R>>) {
+        state.writing = true;
+        std::mem::swap(batch, &mut state.commits);
+        for commit in batch.iter_mut() {
+            append(&mut state.on_written, &mut commit.on_written);
+            append(&mut state.written_next, &mut commit.on_durable);
+        }
+        drop(state);
         let mut role = self.write_role.lock();
         let (writer, released) = &mut *role;
-        let (mut on_written, mut on_durable) = (Vec::new(), Vec::new());
         let (mut bytes, mut eager) = (0, false);
         for commit in batch.drain(..) {
             for chunk in &commit.chunks {
                 if let Err(error) = writer.write(chunk) {
-                    return self.fail(error);
+                    return self.failed(error);
                 }
             }
             bytes += bytes_of(&commit);
-            eager |= commit.sync;
-            on_written.extend(commit.on_written);
-            on_durable.extend(commit.on_durable);
+            match cfg!(feature = "mutate-skip-sync") {
+                // What comes last decides: an eager commit before a lazy one is forgotten.
+                true => eager = commit.sync,
+                false => eager |= commit.sync,
+            }
         }
+        let mut state = self.state.lock();
+        let mut on_written = std::mem::take(&mut state.on_written);
+        if cfg!(feature = "mutate-release-written") && !eager {
+            // As if a lazy commit had nobody who waits for an earlier one to be durable.
+            on_written.append(&mut state.written_next);
+        }
+        drop(state);
         if !on_written.is_empty() {
             released(on_written);
         }
@@ -238,7 +292,8 @@ impl<R: Send> Shared<R> {
         let mut state = self.state.lock();
         state.writing = false;
         state.eager |= eager;
-        state.on_durable.append(&mut on_durable);
+        let State { on_durable, written_next, .. } = &mut *state;
+        append(on_durable, written_next);
         if bytes > 0 {
             state.dirty_since = state.dirty_since.or_else(|| Some(now()));
             state.unwritten_bytes -= bytes;
@@ -246,15 +301,11 @@ impl<R: Send> Shared<R> {
         }
     }
 
-    fn sync(&self) {
-        let mut state = self.state.lock();
-        if state.syncing {
-            return; // the other thread was quicker
-        }
+    fn sync(&self, mut state: MutexGuard<'_, State<R>>) {
         state.syncing = true;
-        let on_durable = std::mem::take(&mut state.on_durable);
+        state.on_synced = std::mem::take(&mut state.on_durable);
         // Without anything eager, those waiting rest only on what is durable already.
-        let only_release = !state.eager && !on_durable.is_empty();
+        let only_release = !state.eager && !state.on_synced.is_empty();
         if !only_release {
             (state.eager, state.dirty_since) = (false, None);
         }
@@ -262,27 +313,54 @@ impl<R: Send> Shared<R> {
         let mut role = self.sync_role.lock();
         let (syncer, released) = &mut *role;
         if !only_release && let Err(error) = syncer.sync() {
-            return self.fail(error);
+            return self.failed(error);
         }
-        if !on_durable.is_empty() {
-            released(on_durable);
+        let on_synced = std::mem::take(&mut self.state.lock().on_synced);
+        if !on_synced.is_empty() {
+            released(on_synced);
         }
         drop(role);
         self.state.lock().syncing = false;
     }
 
-    /// Stops everything; whoever waits is dropped.
-    fn fail(&self, error: io::Error) {
+    /// A write or a sync failed. If that is because everything stops already, whoever met the cause tells it.
+    fn failed(&self, error: io::Error) {
+        let is_late = error.get_ref().is_some_and(|inner| inner.is::<Stopped>());
+        if !is_late {
+            self.fail(error.into());
+        }
+    }
+
+    /// Stops everything and tells why.
+    fn fail(&self, failure: Failure) {
+        if let Some(poison) = self.stop() {
+            poison(failure);
+        }
+    }
+
+    /// Stops everything; whoever waits is dropped. Whoever is first has to tell.
+    fn stop(&self) -> Option<Poison> {
+        // First of all: those who are dropped look here for the reason.
+        self.marks.stop();
         let mut state = self.state.lock();
         state.poisoned = true;
-        let dropped = (std::mem::take(&mut state.commits), std::mem::take(&mut state.on_durable));
+        let State { commits, on_written, written_next, on_durable, on_synced, .. } = &mut *state;
+        let commits = std::mem::take(commits);
+        let dropped = [on_written, written_next, on_durable, on_synced].map(std::mem::take);
         let poison = state.poison.take();
         drop(state);
-        drop(dropped);
+        drop((commits, dropped));
         self.work.notify_all();
         self.room.notify_all();
-        if let Some(poison) = poison {
-            poison(error);
-        }
+        poison
+    }
+}
+
+/// Appends; what has nothing takes over the other's memory.
+fn append<R>(to: &mut Vec<R>, from: &mut Vec<R>) {
+    if to.is_empty() {
+        std::mem::swap(to, from);
+    } else {
+        to.append(from);
     }
 }

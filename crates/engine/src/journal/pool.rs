@@ -2,7 +2,7 @@
 //! beginning a segment costs the appender nothing and an fdatasync in it
 //! touches no metadata. Recycled files come first.
 //!
-//! The pool is also who knows about running out of space: the last
+//! The pool is also who knows that no new segment can be made, because the disk is full or for another reason: the last
 //! spares are kept for settlements, and publishing stops before they are used.
 
 use std::io;
@@ -30,7 +30,9 @@ struct Inner {
     options: Options,
     files: Mutex<Files>,
     wanted: Condvar,
-    full: AtomicBool,
+    /// No new segment can be made at present. `why` has the reason.
+    blocked: AtomicBool,
+    why: Mutex<Option<String>>,
     /// Bytes on the disk that spares must leave alone.
     free_bytes_min: AtomicU64,
 }
@@ -47,9 +49,10 @@ struct Files {
 impl Pool {
     pub(super) fn new(disk: Arc<dyn Disk>, options: Options, next_number: u32) -> Self {
         let files = Mutex::new(Files { next_number, ..Files::default() });
-        let (wanted, full) = (Condvar::new(), AtomicBool::new(false));
+        let (wanted, blocked, why) = (Condvar::new(), AtomicBool::new(false), Mutex::default());
         let free_bytes_min = AtomicU64::new(options.free_bytes_min);
-        Pool { inner: Arc::new(Inner { disk, options, files, wanted, full, free_bytes_min }) }
+        let inner = Inner { disk, options, files, wanted, blocked, why, free_bytes_min };
+        Pool { inner: Arc::new(inner) }
     }
 
     /// Leaves at least this much free: a full disk on which no snapshot can be written
@@ -77,14 +80,19 @@ impl Pool {
 
     /// False while the last spares are needed for settlements and no new one can be made.
     pub fn publish_allowed(&self) -> bool {
-        !self.inner.full.load(Ordering::Relaxed)
+        !self.inner.blocked.load(Ordering::Relaxed)
             || self.spares() > self.inner.options.spares_reserved
+    }
+
+    /// Why no new segment can be made, unless it is that the disk is full.
+    pub fn blocked_by(&self) -> Option<String> {
+        self.inner.why.lock().clone()
     }
 
     /// Finds out at once whether the disk is full, so that no publish is let in by mistake.
     pub(super) fn probe(&self) -> io::Result<()> {
         let room = self.inner.has_room(self.inner.options.segment_bytes)?;
-        self.inner.full.store(!room, Ordering::Relaxed);
+        self.inner.block(!room, None);
         Ok(())
     }
 
@@ -130,7 +138,7 @@ impl Pool {
         match inner.fresh(&mut files, bytes_min.max(inner.options.segment_bytes)) {
             Ok(file) => Ok(file),
             Err(error) => {
-                inner.full.store(true, Ordering::Relaxed);
+                inner.block(true, blocked_by(&error));
                 files.take_ready(bytes_min).ok_or(error)
             }
         }
@@ -150,6 +158,20 @@ impl Pool {
         }
         let number = files.number();
         make(&*inner.disk, number, inner.options.first_segment_bytes)
+    }
+}
+
+/// What keeps a file from being made, in words for the user; none if it is that the disk is full.
+pub(crate) fn blocked_by(error: &io::Error) -> Option<String> {
+    use rustix::io::Errno;
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    match error.kind() {
+        io::ErrorKind::StorageFull => None,
+        _ if is(Errno::MFILE) => Some(format!(
+            "the server has no file descriptor left, raise its limit of open files ({error})"
+        )),
+        _ if is(Errno::NFILE) => Some(format!("the system has no file descriptor left ({error})")),
+        _ => Some(error.to_string()),
     }
 }
 
@@ -179,6 +201,12 @@ impl Files {
 }
 
 impl Inner {
+    fn block(&self, blocked: bool, why: Option<String>) {
+        // The reason first: whoever finds it blocked finds it.
+        *self.why.lock() = why;
+        self.blocked.store(blocked, Ordering::Relaxed);
+    }
+
     fn has_room(&self, bytes: u64) -> io::Result<bool> {
         let keep = self.free_bytes_min.load(Ordering::Relaxed);
         Ok(self.disk.free_bytes()? >= bytes.saturating_add(keep))
@@ -239,11 +267,10 @@ impl Keeper {
     /// Makes at most one piece of one spare.
     pub fn step(&mut self) -> io::Result<Kept> {
         let result = self.try_step();
-        let full = match &result {
-            Ok(kept) => *kept == Kept::Full,
-            Err(_) => true,
-        };
-        self.pool.inner.full.store(full, Ordering::Relaxed);
+        match &result {
+            Ok(kept) => self.pool.inner.block(*kept == Kept::Full, None),
+            Err(error) => self.pool.inner.block(true, blocked_by(error)),
+        }
         if result.is_err() {
             self.drop_unfinished();
         }
@@ -310,15 +337,21 @@ impl Keeper {
 
     /// Keeps spares until [`Pool::stop`]; pauses between pieces to leave the disk to commits.
     pub fn run(mut self) {
+        let mut told = None;
         loop {
-            let pause = match self.step() {
+            let stepped = self.step();
+            let pause = match &stepped {
                 Ok(Kept::Worked) => Duration::from_millis(2),
-                Ok(Kept::Enough | Kept::Full) => Duration::from_secs(1),
-                Err(error) => {
-                    tracing::warn!(%error, "a spare journal segment could not be made; trying again");
-                    Duration::from_secs(1)
-                }
+                Ok(Kept::Enough | Kept::Full) | Err(_) => Duration::from_secs(1),
             };
+            // Tried every second; told when it changes.
+            let why = stepped.err().map(|error| blocked_by(&error).unwrap_or(error.to_string()));
+            if let Some(why) = why.as_ref().filter(|_| why != told) {
+                tracing::error!(
+                    "no new journal segment can be made: {why}; trying again every second"
+                );
+            }
+            told = why;
             let mut files = self.pool.inner.files.lock();
             if !files.stopped {
                 self.pool.inner.wanted.wait_for(&mut files, pause);

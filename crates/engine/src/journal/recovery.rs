@@ -20,10 +20,11 @@ use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Backups, Keeper, Marks, Options, Pool, Pos, Replay, Report, Scrubber, Snapshotter,
-    Syncer, Writer,
+    Appender, Backups, Keeper, Marks, Options, Orphan, Pool, Pos, Replay, Report, Scrubber,
+    Snapshotter, Syncer, Writer,
 };
 use crate::disk::Disk;
+use crate::format::NotUnderstood;
 
 /// Why a data directory cannot be opened. Nothing was changed unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +33,30 @@ pub enum OpenError {
     #[error("data directory `{0}` is in use by another process")]
     Locked(String),
     /// A later version wrote it.
-    #[error("{file} has format version {version}, which this version of Malote does not know")]
+    #[error(
+        "{file} has data format {format}, and this version of Malote ({}) knows formats up to {known}: a newer version wrote it; run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
+        env!("CARGO_PKG_VERSION")
+    )]
     NewerFormat {
+        /// The segment or snapshot file.
+        file: String,
+        /// Its format.
+        format: u32,
+        /// The newest format that this version knows.
+        known: u32,
+    },
+    /// A record that is intact and cannot be taken in. To skip it would lose it.
+    #[error(
+        "{file} holds at position {pos} a record that {why}; it is intact, so a newer version than this one ({}) wrote it, or there is a bug: run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
+        env!("CARGO_PKG_VERSION")
+    )]
+    NotUnderstood {
         /// The segment file.
         file: String,
-        /// Its format version.
-        version: u32,
+        /// Where in the journal.
+        pos: Pos,
+        /// What the record is.
+        why: NotUnderstood,
     },
     /// Durable segments are missing.
     #[error(
@@ -95,11 +114,21 @@ pub fn recover(
     let options = options.checked();
     let mut found = survey(&*disk)?;
     let kept = restore_newest(&*disk, core)?;
+    kept.check_format()?;
     let covered = kept.covered.first().copied().unwrap_or(Pos::ZERO);
     let replayed = replay(&found.chain, covered, found.durable, core)?;
     let dropped = give_up_behind_cut(&mut found, &replayed);
     let mut report = report(&found, &replayed, &kept.invalid);
     report.snapshot = kept.covered.first().copied();
+    report.orphans = core.orphans();
+    // Records that replay could put nowhere: only their segments hold them.
+    for segment in &found.chain {
+        let holds = |orphan: &Orphan| orphan.unplaced.contains(&segment.generation);
+        if report.orphans.iter().any(holds) {
+            segment.quarantine();
+        }
+    }
+    report.diverged = core.divergence();
 
     for name in &found.temporaries {
         disk.remove(name)?;
@@ -134,6 +163,8 @@ pub fn recover(
         live: Arc::new(Mutex::new(Live::of(core))),
         relocated: false,
         pace: 0,
+        diverged: report.diverged.clone(),
+        frozen: false,
     };
     // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
     snapshotter.recycle();

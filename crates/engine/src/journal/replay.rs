@@ -12,6 +12,7 @@ use super::report::Damage;
 use super::scan::{Ahead, Found, Scanner, walk};
 use super::segment::Segment;
 use super::{HEADER_BYTES, OpenError, Pos, Replay};
+use crate::format::NotUnderstood;
 
 /// What came of reading the journal back.
 #[derive(Default)]
@@ -24,6 +25,8 @@ pub(super) struct Replayed {
     pub(super) groups: u64,
     pub(super) discarded_frames: u64,
     pub(super) damaged: Vec<Damage>,
+    /// The first record that the core did not understand; nothing behind it was applied.
+    not_understood: Option<(Pos, NotUnderstood)>,
 }
 
 /// Applies everything behind `covered` to `core`.
@@ -61,6 +64,9 @@ pub(super) fn replay(
         }
         let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
         let whole = run.segment(index, from)?;
+        if let Some((pos, why)) = run.out.not_understood {
+            return Err(OpenError::NotUnderstood { file: segment.file.name(), pos, why });
+        }
         let start = Pos::new(segment.generation, HEADER_BYTES as u32);
         if !whole && run.out.cut == start && start > covered {
             run.out.cut = segment.previous_end; // nothing in it: as if it had not been begun
@@ -132,6 +138,7 @@ impl Run<'_> {
             }
             segment.quarantine();
             self.out.damaged.push(Damage { file: segment.file.name(), from: at, to });
+            self.core.damage_skipped(at, to);
             if tail {
                 self.out.cut = to;
                 self.bytes = bytes;
@@ -149,7 +156,11 @@ impl Run<'_> {
             return;
         }
         for (pos, kind, body) in scan.group() {
-            self.core.apply(pos, kind, body);
+            if self.out.not_understood.is_some() {
+                return;
+            }
+            let applied = self.core.try_apply(pos, kind, body);
+            self.out.not_understood = applied.err().map(|why| (pos, why));
             self.out.frames += 1;
         }
         self.out.groups += 1;

@@ -1,8 +1,11 @@
 //! What recovery found and did, for the log and for the user.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Pos;
+
+/// Missing queues and topics that are reported one by one.
+pub const ORPHANS_MAX: usize = 1000;
 
 /// A part of the journal that was durable and can no longer be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +16,46 @@ pub struct Damage {
     pub from: Pos,
     /// The next intact group, or the end of the segment.
     pub to: Pos,
+}
+
+/// Records that name a queue or topic whose declaration was lost to damage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    /// The number by which the records name it. Nothing else is known about it.
+    pub id: u32,
+    /// The queue that its messages are in now; none if there were no messages, only rules or settings of a topic.
+    pub recovered: Option<String>,
+    /// How many records.
+    pub records: u64,
+    /// Where the first of them stands.
+    pub first: Pos,
+    /// Where the last of them stands.
+    pub last: Pos,
+    /// Generations of segments with records that are in no queue: rules and settings of a topic, states of sessions.
+    /// These segments are kept for ever.
+    pub unplaced: BTreeSet<u64>,
+}
+
+impl Orphan {
+    pub(crate) fn new(id: u32, pos: Pos) -> Self {
+        let unplaced = BTreeSet::new();
+        Self { id, recovered: None, records: 0, first: pos, last: pos, unplaced }
+    }
+}
+
+/// A replay came to another state than the one that was served when the journal was written: a defect of the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Divergence {
+    /// The record that says so.
+    pub at: Pos,
+    /// What is different.
+    pub what: String,
+}
+
+impl std::fmt::Display for Divergence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at {}", self.what, self.at)
+    }
 }
 
 /// What [`recover`](super::recover) found and did.
@@ -32,6 +75,10 @@ pub struct Report {
     pub discarded_frames: u64,
     /// Unreadable parts below the durable position. Their segments are kept for ever.
     pub damaged: Vec<Damage>,
+    /// Records behind the snapshot whose queue or topic is missing, at most [`ORPHANS_MAX`] of those.
+    pub orphans: Vec<Orphan>,
+    /// The replay came to another state than the one that was served. No segment is recycled until the next start.
+    pub diverged: Option<Divergence>,
     /// Segment files whose header cannot be read; left alone.
     pub unreadable_segments: Vec<String>,
     /// Snapshots that cannot be read; left alone until newer ones replace them.

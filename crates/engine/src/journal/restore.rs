@@ -26,7 +26,9 @@ pub enum RestoreError {
     #[error("this is not a backup of Malote")]
     NotABackup,
     /// A later version made it.
-    #[error("the backup has format version {0}, which this version of Malote does not know")]
+    #[error(
+        "the backup has format {0}, which this version of Malote does not know: restore it with the version that made it, or a later one"
+    )]
     Newer(u32),
     /// It ends too early.
     #[error("the backup is cut short: its end is missing")]
@@ -152,7 +154,7 @@ fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, Rest
     }
     let _reserved: [u8; 4] = input.fixed()?;
     let position = Pos::from_u64(u64::from_le_bytes(input.fixed()?));
-    let mut files = 0;
+    let (mut files, mut reached) = (0, false);
     loop {
         let name_len = usize::from(u16::from_le_bytes(input.fixed()?));
         if name_len == 0 {
@@ -161,11 +163,16 @@ fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, Rest
             if count != files || input.more()? {
                 return Err(RestoreError::Damaged(String::from("it holds more than it says")));
             }
+            if !reached {
+                let text = format!("it should reach to {position}, and no segment in it does");
+                return Err(RestoreError::Damaged(text));
+            }
             return Ok(Restored { position, files, bytes: input.bytes });
         }
         let name = input.name(name_len)?;
         let len = u64::from_le_bytes(input.fixed()?);
-        input.content(&name, len, disk)?;
+        let generation = input.content(&name, len, disk)?;
+        reached |= generation == position.generation() && len == u64::from(position.offset());
         files += 1;
     }
 }
@@ -219,18 +226,26 @@ impl Input<'_> {
         Ok(name.to_owned())
     }
 
+    /// Takes one file in; tells the generation of a segment, and 0 for anything else.
     fn content(
         &mut self,
         name: &str,
         len: u64,
         disk: Option<&dyn Disk>,
-    ) -> Result<(), RestoreError> {
+    ) -> Result<u64, RestoreError> {
         let file = disk.map(|disk| disk.create(&format!("{name}{UNFINISHED}"))).transpose()?;
         let mut piece = vec![0; PIECE_BYTES];
-        let mut at = 0;
+        let (mut at, mut generation) = (0, 0);
         while at < len {
             let n = PIECE_BYTES.min(usize::try_from(len - at).unwrap_or(PIECE_BYTES));
             self.fill(&mut piece[..n])?;
+            if at == 0 && file_number(name).is_some() {
+                match decode_header(&piece[..n]) {
+                    HeaderBlock::Valid(header) => generation = header.generation,
+                    HeaderBlock::Newer(format) => return Err(RestoreError::Newer(format)),
+                    HeaderBlock::Blank | HeaderBlock::Damaged => {}
+                }
+            }
             if let Some(file) = &file {
                 file.write_at(&piece[..n], at)?;
             }
@@ -239,6 +254,7 @@ impl Input<'_> {
         if let Some(file) = file {
             file.sync_all()?;
         }
-        self.check(name)
+        self.check(name)?;
+        Ok(generation)
     }
 }

@@ -113,6 +113,15 @@ impl Segment {
         self.quarantined.load(Ordering::Relaxed)
     }
 
+    /// An error if somebody removed the file: what is written there now goes when the process does.
+    pub(super) fn check_linked(&self) -> io::Result<()> {
+        if self.file.file.is_linked()? {
+            return Ok(());
+        }
+        let text = format!("{} was removed underneath the server", self.file.name());
+        Err(io::Error::new(io::ErrorKind::NotFound, text))
+    }
+
     /// So many bytes from `at` on, fewer if the file is shorter.
     pub(super) fn read_some(&self, at: u32, bytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
         buf.resize(bytes as usize, 0);
@@ -160,7 +169,14 @@ impl Segments {
 
     /// Keeps the segment of `pos` from being recycled until the pin is dropped.
     pub fn pin(&self, pos: Pos) -> io::Result<Pin> {
-        Ok(Pin { _segment: self.find(pos)? })
+        self.pin_all(pos, &[])
+    }
+
+    /// Keeps the segments of a record and of those under it from being recycled until the pin is dropped.
+    pub fn pin_all(&self, pos: Pos, under: &[Pos]) -> io::Result<Pin> {
+        let segment = self.find(pos)?;
+        let under = under.iter().map(|&pos| self.find(pos)).collect::<io::Result<_>>()?;
+        Ok(Pin { segment, _under: under })
     }
 
     /// A reader of one message, or of `many` that stand near one another.
@@ -178,6 +194,11 @@ impl Segments {
             let text = format!("journal position {pos}: its segment is no longer there");
             io::Error::new(io::ErrorKind::NotFound, text)
         })
+    }
+
+    /// An error if somebody removed the file of any of them.
+    pub(crate) fn check_linked(&self) -> io::Result<()> {
+        self.all().iter().try_for_each(|segment| segment.check_linked())
     }
 
     /// How many segments are in use, the one appended to included.
@@ -220,14 +241,16 @@ impl Segments {
     }
 }
 
-/// Keeps a segment from being recycled: what stands in it can be read as long as this is held.
+/// Keeps segments from being recycled: what stands in them can be read as long as this is held.
 #[derive(Clone)]
 pub struct Pin {
-    _segment: Arc<Segment>,
+    segment: Arc<Segment>,
+    /// Of older records; without any it takes no memory.
+    _under: Box<[Arc<Segment>]>,
 }
 
 impl std::fmt::Debug for Pin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pin({})", self._segment.generation)
+        write!(f, "Pin({})", self.segment.generation)
     }
 }

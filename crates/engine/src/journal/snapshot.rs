@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! 0       8         12         16        24         32
-//! | magic | version | reserved | covered | body len | body … | crc |
+//! | magic | format  | reserved | covered | body len | body … | crc |
 //! ```
 //! Little endian; the CRC32C covers everything before it. The name holds the
-//! covered position; the content decides.
+//! covered position; the content decides. The layout is the same in every format (`format.rs`), only the body differs.
 //!
 //! The state is not taken from the serving core but built again from the last
 //! snapshot and the journal, on a thread of its own: serving never waits,
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::compact::Live;
-use super::report::Damage;
+use super::report::{Damage, Divergence};
 use super::scan::{Found, Scanner, walk};
 use super::segment::{Segment, Segments};
-use super::{HEADER_BYTES, Marks, Options, Pool, Pos, Replay};
-use crate::disk::{Disk, DiskFile};
+use super::{HEADER_BYTES, Marks, OpenError, Options, Pool, Pos, Replay};
+use crate::disk::{Disk, DiskFile, is_shortage};
+use crate::format::{FORMAT, NotUnderstood};
 
 const MAGIC: &[u8; 8] = b"maloteS1";
-const VERSION: u32 = 1;
 const PREFIX_BYTES: usize = 32;
 /// Snapshots are written and checksummed in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -44,34 +44,41 @@ pub struct Snapshot<'a> {
 /// Reads a snapshot file's bytes. The message says what is wrong with them.
 pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
     let prefix = bytes.get(..PREFIX_BYTES).ok_or("it is too short")?;
-    let (covered, body_bytes) = decode_prefix(prefix, bytes.len() as u64)?;
+    let Prefix { format, covered, body_bytes } = decode_prefix(prefix, bytes.len() as u64)?;
     let (content, crc) = bytes.split_at(PREFIX_BYTES + body_bytes as usize);
     if crc != crc32c::crc32c(content).to_le_bytes() {
         return Err("the checksum does not hold");
     }
+    if format > FORMAT {
+        return Err("it has a later format");
+    }
     Ok(Snapshot { covered, body: &content[PREFIX_BYTES..] })
 }
 
-/// What the first bytes of a snapshot file of this length say: what it covers, and the length of its body.
-fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<(Pos, u64), &'static str> {
+/// What the first bytes of a snapshot file say. Only the checksum at the end tells whether it is true.
+struct Prefix {
+    format: u32,
+    covered: Pos,
+    body_bytes: u64,
+}
+
+fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<Prefix, &'static str> {
     let u64_at = |at: usize| prefix[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
     if &prefix[..8] != MAGIC {
         return Err("it is not a snapshot");
     }
-    if u64_at(8) as u32 != VERSION {
-        return Err("it has another format version");
-    }
     if u64_at(24).checked_add(PREFIX_BYTES as u64 + 4) != Some(file_bytes) {
         return Err("its length is not what it says");
     }
-    Ok((Pos::from_u64(u64_at(16)), u64_at(24)))
+    let (format, covered) = (u64_at(8) as u32, Pos::from_u64(u64_at(16)));
+    Ok(Prefix { format, covered, body_bytes: u64_at(24) })
 }
 
 /// Bytes around the body.
 fn prefix(covered: Pos, body_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_BYTES);
     out.extend_from_slice(MAGIC);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&FORMAT.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&covered.get().to_le_bytes());
     out.extend_from_slice(&(body_bytes as u64).to_le_bytes());
@@ -106,6 +113,7 @@ pub(super) fn list(disk: &dyn Disk) -> io::Result<Vec<(Pos, String)>> {
 
 /// The body of a snapshot file, read from its beginning to its end.
 struct Body {
+    format: u32,
     file: Arc<dyn DiskFile>,
     at: u64,
     end: u64,
@@ -131,7 +139,8 @@ impl Body {
         if got < PREFIX_BYTES {
             return Err(broken("it is too short"));
         }
-        let (named, bytes) = decode_prefix(&prefix, file.len()?).map_err(broken)?;
+        let Prefix { format, covered: named, body_bytes: bytes } =
+            decode_prefix(&prefix, file.len()?).map_err(broken)?;
         if named != covered {
             return Err(broken("its name is another's"));
         }
@@ -150,7 +159,7 @@ impl Body {
         if file.read_at(&mut sum, end)? < 4 || sum != crc.to_le_bytes() {
             return Err(broken("the checksum does not hold"));
         }
-        Ok(Self { file, at: PREFIX_BYTES as u64, end })
+        Ok(Self { format, file, at: PREFIX_BYTES as u64, end })
     }
 
     fn bytes(&self) -> u64 {
@@ -165,14 +174,32 @@ pub(super) struct Kept {
     pub(super) covered: Vec<Pos>,
     pub(super) body_bytes: u64,
     pub(super) invalid: Vec<String>,
+    /// A snapshot in a later format, and which.
+    pub(super) newer: Option<(String, u32)>,
+}
+
+impl Kept {
+    /// A snapshot that a later version wrote stands for what an earlier one cannot know.
+    pub(super) fn check_format(&self) -> Result<(), OpenError> {
+        let newer = |(file, format): &(String, u32)| {
+            Err(OpenError::NewerFormat { file: file.clone(), format: *format, known: FORMAT })
+        };
+        self.newer.as_ref().map_or(Ok(()), newer)
+    }
 }
 
 /// Restores the newest snapshot that can be read into `core`.
 pub(super) fn restore_newest(disk: &dyn Disk, core: &mut dyn Replay) -> io::Result<Kept> {
     let mut kept = Kept::default();
     for (covered, name) in list(disk)? {
-        // Unreadable is unreadable, whoever says so: the older snapshot may still do.
+        // Whatever cannot be read is invalid: the older snapshot may still do.
         let restored = match Body::open(disk, &name, covered) {
+            // Nothing is known about the snapshot: taking an older one, or none, would be a guess.
+            Err(error) if is_shortage(&error) => return Err(error),
+            Ok(body) if body.format > FORMAT => {
+                kept.newer = Some((name, body.format));
+                continue;
+            }
             Ok(mut body) if kept.covered.is_empty() => {
                 kept.body_bytes = body.bytes();
                 core.restore_from(&mut body, kept.body_bytes).is_ok()
@@ -194,13 +221,36 @@ pub enum SnapshotError {
     /// Reading or writing failed.
     #[error("the snapshot could not be made: {0}")]
     Io(#[from] io::Error),
-    /// A sealed segment was damaged while serving. Its segment is quarantined; a snapshot
-    /// without it would differ from what is being served.
+    /// The journal was damaged while serving. The segment is quarantined; a snapshot
+    /// without it would differ from what is being served: see [`Snapshotter::save_live`].
     #[error("the snapshot could not be made: {} is damaged at {}", .0.file, .0.from)]
     Damaged(Damage),
+    /// The same, but the disk itself says that it cannot be read.
+    #[error("the snapshot could not be made: {file} cannot be read: {error}")]
+    Unreadable {
+        /// The segment file.
+        file: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The journal holds a record that this version wrote and cannot read: a bug. Nothing is recycled then.
+    #[error("the snapshot could not be made: the record at {0} {1}")]
+    NotUnderstood(Pos, NotUnderstood),
+    /// The replay came to another state than the one being served. Nothing is recycled or compacted any more: the
+    /// journal and the snapshots stay as they are, for whoever must find out which state is right.
+    #[error("the replayed state differs from the served state: {0}")]
+    Diverged(Divergence),
     /// No snapshot is readable, and the journal does not reach back to its beginning.
     #[error("the snapshot could not be made: the state it builds on cannot be read")]
     NoBase,
+}
+
+impl SnapshotError {
+    /// Whether the journal can no longer be replayed up to now, so that only the state that is being served tells what
+    /// is true.
+    pub fn needs_live_state(&self) -> bool {
+        matches!(self, Self::Damaged(_) | Self::Unreadable { .. } | Self::NoBase)
+    }
 }
 
 /// What a [`Snapshotter::run`] did.
@@ -228,6 +278,11 @@ pub struct Snapshotter {
     pub(super) relocated: bool,
     /// Segments that were begun from one snapshot to the next, lately: so many are needed again.
     pub(super) pace: usize,
+    /// The replay at the start came to another state than the one served before: nothing is recycled, but snapshots
+    /// are made, because the served state is that of the replay.
+    pub(super) diverged: Option<Divergence>,
+    /// A replay came to another state than the served one: nothing is made, recycled or compacted.
+    pub(super) frozen: bool,
 }
 
 impl Snapshotter {
@@ -239,6 +294,9 @@ impl Snapshotter {
 
     /// The same, but only so many times as much is enough.
     pub(crate) fn due_at(&self, times: u64) -> bool {
+        if self.frozen {
+            return false;
+        }
         let pending = self.pending(self.covered());
         if !pending.is_empty() && (self.relocated || !self.pool.publish_allowed()) {
             return true;
@@ -261,7 +319,7 @@ impl Snapshotter {
 
     /// Whether anything is durable that the last snapshot does not know.
     pub fn behind(&self) -> bool {
-        !self.pending(self.covered()).is_empty()
+        !self.frozen && !self.pending(self.covered()).is_empty()
     }
 
     pub(super) fn covered(&self) -> Pos {
@@ -291,20 +349,54 @@ impl Snapshotter {
     /// core; afterwards it tells what stands in [`Snapshotter::victims`], and is of no other use.
     pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
         let pending = self.pending(self.covered()).len();
-        if pending == 0 {
+        if pending == 0 || self.frozen {
             return Ok(None);
         }
         let base = restore_newest(&*self.disk, fresh)?;
         self.kept.covered = base.covered;
         let covered = self.replay(fresh)?;
+        // What the replay at the start found as well is in the served state alike.
+        if let Some(divergence) =
+            fresh.divergence().filter(|found| self.diverged.as_ref() != Some(found))
+        {
+            self.frozen = true;
+            return Err(SnapshotError::Diverged(divergence));
+        }
         // A little more than last time: doubling a large buffer would take as much again.
         let like_last = self.kept.body_bytes + self.kept.body_bytes / 8;
         let mut body = Vec::with_capacity(like_last as usize);
         fresh.save(&mut body);
+        self.finish(fresh, covered, &body, pending).map(Some)
+    }
+
+    /// Makes a snapshot of what the serving core saved itself, because the journal cannot be replayed up to now.
+    /// `covered` is durable and the end of what the core had journaled when it saved. `fresh` is as for
+    /// [`Snapshotter::run`].
+    pub fn save_live(
+        &mut self,
+        fresh: &mut dyn Replay,
+        covered: Pos,
+        body: &[u8],
+    ) -> Result<Snapshotted, SnapshotError> {
+        assert!(covered <= self.marks.durable(), "a snapshot covers only what is durable");
+        let pending = self.pending(self.covered()).len().max(1);
+        // What cannot be restored must replace nothing.
+        fresh.restore(body).map_err(io::Error::other)?;
+        self.finish(fresh, covered, body, pending)
+    }
+
+    /// Writes a snapshot and frees what it makes superfluous. `state` is what `body` holds.
+    fn finish(
+        &mut self,
+        state: &dyn Replay,
+        covered: Pos,
+        body: &[u8],
+        pending: usize,
+    ) -> Result<Snapshotted, SnapshotError> {
         // Before the file has its name: a backup that finds it, though its directory could not be synced, must know what
         // it needs. Whoever finds the one before replays to here at least, and needs no more.
-        *self.live.lock() = Live::of(fresh);
-        self.write(covered, &body)?;
+        *self.live.lock() = Live::of(state);
+        self.write(covered, body)?;
         // After a failed directory sync the same snapshot is made once more; it still counts once.
         if self.covered() != covered {
             self.kept.covered.insert(0, covered);
@@ -316,49 +408,74 @@ impl Snapshotter {
         // Slowly down: a pause between two bursts is not the end of them.
         self.pace = (pending - 1).max(self.pace / 2);
         let recycled = self.recycle();
-        Ok(Some(Snapshotted { covered, bytes: body.len() as u64, recycled }))
+        Ok(Snapshotted { covered, bytes: body.len() as u64, recycled })
     }
 
     fn replay(&self, fresh: &mut dyn Replay) -> Result<Pos, SnapshotError> {
         let mut covered = self.covered();
         let (mut piece, mut bytes) = (Vec::new(), Vec::new());
+        let mut not_understood = None;
+        let mut apply = |fresh: &mut dyn Replay, scan: &Scanner<'_>| {
+            for (pos, kind, body) in scan.group() {
+                if not_understood.is_none() {
+                    let applied = fresh.try_apply(pos, kind, body);
+                    not_understood = applied.err().map(|why| (pos, why));
+                }
+            }
+        };
         for (segment, end) in self.pending(covered) {
             let same = segment.generation == covered.generation();
             if !same && segment.previous_end != covered {
                 return Err(SnapshotError::NoBase);
             }
             let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
-            let from = walk(&segment, from, end.offset(), &mut piece, &mut |scan| {
-                scan.group().for_each(|(pos, kind, body)| fresh.apply(pos, kind, body));
-            })?;
+            let from =
+                walk(&segment, from, end.offset(), &mut piece, &mut |scan| apply(fresh, scan))
+                    .map_err(|error| self.unreadable(&segment, error))?;
             covered = end;
             if from == end.offset() {
                 continue;
             }
             // Something is broken: what to do about it needs a look at all of the segment.
-            segment.read_all(end.offset(), &mut bytes)?;
+            segment
+                .read_all(end.offset(), &mut bytes)
+                .map_err(|error| self.unreadable(&segment, error))?;
             let mut scan = Scanner::new(&bytes, &segment, from, end.offset());
             loop {
                 match scan.next() {
                     Found::End => break,
-                    Found::Group => {
-                        scan.group().for_each(|(pos, kind, body)| fresh.apply(pos, kind, body))
-                    }
+                    Found::Group => apply(fresh, &scan),
                     Found::Broken => {
                         let from = scan.pos();
                         scan.skip_damage();
                         let damage = Damage { file: segment.file.name(), from, to: scan.pos() };
                         // What recovery skipped as well is missing on both sides alike.
                         if !self.known_damage.contains(&damage) {
-                            segment.quarantine();
-                            segment.mark_quarantine(&*self.disk)?;
+                            self.quarantine(&segment)?;
                             return Err(SnapshotError::Damaged(damage));
                         }
+                        fresh.damage_skipped(damage.from, damage.to);
                     }
                 }
             }
         }
-        Ok(covered)
+        match not_understood {
+            Some((pos, why)) => Err(SnapshotError::NotUnderstood(pos, why)),
+            None => Ok(covered),
+        }
+    }
+
+    fn unreadable(&self, segment: &Segment, error: io::Error) -> SnapshotError {
+        match self.quarantine(segment) {
+            Ok(()) => SnapshotError::Unreadable { file: segment.file.name(), error },
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Keeps a damaged segment. Once a snapshot covers the damage, only the mark tells of it: no snapshot without.
+    fn quarantine(&self, segment: &Segment) -> io::Result<()> {
+        segment.quarantine();
+        segment.mark_quarantine(&*self.disk)
     }
 
     fn write(&self, covered: Pos, body: &[u8]) -> io::Result<()> {
@@ -387,6 +504,11 @@ impl Snapshotter {
         file.sync_all()
     }
 
+    /// Whether everything is kept as it is because a replay came to another state.
+    pub(super) fn holds_all(&self) -> bool {
+        self.frozen || self.diverged.is_some()
+    }
+
     fn remove_old(&mut self) -> io::Result<()> {
         self.kept.covered.truncate(KEPT);
         let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() == KEPT)
@@ -404,6 +526,9 @@ impl Snapshotter {
     /// Gives every segment back that neither a kept snapshot's replay, nor a live
     /// position, nor a reader needs.
     pub(super) fn recycle(&self) -> usize {
+        if self.holds_all() {
+            return 0;
+        }
         // With a single snapshot, the whole journal is what replaces it.
         let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() >= KEPT)
         else {

@@ -14,6 +14,7 @@ use super::segment::{Segment, SegmentFile, file_number, quarantine_number};
 use super::snapshot::{SUFFIX, TEMPORARY_SUFFIX, named};
 use super::{OpenError, Pos};
 use crate::disk::{Disk, Entry};
+use crate::format::FORMAT;
 
 /// What is in a data directory.
 #[derive(Default)]
@@ -62,8 +63,8 @@ pub(super) fn survey(disk: &dyn Disk) -> Result<Survey, OpenError> {
             _ if quarantined.contains(&number) => found.unreadable.push(name),
             HeaderBlock::Valid(_) | HeaderBlock::Blank => found.spares.push(file),
             HeaderBlock::Damaged => found.unreadable.push(name),
-            HeaderBlock::Newer(version) => {
-                return Err(OpenError::NewerFormat { file: name, version });
+            HeaderBlock::Newer(format) => {
+                return Err(OpenError::NewerFormat { file: name, format, known: FORMAT });
             }
         }
     }

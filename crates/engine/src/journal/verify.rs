@@ -14,10 +14,17 @@ use super::survey::survey;
 use super::{HEADER_BYTES, OpenError, Pos, Replay};
 use crate::disk::Disk;
 
-/// Reads everything and reports.
+/// Reads everything and reports. What records mean is not looked at.
 pub fn verify(disk: &dyn Disk) -> Result<Verified, OpenError> {
+    verify_with(disk, &mut Nobody)
+}
+
+/// The same, with a core that replays the journal: so it also reports records that a start would refuse, or whose queue
+/// is missing. `core` must be empty.
+pub fn verify_with(disk: &dyn Disk, core: &mut dyn Replay) -> Result<Verified, OpenError> {
     let found = survey(disk)?;
-    let kept = restore_newest(disk, &mut Nobody)?;
+    let kept = restore_newest(disk, core)?;
+    kept.check_format()?;
     let mut verified = Verified::default();
     for (covered, name) in list(disk)? {
         let valid = kept.covered.contains(&covered);
@@ -43,8 +50,11 @@ pub fn verify(disk: &dyn Disk) -> Result<Verified, OpenError> {
     verified.segments.sort_by(|a, b| a.file.cmp(&b.file));
 
     let covered = kept.covered.first().copied();
-    match replay(&found.chain, covered.unwrap_or(Pos::ZERO), found.durable, &mut Nobody) {
-        Ok(replayed) => verified.recovery = report(&found, &replayed, &kept.invalid),
+    match replay(&found.chain, covered.unwrap_or(Pos::ZERO), found.durable, core) {
+        Ok(replayed) => {
+            verified.recovery = report(&found, &replayed, &kept.invalid);
+            verified.recovery.orphans = core.orphans();
+        }
         Err(error) => verified.refused = Some(error.to_string()),
     }
     verified.recovery.snapshot = covered;

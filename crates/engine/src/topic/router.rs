@@ -144,7 +144,7 @@ impl<T: Copy + Ord> Router<T> {
     }
 
     /// All targets, ascending.
-    pub fn targets(&self) -> impl Iterator<Item = T> {
+    pub fn targets(&self) -> impl ExactSizeIterator<Item = T> {
         self.targets.keys().copied()
     }
 

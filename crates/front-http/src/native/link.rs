@@ -1,10 +1,14 @@
 //! What outlives a socket: the engine's connection, its consumers, and what is on its way out.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use malote_engine::{Connection, ConsumerId, Delivery, EngineError, Outbound, Outbox};
-use malote_model::{LeaseToken, Principal, Settlement, Timestamp};
+use malote_model::{
+    Action, AuditAction, AuditPending, AuditProtocol, LeaseToken, Principal, QueueName, Settlement,
+    Timestamp,
+};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -36,6 +40,8 @@ pub(super) struct Outgoing {
 pub(super) struct Link {
     pub api: Api,
     pub caller: Principal,
+    /// Where the client is.
+    pub address: IpAddr,
     pub encoding: Encoding,
     pub connection: Connection,
     pub consumers: Mutex<Consumers>,
@@ -48,7 +54,7 @@ pub(super) struct Link {
 impl Link {
     pub fn new(
         api: Api,
-        caller: Principal,
+        (caller, address): (Principal, IpAddr),
         encoding: Encoding,
     ) -> (Arc<Self>, mpsc::Receiver<Outgoing>, Outbox) {
         let (connection, outbox) = api.engine.connect();
@@ -57,6 +63,7 @@ impl Link {
         let link = Self {
             api,
             caller,
+            address,
             encoding,
             connection,
             consumers: Mutex::default(),
@@ -65,6 +72,12 @@ impl Link {
             out_bytes,
         };
         (Arc::new(link), written, outbox)
+    }
+
+    /// Begins an administrative operation of this connection's caller.
+    pub fn begin_audit(&self, action: AuditAction, about: (&str, &str)) -> AuditPending {
+        let who = (&self.caller, self.address);
+        self.api.begin_audit(who, AuditProtocol::Native, action, about)
     }
 
     /// Puts a frame on its way; waits while too much is.
@@ -149,6 +162,24 @@ impl Link {
         }
     }
 
+    /// Checks again what was allowed when it was asked for; consumers that are not allowed any more end, and their
+    /// client is told why. False when the caller itself is no longer known.
+    pub async fn check_again(&self) -> bool {
+        if !self.api.access.knows(&self.caller) {
+            return false;
+        }
+        let attached = self.consumers.lock().attached_to();
+        for (engine_id, queue) in attached {
+            let Err(problem) = self.api.allow(&self.caller, Action::Receive, &queue) else {
+                continue;
+            };
+            let Some(consumer) = self.consumers.lock().end(engine_id) else { continue };
+            let _ = self.connection.detach(engine_id).await;
+            self.say(&Says::<()>::Ended(Ended { consumer, problem })).await;
+        }
+        true
+    }
+
     /// What the client does not know of is given back, uncounted, to be delivered again.
     pub async fn keep_only(&self, known: &[LeaseToken]) -> Result<(), EngineError> {
         let (unknown, holds) = self.leases.lock().unknown(known);
@@ -224,6 +255,7 @@ pub(super) struct Consumers {
 
 struct Consumer {
     engine_id: ConsumerId,
+    queue: QueueName,
     /// Credit that the client gave and the engine was not told of yet.
     kept: u64,
     /// Credit that the engine has and has not used.
@@ -252,10 +284,11 @@ impl Consumers {
     }
 
     /// Before the engine is asked: its first messages come before its answer.
-    pub fn attached(&mut self, name: u64, engine_id: ConsumerId, credit: u32) {
+    pub fn attached(&mut self, name: u64, engine_id: ConsumerId, queue: QueueName, credit: u32) {
         let given = Self::first_credit(credit);
         let kept = u64::from(credit - given);
-        self.by_name.insert(name, Consumer { engine_id, kept, given, window: WINDOW_FIRST });
+        let consumer = Consumer { engine_id, queue, kept, given, window: WINDOW_FIRST };
+        self.by_name.insert(name, consumer);
         self.names.insert(engine_id, name);
     }
 
@@ -318,6 +351,11 @@ impl Consumers {
         !self.names.contains_key(&engine_id)
     }
 
+    /// Every consumer and its queue.
+    fn attached_to(&self) -> Vec<(ConsumerId, QueueName)> {
+        self.by_name.values().map(|one| (one.engine_id, one.queue.clone())).collect()
+    }
+
     pub fn names(&self) -> Vec<u64> {
         let mut names: Vec<u64> = self.by_name.keys().copied().collect();
         names.sort_unstable();
@@ -351,7 +389,7 @@ mod tests {
     fn credit_reaches_the_engine_in_windows_and_never_exceeds_what_was_given() {
         let mut all = Consumers::default();
         let id = ConsumerId(1);
-        all.attached(7, id, 100);
+        all.attached(7, id, QueueName::new("q").unwrap(), 100);
         let mut at_engine = Consumers::first_credit(100);
         let mut told = at_engine;
         assert_eq!(at_engine, WINDOW_FIRST);
@@ -374,7 +412,7 @@ mod tests {
     #[test]
     fn an_ended_consumer_is_remembered_for_its_last_messages() {
         let mut all = Consumers::default();
-        all.attached(7, ConsumerId(1), 1);
+        all.attached(7, ConsumerId(1), QueueName::new("q").unwrap(), 1);
         assert!(all.check_new(7, 10).is_err());
         assert_eq!(all.detach(7), Ok(ConsumerId(1)));
         assert_eq!(all.name_of(ConsumerId(1)), Some(7));

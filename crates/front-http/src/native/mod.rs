@@ -24,7 +24,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, header};
+use axum::http::{Extensions, HeaderMap, header};
 use axum::response::Response;
 use malote_model::Principal;
 use parking_lot::Mutex;
@@ -34,10 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use frame::{Frame, Rejected, decode_frame};
 
-use crate::Api;
-use crate::extract::Caller;
+use crate::extract::{Caller, address_of};
 use crate::problem::{Code, Problem};
 use crate::wire::Encoding;
+use crate::{Api, Kept};
 use socket::Session;
 
 const JSON: &str = "malote.v1.json";
@@ -51,6 +51,7 @@ pub async fn connect(
     State(api): State<Api>,
     Caller(caller): Caller,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|rejection| {
@@ -79,10 +80,13 @@ pub async fn connect(
     if api.native.all.lock().len() >= api.limits.connections_max {
         return Err(Problem::new(Code::Busy, "too many native connections are open"));
     }
+    let address = address_of(&extensions);
+    // It is counted as a connection for as long as it lasts.
+    let kept = extensions.get::<Kept>().cloned();
     let task = api.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
-        socket::run(api, caller, encoding, socket).await;
-        drop(task);
+        socket::run(api, (caller, address), encoding, socket).await;
+        drop((task, kept));
     }))
 }
 

@@ -7,7 +7,9 @@ use std::task::Poll;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use malote_engine::{Consume, Wants};
-use malote_model::{Action, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, limits};
+use malote_model::{
+    Action, AuditAction, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, limits,
+};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -17,6 +19,7 @@ use super::frame::{
     SettleFrame,
 };
 use super::link::{Consumers, Link};
+use crate::audit::outcome;
 use crate::ops::settle::{renew_leases, settle_leases};
 use crate::problem::{Code, Problem};
 use crate::replies::reply_name;
@@ -79,6 +82,17 @@ async fn declare(link: &Link, frame: DeclareFrame) -> Result<Declared, Problem> 
         Some(name) => QueueName::new(name)?,
         None => reply_name()?,
     };
+    let pending = link.begin_audit(AuditAction::Declare, (queue.as_str(), "declare"));
+    let declared = declare_queue(link, queue, frame).await;
+    pending.end(outcome(&declared));
+    declared
+}
+
+async fn declare_queue(
+    link: &Link,
+    queue: QueueName,
+    frame: DeclareFrame,
+) -> Result<Declared, Problem> {
     link.api.allow(&link.caller, Action::Manage, &queue)?;
     let before = QueueSpec { exclusive: frame.queue.is_none(), ..QueueSpec::default() };
     let spec = frame.spec.over(before.clone())?;
@@ -96,7 +110,7 @@ async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
     let hold = token(frame.session_token.as_deref())?;
     link.consumers.lock().check_new(frame.consumer, link.api.limits.consumers_max)?;
     let consume = Consume {
-        queue,
+        queue: queue.clone(),
         wants: hold.map_or(Wants::Any { per_session: frame.per_session }, Wants::Held),
         credit: Consumers::first_credit(frame.credit),
         take: frame.mode == Mode::Delete,
@@ -104,7 +118,7 @@ async fn attach(link: &Link, frame: AttachFrame) -> Result<(), Problem> {
         free_standing: false,
     };
     let (engine_id, attached) = link.connection.attaching(consume);
-    link.consumers.lock().attached(frame.consumer, engine_id, frame.credit);
+    link.consumers.lock().attached(frame.consumer, engine_id, queue, frame.credit);
     let attached = attached.await;
     if attached.is_err() {
         link.consumers.lock().refused(engine_id);
@@ -225,7 +239,8 @@ async fn accept(link: &Link, frame: AcceptFrame) -> Result<impl Serialize + use<
     range("wait_ms", frame.wait_ms, 0, limits::ACCEPT_WAIT_MS_MAX)?;
     check_lock(frame.lock_ms)?;
     let session = frame.session.as_deref().map(SessionId::new).transpose()?;
-    let held = link.connection.accept(queue, session, frame.wait_ms, frame.lock_ms).await?;
+    let waiting = link.connection.accept(queue.clone(), session, frame.wait_ms, frame.lock_ms);
+    let held = link.api.while_allowed(&link.caller, Action::Receive, &queue, waiting).await??;
     if let Some(held) = &held {
         link.leases.lock().hold(held.hold, held.until, link.api.engine.now());
     }
@@ -249,8 +264,24 @@ struct StateOut {
     state_base64: Option<String>,
 }
 
-async fn get_state(link: &Link, frame: GetStateFrame) -> Result<impl Serialize + use<>, Problem> {
+async fn get_state(link: &Link, frame: GetStateFrame) -> Result<StateOut, Problem> {
     let hold: Option<LeaseToken> = token(frame.token.as_deref())?;
+    if hold.is_some() {
+        return read_state(link, &frame, hold).await;
+    }
+    let detail = format!("get_state session={}", frame.session);
+    let pending = link.begin_audit(AuditAction::ReadState, (&frame.queue, &detail));
+    let state = read_state(link, &frame, None).await;
+    pending.end(outcome(&state));
+    state
+}
+
+/// Without a hold it is an operator who looks.
+async fn read_state(
+    link: &Link,
+    frame: &GetStateFrame,
+    hold: Option<LeaseToken>,
+) -> Result<StateOut, Problem> {
     let action = if hold.is_some() { Action::Receive } else { Action::Manage };
     let queue = queue_for(link, &frame.queue, action)?;
     let session = SessionId::new(&frame.session)?;

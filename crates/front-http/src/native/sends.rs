@@ -94,7 +94,7 @@ impl Sends {
             None => {
                 let permits = arrived.bytes.clamp(1, self.bytes_max) as u32;
                 let own = self.wait(self.bytes.clone(), permits).await?;
-                let share = link.api.share_of_messages(arrived.bytes)?;
+                let share = link.api.share_of_messages(link.address, arrived.bytes)?;
                 arrived.held.insert(Arc::new(MessageBytes { _own: own, _share: share })).clone()
             }
         };

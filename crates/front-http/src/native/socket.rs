@@ -1,13 +1,15 @@
 //! One socket from welcome to its end, and the session that may get another one.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use malote_model::Principal;
+use malote_model::{AuditProtocol, Principal};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc};
@@ -26,6 +28,8 @@ use crate::Api;
 use crate::problem::Problem;
 use crate::wire::Encoding;
 
+/// How long a caller that is sent away may take to hear why.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Frames written as one message at most.
 const JOIN_MAX: usize = 64;
 
@@ -47,7 +51,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(api: &Api, id: u64, caller: Principal, encoding: Encoding) -> Self {
+    fn new(api: &Api, id: u64, caller: (Principal, IpAddr), encoding: Encoding) -> Self {
         let (link, outgoing, outbox) = Link::new(api.clone(), caller, encoding);
         // Frames in the lane hold permits: it is as long as there are permits.
         let requests_max = api.limits.requests_max.max(1);
@@ -94,22 +98,30 @@ enum End {
     Lost,
     /// The connection has a new socket.
     Kicked,
+    /// The caller's credential is no longer valid.
+    Refused,
     /// The client wants another connection back.
     Resume(ResumeFrame),
 }
 
 /// Serves one socket.
-pub(super) async fn run(api: Api, caller: Principal, encoding: Encoding, mut socket: WebSocket) {
+pub(super) async fn run(
+    api: Api,
+    (caller, address): (Principal, IpAddr),
+    encoding: Encoding,
+    mut socket: WebSocket,
+) {
     let _open = api.metrics.connection("native");
+    api.access.audit().signed_in(&caller, address, AuditProtocol::Native);
     let (id, secret, mut kick) = api.native.register(&caller, encoding);
-    let mut session = Session::new(&api, id, caller.clone(), encoding);
+    let mut session = Session::new(&api, id, (caller.clone(), address), encoding);
     if send_now(&mut socket, &welcome(&api, id, secret), encoding).await.is_err() {
         api.native.remove(id);
         return;
     }
     loop {
         match serve(&api, &mut session, &mut socket, &kick).await {
-            End::Clean => {
+            End::Clean | End::Refused => {
                 api.native.remove(session.id);
                 session.close().await;
                 return;
@@ -373,9 +385,27 @@ async fn serve(
         }
     };
 
-    tokio::select! {
+    // From the start: something may have changed since the caller was known, or while there was no socket.
+    let watch = async {
+        loop {
+            let seen = api.access.version();
+            if !link.check_again().await {
+                return End::Refused;
+            }
+            api.access.changed(seen).await;
+        }
+    };
+
+    let end = tokio::select! {
         end = read => end,
         end = write => end,
+        end = watch => end,
         () = kick.cancelled() => End::Kicked,
+    };
+    if let End::Refused = end {
+        let reason = "the credentials of this connection are no longer valid".into();
+        let close = Message::Close(Some(CloseFrame { code: close_code::POLICY, reason }));
+        let _ = tokio::time::timeout(FAREWELL, sink.send(close)).await;
     }
+    end
 }

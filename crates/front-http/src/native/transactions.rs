@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use malote_engine::Transaction;
+use malote_model::{Action, Address};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::frame::{BeginFrame, CommitFrame, Frame, Nothing, RollbackFrame, SendFrame};
@@ -100,6 +101,8 @@ struct Open {
     /// As the client wrote them.
     leases: Vec<String>,
     held: Vec<Arc<StagedBytes>>,
+    /// What the caller must be allowed to do when it is committed.
+    needs: Vec<(Action, Address)>,
 }
 
 /// By the client's own numbers.
@@ -142,6 +145,7 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
             Ok(open) => {
                 let into = &mut open.transaction;
                 let done = stage_send(&link.api, &link.caller, into, messages).await;
+                let done = done.map(|to| to.into_iter().for_each(|to| open.need(Action::Send, to)));
                 (id, open.spoil(done))
             }
             Err(problem) => (id, Err(problem)),
@@ -152,6 +156,7 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
                     open.leases.extend(items.iter().flat_map(|item| item.leases.iter().cloned()));
                     let into = &mut open.transaction;
                     let done = stage_settle(&link.api, &link.caller, into, &queue, items);
+                    let done = done.map(|queue| open.need(Action::Receive, queue.into()));
                     (id, open.spoil(done))
                 }
                 Err(problem) => (id, Err(problem)),
@@ -162,6 +167,7 @@ async fn handle(link: &Arc<Link>, all: &mut All, staged: Staged) -> Option<Commi
                 Ok(open) => {
                     let into = &mut open.transaction;
                     let done = stage_state(&link.api, &link.caller, into, &queue, change);
+                    let done = done.map(|queue| open.need(Action::Receive, queue.into()));
                     (id, open.spoil(done))
                 }
                 Err(problem) => (id, Err(problem)),
@@ -187,8 +193,8 @@ fn begin(link: &Link, all: &mut All, number: u64) -> Result<(), Problem> {
         return Err(Problem::new(Code::TooMany, why));
     }
     let transaction = link.api.engine.transaction();
-    let (leases, held) = (Vec::new(), Vec::new());
-    all.insert(number, Open { transaction, spoilt: None, leases, held });
+    let (leases, held, needs) = (Vec::new(), Vec::new(), Vec::new());
+    all.insert(number, Open { transaction, spoilt: None, leases, held, needs });
     Ok(())
 }
 
@@ -225,6 +231,12 @@ fn ready(all: &mut All, number: u64) -> Result<Open, Problem> {
 }
 
 impl Open {
+    fn need(&mut self, action: Action, on: Address) {
+        if !self.needs.contains(&(action, on.clone())) {
+            self.needs.push((action, on));
+        }
+    }
+
     /// One part that fails is the end of all: half a transaction is none.
     fn spoil(&mut self, done: Result<(), Problem>) -> Result<(), Problem> {
         if let Err(problem) = &done {
@@ -236,8 +248,14 @@ impl Open {
 
 fn finish(link: Arc<Link>, id: u64, open: Open, permit: Permit) -> Committing {
     Box::pin(async move {
-        let Open { transaction, leases, held, .. } = open;
-        let result = commit(&link.api, transaction).await;
+        let Open { transaction, leases, held, needs, .. } = open;
+        // What was allowed when it was staged may not be any more.
+        let allowed =
+            needs.iter().try_for_each(|(action, on)| link.api.allow_at(&link.caller, *action, on));
+        let result = match allowed {
+            Ok(()) => commit(&link.api, transaction).await,
+            Err(problem) => Err(problem),
+        };
         if result.is_ok() {
             link.leases.lock().settled(leases.iter());
         }

@@ -1,6 +1,7 @@
 //! The schemas of requests and answers. Requests refuse fields that they do not know, and so do their schemas.
 
 use malote_engine::Totals;
+use malote_model::{AuditAction, AuditProtocol, CallerKind};
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -294,6 +295,7 @@ fn about() -> Value {
         "recycled",
         "scrubbed_bytes",
         "damaged",
+        "diverged",
     ];
     let point = [
         "at",
@@ -322,7 +324,18 @@ fn about() -> Value {
         "Disk": object(&disk, json!({
             "journal_bytes": whole(), "live_bytes": whole(), "spare_bytes": whole(), "snapshot_bytes": whole(),
             "free_bytes": whole(), "publish_allowed": {"type": "boolean"}, "copied": whole(), "recycled": whole(),
-            "scrubbed_bytes": whole(), "damaged": whole(),
+            "scrubbed_bytes": whole(), "damaged": whole(), "diverged": whole(),
+        })),
+        "AuditRecords": object(&["records", "last"], json!({
+            "records": list(schema("AuditRecord")), "last": whole(), "next": whole(),
+        })),
+        "AuditRecord": object(&["seq", "at", "caller", "kind", "protocol", "action", "outcome"], json!({
+            "seq": whole(), "at": whole(), "count": whole(), "caller": text(),
+            "kind": words(&CallerKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()),
+            "credential": text(), "address": text(),
+            "protocol": words(&AuditProtocol::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>()),
+            "action": words(&AuditAction::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>()),
+            "object": text(), "detail": text(), "outcome": words(&["done", "refused", "unknown"]), "reason": text(),
         })),
         "Version": object(&["name", "version", "api"], json!({"name": text(), "version": text(), "api": text()})),
         "History": object(&["step_ms", "points"], json!({"step_ms": whole(), "points": list(object(&point, json!({

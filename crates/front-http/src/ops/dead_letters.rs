@@ -1,13 +1,15 @@
 //! Dead letters: looking, dropping, sending back, correcting and sending again.
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use malote_engine::{Peek, Which};
 use malote_model::{Action, QueueName, Refusal, Seq, limits};
 
 use super::send::prepare;
 use crate::Api;
+use crate::audit::NothingDone;
 use crate::extract::{Caller, Json, JsonMessages, Query, Queue, Sequence};
 use crate::problem::{Code, Problem};
 use crate::wire::message::SentOne;
@@ -47,12 +49,11 @@ pub async fn redrive(
     Caller(caller): Caller,
     Queue(queue): Queue,
     Json(asked): Json<RedriveIn>,
-) -> Result<Answer<RedriveOut>, Problem> {
+) -> Result<Response, Problem> {
     api.allow(&caller, Action::Manage, &queue)?;
     let to = asked.to.as_deref().map(QueueName::new).transpose()?;
-    if let Some(to) = &to {
-        api.allow(&caller, Action::Send, to)?;
-    }
+    // Without a destination they go back: most of them to this queue.
+    api.allow(&caller, Action::Send, to.as_ref().unwrap_or(&queue))?;
     if asked.seqs.is_some() && asked.limit.is_some() {
         return Err(Problem::new(Code::BadField, "give `seqs` or `limit`, not both"));
     }
@@ -76,11 +77,13 @@ pub async fn redrive(
                 seqs.len() as u64
             }
         };
-        return Ok(Answer(RedriveOut { moved, left: there.saturating_sub(moved) }));
+        let out = RedriveOut { moved, left: there.saturating_sub(moved) };
+        return Ok((Extension(NothingDone), Answer(out)).into_response());
     }
-    let moved = api.engine.redrive(queue.clone(), which, to).await?;
+    let may_send = |to: &QueueName| api.allow(&caller, Action::Send, to).is_ok();
+    let moved = api.engine.redrive_permitted(queue.clone(), which, to, may_send).await?;
     let left = api.engine.describe(queue).await?.dead_lettered;
-    Ok(Answer(RedriveOut { moved, left }))
+    Ok(Answer(RedriveOut { moved, left }).into_response())
 }
 
 /// Where a dead letter came from.

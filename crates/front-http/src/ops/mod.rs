@@ -1,6 +1,7 @@
 //! One file for each operation or close family: read the request, ask whether the caller may, one engine call, answer.
 
 pub mod about;
+pub mod audit;
 pub mod backup;
 pub mod dead_letters;
 pub mod metadata;

@@ -8,12 +8,14 @@ use malote_model::{Action, QueueName, Seq, SessionId};
 use crate::Api;
 use crate::extract::{Caller, Query, Queue};
 use crate::limits::{PAGE_DEFAULT, PAGE_MAX};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::wire::message::Received;
 use crate::wire::peek::{PeekOut, PeekQuery};
 use crate::wire::receive::range;
 
-/// Messages read at a time.
+/// Messages read at a time, before it is known how large they are: each may have 16 MiB.
+const STEP_FIRST: usize = 4;
+/// The same, however small they are.
 const STEP: usize = 64;
 /// A page ends when it has about so many bytes.
 const PAGE_BYTES: usize = 16 << 20;
@@ -43,11 +45,20 @@ pub(super) async fn look(
     let mut from = Some(Seq(query.from.unwrap_or_default()));
     let mut seen: Vec<Seen> = Vec::new();
     let mut bytes = 0;
+    let room = tokio::time::timeout(api.limits.publish_wait, api.peeks.acquire()).await;
+    let _place = match room {
+        Ok(Ok(place)) => place,
+        _ => return Err(Problem::new(Code::Busy, "too many peeks are under way")),
+    };
     for _ in 0..STEPS_MAX {
         let Some(at) = from.filter(|_| seen.len() < max as usize && bytes < PAGE_BYTES) else {
             break;
         };
-        let step = if session.is_some() { PAGE_MAX } else { STEP.min(max as usize - seen.len()) };
+        let step = match seen.len() {
+            0 => STEP_FIRST,
+            count => ((PAGE_BYTES - bytes) / (bytes / count).max(1)).clamp(1, STEP),
+        };
+        let step = if session.is_some() { PAGE_MAX } else { step.min(max as usize - seen.len()) };
         let peek =
             Peek { queue: queue.clone(), from: at, max: step, session: session.clone(), state };
         let (mut more, next) = api.engine.peek(peek).await?;

@@ -37,7 +37,7 @@ pub async fn receive(
     api.allow(&caller, Action::Receive, &queue)?;
     asked.check()?;
     let receive = Receive {
-        queue,
+        queue: queue.clone(),
         max: asked.max.min(FIRST_STEP),
         wait_ms: asked.wait_ms,
         lock_ms: asked.lock_ms,
@@ -45,9 +45,11 @@ pub async fn receive(
         hold: token(asked.session_token.as_deref())?,
         per_session: asked.per_session,
     };
+    let waiting = api.engine.receive(receive.clone());
+    let waiting = api.while_allowed(&caller, Action::Receive, &queue, waiting);
     let mut deliveries = tokio::select! {
         biased;
-        deliveries = api.engine.receive(receive.clone()) => deliveries?,
+        deliveries = waiting => deliveries??,
         // A stopping broker does not keep callers waiting.
         () = api.shutdown.cancelled() => Vec::new(),
     };

@@ -50,7 +50,8 @@ pub async fn request(
     if sent.duplicate {
         return no_reply("the request was sent before, and its answer went to whoever sent it");
     }
-    match tokio::time::timeout(Duration::from_millis(timeout_ms), waiting.answer()).await {
+    let answer = tokio::time::timeout(Duration::from_millis(timeout_ms), waiting.answer());
+    match api.while_allowed(&caller, Action::Send, &queue, answer).await? {
         Ok(Some(answer)) => Ok(Answer(Received::delivered(answer, Encoding::Json))),
         Ok(None) if api.shutdown.is_cancelled() => {
             Err(Problem::new(Code::Stopping, "the broker is stopping"))

@@ -6,13 +6,14 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use malote_engine::{EngineError, Sent};
 use malote_model::{
-    Action, Address, Body, BodyKind, Message, Principal, QueueName, QueueSpec, Refusal, SessionId,
-    Sessions, limits, partition,
+    Action, Address, AuditAction, AuditProtocol, Body, BodyKind, Message, Principal, QueueName,
+    QueueSpec, Refusal, SessionId, Sessions, limits, partition,
 };
 
 use super::metadata::{CREATE, Create, read_metadata};
 use crate::Api;
-use crate::extract::{Caller, JsonMessages, Queue, Raw, Topic};
+use crate::audit::outcome;
+use crate::extract::{Caller, JsonMessages, PeerAddress, Queue, Raw, Topic};
 use crate::problem::{Code, Problem};
 use crate::wire::message::{Batch, NewMessage, SentAll, SentOne, address_of};
 
@@ -24,6 +25,7 @@ const CURL_DEFAULT: &str = "application/x-www-form-urlencoded";
 pub async fn send(
     State(api): State<Api>,
     Caller(caller): Caller,
+    PeerAddress(peer): PeerAddress,
     Queue(queue): Queue,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -36,7 +38,12 @@ pub async fn send(
     let sessions = message.session.is_some() || said.create == Create::Sessions;
     let sent = match publish(&api, vec![(to.clone(), message.clone())]).await {
         Err(EngineError::Refused(Refusal::QueueNotFound { .. })) if said.create != Create::No => {
-            create_queue(&api, &caller, &queue, sessions).await?;
+            let (who, protocol) = ((&caller, peer), AuditProtocol::Http);
+            let about = (queue.as_str(), "send");
+            let pending = api.begin_audit(who, protocol, AuditAction::Declare, about);
+            let created = create_queue(&api, &caller, &queue, sessions).await;
+            pending.end(outcome(&created));
+            created?;
             publish(&api, vec![(to, message)]).await
         }
         other => other,

@@ -58,9 +58,11 @@ pub async fn accept(
     api.allow(&caller, Action::Receive, &queue)?;
     asked.check(limits::RECEIVE_WAIT_MS_MAX)?;
     let session = asked.session.as_deref().map(SessionId::new).transpose()?;
+    let waiting = api.engine.accept(queue.clone(), session, asked.wait_ms, asked.lock_ms);
+    let waiting = api.while_allowed(&caller, Action::Receive, &queue, waiting);
     let held = tokio::select! {
         biased;
-        held = api.engine.accept(queue, session, asked.wait_ms, asked.lock_ms) => held?,
+        held = waiting => held??,
         () = api.shutdown.cancelled() => None,
     };
     Ok(match held {

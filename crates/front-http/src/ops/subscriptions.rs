@@ -20,6 +20,7 @@ pub async fn list(
     Topic(topic): Topic,
     Query(query): Query<QueuesQuery>,
 ) -> Result<Answer<SubscriptionsOut>, Problem> {
+    api.allow_lists(&caller)?;
     let max = query.max.unwrap_or(usize::MAX);
     if max == 0 {
         return Err(Problem::new(Code::BadQuery, "`max` must be at least 1"));

@@ -19,6 +19,7 @@ pub async fn list(
     Caller(caller): Caller,
     Query(query): Query<QueuesQuery>,
 ) -> Result<Answer<TopicsOut>, Problem> {
+    api.allow_lists(&caller)?;
     let max = query.max.unwrap_or(usize::MAX);
     if max == 0 {
         return Err(Problem::new(Code::BadQuery, "`max` must be at least 1"));

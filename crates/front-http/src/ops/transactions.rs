@@ -3,7 +3,7 @@
 use axum::Json as Answer;
 use axum::extract::State;
 use malote_engine::Transaction;
-use malote_model::{Action, Principal, QueueName, limits};
+use malote_model::{Action, Address, Principal, QueueName, limits};
 
 use super::send::{addressed, all, prepare_all};
 use crate::Api;
@@ -43,17 +43,21 @@ fn in_part(part: &'static str) -> impl Fn(Problem) -> Problem {
     move |problem| Problem::new(problem.code(), format!("{part}: {}", problem.detail()))
 }
 
-/// Stages messages, each with the queue or topic that it names.
+/// Stages messages, each with the queue or topic that it names. Says where they go.
 pub(crate) async fn stage_send(
     api: &Api,
     caller: &Principal,
     transaction: &mut Transaction,
     messages: Vec<NewMessage>,
-) -> Result<(), Problem> {
+) -> Result<Vec<Address>, Problem> {
+    let mut all: Vec<Address> = Vec::new();
     for (to, message) in prepare_all(api, caller, addressed(messages)?).await? {
+        if !all.contains(&to) {
+            all.push(to.clone());
+        }
         transaction.send(to, message)?;
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Stages the end of leases of one queue.
@@ -63,7 +67,7 @@ pub(crate) fn stage_settle(
     transaction: &mut Transaction,
     queue: &str,
     items: Vec<SettleIn>,
-) -> Result<(), Problem> {
+) -> Result<QueueName, Problem> {
     let queue = QueueName::new(queue)?;
     api.allow(caller, Action::Receive, &queue)?;
     check_list("items", items.len(), limits::SETTLE_BATCH_MAX)?;
@@ -76,7 +80,7 @@ pub(crate) fn stage_settle(
             transaction.state(Some(queue.clone()), change)?;
         }
     }
-    Ok(())
+    Ok(queue)
 }
 
 /// Stages the state of a held session.
@@ -86,10 +90,11 @@ pub(crate) fn stage_state(
     transaction: &mut Transaction,
     queue: &str,
     change: StateIn,
-) -> Result<(), Problem> {
+) -> Result<QueueName, Problem> {
     let queue = QueueName::new(queue)?;
     api.allow(caller, Action::Receive, &queue)?;
-    Ok(transaction.state(Some(queue), change.change()?)?)
+    transaction.state(Some(queue.clone()), change.change()?)?;
+    Ok(queue)
 }
 
 /// Does all of it, or nothing.

@@ -26,6 +26,8 @@ pub struct DiskOut {
     pub scrubbed_bytes: u64,
     /// Damaged parts of the journal.
     pub damaged: u64,
+    /// Replays of the journal that came to another state than the one served.
+    pub diverged: u64,
 }
 
 impl From<DiskFacts> for DiskOut {
@@ -41,6 +43,7 @@ impl From<DiskFacts> for DiskOut {
             recycled: facts.recycled,
             scrubbed_bytes: facts.scrubbed_bytes,
             damaged: facts.damaged,
+            diverged: facts.diverged,
         }
     }
 }

@@ -5,6 +5,7 @@
 pub mod check;
 pub mod client;
 pub mod disk;
+pub mod exposition;
 
 use std::sync::Arc;
 

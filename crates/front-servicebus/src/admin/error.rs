@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::EngineError;
-use malote_model::Denied;
+use malote_model::{AuditOutcome, Denied};
 
 use crate::refusal::{Lock, error_of, status_of};
 use crate::wire::xml::escaped;
@@ -21,8 +21,8 @@ pub(super) enum Wish {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminError {
     status: StatusCode,
-    /// The service's finer number, which some clients look for. It is not in every text.
-    sub_code: Option<u32>,
+    /// The service's finer number, which some clients look for.
+    sub_code: u32,
     detail: String,
 }
 
@@ -30,7 +30,7 @@ pub(super) type Answer<T> = Result<T, AdminError>;
 
 impl AdminError {
     fn new(status: StatusCode, sub_code: u32, detail: impl Into<String>) -> AdminError {
-        AdminError { status, sub_code: Some(sub_code), detail: detail.into() }
+        AdminError { status, sub_code, detail: detail.into() }
     }
 
     /// The caller may not do that: first in the service's own words.
@@ -41,13 +41,36 @@ impl AdminError {
             }
             Wish::Write => denied_action("EntityWrite", denied),
             Wish::Delete => denied_action("EntityDelete", denied),
-            Wish::Below(operation) => format!(
-                "401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation \
-                 on '{}': {denied}.",
-                denied.queue
-            ),
+            Wish::Below(operation) => {
+                let on = &denied.queue;
+                format!("Unauthorized access for '{operation}' operation on '{on}': {denied}.")
+            }
         };
-        AdminError { status: StatusCode::UNAUTHORIZED, sub_code: None, detail }
+        // Without credentials others may help, with them only a grant does. Without this sub-code clients take a 403
+        // for an exceeded quota.
+        match denied.who.is_anonymous() {
+            true => AdminError::unauthorised(detail),
+            false => AdminError::forbidden(detail),
+        }
+    }
+
+    /// For the audit log: a word for the status, which is never a client's text.
+    pub fn audit_outcome(&self) -> AuditOutcome {
+        let reason = match self.status {
+            StatusCode::BAD_REQUEST => "bad_request",
+            StatusCode::UNAUTHORIZED => "unauthorized",
+            StatusCode::FORBIDDEN => "forbidden",
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::CONFLICT => "conflict",
+            StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            status if status.is_server_error() => "failed",
+            _ => "refused",
+        };
+        match self.status.is_server_error() {
+            true => AuditOutcome::Unknown(reason.into()),
+            false => AuditOutcome::Refused(reason.into()),
+        }
     }
 
     pub fn bad(detail: impl Into<String>) -> AdminError {
@@ -127,8 +150,7 @@ impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         let AdminError { status, sub_code, detail } = self;
         let code = status.as_u16();
-        let sub_code = sub_code.map_or(String::new(), |code| format!("SubCode={code}. "));
-        let detail = escaped(&format!("{sub_code}{detail}"));
+        let detail = escaped(&format!("SubCode={sub_code}. {detail}"));
         let text = format!("<Error><Code>{code}</Code><Detail>{detail}</Detail></Error>");
         let mut response = (status, text).into_response();
         let headers = response.headers_mut();

@@ -5,7 +5,7 @@ use malote_model::{Address, DeadLetterTarget, QueueSpec};
 use super::description::{Given, Telling};
 use super::error::{AdminError, Answer};
 use super::{Call, atom::Place};
-use crate::ops::attach;
+use crate::ops::resolve::Entity;
 use crate::wire::address::{Node, path_of};
 
 /// The header with the caller's right to send to where messages go on to.
@@ -60,15 +60,13 @@ async fn target(
     if is.is_some_and(|is| name_of(is) == path.name) {
         return Ok(is.cloned());
     }
-    call.check_rights(rights, &path.name)?;
-    let found = attach::find(&call.admin.front.engine, &path).await;
-    let found = found.map_err(|_| {
+    let found = call.target(rights, &path).await?.ok_or_else(|| {
         AdminError::property(property, text, "a queue or topic that exists: make it first")
     })?;
     match found.entity() {
-        attach::Entity::Queue(queue) => Ok(Some(Address::Queue(queue))),
-        attach::Entity::Topic(topic) => Ok(Some(Address::Topic(topic))),
-        attach::Entity::Transfer(_) => {
+        Entity::Queue(queue) => Ok(Some(Address::Queue(queue))),
+        Entity::Topic(topic) => Ok(Some(Address::Topic(topic))),
+        Entity::Transfer(_) => {
             Err(AdminError::property(property, text, "a queue or topic, not its dead letters"))
         }
     }

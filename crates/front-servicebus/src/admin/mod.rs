@@ -8,11 +8,13 @@
 //! | properties: read, changed, kept, written | `description.rs`, `forward.rs` |
 //! | queues, topics, subscriptions, rules, the namespace | a file each |
 //! | refusals | `error.rs` |
+//! | what the audit log is told | `audit.rs` |
 //!
 //! `PUT` makes, with `If-Match` it changes; `GET` and `DELETE` are what they say. A queue or topic that is not there is
 //! an empty feed to `GET`, as the service has it; everything else that is not there is 404.
 
 mod atom;
+mod audit;
 mod auth;
 mod description;
 mod error;
@@ -24,25 +26,30 @@ mod rule;
 mod subscription;
 mod topic;
 
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use malote_engine::{EngineError, QueueFacts, TopicFacts};
-use malote_model::{Action, Principal, Refusal, Timestamp};
-use tokio::sync::{Mutex, Semaphore};
+use malote_engine::{EngineError, QueueFacts, Resolution, TopicFacts};
+use malote_model::{
+    Action, AuditProtocol, Denied, PeerMark, Principal, QueueName, Refusal, Resource, Timestamp,
+    WebGuard,
+};
+use tokio::sync::Semaphore;
 
 use crate::Front;
-use crate::ops::attach;
+use crate::ops::resolve::{Place as Entity, Resolved, resolve};
 use crate::wire::address::Path;
 use crate::wire::xml::Element;
 use atom::Place;
+use audit::Audited;
 use error::{AdminError, Answer, Wish};
-use path::{Page, Resource, value};
+use path::{Page, Target, value};
 
 /// Bytes of one description: the labels of a queue hold no more.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -59,7 +66,7 @@ struct Shared {
     front: Arc<Front>,
     started_at: Timestamp,
     /// Whoever changes an entity reads it first: one at a time.
-    changing: Mutex<()>,
+    changing: tokio::sync::Mutex<()>,
     bodies: Semaphore,
 }
 
@@ -67,13 +74,13 @@ impl Admin {
     /// The administration of what this front end serves.
     pub fn new(front: Arc<Front>) -> Admin {
         let started_at = front.engine.now();
-        let (changing, bodies) = (Mutex::new(()), Semaphore::new(BODIES_MAX));
+        let (changing, bodies) = (tokio::sync::Mutex::new(()), Semaphore::new(BODIES_MAX));
         Admin(Arc::new(Shared { front, started_at, changing, bodies }))
     }
 
-    /// Serves it, whatever the path. `hosts` are the only names that it may be called by, if there are any.
-    pub fn router(&self, hosts: Vec<String>, tls: bool) -> Router {
-        let door = Door { shared: self.0.clone(), hosts: hosts.into(), tls };
+    /// Serves it, whatever the path, to those that `web` lets in.
+    pub fn router(&self, web: WebGuard, tls: bool) -> Router {
+        let door = Door { shared: self.0.clone(), web: web.into(), tls };
         Router::new().fallback(serve).with_state(door)
     }
 }
@@ -82,7 +89,7 @@ impl Admin {
 #[derive(Clone)]
 struct Door {
     shared: Arc<Shared>,
-    hosts: Arc<[String]>,
+    web: Arc<WebGuard>,
     tls: bool,
 }
 
@@ -103,13 +110,20 @@ async fn serve(State(door): State<Door>, request: Request) -> Response {
 async fn served(door: &Door, request: Request) -> Answer<Response> {
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    auth::check_origin(headers, &door.hosts)?;
-    let resource = Resource::parse(parts.uri.path())?;
+    auth::check_page(headers, &door.web)?;
     let query = parts.uri.query().unwrap_or_default();
     let place = place(headers, query, door.tls);
     let shared = &door.shared;
-    let path = parts.uri.path();
-    let who = auth::caller(&shared.front, headers, "authorization", path, &place.host)?;
+    let path = path::decode(parts.uri.path())?;
+    let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let peer = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let who = auth::caller(&shared.front, headers, "authorization", &path);
+    let who = who.inspect_err(|error| audit::refused_login(&shared.front, headers, peer, error))?;
+    shared.front.access.audit().authenticated(&who, peer, AuditProtocol::ServiceBusAdmin);
+    if let Some(mark) = parts.extensions.get::<PeerMark>() {
+        mark.set_known();
+    }
+    let resource = Target::of(&path);
     let call = Call {
         admin: shared,
         who,
@@ -117,12 +131,28 @@ async fn served(door: &Door, request: Request) -> Answer<Response> {
         place,
         page: Page::parse(query)?,
         update: headers.contains_key(header::IF_MATCH),
+        audited: Mutex::default(),
     };
-    match parts.method {
+    *call.audited() = Audited::begin(&call, peer, &parts.method, &resource);
+    let answer = carried_out(&call, &parts.method, resource, body).await;
+    let audited = call.audited().take();
+    if let Some(audited) = audited {
+        audited.end(&call, &answer);
+    }
+    answer
+}
+
+async fn carried_out(
+    call: &Call<'_>,
+    method: &Method,
+    resource: Target,
+    body: Body,
+) -> Answer<Response> {
+    match *method {
         Method::GET => call.get(resource).await,
         Method::PUT => {
             // Only those who may come in hold memory, and only so many at once.
-            let _share = shared.bodies.try_acquire().map_err(|_| Refusal::Busy)?;
+            let _share = call.admin.bodies.try_acquire().map_err(|_| Refusal::Busy)?;
             let element = read(body).await?;
             call.put(resource, &element).await
         }
@@ -130,7 +160,7 @@ async fn served(door: &Door, request: Request) -> Answer<Response> {
             call.delete(resource).await?;
             Ok(StatusCode::OK.into_response())
         }
-        other => Err(AdminError::method(other.as_str())),
+        _ => Err(AdminError::method(method.as_str())),
     }
 }
 
@@ -166,6 +196,8 @@ struct Call<'a> {
     place: Place,
     page: Page,
     update: bool,
+    /// For the audit log.
+    audited: Mutex<Option<Audited>>,
 }
 
 /// A queue or a topic that is there.
@@ -175,49 +207,49 @@ enum Found {
 }
 
 impl Call<'_> {
-    async fn get(&self, resource: Resource) -> Answer<Response> {
+    fn audited(&self) -> MutexGuard<'_, Option<Audited>> {
+        self.audited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request is about the entity of this spelling, for the audit log.
+    fn found(&self, name: &str) {
+        if let Some(audited) = &mut *self.audited() {
+            audited.found(name);
+        }
+    }
+
+    async fn get(&self, resource: Target) -> Answer<Response> {
         let entry = match resource {
-            Resource::Namespace => namespace::get(self),
-            Resource::Queues => return queue::list(self).await,
-            Resource::Topics => return topic::list(self).await,
-            Resource::Subscriptions { topic } => return subscription::list(self, &topic).await,
-            Resource::Rules { topic, subscription } => {
+            Target::Namespace => namespace::get(self),
+            Target::Queues => return queue::list(self).await,
+            Target::Topics => return topic::list(self).await,
+            Target::Subscriptions { topic } => return subscription::list(self, &topic).await,
+            Target::Rules { topic, subscription } => {
                 return rule::list(self, &topic, &subscription).await;
             }
-            Resource::Entity(name) => match self.find(&name).await? {
-                // Whoever is known here is told, as by the service.
+            Target::Entity(name) => match self.find(Wish::Read, &name).await? {
+                // As by the service.
                 None => return Ok(atom::nothing(&self.place, self.now())),
-                Some(found) => {
-                    self.check(Wish::Read, &name)?;
-                    match found {
-                        Found::Queue(facts) => queue::entry(self, &facts),
-                        Found::Topic(facts) => topic::entry(self, &facts).await?,
-                    }
-                }
+                Some(Found::Queue(facts)) => queue::entry(self, &facts),
+                Some(Found::Topic(facts)) => topic::entry(self, &facts).await?,
             },
-            Resource::Subscription { topic, name } => {
-                subscription::get(self, &topic, &name).await?
-            }
-            Resource::Rule { topic, subscription, name } => {
+            Target::Subscription { topic, name } => subscription::get(self, &topic, &name).await?,
+            Target::Rule { topic, subscription, name } => {
                 rule::get(self, &topic, &subscription, &name).await?
             }
         };
         Ok(entry.answer(&self.place, StatusCode::OK))
     }
 
-    async fn put(&self, resource: Resource, element: &Element) -> Answer<Response> {
+    async fn put(&self, resource: Target, element: &Element) -> Answer<Response> {
         let _alone = self.admin.changing.lock().await;
         let entry = match (resource, element.name.as_str()) {
-            (Resource::Entity(name), "QueueDescription") => {
-                queue::put(self, &name, element).await?
-            }
-            (Resource::Entity(name), "TopicDescription") => {
-                topic::put(self, &name, element).await?
-            }
-            (Resource::Subscription { topic, name }, "SubscriptionDescription") => {
+            (Target::Entity(name), "QueueDescription") => queue::put(self, &name, element).await?,
+            (Target::Entity(name), "TopicDescription") => topic::put(self, &name, element).await?,
+            (Target::Subscription { topic, name }, "SubscriptionDescription") => {
                 subscription::put(self, &topic, &name, element).await?
             }
-            (Resource::Rule { topic, subscription, name }, "RuleDescription") => {
+            (Target::Rule { topic, subscription, name }, "RuleDescription") => {
                 rule::put(self, &topic, &subscription, &name, element).await?
             }
             (_, other) => {
@@ -229,32 +261,29 @@ impl Call<'_> {
         Ok(entry.answer(&self.place, status))
     }
 
-    async fn delete(&self, resource: Resource) -> Answer<()> {
+    async fn delete(&self, resource: Target) -> Answer<()> {
         let _alone = self.admin.changing.lock().await;
         let engine = &self.admin.front.engine;
         match resource {
-            Resource::Entity(name) => {
-                self.check(Wish::Delete, &name)?;
-                match self.find(&name).await? {
-                    None => return Err(AdminError::not_found(name)),
-                    Some(Found::Queue(facts)) => engine.delete(facts.name).await?,
-                    Some(Found::Topic(facts)) => engine.delete_topic(facts.name).await?,
-                }
-            }
-            Resource::Subscription { topic, name } => {
+            Target::Entity(name) => match self.find(Wish::Delete, &name).await? {
+                None => return Err(AdminError::not_found(name)),
+                Some(Found::Queue(facts)) => engine.delete(facts.name).await?,
+                Some(Found::Topic(facts)) => engine.delete_topic(facts.name).await?,
+            },
+            Target::Subscription { topic, name } => {
                 let wish = Wish::Below("DeleteSubscription");
                 let facts = subscription::find(self, wish, &topic, &name).await?;
                 let facts = facts.ok_or_else(|| AdminError::not_found(name))?;
                 engine.delete(facts.name).await?;
             }
-            Resource::Rule { topic, subscription, name } => {
+            Target::Rule { topic, subscription, name } => {
                 rule::delete(self, &topic, &subscription, name).await?;
             }
-            Resource::Namespace
-            | Resource::Queues
-            | Resource::Topics
-            | Resource::Subscriptions { .. }
-            | Resource::Rules { .. } => return Err(AdminError::method("DELETE")),
+            Target::Namespace
+            | Target::Queues
+            | Target::Topics
+            | Target::Subscriptions { .. }
+            | Target::Rules { .. } => return Err(AdminError::method("DELETE")),
         }
         Ok(())
     }
@@ -264,55 +293,71 @@ impl Call<'_> {
     }
 
     /// Whether the caller may manage this.
-    fn check(&self, wish: Wish, name: &str) -> Answer<()> {
-        let checked = self.admin.front.access.check(&self.who, Action::Manage, name);
+    fn check(&self, wish: Wish, on: Resource<'_>) -> Answer<()> {
+        let checked = self.admin.front.access.check(&self.who, Action::Manage, on);
         checked.map_err(|denied| AdminError::denied(wish, &denied))
     }
 
-    /// Those that the caller may manage. It is refused if there are some and it may manage none.
-    fn mine<'a, T>(&self, all: &'a [T], name: impl Fn(&T) -> &str) -> Answer<Vec<&'a T>> {
-        let may = |one: &&T| self.check(Wish::Read, name(one)).is_ok();
-        let mine: Vec<&T> = all.iter().filter(may).collect();
-        if let (true, Some(first)) = (mine.is_empty(), all.first()) {
-            self.check(Wish::Read, name(first))?;
-        }
-        Ok(mine)
+    /// Those that the caller may manage. A refusal would tell that there are others.
+    fn mine<'a, T>(&self, all: &'a [T], on: impl Fn(&T) -> Resource<'_>) -> Vec<&'a T> {
+        all.iter().filter(|one| self.check(Wish::Read, on(one)).is_ok()).collect()
     }
 
-    /// Whether the caller, or whoever has signed that header, may send there.
-    fn check_rights(&self, header: &str, name: &str) -> Answer<()> {
+    /// The queue or topic that messages are to go on to, if the caller, or the signer of that header, may send there.
+    async fn target(&self, header: &str, path: &Path) -> Answer<Option<Entity>> {
         let front = &self.admin.front;
         let who = match self.headers.contains_key(header) {
-            true => auth::caller(front, self.headers, header, name, &self.place.host)?,
+            true => auth::caller(front, self.headers, header, &path.name)?,
             false => self.who.clone(),
         };
-        let checked = front.access.check(&who, Action::Send, name);
-        checked.map_err(|denied| AdminError::denied(Wish::Write, &denied))
+        let may = |on: Resource<'_>| front.access.check(&who, Action::Send, on);
+        match resolve(&front.engine, path, may).await? {
+            Resolved::Found(entity) => Ok(Some(entity)),
+            Resolved::Missing => Ok(None),
+            Resolved::Denied(denied) => Err(AdminError::denied(Wish::Write, &denied)),
+        }
     }
 
-    /// The queue of that name, else the topic; in another case if there is only one.
-    async fn find(&self, name: &str) -> Answer<Option<Found>> {
-        let engine = &self.admin.front.engine;
+    /// The queue of that name, else the topic, if the caller may manage it; in another case if there is only one. None
+    /// if there is none that the caller may manage, and it may manage that name.
+    async fn find(&self, wish: Wish, name: &str) -> Answer<Option<Found>> {
+        let access = &self.admin.front.access;
+        let may = |on: Resource<'_>| access.check(&self.who, Action::Manage, on);
+        let found = self.find_if(wish, name, may).await?;
+        match &found {
+            Some(Found::Queue(facts)) => self.found(facts.name.as_str()),
+            Some(Found::Topic(facts)) => self.found(facts.name.as_str()),
+            None => {}
+        }
+        Ok(found)
+    }
+
+    /// The same by another permission.
+    async fn find_if(
+        &self,
+        wish: Wish,
+        name: &str,
+        may: impl Fn(Resource<'_>) -> Result<(), Denied>,
+    ) -> Answer<Option<Found>> {
+        let front = &self.admin.front;
         let path = Path { name: name.to_owned(), dead_letters: false, transfer: false };
-        let found = match attach::find(engine, &path).await {
-            Ok(attach::Place::Queue(facts)) => Found::Queue(facts),
-            Ok(attach::Place::Transfer(_)) => return Ok(None),
-            Ok(attach::Place::Topic(name)) => match engine.topic(name).await {
-                Ok(facts) => Found::Topic(Box::new(facts)),
+        Ok(match resolve(&front.engine, &path, may).await? {
+            Resolved::Found(Entity::Queue(facts)) => Some(Found::Queue(facts)),
+            Resolved::Found(Entity::Topic(name)) => match front.engine.topic(name).await {
+                Ok(facts) => Some(Found::Topic(Box::new(facts))),
                 Err(error) => return none_if_missing(error),
             },
-            Err(error) => return none_if_missing(error),
-        };
-        Ok(Some(found))
+            Resolved::Found(Entity::Transfer(_)) | Resolved::Missing => None,
+            Resolved::Denied(denied) => return Err(AdminError::denied(wish, &denied)),
+        })
     }
 
     /// Refuses a name that is taken by a queue or topic, in any case: clients could not tell them apart.
     async fn check_free(&self, name: &str) -> Answer<()> {
-        let engine = &self.admin.front.engine;
-        let alike = |other: &str| other.eq_ignore_ascii_case(name);
-        let taken = engine.list().await?.iter().any(|facts| alike(facts.name.as_str()))
-            || engine.topics().await?.iter().any(|facts| alike(facts.name.as_str()));
-        if taken { Err(AdminError::exists(name)) } else { Ok(()) }
+        match self.admin.front.engine.resolve(QueueName::new(name)?).await? {
+            Resolution::Missing => Ok(()),
+            Resolution::Found(_) | Resolution::Ambiguous => Err(AdminError::exists(name)),
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! What a request is about: its path and its page. Reserved segments may be written in any case.
 
 use super::error::{AdminError, Answer};
+use crate::wire::sas::unescape_path;
 
 /// Entries of one page.
 const TOP_MAX: usize = 100;
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Resource {
+pub(super) enum Target {
     /// `$namespaceinfo`.
     Namespace,
     /// `$Resources/Queues`.
@@ -26,36 +27,35 @@ pub(super) enum Resource {
     Rule { topic: String, subscription: String, name: String },
 }
 
-impl Resource {
-    pub fn parse(path: &str) -> Answer<Resource> {
-        let path = unescape(path.trim_matches('/'))
-            .ok_or_else(|| AdminError::bad("The path of the request is not readable."))?;
+impl Target {
+    /// What a decoded path names.
+    pub fn of(path: &str) -> Target {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let is = |segment: &str, name: &str| segment.eq_ignore_ascii_case(name);
         let own = |text: &str| text.to_owned();
-        Ok(match &segments[..] {
-            [only] if is(only, "$namespaceinfo") => Resource::Namespace,
-            [first, second] if is(first, "$resources") && is(second, "queues") => Resource::Queues,
-            [first, second] if is(first, "$resources") && is(second, "topics") => Resource::Topics,
+        match &segments[..] {
+            [only] if is(only, "$namespaceinfo") => Target::Namespace,
+            [first, second] if is(first, "$resources") && is(second, "queues") => Target::Queues,
+            [first, second] if is(first, "$resources") && is(second, "topics") => Target::Topics,
             [topic @ .., word, subscription, rules, name]
                 if !topic.is_empty() && is(word, "subscriptions") && is(rules, "rules") =>
             {
                 let (subscription, name) = (own(subscription), own(name));
-                Resource::Rule { topic: topic.join("/"), subscription, name }
+                Target::Rule { topic: topic.join("/"), subscription, name }
             }
             [topic @ .., word, subscription, rules]
                 if !topic.is_empty() && is(word, "subscriptions") && is(rules, "rules") =>
             {
-                Resource::Rules { topic: topic.join("/"), subscription: own(subscription) }
+                Target::Rules { topic: topic.join("/"), subscription: own(subscription) }
             }
             [topic @ .., word, name] if !topic.is_empty() && is(word, "subscriptions") => {
-                Resource::Subscription { topic: topic.join("/"), name: own(name) }
+                Target::Subscription { topic: topic.join("/"), name: own(name) }
             }
             [topic @ .., word] if !topic.is_empty() && is(word, "subscriptions") => {
-                Resource::Subscriptions { topic: topic.join("/") }
+                Target::Subscriptions { topic: topic.join("/") }
             }
-            name => Resource::Entity(name.join("/")),
-        })
+            name => Target::Entity(name.join("/")),
+        }
     }
 }
 
@@ -91,24 +91,13 @@ impl Page {
 pub(super) fn value(query: &str, name: &str) -> Option<String> {
     query.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
-        unescape(key)?.eq_ignore_ascii_case(name).then(|| unescape(value))?
+        unescape_path(key)?.eq_ignore_ascii_case(name).then(|| unescape_path(value))?
     })
 }
 
-/// Percent-decoding; none if it is not UTF-8.
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                (digit(rest.next()?)? * 16 + digit(rest.next()?)?) as u8
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
+/// The path of a request, as the entity is called.
+pub(super) fn decode(path: &str) -> Answer<String> {
+    unescape_path(path).ok_or_else(|| AdminError::bad("The path of the request is not readable."))
 }
 
 /// Percent-encoding of all that a path does not hold as it is; slashes stay.
@@ -129,28 +118,25 @@ mod tests {
     fn paths_name_entities_in_any_case() {
         let own = |text: &str| text.to_owned();
         for (path, resource) in [
-            ("/$namespaceinfo", Resource::Namespace),
-            ("/$Resources/Queues", Resource::Queues),
-            ("/$resources/topics/", Resource::Topics),
-            ("/orders", Resource::Entity(own("orders"))),
-            ("/a%2Fb", Resource::Entity(own("a/b"))),
-            ("/a/b/c", Resource::Entity(own("a/b/c"))),
-            ("/t/subscriptions", Resource::Subscriptions { topic: own("t") }),
-            ("/a/t/Subscriptions/s", Resource::Subscription { topic: own("a/t"), name: own("s") }),
-            (
-                "/t/Subscriptions/s/rules",
-                Resource::Rules { topic: own("t"), subscription: own("s") },
-            ),
+            ("/$namespaceinfo", Target::Namespace),
+            ("/$Resources/Queues", Target::Queues),
+            ("/$resources/topics/", Target::Topics),
+            ("/orders", Target::Entity(own("orders"))),
+            ("/a%2Fb", Target::Entity(own("a/b"))),
+            ("/a/b/c", Target::Entity(own("a/b/c"))),
+            ("/t/subscriptions", Target::Subscriptions { topic: own("t") }),
+            ("/a/t/Subscriptions/s", Target::Subscription { topic: own("a/t"), name: own("s") }),
+            ("/t/Subscriptions/s/rules", Target::Rules { topic: own("t"), subscription: own("s") }),
             (
                 "/t/SUBSCRIPTIONS/s/RULES/%24Default",
-                Resource::Rule { topic: own("t"), subscription: own("s"), name: own("$Default") },
+                Target::Rule { topic: own("t"), subscription: own("s"), name: own("$Default") },
             ),
-            ("/subscriptions", Resource::Entity(own("subscriptions"))),
+            ("/subscriptions", Target::Entity(own("subscriptions"))),
         ] {
-            assert_eq!(Resource::parse(path), Ok(resource), "{path}");
+            assert_eq!(Target::of(&decode(path).unwrap()), resource, "{path}");
         }
-        Resource::parse("/%FF").unwrap_err();
-        Resource::parse("/%2").unwrap_err();
+        decode("/%FF").unwrap_err();
+        decode("/%2").unwrap_err();
     }
 
     #[test]

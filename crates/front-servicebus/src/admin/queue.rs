@@ -28,9 +28,8 @@ const KNOWN: &[&str] = &[
 ];
 
 pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
-    call.check(Wish::Write, name)?;
     let engine = &call.admin.front.engine;
-    let name = match call.find(name).await? {
+    let name = match call.find(Wish::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
         Some(Found::Topic(_)) if call.update => return Err(AdminError::not_found(name)),
         Some(Found::Queue(facts)) if call.update => {
@@ -79,7 +78,7 @@ fn kilobytes(spec: &QueueSpec) -> u64 {
 pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
     let mut all = call.admin.front.engine.list().await?;
     all.retain(|facts| facts.name.subscription_of().is_none());
-    let mine = call.mine(&all, |facts| facts.name.as_str())?;
+    let mine = call.mine(&all, |facts| (&facts.name).into());
     let (page, more) = call.page.cut(mine);
     let entries = page.into_iter().map(|facts| entry(call, facts)).collect();
     let now = call.now();

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
-use malote_model::{OnExpiry, QueueName, QueueSpec, TopicName};
+use malote_model::{Action, OnExpiry, QueueName, QueueSpec, Resource, TopicName};
 
 use super::atom::{self, Entry};
 use super::description::{Given, Labels, Telling, label, shown_failed_max, touch, updated_at};
@@ -38,8 +38,7 @@ pub(super) async fn find(
     // A name that cannot be is not there.
     let named = TopicName::new(topic).and_then(|topic| QueueName::subscription(&topic, name));
     let Ok(queue) = named else { return Ok(None) };
-    call.check(wish, queue.as_str())?;
-    match call.find(queue.as_str()).await? {
+    match call.find(wish, queue.as_str()).await? {
         Some(Found::Queue(facts)) => Ok(Some(facts)),
         _ => Ok(None),
     }
@@ -56,11 +55,19 @@ pub(super) fn missing(topic: &str, name: &str) -> AdminError {
     AdminError::not_found(format_args!("{topic}/Subscriptions/{name}"))
 }
 
-/// The topic of a request that needs one.
-pub(super) async fn topic_of(call: &Call<'_>, name: &str) -> Answer<TopicFacts> {
-    match call.find(name).await? {
+/// The topic under which the caller may manage a subscription of this name.
+async fn topic_of(call: &Call<'_>, wish: Wish, topic: &str, name: &str) -> Answer<TopicFacts> {
+    let access = &call.admin.front.access;
+    let may = |on: Resource<'_>| {
+        let topic = on.name().and_then(|topic| TopicName::new(topic).ok());
+        let queue = topic.and_then(|topic| QueueName::subscription(&topic, name).ok());
+        // A name that cannot be is refused before this.
+        let on = queue.as_ref().map_or(on, Resource::from);
+        access.check(&call.who, Action::Manage, on)
+    };
+    match call.find_if(wish, topic, may).await? {
         Some(Found::Topic(facts)) => Ok(*facts),
-        _ => Err(AdminError::not_found(name)),
+        _ => Err(AdminError::not_found(topic)),
     }
 }
 
@@ -71,10 +78,10 @@ pub(super) async fn put(
     element: &Element,
 ) -> Answer<Entry> {
     let engine = &call.admin.front.engine;
-    let queue = QueueName::subscription(&TopicName::new(topic)?, name)?;
+    QueueName::subscription(&TopicName::new(topic)?, name)?;
     let wish = Wish::Below("CreateOrUpdateSubscription");
-    call.check(wish, queue.as_str())?;
-    let topic = topic_of(call, topic).await?;
+    let topic = topic_of(call, wish, topic, name).await?;
+    call.found(QueueName::subscription(&topic.name, name)?.as_str());
     let ttl_ms = topic::ttl_ms(&topic.labels);
     let queue = match find(call, wish, topic.name.as_str(), name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -151,8 +158,10 @@ pub(super) async fn inherit(call: &Call<'_>, topic: &TopicName, ttl_ms: Option<u
 }
 
 pub(super) async fn list(call: &Call<'_>, topic: &str) -> Answer<Response> {
-    call.check(Wish::Below("EnumerateSubscriptions"), topic)?;
-    let topic = topic_of(call, topic).await?;
+    let topic = match call.find(Wish::Below("EnumerateSubscriptions"), topic).await? {
+        Some(Found::Topic(facts)) => *facts,
+        _ => return Err(AdminError::not_found(topic)),
+    };
     let queues = call.admin.front.engine.list().await?;
     let (page, more) = call.page.cut(topic::subscriptions(&topic.name, &queues));
     let entries = page.into_iter().map(|facts| entry(call, facts)).collect();

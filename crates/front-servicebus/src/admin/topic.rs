@@ -21,9 +21,8 @@ pub(super) fn ttl_ms(labels: &Labels) -> Option<u64> {
 }
 
 pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
-    call.check(Wish::Write, name)?;
     let engine = &call.admin.front.engine;
-    let name = match call.find(name).await? {
+    let name = match call.find(Wish::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
         Some(Found::Queue(_)) if call.update => return Err(AdminError::not_found(name)),
         Some(Found::Topic(facts)) if call.update => {
@@ -71,7 +70,7 @@ fn change(given: &Given<'_>, spec: &TopicSpec, labels: &mut Labels) -> Answer<To
 pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
     let engine = &call.admin.front.engine;
     let all = engine.topics().await?;
-    let mine = call.mine(&all, |facts| facts.name.as_str())?;
+    let mine = call.mine(&all, |facts| (&facts.name).into());
     let (page, more) = call.page.cut(mine);
     let queues = if page.is_empty() { Vec::new() } else { engine.list().await? };
     let entries = page.into_iter().map(|facts| told(call, facts, &queues)).collect();

@@ -12,6 +12,7 @@ use super::{Conn, Done};
 use crate::limits;
 use crate::ops::claims;
 use crate::ops::management::{self, About, Request};
+use crate::refusal::servicebus;
 
 impl Conn {
     pub(super) fn request(&mut self, incoming: Incoming) -> Result<(), UseError> {
@@ -38,11 +39,12 @@ impl Conn {
         match desk {
             Desk::Claims => {
                 let host = self.host.clone();
-                let put = claims::put_token(&self.front, &mut self.claims, &host, &message);
+                let put = claims::put_token(&self.front, &mut self.claims, &message);
+                self.identify();
                 let (front, claims) = (self.front.clone(), self.claims.clone());
                 self.start(async move {
                     let answer = claims::answer(&front, &claims, &host, put).await;
-                    Done::Answer { link, delivery, settled, to, answer }
+                    Done::Answer { link, delivery, settled, to, peek: false, answer }
                 });
             }
             Desk::Management(entity) => {
@@ -54,12 +56,21 @@ impl Conn {
                         return Ok(());
                     }
                 };
+                let peek = request.is_peek();
+                if peek && self.peeks >= limits::PEEKS_MAX {
+                    let text = "too many peeks are under way on this connection";
+                    let error = AmqpError::new(servicebus::SERVER_BUSY, text);
+                    let answer = management::refuse(request, error);
+                    self.answered(link, delivery, settled, to, answer);
+                    return Ok(());
+                }
+                self.peeks += u32::from(peek);
                 let held = request.about().and_then(|(queue, about)| self.held(queue, &about));
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 let claims = self.claims.clone();
                 self.start(async move {
                     let answer = management::answer(&front, &engine, &claims, held, request).await;
-                    Done::Answer { link, delivery, settled, to, answer }
+                    Done::Answer { link, delivery, settled, to, peek, answer }
                 });
             }
         }
@@ -119,7 +130,10 @@ impl Conn {
         else {
             return;
         };
-        if answers.waiting.len() >= limits::ANSWERS_MAX {
+        let bytes = self.answer_bytes + answer.len();
+        if answers.waiting.len() >= limits::ANSWERS_MAX
+            || (bytes > limits::ANSWERS_BYTES_MAX && self.answer_bytes > 0)
+        {
             let text = "too many answers wait for credit";
             self.drop_link(to);
             let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
@@ -127,6 +141,7 @@ impl Conn {
             return;
         }
         answers.waiting.push_back(answer);
+        self.answer_bytes = bytes;
         self.send_answers(to);
     }
 
@@ -161,6 +176,7 @@ impl Conn {
                 answers.waiting.push_front(payload);
                 return;
             }
+            self.answer_bytes -= payload.len();
         }
     }
 }

@@ -7,12 +7,14 @@ use malote_wire_amqp::connection::{DeliveryId, LinkId};
 use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode, condition};
 
 use super::Conn;
+use super::browser::{Browser, Page};
 use super::link::{Answers, Desk, Link, Requests, Sender};
 use super::receiver::Receiver;
 use super::sends::Whose;
 use super::transaction::within;
 use crate::limits;
-use crate::ops::attach::{Found, Wish, granted};
+use crate::ops::answer::granted;
+use crate::ops::attach::{Found, Wish};
 use crate::ops::settle::Settled;
 
 /// Something is over.
@@ -39,10 +41,20 @@ pub(crate) enum Done {
     Settled(Settled),
     /// The engine knows of a consumer's credit; what it had left, if that was taken back.
     Credited { consumer: ConsumerId, left: Option<u32> },
+    /// A page of a queue was read for a link that browses.
+    Browsed { link: LinkId, page: Result<Page, AmqpError> },
     /// A transaction was committed, or not.
     Coordinated { link: LinkId, delivery: DeliveryId, settled: bool, outcome: DeliveryState },
     /// A request has its answer.
-    Answer { link: LinkId, delivery: DeliveryId, settled: bool, to: Option<LinkId>, answer: Bytes },
+    Answer {
+        link: LinkId,
+        delivery: DeliveryId,
+        settled: bool,
+        to: Option<LinkId>,
+        /// It was a peek: one less is under way.
+        peek: bool,
+        answer: Bytes,
+    },
 }
 
 impl Conn {
@@ -52,6 +64,7 @@ impl Conn {
             Done::Sasl(who) => {
                 let code = if who.is_some() { SaslCode::Ok } else { SaslCode::Auth };
                 self.claims.signed_in(who);
+                self.identify();
                 let _ = self.amqp.sasl_outcome(code);
             }
             Done::Attached { link, wanted, found } => self.attached(link, &wanted, found),
@@ -62,10 +75,12 @@ impl Conn {
             Done::SentTogether(all) => self.sent_together(all),
             Done::Settled(settled) => self.settled(settled),
             Done::Credited { consumer, left } => self.credited(consumer, left),
+            Done::Browsed { link, page } => self.browsed(link, page),
             Done::Coordinated { link, delivery, settled, outcome } => {
                 self.coordinated(link, delivery, settled, outcome);
             }
-            Done::Answer { link, delivery, settled, to, answer } => {
+            Done::Answer { link, delivery, settled, to, peek, answer } => {
+                self.peeks -= u32::from(peek);
                 self.answered(link, delivery, settled, to, answer);
             }
         }
@@ -94,18 +109,31 @@ impl Conn {
             let _ = self.amqp.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
             return;
         }
+        let claim = Wish::of(wanted).ok().and_then(|wish| wish.claim(&found));
         let answer = granted(wanted, &found);
+        let found = match found {
+            Found::Temporary { queue, found } => {
+                self.temporary.insert(link, queue);
+                *found
+            }
+            found => found,
+        };
         let state = match found {
             Found::Sender { to, message_bytes_max } => {
                 Link::Sender(Sender { to, message_bytes_max, under_way: 0 })
             }
-            Found::Receiver { consumer, queue, ttl_ms, take, session } => {
+            Found::Receiver { consumer, queue, ttl_ms, take, session, bound, .. } => {
                 self.consumers.insert(consumer, link);
                 let name = wanted.name.clone();
-                let receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
+                let mut receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
+                receiver.bound = bound;
                 Link::Receiver(Box::new(receiver))
             }
-            Found::Nothing => Link::Nothing,
+            Found::Browser { queue, ttl_ms, session, filter } => {
+                Link::Browser(Box::new(Browser::new(queue, ttl_ms, session, filter)))
+            }
+            Found::Temporary { .. } => unreachable!("a temporary queue holds no other"),
+            Found::Nothing(_) => Link::Nothing,
             Found::Coordinator => Link::Coordinator { under_way: 0 },
             Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
             Found::Requests(entity) => {
@@ -117,12 +145,23 @@ impl Conn {
         let credit = match &state {
             Link::Sender(_) => Some(limits::SEND_CREDIT),
             Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
-            Link::Attaching(_) | Link::Receiver(_) | Link::Nothing | Link::Answers(_) => None,
+            Link::Attaching(_)
+            | Link::Receiver(_)
+            | Link::Browser(_)
+            | Link::Nothing
+            | Link::Answers(_) => None,
         };
-        if let Some(claim) = Wish::of(wanted).ok().and_then(|wish| wish.claim()) {
-            self.claimed.insert(link, claim);
-        }
         self.links.insert(link, state);
+        // A wait for a session may have outlived the permission for it.
+        let denied = claim.as_ref().and_then(|(actions, entity)| {
+            self.claims.check_any(&self.front, actions, entity).err()
+        });
+        if let Some(error) = denied {
+            self.drop_link(link);
+            let _ = self.amqp.refuse(link, error);
+            return;
+        }
+        self.claimed.extend(claim.map(|claim| (link, claim)));
         if !waits || self.amqp.accept(link, answer).is_err() {
             // It was detached meanwhile: what was found for it goes back.
             self.drop_link(link);
@@ -132,6 +171,7 @@ impl Conn {
             let _ = self.amqp.grant(link, credit);
         }
         self.transmit(link);
+        self.browse(link);
     }
 
     fn is_taken(&self, found: &Found) -> bool {

@@ -11,8 +11,9 @@ use super::link::Link;
 use super::sends::{Transfer, Whose};
 use super::{Conn, Done};
 use crate::limits;
+use crate::ops::answer::offered;
 use crate::ops::attach::{Wish, attach};
-use crate::ops::claims::{Mechanism, plain};
+use crate::ops::claims::{Mechanism, plain, record_sasl};
 use crate::ops::send;
 use crate::refusal::{Lock, error_of, servicebus};
 
@@ -35,10 +36,12 @@ impl Conn {
             Event::SaslResponse(_) => self.amqp.sasl_outcome(SaslCode::Auth),
             Event::Open(open) => {
                 self.opened = true;
+                self.identify();
                 if let Some(host) = open.hostname {
                     self.host = host.as_str().to_owned();
                 }
-                self.amqp.open(Open::default())
+                let offered_capabilities = offered(&open.desired_capabilities);
+                self.amqp.open(Open { offered_capabilities, ..Open::default() })
             }
             Event::Attach { link, attach } => {
                 self.attach(link, attach);
@@ -100,11 +103,18 @@ impl Conn {
             // Whoever shows nothing here puts a token at `$cbs`.
             Some(Mechanism::Anonymous) => self.amqp.sasl_outcome(SaslCode::Ok),
             Some(Mechanism::Plain { user, password }) => {
-                let front = self.front.clone();
-                self.start(async move { Done::Sasl(plain(&front, &user, &password).await) });
+                let (front, peer) = (self.front.clone(), self.peer.address);
+                self.start(async move {
+                    let who = plain(&front, &user, &password, peer).await;
+                    record_sasl(&front, peer, Some(&user), who.as_ref());
+                    Done::Sasl(who)
+                });
                 Ok(())
             }
-            None => self.amqp.sasl_outcome(SaslCode::Auth),
+            None => {
+                record_sasl(&self.front, self.peer.address, None, None);
+                self.amqp.sasl_outcome(SaslCode::Auth)
+            }
         }
     }
 
@@ -114,6 +124,13 @@ impl Conn {
         let (front, engine) = (self.front.clone(), self.engine.clone());
         let (claims, host) = (self.claims.clone(), self.host.clone());
         let wish = match Wish::of(&wanted) {
+            Ok(wish) if wish.is_temporary() && self.temporary.len() >= limits::TEMPORARY_MAX => {
+                self.links.remove(&link);
+                let text = "too many temporary queues on this connection";
+                let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
+                let _ = self.amqp.refuse(link, error);
+                return;
+            }
             Ok(wish) => wish,
             Err(error) => {
                 self.links.remove(&link);

@@ -8,9 +8,10 @@ use malote_wire_amqp::connection::LinkId;
 use malote_wire_amqp::types::Value;
 use tokio_util::sync::CancellationToken;
 
+use super::browser::Browser;
 use super::receiver::Receiver;
 use super::{Conn, Done};
-use crate::ops::attach::Entity;
+use crate::ops::resolve::Entity;
 
 /// A link of a client.
 pub(super) enum Link {
@@ -20,6 +21,8 @@ pub(super) enum Link {
     Sender(Sender),
     /// The client receives messages.
     Receiver(Box<Receiver>),
+    /// The client looks at messages.
+    Browser(Box<Browser>),
     /// The client receives from where nothing ever is.
     Nothing,
     /// The client declares and discharges transactions.
@@ -71,12 +74,12 @@ impl Conn {
         match self.links.remove(&id) {
             Some(Link::Attaching(give_up)) => give_up.cancel(),
             Some(Link::Receiver(receiver)) => {
-                let Receiver { consumer, queue, session, waiting, out, .. } = *receiver;
+                let Receiver { consumer, queue, session, bound, waiting, out, .. } = *receiver;
                 self.consumers.remove(&consumer);
-                // What never left was seen by nobody, as little as what waits.
-                let unseen = out.into_iter().filter(|(key, _)| self.amqp.never_left(*key));
-                let unseen: Vec<_> = unseen.map(|(_, lease)| lease).collect();
-                self.give_back(unseen);
+                // What never left was seen by nobody, as little as what waits. What is bound to the link ends with it.
+                let back = out.into_iter().filter(|(key, _)| bound || self.amqp.never_left(*key));
+                let back: Vec<_> = back.map(|(_, lease)| lease).collect();
+                self.give_back(back);
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 self.start(async move {
                     let _ = engine.detach(consumer).await;
@@ -92,14 +95,20 @@ impl Conn {
                     });
                 }
             }
-            Some(
-                Link::Sender(_)
-                | Link::Nothing
-                | Link::Coordinator { .. }
-                | Link::Requests(_)
-                | Link::Answers(_),
-            )
-            | None => {}
+            Some(Link::Coordinator { .. }) => self.roll_back(Some(id)),
+            Some(Link::Answers(answers)) => {
+                self.answer_bytes -= answers.waiting.iter().map(Bytes::len).sum::<usize>();
+            }
+            Some(Link::Sender(_) | Link::Browser(_) | Link::Nothing | Link::Requests(_)) | None => {
+            }
+        }
+        if let Some(queue) = self.temporary.remove(&id) {
+            let engine = self.front.engine.clone();
+            self.start(async move {
+                // Gone already if somebody has deleted it.
+                let _ = engine.delete(queue).await;
+                Done::Nothing
+            });
         }
     }
 
@@ -125,6 +134,7 @@ impl Conn {
                     );
                 }
                 Link::Sender(_)
+                | Link::Browser(_)
                 | Link::Nothing
                 | Link::Coordinator { .. }
                 | Link::Requests(_)
@@ -132,6 +142,7 @@ impl Conn {
             }
         }
         self.give_back(unseen);
+        self.roll_back(None);
     }
 
     /// All links are gone.

@@ -8,11 +8,13 @@
 //! | `done.rs` | what the engine says |
 //! | `sends.rs` | messages that are being stored, in order |
 //! | `receiver.rs` | credit and deliveries of a receiving link |
+//! | `browser.rs` | a receiving link that looks at messages and leaves them |
 //! | `transaction.rs` | work that is staged until it is discharged |
 //! | `desk.rs` | requests to `$cbs` and `$management`, and their answers |
 //!
 //! Nothing here waits: what takes time is [`Work`], polled by the connection's one task beside its socket.
 
+mod browser;
 mod desk;
 mod done;
 mod event;
@@ -25,21 +27,23 @@ mod transaction;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use malote_engine::{Connection as EngineConnection, ConsumerId, Outbound};
-use malote_model::{Action, Settlement};
+use malote_model::{Action, QueueName, Settlement};
 use malote_wire_amqp::connection::{Config, Connection, LinkId};
 use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::{Str, Symbol};
+use tokio::time::Instant;
 
-use crate::Front;
 use crate::limits;
 use crate::ops::claims::Claims;
+use crate::ops::resolve::Entity;
 use crate::ops::settle::Settles;
-use crate::wire::address::Path;
+use crate::{Front, Peer};
 
 pub(crate) use done::Done;
 use link::Link;
@@ -61,16 +65,22 @@ pub(crate) struct Conn {
     ready: VecDeque<Done>,
     claims: Claims,
     /// What links need a token for.
-    claimed: HashMap<LinkId, (Action, Path)>,
+    claimed: HashMap<LinkId, (&'static [Action], Entity)>,
     links: ByNumber<LinkId, Link>,
     consumers: ByNumber<ConsumerId, LinkId>,
     /// Receiving links whose deliveries wait to be written.
     held_up: HashSet<LinkId>,
+    /// Queues that links have made, and take along.
+    temporary: HashMap<LinkId, QueueName>,
     settles: Settles,
     sends: Sends,
     transactions: Transactions,
     /// Bytes of messages that are being sent.
     sending_bytes: usize,
+    /// Bytes of answers that wait.
+    answer_bytes: usize,
+    /// Peeks that are being carried out.
+    peeks: u32,
     next_key: u64,
     /// As the client calls us; for texts.
     host: String,
@@ -78,10 +88,14 @@ pub(crate) struct Conn {
     pub opened: bool,
     /// The client has said good-bye.
     pub clean: bool,
+    /// The caller is known: it has signed in or put a token, or needs neither.
+    known: bool,
+    peer: Peer,
+    unknown_since: Instant,
 }
 
 impl Conn {
-    pub fn new(front: Arc<Front>, engine: Arc<EngineConnection>) -> Conn {
+    pub fn new(front: Arc<Front>, engine: Arc<EngineConnection>, peer: Peer) -> Conn {
         let mechanisms = ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"];
         let config = Config {
             container_id: Str::from_static("malote"),
@@ -100,26 +114,34 @@ impl Conn {
             outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
             ..Config::default()
         };
-        Conn {
+        let mut conn = Conn {
             front,
             amqp: Connection::server(config, 0),
             engine,
             work: FuturesUnordered::new(),
             ready: VecDeque::new(),
-            claims: Claims::default(),
+            claims: Claims::of(peer.address),
             claimed: HashMap::new(),
             links: ByNumber::default(),
             consumers: ByNumber::default(),
             held_up: HashSet::new(),
+            temporary: HashMap::new(),
             settles: Settles::default(),
             sends: Sends::default(),
             transactions: Transactions::default(),
             sending_bytes: 0,
+            answer_bytes: 0,
+            peeks: 0,
             next_key: 1,
             host: "localhost".to_owned(),
             opened: false,
             clean: false,
-        }
+            known: true,
+            peer,
+            unknown_since: Instant::now(),
+        };
+        conn.identify();
+        conn
     }
 
     /// Does all that can be done without waiting.
@@ -135,6 +157,7 @@ impl Conn {
         }
         for link in std::mem::take(&mut self.held_up) {
             self.transmit(link);
+            self.browse(link);
         }
     }
 
@@ -178,11 +201,32 @@ impl Conn {
         Duration::from_millis(left_ms.unwrap_or(u64::MAX)).min(limits::TOKEN_LOOK)
     }
 
-    /// Links whose token has run out are detached; those for which there is another stay.
-    pub fn end_tokens(&mut self) {
+    /// Whether the caller is known changed, or may have.
+    pub(super) fn identify(&mut self) {
+        let was = self.known;
+        self.known = self.claims.is_known(&self.front);
+        self.amqp.set_room(if self.known { limits::ROOM } else { limits::UNKNOWN_ROOM });
+        // On an open server everybody is known, once it has opened.
+        if self.known && self.opened {
+            self.peer.known.store(true, Ordering::Relaxed);
+        }
+        if was && !self.known {
+            self.unknown_since = Instant::now();
+        }
+    }
+
+    /// When a caller that is not known is sent away.
+    pub fn known_by(&self) -> Option<Instant> {
+        (!self.known).then(|| self.unknown_since + limits::AUTHENTICATE)
+    }
+
+    /// Checks every link again: a token has run out, or permissions have changed. Links for which there is another
+    /// token stay.
+    pub fn check_again(&mut self) {
         self.claims.forget_ended(self.front.engine.now());
-        let check = |(link, (action, path)): (&LinkId, &(Action, Path))| {
-            let refused = self.claims.check(&self.front, Some(*action), path).err()?;
+        self.identify();
+        let check = |(link, (actions, entity)): (&LinkId, &(&[Action], Entity))| {
+            let refused = self.claims.check_any(&self.front, actions, entity).err()?;
             Some((*link, refused))
         };
         let refused: Vec<_> = self.claimed.iter().filter_map(check).collect();
@@ -194,16 +238,15 @@ impl Conn {
 
     /// Leases of messages that nobody has seen come back uncounted.
     fn give_back(&mut self, leases: Vec<malote_model::LeaseToken>) {
-        if leases.is_empty() {
-            return;
+        for leases in leases.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
+            let (engine, leases) = (self.front.engine.clone(), leases.to_vec());
+            self.start(async move {
+                let release = Settlement::Release { delay_ms: 0 };
+                // One that has run out is back already.
+                let _ = engine.settle(None, leases, release, None).await;
+                Done::Nothing
+            });
         }
-        let engine = self.front.engine.clone();
-        self.start(async move {
-            let release = Settlement::Release { delay_ms: 0 };
-            // One that has run out is back already.
-            let _ = engine.settle(None, leases, release, None).await;
-            Done::Nothing
-        });
     }
 
     /// The process is stopping: no new work. True once nothing is under way but waits, which end.
@@ -219,8 +262,13 @@ impl Conn {
     /// Says that the process is stopping: clients connect again, elsewhere or later.
     pub fn farewell(&mut self) {
         let text = "the broker is stopping";
+        self.close(AmqpError::new(condition::CONNECTION_FORCED, text));
+    }
+
+    /// Ends the connection and says why.
+    pub fn close(&mut self, error: AmqpError) {
         self.drop_all();
         self.clean = true;
-        let _ = self.amqp.close(Some(AmqpError::new(condition::CONNECTION_FORCED, text)));
+        let _ = self.amqp.close(Some(error));
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Receiver {
     pub take: bool,
     /// The session that it holds.
     pub session: Option<Held>,
+    /// Locks end with the link.
+    pub bound: bool,
     /// Messages that wait for credit or for room.
     pub waiting: VecDeque<Delivery>,
     /// What is out, by key.
@@ -162,6 +164,7 @@ impl Receiver {
             ttl_ms,
             take,
             session,
+            bound: false,
             waiting: VecDeque::new(),
             out: ByNumber::default(),
             credit: Credit::new(),
@@ -194,6 +197,10 @@ impl Conn {
                     receiver.credit.drain(flow.drain);
                 }
                 self.transmit(flow.link);
+            }
+            Some(Link::Browser(browser)) => {
+                browser.flow(flow.drain);
+                self.browse(flow.link);
             }
             Some(Link::Nothing) if flow.drain => {
                 let _ = self.amqp.drained(flow.link);
@@ -284,7 +291,7 @@ impl Conn {
         let Some(lease) = receiver.out.get(&disposed.key).copied() else { return };
         let (queue, lock) = (receiver.queue.clone(), receiver.lock());
         if let Some(DeliveryState::Transactional(state)) = &disposed.state {
-            let staged = self.transactions.settle(state, &queue, lease);
+            let staged = self.transactions.settle(state, &queue, lease, disposed.settled);
             let state = staged.unwrap_or_else(DeliveryState::rejected);
             let item = Item::of(&disposed, lease);
             return self.settled(Settled { items: vec![(item, state)] });

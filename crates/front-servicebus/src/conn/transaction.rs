@@ -1,13 +1,16 @@
 //! Transactions: declared at the coordinator, staged here, committed as one command of the engine.
 //!
-//! What was staged goes with the connection. A part that cannot be staged ends its transaction: a discharge then finds
-//! none, and nothing of it happens.
+//! A transaction that is rolled back, by its discharge or because it cannot be committed, gives back the messages that
+//! the client settled in it: it has forgotten them, so nobody else could. They come back as after an abandon, to their
+//! places. A message whose disposition in the transaction was not settled by the client stays locked: the client still
+//! has it, and clients of Service Bus settle it again. With its coordinator's link or its connection a transaction is
+//! rolled back.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use malote_engine::{Engine, Transaction};
-use malote_model::{Address, LeaseToken, Message, QueueName};
+use malote_engine::{Engine, EngineError, Transaction};
+use malote_model::{Action, Address, Changes, LeaseToken, Message, QueueName, Settlement};
 use malote_wire_amqp::connection::{DeliveryId, Incoming, LinkId, UseError};
 use malote_wire_amqp::message::Message as Wire;
 use malote_wire_amqp::performative::{
@@ -17,6 +20,7 @@ use malote_wire_amqp::performative::{
 use super::link::Link;
 use super::{Conn, Done};
 use crate::limits;
+use crate::ops::resolve::Entity;
 use crate::ops::settle::settlement_of;
 use crate::refusal::{Lock, error_of};
 
@@ -26,26 +30,80 @@ const ROLLBACK: &str = "amqp:transaction:rollback";
 /// Those that are under way on a connection.
 #[derive(Default)]
 pub(super) struct Transactions {
-    open: HashMap<Bytes, Transaction>,
+    open: HashMap<Bytes, Staged>,
     declared: u64,
 }
 
+/// What a transaction has staged so far.
+struct Staged {
+    transaction: Transaction,
+    /// The link that declared it.
+    coordinator: LinkId,
+    /// A part could not be staged: it can only be rolled back.
+    failed: Option<AmqpError>,
+    settled: Settled,
+    /// What its client must be allowed to do when it is committed.
+    needs: Vec<(Action, Entity)>,
+}
+
+/// Leases of messages that the client settled in a transaction, in that order.
+#[derive(Default, Clone)]
+struct Settled(Vec<(QueueName, LeaseToken)>);
+
+impl Settled {
+    /// Gives the messages back. The answer to the client waits for it: what it receives next comes in order.
+    async fn return_all(self, engine: &Engine) {
+        let mut by_queue: Vec<(QueueName, Vec<LeaseToken>)> = Vec::new();
+        for (queue, lease) in self.0 {
+            match by_queue.iter_mut().find(|(have, _)| *have == queue) {
+                Some((_, leases)) => leases.push(lease),
+                None => by_queue.push((queue, vec![lease])),
+            }
+        }
+        for (queue, leases) in by_queue {
+            for leases in leases.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
+                let abandon = Settlement::Abandon { delay_ms: 0, changes: Changes::default() };
+                // A lock that has run out has brought its message back already.
+                let _ = engine.settle(Some(&queue), leases.to_vec(), abandon, None).await;
+            }
+        }
+    }
+}
+
 impl Transactions {
-    fn declare(&mut self, engine: &Engine) -> Result<Bytes, AmqpError> {
-        self.open.retain(|_, transaction| !transaction.is_over());
+    /// Begins one. Those whose time is over make room; what they hold is returned.
+    fn declare(
+        &mut self,
+        engine: &Engine,
+        coordinator: LinkId,
+    ) -> (Result<Bytes, AmqpError>, Settled) {
+        let over = self.remove(|staged| staged.transaction.is_over());
         if self.open.len() >= limits::TRANSACTIONS_MAX {
             let text = "too many transactions are under way on this connection";
-            return Err(AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text));
+            return (Err(AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text)), over);
         }
         self.declared += 1;
         let id = Bytes::copy_from_slice(&self.declared.to_be_bytes());
-        self.open.insert(id.clone(), engine.transaction());
-        Ok(id)
+        let (transaction, settled) = (engine.transaction(), Settled::default());
+        let staged = Staged { transaction, coordinator, failed: None, settled, needs: Vec::new() };
+        self.open.insert(id.clone(), staged);
+        (Ok(id), over)
     }
 
-    fn take(&mut self, id: &Bytes) -> Result<Transaction, AmqpError> {
-        let unknown = || AmqpError::new(UNKNOWN_ID, "there is no such transaction, or no more");
-        self.open.remove(id).ok_or_else(unknown)
+    /// Forgets those that fit, and tells what they hold.
+    fn remove(&mut self, gone: impl Fn(&Staged) -> bool) -> Settled {
+        let ids: Vec<Bytes> =
+            self.open.iter().filter(|(_, staged)| gone(staged)).map(|(id, _)| id.clone()).collect();
+        let staged = ids.iter().filter_map(|id| self.open.remove(id));
+        Settled(staged.flat_map(|staged| staged.settled.0).collect())
+    }
+
+    fn staged(&mut self, id: &Bytes) -> Result<&mut Staged, AmqpError> {
+        let staged = self.open.get_mut(id).ok_or_else(unknown)?;
+        match &staged.failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(staged),
+        }
     }
 
     /// Stages messages.
@@ -55,31 +113,80 @@ impl Transactions {
         to: &Address,
         all: impl IntoIterator<Item = Message>,
     ) -> Result<(), AmqpError> {
-        let mut transaction = self.take(id)?;
-        for message in all {
-            transaction.send(to.clone(), message).map_err(|e| error_of(e, Lock::Message))?;
-        }
-        self.open.insert(id.clone(), transaction);
-        Ok(())
+        let staged = self.staged(id)?;
+        staged.needs(Action::Send, to.into());
+        let sent = all.into_iter().try_for_each(|one| staged.transaction.send(to.clone(), one));
+        sent.map_err(|error| staged.fail(error))
     }
 
-    /// Stages the end of a lease. Tells what is echoed.
+    /// Stages the end of a lease, which the client has forgotten or not. Tells what is echoed.
     pub fn settle(
         &mut self,
         state: &TransactionalState,
         queue: &QueueName,
         lease: LeaseToken,
+        forgotten: bool,
     ) -> Result<DeliveryState, AmqpError> {
-        let mut transaction = self.take(&state.txn_id)?;
+        let staged = self.staged(&state.txn_id)?;
+        if forgotten {
+            staged.settled.0.push((queue.clone(), lease));
+        }
         let Some((settlement, echo)) = settlement_of(state.outcome.as_deref()) else {
             let text = "what becomes of the message is not an outcome";
-            return Err(AmqpError::new(condition::INVALID_FIELD, text));
+            let error = AmqpError::new(condition::INVALID_FIELD, text);
+            staged.failed = Some(error.clone());
+            return Err(error);
         };
-        let staged = transaction.settle(Some(queue.clone()), lease, settlement);
-        staged.map_err(|error| error_of(error, Lock::Message))?;
-        self.open.insert(state.txn_id.clone(), transaction);
+        let settled = staged.transaction.settle(Some(queue.clone()), lease, settlement);
+        settled.map_err(|error| staged.fail(error))?;
+        staged.needs(Action::Receive, Entity::Queue(queue.clone()));
         Ok(within(state.txn_id.clone(), echo))
     }
+}
+
+impl Staged {
+    fn needs(&mut self, action: Action, entity: Entity) {
+        // Few: one for each link that takes part.
+        if !self.needs.iter().any(|need| need.0 == action && need.1 == entity) {
+            self.needs.push((action, entity));
+        }
+    }
+
+    fn fail(&mut self, error: EngineError) -> AmqpError {
+        let error = error_of(error, Lock::Message);
+        self.failed = Some(error.clone());
+        error
+    }
+
+    /// Commits, or gives back what the client settled. `denied`: what it may not do any more.
+    async fn discharge(
+        self,
+        engine: Engine,
+        fail: bool,
+        denied: Option<AmqpError>,
+    ) -> DeliveryState {
+        let Staged { transaction, failed, settled, .. } = self;
+        let rolled_back = |why: String| Some(AmqpError::new(ROLLBACK, why));
+        let outcome = match (failed, denied) {
+            _ if fail => Err(None),
+            (Some(failed), _) => Err(rolled_back(failed.to_string())),
+            (None, Some(denied)) => Err(Some(denied)),
+            (None, None) => {
+                transaction.commit().await.map_err(|error| rolled_back(error.to_string()))
+            }
+        };
+        match outcome {
+            Ok(_) => DeliveryState::Accepted,
+            Err(error) => {
+                settled.return_all(&engine).await;
+                error.map_or(DeliveryState::Accepted, DeliveryState::rejected)
+            }
+        }
+    }
+}
+
+fn unknown() -> AmqpError {
+    AmqpError::new(UNKNOWN_ID, "there is no such transaction, or no more")
 }
 
 /// An outcome as a part of a transaction.
@@ -112,31 +219,51 @@ impl Conn {
         let Incoming { link, delivery, settled, payload, .. } = incoming;
         let now = match read(&payload) {
             Ok(Wanted::Declare) => {
-                let declared = self.transactions.declare(&self.front.engine);
+                let (declared, over) = self.transactions.declare(&self.front.engine, link);
+                self.return_settled(over);
                 declared.map(|txn_id| DeliveryState::Declared(Declared { txn_id }))
             }
-            Ok(Wanted::Discharge(discharge)) => match self.transactions.take(&discharge.txn_id) {
-                Ok(_) if discharge.fail == Some(true) => Ok(DeliveryState::Accepted),
-                Ok(transaction) => {
-                    self.start(async move {
-                        let committed = transaction.commit().await;
-                        let outcome = match committed {
-                            Ok(_) => DeliveryState::Accepted,
-                            Err(error) => {
-                                DeliveryState::rejected(AmqpError::new(ROLLBACK, error.to_string()))
-                            }
-                        };
-                        Done::Coordinated { link, delivery, settled, outcome }
-                    });
-                    return Ok(());
+            Ok(Wanted::Discharge(Discharge { txn_id, fail })) => {
+                match self.transactions.open.remove(&txn_id) {
+                    Some(staged) => {
+                        // What was allowed when it was staged may not be any more.
+                        let checked = staged.needs.iter().try_for_each(|(action, entity)| {
+                            self.claims.check(&self.front, *action, entity)
+                        });
+                        let engine = self.front.engine.clone();
+                        self.start(async move {
+                            let fail = fail == Some(true);
+                            let outcome = staged.discharge(engine, fail, checked.err()).await;
+                            Done::Coordinated { link, delivery, settled, outcome }
+                        });
+                        return Ok(());
+                    }
+                    None => Err(unknown()),
                 }
-                Err(error) => Err(error),
-            },
+            }
             Err(error) => Err(error),
         };
         let outcome = now.unwrap_or_else(DeliveryState::rejected);
         self.coordinated(link, delivery, settled, outcome);
         Ok(())
+    }
+
+    /// Transactions that the link declared and did not discharge are rolled back; all of them, without a link.
+    pub(super) fn roll_back(&mut self, coordinator: Option<LinkId>) {
+        let gone = |staged: &Staged| coordinator.is_none_or(|link| staged.coordinator == link);
+        let settled = self.transactions.remove(gone);
+        self.return_settled(settled);
+    }
+
+    fn return_settled(&mut self, settled: Settled) {
+        if settled.0.is_empty() {
+            return;
+        }
+        let engine = self.front.engine.clone();
+        self.start(async move {
+            settled.return_all(&engine).await;
+            Done::Nothing
+        });
     }
 
     pub(super) fn coordinated(

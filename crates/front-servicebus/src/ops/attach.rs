@@ -1,46 +1,47 @@
 //! What a link wants, and whether it may have it: addresses → queues, topics, sessions, desks.
 
-use malote_engine::{
-    Connection, Consume, ConsumerId, Engine, EngineError, Held, QueueFacts, Wants,
-};
-use malote_model::{Action, Address, QueueName, Refusal, TopicName};
+use malote_engine::{Connection, Consume, ConsumerId, Held, QueueFacts, Wants};
+use malote_model::{Action, Address, QueueName, Resource, SessionId, SqlFilter};
 use malote_wire_amqp::performative::{
-    AmqpError, AnyTarget, Attach, Role, SenderSettleMode, condition,
+    AmqpError, AnyTarget, Attach, Role, SenderSettleMode, Source, Symbols, condition,
 };
-use malote_wire_amqp::types::{Described, Map, Symbol, Value};
+use malote_wire_amqp::types::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::claims::Claims;
+use super::resolve::{Entity, Place, Resolved, not_found, resolve};
+use super::temporary;
 use crate::Front;
 use crate::limits;
-use crate::refusal::{Lock, error_of, of_refusal, servicebus};
-use crate::wire::address::{Node, Path};
-use crate::wire::session::{session_of, session_text};
-use crate::wire::{ticks, value::string};
+use crate::refusal::{Lock, error_of, of_denied, of_refusal, of_unknown, servicebus};
+use crate::wire::address::Node;
+use crate::wire::selector;
+use crate::wire::session::session_of;
 
-const SESSION_FILTER: &str = "com.microsoft:session-filter";
+pub(super) const SESSION_FILTER: &str = "com.microsoft:session-filter";
 const TIMEOUT: &str = "com.microsoft:timeout";
-const LOCKED_UNTIL: &str = "com.microsoft:locked-until-utc";
 const NO_SESSIONS: &str =
     "A sessionful message receiver cannot be created on an entity that does not require sessions.";
 
 /// What a client wants of a link.
 pub(crate) struct Wish {
     node: Node,
-    role: Role,
+    pub(super) role: Role,
     take: bool,
     /// The outer option: whether a session is wanted. The inner: which.
     session: Option<Option<String>>,
     wait_ms: u64,
-}
-
-/// A queue or topic that was found.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Entity {
-    Queue(QueueName),
-    Topic(TopicName),
-    /// Where an entity of this name would have what could not be forwarded.
-    Transfer(String),
+    /// Messages are looked at and stay (`distribution-mode: copy`).
+    browse: bool,
+    /// A condition in the language of JMS.
+    pub(super) selector: Option<String>,
+    /// The client says what becomes of messages that it leaves unsettled: then locks end with the link. Clients of
+    /// Service Bus say nothing, and expect locks to outlast it.
+    bound: bool,
+    /// A topic may be meant, of which the link wants a subscription of its own.
+    topic: bool,
+    /// That subscription is to outlast the link, or to be shared with others.
+    pub(super) lasting: bool,
 }
 
 /// What was found for a link.
@@ -55,9 +56,25 @@ pub(crate) enum Found {
         ttl_ms: Option<u64>,
         take: bool,
         session: Option<Held>,
+        /// Locks end with the link.
+        bound: bool,
+        /// It is a subscription of the link's own.
+        topic: bool,
+    },
+    /// A receiver that looks and leaves everything where it is.
+    Browser {
+        queue: QueueName,
+        ttl_ms: Option<u64>,
+        session: Option<SessionId>,
+        filter: Option<SqlFilter>,
+    },
+    /// One of the others, at a queue that was made for it and goes with it.
+    Temporary {
+        queue: QueueName,
+        found: Box<Found>,
     },
     /// A receiver to which nothing will ever come.
-    Nothing,
+    Nothing(Entity),
     Coordinator,
     ClaimsRequests,
     ClaimsAnswers,
@@ -67,18 +84,22 @@ pub(crate) enum Found {
 
 impl Wish {
     pub fn of(attach: &Attach) -> Result<Wish, AmqpError> {
-        let address = match (attach.role, &attach.source, &attach.target) {
-            (Role::Receiver, Some(source), _) => source.address.as_ref(),
-            (Role::Sender, _, Some(AnyTarget::Target(target))) => target.address.as_ref(),
-            _ => None,
-        };
-        if let (Role::Sender, Some(AnyTarget::Coordinator(_))) = (attach.role, &attach.target) {
-            let (node, role) = (Node::Coordinator, Role::Sender);
-            return Ok(Wish { node, role, take: false, session: None, wait_ms: 0 });
+        let node = node_of(attach)?;
+        let source = attach.source.as_ref().filter(|_| attach.role == Role::Receiver);
+        let filters =
+            source.and_then(|source| source.filter.as_ref()).map_or(&[][..], |map| &map.0);
+        if filters.iter().any(|(_, filter)| selector::is_no_local(filter)) {
+            let text = "A filter for messages of other connections (no-local) is not implemented.";
+            return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
         }
-        let Some(address) = address.and_then(Value::as_str) else {
-            let text = "a link needs the address of an entity";
-            return Err(AmqpError::new(condition::INVALID_FIELD, text));
+        let selects = filters.iter().find(|(_, filter)| selector::is_selector(filter));
+        let selector = match selects.map(|(_, filter)| plain(filter).as_str()) {
+            None => None,
+            Some(Some(text)) => Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
+            Some(None) => {
+                let text = "a selector is a string";
+                return Err(AmqpError::new(condition::INVALID_FIELD, text));
+            }
         };
         let session = match session_filter(attach).map(plain) {
             None => None,
@@ -92,13 +113,66 @@ impl Wish {
             },
         };
         let wait_ms = attach.properties.as_ref().and_then(|map| map.get(TIMEOUT)?.as_i64());
+        let topic = source.is_some_and(|source| source.capabilities.contains("topic"));
+        let copy = |source: &Source| source.distribution_mode.as_ref().is_some_and(|m| m == "copy");
         Ok(Wish {
-            node: Node::parse(address),
+            node,
             role: attach.role,
             take: attach.snd_settle_mode == SenderSettleMode::Settled,
             session,
             wait_ms: wait_ms.and_then(|ms| ms.try_into().ok()).unwrap_or(limits::ACCEPT_WAIT_MS),
+            // Every subscriber of a topic gets a copy: JMS says so for durable ones.
+            browse: !topic && source.is_some_and(copy),
+            selector,
+            bound: source.is_some_and(|source| source.default_outcome.is_some()),
+            topic,
+            lasting: source.is_some_and(|source| {
+                source.durable > 0
+                    || source.expiry_policy == "never"
+                    || source.capabilities.contains("shared")
+            }),
         })
+    }
+
+    /// Whether a queue is to be made for the link.
+    pub fn is_temporary(&self) -> bool {
+        self.node == Node::Temporary
+    }
+}
+
+fn node_of(attach: &Attach) -> Result<Node, AmqpError> {
+    let no_topic = |capabilities: &Symbols| {
+        if !capabilities.contains("temporary-topic") {
+            return Ok(Node::Temporary);
+        }
+        let text =
+            "Temporary topics are not implemented: use a temporary queue, or a topic that exists.";
+        Err(AmqpError::new(condition::NOT_IMPLEMENTED, text))
+    };
+    let address = match (attach.role, &attach.source, &attach.target) {
+        (Role::Sender, _, Some(AnyTarget::Coordinator(_))) => return Ok(Node::Coordinator),
+        (Role::Receiver, Some(source), _) if source.dynamic => {
+            return no_topic(&source.capabilities);
+        }
+        (Role::Sender, _, Some(AnyTarget::Target(target))) if target.dynamic => {
+            return no_topic(&target.capabilities);
+        }
+        (Role::Receiver, Some(source), _) => source.address.as_ref(),
+        (Role::Sender, _, Some(AnyTarget::Target(target))) => target.address.as_ref(),
+        // So a durable subscription is looked for, to be resumed or ended.
+        (Role::Receiver, None, _) => {
+            let text =
+                "A receiver without a source resumes a durable subscription; links make none here.";
+            return Err(AmqpError::new(condition::NOT_FOUND, text));
+        }
+        _ => None,
+    };
+    match address.and_then(Value::as_str) {
+        Some(address) => Ok(Node::parse(address)),
+        None => {
+            let text = "A link needs the address of an entity.";
+            Err(AmqpError::new(condition::INVALID_FIELD, text))
+        }
     }
 }
 
@@ -123,19 +197,24 @@ pub(crate) async fn attach(
     wish: Wish,
     give_up: CancellationToken,
 ) -> Option<Result<Found, AmqpError>> {
+    // Before a caller is known it costs no look-up and holds nothing.
+    if wish.node != Node::Cbs && !claims.is_known(front) {
+        return Some(Err(of_unknown()));
+    }
     let path = match (&wish.node, wish.role) {
         (Node::Coordinator, _) => return Some(Ok(Found::Coordinator)),
         (Node::Cbs, Role::Sender) => return Some(Ok(Found::ClaimsRequests)),
         (Node::Cbs, Role::Receiver) => return Some(Ok(Found::ClaimsAnswers)),
+        (Node::Temporary, _) => {
+            return temporary::queue(front, engine, claims, &wish, give_up).await;
+        }
         (Node::Management(path) | Node::Entity(path), _) => path,
     };
-    // Permission before existence: names cannot be guessed.
-    if let Err(error) = claims.check(front, wish_action(&wish), path) {
-        return Some(Err(error));
-    }
-    let found = match find(&front.engine, path).await {
-        Ok(found) => found,
-        Err(error) if is_not_found(&error) => return Some(Err(not_found(host, path))),
+    let may = |on: Resource<'_>| claims.may_any(front, wish.actions(), path, on);
+    let found = match resolve(&front.engine, path, may).await {
+        Ok(Resolved::Found(found)) => found,
+        Ok(Resolved::Missing) => return Some(Err(not_found(host, path))),
+        Ok(Resolved::Denied(denied)) => return Some(Err(of_denied(&denied))),
         Err(error) => return Some(Err(error_of(error, Lock::Message))),
     };
     match (&wish.node, wish.role, found) {
@@ -150,7 +229,7 @@ pub(crate) async fn attach(
         (_, Role::Receiver, Place::Transfer(_)) if wish.session.is_some() => {
             Some(Err(not_allowed(NO_SESSIONS)))
         }
-        (_, Role::Receiver, Place::Transfer(_)) => Some(Ok(Found::Nothing)),
+        (_, Role::Receiver, Place::Transfer(of)) => Some(Ok(Found::Nothing(Entity::Transfer(of)))),
         (_, Role::Sender, Place::Queue(facts)) if facts.name.subscription_of().is_some() => {
             Some(Err(not_allowed("messages are sent to a topic, not to its subscription")))
         }
@@ -162,29 +241,44 @@ pub(crate) async fn attach(
             let message_bytes_max = malote_model::limits::MESSAGE_BYTES_DEFAULT;
             Some(Ok(Found::Sender { to: Address::Topic(name), message_bytes_max }))
         }
+        (_, Role::Receiver, Place::Topic(name)) if wish.topic => {
+            temporary::subscription(front, engine, claims, &wish, name, give_up).await
+        }
         (_, Role::Receiver, Place::Topic(_)) => {
             Some(Err(not_allowed("messages are received from a subscription, not from its topic")))
         }
+        (_, Role::Receiver, Place::Queue(facts)) if wish.browse => Some(browser(&wish, *facts)),
+        (_, Role::Receiver, Place::Queue(_)) if wish.selector.is_some() => Some(Err(no_selector())),
         (_, Role::Receiver, Place::Queue(facts)) => receiver(engine, &wish, *facts, give_up).await,
     }
 }
 
 impl Wish {
-    /// What a link that was granted needs a token for, as long as it lasts.
-    pub fn claim(&self) -> Option<(Action, Path)> {
-        match &self.node {
-            Node::Entity(path) => Some((wish_action(self)?, path.clone())),
-            Node::Cbs | Node::Coordinator | Node::Management(_) => None,
+    /// Any of these lets the link be.
+    fn actions(&self) -> &'static [Action] {
+        match (&self.node, self.role) {
+            (Node::Cbs | Node::Coordinator, _) => &[],
+            // Each request to a desk is checked by itself.
+            (Node::Management(_), _) => &Action::ALL,
+            (Node::Temporary, Role::Sender) => &[Action::Manage],
+            (Node::Entity(_), Role::Sender) => &[Action::Send],
+            (Node::Entity(_) | Node::Temporary, Role::Receiver) => &[Action::Receive],
         }
     }
-}
 
-fn wish_action(wish: &Wish) -> Option<Action> {
-    match (&wish.node, wish.role) {
-        // Each request to a desk is looked at by itself.
-        (Node::Cbs | Node::Coordinator | Node::Management(_), _) => None,
-        (Node::Entity(_), Role::Sender) => Some(Action::Send),
-        (Node::Entity(_), Role::Receiver) => Some(Action::Receive),
+    /// What a link to this entity needs for as long as it lasts.
+    pub fn claim(&self, found: &Found) -> Option<(&'static [Action], Entity)> {
+        let entity = match found {
+            Found::Sender { to, .. } => to.into(),
+            Found::Receiver { queue, .. }
+            | Found::Browser { queue, .. }
+            | Found::Temporary { queue, .. } => Entity::Queue(queue.clone()),
+            Found::Nothing(entity) | Found::Requests(entity) | Found::Answers(entity) => {
+                entity.clone()
+            }
+            Found::Coordinator | Found::ClaimsRequests | Found::ClaimsAnswers => return None,
+        };
+        Some((self.actions(), entity))
     }
 }
 
@@ -192,7 +286,30 @@ fn not_allowed(text: &str) -> AmqpError {
     AmqpError::new(condition::NOT_ALLOWED, text)
 }
 
-async fn receiver(
+/// A consumer that passes over what does not fit would look at the whole backlog again for every message that it takes.
+fn no_selector() -> AmqpError {
+    let text = "Selectors are not implemented for consumers of a queue. Send to a topic, and receive from a \
+        subscription with a rule; a browser may have a selector.";
+    AmqpError::new(condition::NOT_IMPLEMENTED, text)
+}
+
+fn browser(wish: &Wish, facts: QueueFacts) -> Result<Found, AmqpError> {
+    let session = match &wish.session {
+        None => None,
+        Some(Some(id)) => Some(session_of(id).map_err(|no| of_refusal(&no, Lock::Session))?),
+        Some(None) => {
+            let text =
+                "A browser takes no session: name the one to look at, or leave the filter out.";
+            return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
+        }
+    };
+    let filter = wish.selector.as_deref().map(selector::browsed).transpose();
+    let filter = filter.map_err(temporary::bad_selector)?;
+    let ttl_ms = facts.spec.ttl_ms.filter(|_| !facts.name.is_dead_letters());
+    Ok(Found::Browser { queue: facts.name, ttl_ms, session, filter })
+}
+
+pub(super) async fn receiver(
     engine: &Connection,
     wish: &Wish,
     facts: QueueFacts,
@@ -246,123 +363,21 @@ async fn receiver(
         credit: 0,
         take: wish.take,
         lock_ms: None,
-        free_standing: session.is_none(),
+        free_standing: session.is_none() && !wish.bound,
     };
     let lock = if session.is_some() { Lock::Session } else { Lock::Message };
     let attached = engine.attach(consume).await;
     // Dead letters do not expire.
     let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());
-    let take = wish.take;
-    let found = attached.map(|consumer| Found::Receiver { consumer, queue, ttl_ms, take, session });
+    let (take, bound, topic) = (wish.take, wish.bound, wish.topic && queue.is_subscription());
+    let found = attached.map(|consumer| Found::Receiver {
+        consumer,
+        queue,
+        ttl_ms,
+        take,
+        session,
+        bound,
+        topic,
+    });
     Some(found.map_err(|error| error_of(error, lock)))
-}
-
-/// A queue with its facts, or a topic.
-pub(crate) enum Place {
-    Queue(Box<QueueFacts>),
-    Topic(TopicName),
-    /// What could not be forwarded, of an entity that is there.
-    Transfer(String),
-}
-
-impl Place {
-    pub fn entity(self) -> Entity {
-        match self {
-            Place::Queue(facts) => Entity::Queue(facts.name),
-            Place::Topic(name) => Entity::Topic(name),
-            Place::Transfer(of) => Entity::Transfer(of),
-        }
-    }
-}
-
-/// Whether what was looked for is not there.
-pub(crate) fn is_not_found(error: &EngineError) -> bool {
-    let EngineError::Refused(refusal) = error else { return false };
-    matches!(refusal, Refusal::QueueNotFound { .. } | Refusal::BadName { .. })
-}
-
-/// In words that clients look for.
-pub(crate) fn not_found(host: &str, path: &Path) -> AmqpError {
-    let text =
-        format!("The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404");
-    AmqpError::new(condition::NOT_FOUND, text)
-}
-
-/// An address means the queue of that name, else the topic; exactly, else in another case if there is only one.
-pub(crate) async fn find(engine: &Engine, path: &Path) -> Result<Place, EngineError> {
-    let name = QueueName::new(&path.name)?;
-    let missing = Refusal::QueueNotFound { queue: name.clone() };
-    if path.transfer {
-        // What cannot be forwarded is refused when it is sent, or lies with the dead letters.
-        let owner = Path { name: path.name.clone(), dead_letters: false, transfer: false };
-        return match Box::pin(find(engine, &owner)).await? {
-            Place::Queue(facts) => Ok(Place::Transfer(facts.name.to_string())),
-            Place::Topic(name) => Ok(Place::Transfer(name.to_string())),
-            Place::Transfer(_) => Err(missing.into()),
-        };
-    }
-    let of = |name: QueueName| if path.dead_letters { name.dead_letters() } else { name };
-    match engine.describe(of(name.clone())).await {
-        Ok(facts) => return Ok(Place::Queue(Box::new(facts))),
-        Err(EngineError::Refused(Refusal::QueueNotFound { .. })) => {}
-        Err(error) => return Err(error),
-    }
-    let topic = TopicName::new(&path.name).ok().filter(|_| !path.dead_letters);
-    if let Some(topic) = topic {
-        match engine.topic(topic).await {
-            Ok(facts) => return Ok(Place::Topic(facts.name)),
-            Err(EngineError::Refused(Refusal::TopicNotFound { .. })) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let alike = |other: &str| other.eq_ignore_ascii_case(&path.name);
-    let queues = engine.list().await?;
-    let mut queues = queues.into_iter().filter(|facts| alike(facts.name.as_str()));
-    match (queues.next(), queues.next()) {
-        (Some(only), None) => {
-            return Ok(Place::Queue(Box::new(engine.describe(of(only.name)).await?)));
-        }
-        (None, _) if !path.dead_letters => {}
-        _ => return Err(missing.into()),
-    }
-    let topics = engine.topics().await?;
-    let mut topics = topics.into_iter().filter(|facts| alike(facts.name.as_str()));
-    match (topics.next(), topics.next()) {
-        (Some(only), None) => Ok(Place::Topic(only.name)),
-        _ => Err(missing.into()),
-    }
-}
-
-/// The answer to an attach: as asked, with what was found.
-pub(crate) fn granted(wanted: &Attach, found: &Found) -> Attach {
-    let mut answer = wanted.answer();
-    match found {
-        Found::Sender { message_bytes_max, .. } => {
-            answer.max_message_size = Some(*message_bytes_max);
-        }
-        Found::Receiver { session: Some(held), .. } => {
-            // The filter in the form in which it came: described or not.
-            let id = string(session_text(&held.session));
-            if let Some(filter) = answer.source.as_mut().and_then(|source| source.filter.as_mut()) {
-                let value = match filter.get(SESSION_FILTER) {
-                    Some(Value::Described(described)) => {
-                        let descriptor = described.descriptor.clone();
-                        Described { descriptor, value: id }.into()
-                    }
-                    _ => id,
-                };
-                filter.0.retain(|(key, _)| key.as_str() != Some(SESSION_FILTER));
-                filter.0.push((Value::Symbol(Symbol::from_static(SESSION_FILTER)), value));
-            }
-            answer.properties = Some(Map::default().with(LOCKED_UNTIL, ticks(held.until)));
-        }
-        Found::Receiver { .. }
-        | Found::Nothing
-        | Found::Coordinator
-        | Found::ClaimsRequests
-        | Found::ClaimsAnswers
-        | Found::Requests(_)
-        | Found::Answers(_) => {}
-    }
-    answer
 }

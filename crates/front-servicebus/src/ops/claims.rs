@@ -1,21 +1,25 @@
 //! Who calls: SASL, and tokens put at `$cbs`.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use malote_model::{Action, Principal, Timestamp};
+use malote_model::{
+    Action, AuditAction, AuditEntry, AuditOutcome, AuditPending, AuditProtocol, CallerKind, Denied,
+    Principal, Resource, Timestamp,
+};
 use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::{AmqpError, SaslInit, condition};
 use malote_wire_amqp::types::{Map, Value};
 use subtle::ConstantTimeEq;
 
-use super::attach::{find, is_not_found, not_found};
+use super::resolve::{Entity, Resolved, not_found, resolve};
 use crate::Front;
 use crate::limits;
 use crate::refusal::of_denied;
 use crate::wire::address::{Node, Path, path_of};
-use crate::wire::sas::Token;
+use crate::wire::sas::{Scope, Token};
 use crate::wire::value::string;
 
 /// How a client says who it is before it opens.
@@ -45,7 +49,12 @@ impl Mechanism {
 }
 
 /// Who has this name and password: a shared access key, or a user.
-pub(crate) async fn plain(front: &Front, user: &str, password: &str) -> Option<Principal> {
+pub(crate) async fn plain(
+    front: &Front,
+    user: &str,
+    password: &str,
+    peer: IpAddr,
+) -> Option<Principal> {
     if front.keys.is_open() {
         return Some(Principal::anonymous());
     }
@@ -53,12 +62,14 @@ pub(crate) async fn plain(front: &Front, user: &str, password: &str) -> Option<P
         let good = bool::from(key.secret.as_bytes().ct_eq(password.as_bytes()));
         return good.then_some(key.principal);
     }
-    front.keys.verify_password(user, password).await
+    front.keys.verify_password(user, password, peer).await
 }
 
 /// What a connection has shown so far. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Claims {
+    /// From where.
+    peer: IpAddr,
     signed_in: Option<Principal>,
     tokens: Arc<Vec<Claim>>,
 }
@@ -66,27 +77,40 @@ pub(crate) struct Claims {
 /// A token that was believed.
 #[derive(Clone)]
 struct Claim {
-    /// The entity it is for, in small letters; empty for all of them.
-    path: String,
+    scope: Scope,
     who: Principal,
     expires: Timestamp,
 }
 
 impl Claims {
+    /// A connection from there, which has shown nothing yet.
+    pub fn of(peer: IpAddr) -> Claims {
+        Claims { peer, signed_in: None, tokens: Arc::default() }
+    }
+
+    /// Begins an administrative operation on an entity, which needs this permission.
+    pub fn begin_audit(
+        &self,
+        front: &Front,
+        (action, needs): (AuditAction, Action),
+        entity: &Entity,
+        detail: &str,
+    ) -> AuditPending {
+        let who = self.who(&entity.path(), front.engine.now());
+        let entry = AuditEntry::new(AuditProtocol::ServiceBus, action).from(self.peer);
+        let object = entity.resource().name().unwrap_or_default();
+        AuditPending::begin(&front.access, (&who, needs), entry.detail(detail), object)
+    }
+
     pub fn signed_in(&mut self, who: Option<Principal>) {
         self.signed_in = who;
     }
 
     /// Who calls, when it is about this entity: by the token that is closest to it.
     fn who(&self, path: &Path, now: Timestamp) -> Principal {
-        let name = path.to_string().to_ascii_lowercase();
-        let covers = |claim: &&Claim| {
-            let rest = name.strip_prefix(&claim.path);
-            let whole =
-                |rest: &str| claim.path.is_empty() || rest.is_empty() || rest.starts_with('/');
-            claim.expires > now && rest.is_some_and(whole)
-        };
-        let closest = self.tokens.iter().filter(covers).max_by_key(|claim| claim.path.len());
+        let name = path.to_string();
+        let covers = |claim: &&Claim| claim.expires > now && claim.scope.covers(&name);
+        let closest = self.tokens.iter().filter(covers).max_by_key(|claim| claim.scope.len());
         let who = closest.map(|claim| claim.who.clone()).or_else(|| self.signed_in.clone());
         who.unwrap_or(Principal::anonymous())
     }
@@ -102,16 +126,51 @@ impl Claims {
         Arc::make_mut(&mut self.tokens).retain(|claim| claim.expires > now);
     }
 
-    /// Whether the caller may do this; without an action it only must be known.
-    pub fn check(
+    /// Whether somebody has signed in or put a token that is valid now.
+    pub fn is_known(&self, front: &Front) -> bool {
+        let now = front.engine.now();
+        let tokens = self.tokens.iter().filter(|claim| claim.expires > now);
+        front.keys.is_open()
+            || self
+                .signed_in
+                .iter()
+                .chain(tokens.map(|claim| &claim.who))
+                .any(|who| !who.is_anonymous() && front.access.knows(who))
+    }
+
+    /// Whether the caller may do this to the entity.
+    pub fn check(&self, front: &Front, action: Action, entity: &Entity) -> Result<(), AmqpError> {
+        self.check_any(front, &[action], entity)
+    }
+
+    /// Whether the caller may do any of these to the entity.
+    pub fn check_any(
         &self,
         front: &Front,
-        action: Option<Action>,
-        path: &Path,
+        actions: &[Action],
+        entity: &Entity,
     ) -> Result<(), AmqpError> {
-        let Some(action) = action else { return Ok(()) };
+        let may = self.may_any(front, actions, &entity.path(), entity.resource());
+        may.map_err(|denied| of_denied(&denied))
+    }
+
+    /// Whether the caller, as it is known at this address, may do any of these to that resource.
+    pub fn may_any(
+        &self,
+        front: &Front,
+        actions: &[Action],
+        path: &Path,
+        on: Resource<'_>,
+    ) -> Result<(), Denied> {
         let who = self.who(path, front.engine.now());
-        front.access.check(&who, action, &path.name).map_err(|denied| of_denied(&denied))
+        let mut last = Ok(());
+        for action in actions {
+            last = front.access.check(&who, *action, on);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
     }
 }
 
@@ -124,10 +183,47 @@ pub(crate) struct Put {
 }
 
 /// `put-token`.
-pub(crate) fn put_token(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Put {
+pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Put {
     let correlation_id = request.properties().ok().and_then(|properties| properties.message_id);
-    let believed = believe(front, claims, host, request);
+    let believed = believe(front, claims, request);
+    if let Err((401, why)) = &believed {
+        record_doubt(front, claims, request, why);
+    }
     Put { correlation_id, believed, asked: asked(request) }
+}
+
+/// A token that was not believed, for the audit log: the service's word for why, and not the token.
+fn record_doubt(front: &Front, claims: &Claims, request: &Message, why: &str) {
+    let body = request.value().ok().flatten();
+    let token = body.as_ref().and_then(Value::as_str);
+    let entry = match token.and_then(Token::parse) {
+        Some(token) => login(claims.peer).claimed(&token.key_name, CallerKind::Key),
+        None => login(claims.peer).claimed(CallerKind::Anonymous.as_str(), CallerKind::Token),
+    };
+    let reason = why.split(':').next().unwrap_or_default().to_owned();
+    front.access.audit().record(entry.outcome(AuditOutcome::Refused(reason.into())));
+}
+
+fn login(peer: IpAddr) -> AuditEntry {
+    AuditEntry::new(AuditProtocol::ServiceBus, AuditAction::Login).from(peer)
+}
+
+/// Records how signing in by SASL went.
+pub(crate) fn record_sasl(
+    front: &Front,
+    peer: IpAddr,
+    user: Option<&str>,
+    who: Option<&Principal>,
+) {
+    let audit = front.access.audit();
+    match (who, user) {
+        (Some(who), _) => audit.signed_in(who, peer, AuditProtocol::ServiceBus),
+        (None, Some(user)) => {
+            let entry = login(peer).claimed(user, CallerKind::User);
+            audit.record(entry.refused("wrong_credentials"));
+        }
+        (None, None) => audit.record(login(peer).refused("unknown_mechanism")),
+    }
 }
 
 /// Whom a token is for. A client that calls a signature a JWT takes any failure here for one of its credentials: it is
@@ -177,10 +273,13 @@ pub(crate) async fn answer(front: &Front, claims: &Claims, host: &str, put: Put)
 
 /// Whether there is no such entity; those who may do nothing there are not told.
 async fn is_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
-    let may = |action| claims.check(front, Some(action), path).is_ok();
-    [Action::Send, Action::Receive, Action::Manage].into_iter().any(may)
-        && find(&front.engine, path).await.is_err_and(|error| is_not_found(&error))
+    let may = |on: Resource<'_>| claims.may_any(front, &Action::ALL, path, on);
+    matches!(resolve(&front.engine, path, may).await, Ok(Resolved::Missing))
 }
+
+/// The answer to a token whose resource is neither an address nor an entity.
+const UNCLEAR: &str =
+    "InvalidAudience: The token does not say what it is for: sign for `sb://host/entity`.";
 
 /// Why a token is not believed: a status and its text.
 type Doubt = (i32, Cow<'static, str>);
@@ -189,7 +288,7 @@ fn doubt(status: i32, text: &'static str) -> Doubt {
     (status, Cow::Borrowed(text))
 }
 
-fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) -> Result<(), Doubt> {
+fn believe(front: &Front, claims: &mut Claims, request: &Message) -> Result<(), Doubt> {
     let malformed = || doubt(400, "the request is malformed");
     let properties = request.application_properties().map_err(|_| malformed())?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
@@ -205,7 +304,6 @@ fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) ->
     let body = request.value().map_err(|_| malformed())?;
     let token = body.as_ref().and_then(Value::as_str).ok_or_else(malformed)?;
     let now = front.engine.now();
-    let audience = path_of(text("name").unwrap_or_default()).to_ascii_lowercase();
     let claim = match Token::parse(token) {
         Some(token) => {
             let key = front.keys.key(&token.key_name);
@@ -217,23 +315,27 @@ fn believe(front: &Front, claims: &mut Claims, host: &str, request: &Message) ->
                 let text = "ExpiredToken: The token is expired. Expiration time:";
                 return Err((401, format!("{text} '{}', in ms since 1970.", expires.0).into()));
             }
-            let path = token.path(host).ok_or_else(|| doubt(401, "the token names no resource"))?;
-            let path = path.to_ascii_lowercase();
-            // Clients sign for an entity's desk by itself, and ask there about the entity.
-            let path = path.strip_suffix("/$management").map_or(path.clone(), str::to_owned);
-            Claim { path, who: key.principal, expires }
+            let scope = token.scope(|name| front.keys.is_own_name(name));
+            let scope = scope.ok_or_else(|| doubt(401, UNCLEAR))?.of_entity();
+            Claim { scope, who: key.principal, expires }
         }
         // One of our own bearer tokens, for clients that take any credential.
         None => {
             let who = front.keys.verify_token(token);
             let who = who.ok_or_else(|| doubt(401, "InvalidToken: The token is not known."))?;
-            Claim { path: audience, who, expires: Timestamp(u64::MAX) }
+            let audience = path_of(text("name").unwrap_or_default());
+            Claim { scope: Scope::of(audience), who, expires: Timestamp(u64::MAX) }
         }
     };
+    let is_new = !claims.tokens.iter().any(|other| other.who == claim.who);
     let tokens = Arc::make_mut(&mut claims.tokens);
-    tokens.retain(|other| other.path != claim.path && other.expires > now);
+    tokens.retain(|other| other.scope != claim.scope && other.expires > now);
     if tokens.len() >= limits::CLAIMS_MAX {
         return Err(doubt(429, "too many tokens were put on this connection"));
+    }
+    // A client renews its tokens, and puts one for each entity: it signs in with the first.
+    if is_new {
+        front.access.audit().signed_in(&claim.who, claims.peer, AuditProtocol::ServiceBus);
     }
     tokens.push(claim);
     Ok(())

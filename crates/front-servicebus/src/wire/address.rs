@@ -14,6 +14,8 @@ pub enum Node {
     Cbs,
     /// Where transactions are declared. It has no address.
     Coordinator,
+    /// A queue that is made for the link. It has no address yet.
+    Temporary,
     /// An entity's own desk.
     Management(Path),
     /// A queue, topic or subscription, or dead letters.
@@ -85,7 +87,7 @@ mod tests {
     fn shown(address: &str) -> String {
         match Node::parse(address) {
             Node::Cbs => "cbs".into(),
-            Node::Coordinator => "coordinator".into(),
+            Node::Coordinator | Node::Temporary => unreachable!("has no address"),
             Node::Management(path) => format!("management of {path}"),
             Node::Entity(path) => path.to_string(),
         }

@@ -29,6 +29,9 @@ const OURS: &[&str] = &[
     PARTITION_KEY,
 ];
 const SCHEDULED_TIME: &str = "x-opt-scheduled-enqueue-time";
+/// When JMS clients want a message to be delivered, as a moment; others write a delay in milliseconds.
+const DELIVERY_TIME: &str = "x-opt-delivery-time";
+const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 const PARTITION_KEY: &str = "x-opt-partition-key";
 /// The broker's own among the annotations of a delivery.
 const LOCK_TOKEN: &str = "x-opt-lock-token";
@@ -64,8 +67,8 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
     message.ttl_ms = ttl_ms.map(u64::from).or(expires);
 
     let mut annotations = wire.message_annotations()?;
-    if let Some(at) = annotations.get(SCHEDULED_TIME).and_then(Value::as_i64) {
-        message.when = When::At(Timestamp(u64::try_from(at).unwrap_or(0)));
+    if let Some(at) = due(&annotations, &now) {
+        message.when = When::At(at);
     }
     let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
     message.key = key.map(|key| match key {
@@ -89,6 +92,42 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
     };
     message.native = Some(keep(wire, &kept.to_bytes(), &message.body));
     Ok(message)
+}
+
+/// When a message is to be delivered, if its sender says so.
+fn due(annotations: &Map, now: impl Fn() -> Timestamp) -> Option<Timestamp> {
+    let number = |name| annotations.get(name).and_then(Value::as_i64);
+    let moment = |at: i64| Timestamp(u64::try_from(at).unwrap_or(0));
+    let after = |ms: i64| now().plus_ms(u64::try_from(ms).unwrap_or(0));
+    let at = number(SCHEDULED_TIME).or_else(|| number(DELIVERY_TIME)).map(moment);
+    at.or_else(|| number(DELIVERY_DELAY).filter(|ms| *ms > 0).map(after))
+}
+
+/// Header fields that JMS selectors name and rules do not know.
+pub struct JmsFields {
+    /// As the header says; 4 if it says nothing.
+    pub priority: u8,
+    /// As the header says.
+    pub durable: bool,
+    /// When it was made, else when it was enqueued.
+    pub created_ms: i64,
+}
+
+/// Those fields of a stored message.
+pub fn jms_fields(stored: &Stored) -> JmsFields {
+    let message = &stored.message;
+    let parts = message.native.as_ref().and_then(parts_of);
+    let parts = parts.as_ref();
+    let kept = parts.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
+    let header = kept.and_then(|wire| wire.header().ok());
+    let head = parts.and_then(|parts| Wire::parse(parts.head.clone()).ok());
+    let properties = head.and_then(|wire| wire.properties().ok());
+    let created = properties.and_then(|properties| properties.creation_time);
+    JmsFields {
+        priority: if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority },
+        durable: header.is_some_and(|header| header.durable),
+        created_ms: created.map_or_else(|| super::timestamp(stored.enqueued_at), |at| at.0),
+    }
 }
 
 fn read_properties(properties: &Properties, message: &mut Message) -> Result<(), AmqpError> {

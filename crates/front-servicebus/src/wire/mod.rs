@@ -10,6 +10,7 @@
 //! | `rule.rs` | rules of subscriptions, as maps and as described lists |
 //! | `rule_xml.rs` | the same as XML |
 //! | `sas.rs` | shared access signatures |
+//! | `selector.rs` | JMS selectors as SQL filters |
 //! | `session.rs` | session ids, the empty one too |
 //! | `xml.rs` | XML as a small tree |
 
@@ -20,6 +21,7 @@ pub mod native;
 pub mod rule;
 pub mod rule_xml;
 pub mod sas;
+pub mod selector;
 pub mod session;
 pub mod value;
 pub mod xml;

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::sync::CancellationToken;
 
 /// A store without credentials.
-struct NoKeys;
+pub struct NoKeys;
 
 impl Keys for NoKeys {
     fn is_open(&self) -> bool {
@@ -27,7 +27,7 @@ impl Keys for NoKeys {
     fn key(&self, _: &str) -> Option<Key> {
         None
     }
-    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str) -> Verified<'a> {
+    fn verify_password<'a>(&'a self, _: &'a str, _: &'a str, _: std::net::IpAddr) -> Verified<'a> {
         Box::pin(async { None })
     }
     fn verify_token(&self, _: &str) -> Option<Principal> {
@@ -99,6 +99,26 @@ impl World {
         client.amqp.open(malote_wire_amqp::performative::Open::default()).unwrap();
         while !matches!(client.next().await, Event::Open(_)) {}
         client
+    }
+}
+
+impl World {
+    /// Whether a client may sign in by this mechanism.
+    pub async fn signs_in(&self, mechanism: &'static str, response: &'static [u8]) -> bool {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (front, shutdown) = (self.front.clone(), self.shutdown.clone());
+        tokio::spawn(async move { serve_connection(theirs, front, shutdown).await });
+        let amqp = Connection::client(Config::default(), 0);
+        let mut client = Client { amqp, stream: ours, put_back: VecDeque::new() };
+        while !matches!(client.next().await, Event::SaslMechanisms(_)) {}
+        let (mechanism, response) = (Symbol::from_static(mechanism), Bytes::from_static(response));
+        let init = SaslInit { mechanism, initial_response: Some(response), hostname: None };
+        client.amqp.sasl_init(init).unwrap();
+        loop {
+            if let Event::SaslOutcome(outcome) = client.next().await {
+                return outcome.code == SaslCode::Ok;
+            }
+        }
     }
 }
 

@@ -29,11 +29,11 @@ pub struct Sample {
     pub delayed: u64,
     /// Of the oldest message that waits.
     pub oldest_age_s: Option<u64>,
-    /// Since the queue was made.
+    /// Since the sample before, or since the queue was created.
     pub sent: u64,
-    /// Since the queue was made.
+    /// Since the sample before.
     pub received: u64,
-    /// Since the queue was made.
+    /// Since the sample before.
     pub deleted: u64,
     /// Groups that others pass.
     pub noisy_groups: u64,
@@ -77,36 +77,30 @@ const METRICS: [&str; 11] = [
 
 /// Unit, and value by time, of a metric; none if there is no such metric.
 fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f64)>)> {
-    let gauge = |value: fn(&Sample) -> u64| {
+    let values = |value: fn(&Sample) -> u64| {
         samples.iter().map(|sample| (sample.at_s, value(sample) as f64)).collect()
-    };
-    let grown = |total: fn(&Sample) -> u64| {
-        let pairs = samples
-            .windows(2)
-            .map(|pair| (pair[1].at_s, total(&pair[1]).saturating_sub(total(&pair[0])) as f64));
-        pairs.collect()
     };
     Some(match metric {
         // Not a metric of the service but an attribute of queues: dashboards ask for it all the same.
         "ApproximateNumberOfMessages" | "ApproximateNumberOfMessagesVisible" => {
-            ("Count", gauge(|s| s.visible))
+            ("Count", values(|s| s.visible))
         }
-        "ApproximateNumberOfMessagesNotVisible" => ("Count", gauge(|s| s.not_visible)),
-        "ApproximateNumberOfMessagesDelayed" => ("Count", gauge(|s| s.delayed)),
-        "ApproximateAgeOfOldestMessage" => ("Seconds", gauge(|s| s.oldest_age_s.unwrap_or(0))),
-        "ApproximateNumberOfNoisyGroups" => ("Count", gauge(|s| s.noisy_groups)),
+        "ApproximateNumberOfMessagesNotVisible" => ("Count", values(|s| s.not_visible)),
+        "ApproximateNumberOfMessagesDelayed" => ("Count", values(|s| s.delayed)),
+        "ApproximateAgeOfOldestMessage" => ("Seconds", values(|s| s.oldest_age_s.unwrap_or(0))),
+        "ApproximateNumberOfNoisyGroups" => ("Count", values(|s| s.noisy_groups)),
         "ApproximateNumberOfMessagesVisibleInQuietGroups" => {
-            ("Count", gauge(|s| s.visible.saturating_sub(s.noisy_visible)))
+            ("Count", values(|s| s.visible.saturating_sub(s.noisy_visible)))
         }
         "ApproximateNumberOfMessagesNotVisibleInQuietGroups" => {
-            ("Count", gauge(|s| s.not_visible.saturating_sub(s.noisy_not_visible)))
+            ("Count", values(|s| s.not_visible.saturating_sub(s.noisy_not_visible)))
         }
         "ApproximateAgeOfOldestMessageInQuietGroups" => {
-            ("Seconds", gauge(|s| s.quiet_oldest_age_s.unwrap_or(0)))
+            ("Seconds", values(|s| s.quiet_oldest_age_s.unwrap_or(0)))
         }
-        "NumberOfMessagesSent" => ("Count", grown(|s| s.sent)),
-        "NumberOfMessagesReceived" => ("Count", grown(|s| s.received)),
-        "NumberOfMessagesDeleted" => ("Count", grown(|s| s.deleted)),
+        "NumberOfMessagesSent" => ("Count", values(|s| s.sent)),
+        "NumberOfMessagesReceived" => ("Count", values(|s| s.received)),
+        "NumberOfMessagesDeleted" => ("Count", values(|s| s.deleted)),
         _ => return None,
     })
 }
@@ -337,6 +331,7 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsErr
             .parse()
             .map_err(|_| SqsError::invalid(token, "NextToken", "It is none of ours."))?,
     };
+    sqs.0.access.check_lists(&call.caller)?;
     if asked.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
         return Ok(json!({ "Metrics": [] }));
     }
@@ -346,17 +341,13 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsErr
                 && dimension.value.as_deref().is_none_or(|value| value == queue)
         })
     };
-    let mut queues: Vec<String> = sqs
-        .0
-        .engine
-        .list()
-        .await?
-        .into_iter()
-        .map(|facts| facts.name.as_str().to_owned())
-        .collect();
-    queues.retain(|queue| {
-        fits(queue) && name::is_name(queue) && call.allow(sqs, queue, LOOK).is_ok()
+    let mut facts = sqs.0.engine.list().await?;
+    facts.retain(|facts| {
+        let queue = facts.name.as_str();
+        fits(queue) && name::is_name(queue) && call.allow(sqs, &facts.name, LOOK).is_ok()
     });
+    let mut queues: Vec<String> =
+        facts.into_iter().map(|facts| facts.name.as_str().to_owned()).collect();
     queues.sort();
     let metrics: Vec<&str> = METRICS
         .into_iter()
@@ -386,8 +377,12 @@ mod tests {
 
     #[test]
     fn samples_become_values_by_period() {
-        let sample =
-            |n: u64| Sample { at_s: 600 + 10 * n, visible: n, sent: n * n, ..Sample::default() };
+        let sample = |n: u64| Sample {
+            at_s: 600 + 10 * n,
+            visible: n,
+            sent: 2 * n + 1,
+            ..Sample::default()
+        };
         let samples: Vec<Sample> = (0..12).map(sample).collect();
         let (unit, visible) = series(&samples, "ApproximateNumberOfMessages").unwrap();
         let by_minute = buckets(&visible, 600, 720, 60);
@@ -396,7 +391,7 @@ mod tests {
         assert_eq!(by_minute[&660].statistic("Average"), Some(8.5));
         let (_, sent) = series(&samples, "NumberOfMessagesSent").unwrap();
         let total: f64 = buckets(&sent, 600, 720, 300).values().map(|bucket| bucket.sum).sum();
-        assert_eq!(total, 121.0);
+        assert_eq!(total, 144.0, "the first sample counts");
         assert!(series(&samples, "Nothing").is_none());
         assert!(buckets(&visible, 720, 800, 60).is_empty());
     }

@@ -14,7 +14,7 @@ pub mod spec;
 use axum::body::Body;
 use axum::http::Response;
 use malote_engine::{EngineError, QueueFacts};
-use malote_model::{Action, QueueName, Refusal};
+use malote_model::{Action, AuditAction, QueueName, Refusal};
 
 use crate::Sqs;
 use crate::listen::Call;
@@ -22,51 +22,57 @@ use crate::refusal::{Code, SqsError};
 use crate::wire::name;
 
 macro_rules! actions {
-    ($sqs:expr, $call:expr, $($name:literal => $answer:path;)+) => {
-        match $call.action.as_str() {
-            $($name => {
-                let asked = $call.protocol.decode(&$call.body)?;
-                let result = $answer($sqs, $call, asked).await?;
-                $call.protocol.encode($name, &result, &$call.request_id)
-            })+
-            unknown => Err(SqsError::new(
-                Code::UnknownOperation,
-                format!("The action {unknown} is not valid for this endpoint."),
-            )),
+    (@audit) => { None };
+    (@audit $audit:ident) => { Some(AuditAction::$audit) };
+    ($($name:literal $([$audit:ident])? => $answer:path;)+) => {
+        /// Every action, and what the audit log calls it if it is an administrative one.
+        pub const ACTIONS: &[(&str, Option<AuditAction>)] =
+            &[$(($name, actions!(@audit $($audit)?)),)+];
+
+        /// Does what a call asks for.
+        pub async fn answer(sqs: &Sqs, call: &Call) -> Result<Response<Body>, SqsError> {
+            match call.action.as_str() {
+                $($name => {
+                    let asked = call.protocol.decode(&call.body)?;
+                    let result = $answer(sqs, call, asked).await?;
+                    call.protocol.encode($name, &result, &call.request_id)
+                })+
+                unknown => Err(SqsError::new(
+                    Code::UnknownOperation,
+                    format!("The action {unknown} is not valid for this endpoint."),
+                )),
+            }
         }
     };
 }
 
-/// Does what a call asks for.
-pub async fn answer(sqs: &Sqs, call: &Call) -> Result<Response<Body>, SqsError> {
-    actions! { sqs, call,
-        "CreateQueue" => queues::create;
-        "GetQueueUrl" => queues::url;
-        "ListQueues" => queues::list;
-        "DeleteQueue" => queues::delete;
-        "PurgeQueue" => queues::purge;
-        "GetQueueAttributes" => attributes::get;
-        "SetQueueAttributes" => attributes::set;
-        "TagQueue" => labels::tag;
-        "UntagQueue" => labels::untag;
-        "ListQueueTags" => labels::tags;
-        "AddPermission" => labels::add_permission;
-        "RemovePermission" => labels::remove_permission;
-        "SendMessage" => send::send;
-        "SendMessageBatch" => send::send_batch;
-        "ReceiveMessage" => receive::receive;
-        "DeleteMessage" => settle::delete;
-        "DeleteMessageBatch" => settle::delete_batch;
-        "ChangeMessageVisibility" => settle::visibility;
-        "ChangeMessageVisibilityBatch" => settle::visibility_batch;
-        "ListDeadLetterSourceQueues" => moves::sources;
-        "StartMessageMoveTask" => moves::start;
-        "ListMessageMoveTasks" => moves::list;
-        "CancelMessageMoveTask" => moves::cancel;
-        "GetMetricStatistics" => metrics::statistics;
-        "GetMetricData" => metrics::data;
-        "ListMetrics" => metrics::list;
-    }
+actions! {
+    "CreateQueue" [Declare] => queues::create;
+    "GetQueueUrl" => queues::url;
+    "ListQueues" => queues::list;
+    "DeleteQueue" [Delete] => queues::delete;
+    "PurgeQueue" [Purge] => queues::purge;
+    "GetQueueAttributes" => attributes::get;
+    "SetQueueAttributes" [Update] => attributes::set;
+    "TagQueue" [Update] => labels::tag;
+    "UntagQueue" [Update] => labels::untag;
+    "ListQueueTags" => labels::tags;
+    "AddPermission" [Update] => labels::add_permission;
+    "RemovePermission" [Update] => labels::remove_permission;
+    "SendMessage" => send::send;
+    "SendMessageBatch" => send::send_batch;
+    "ReceiveMessage" => receive::receive;
+    "DeleteMessage" => settle::delete;
+    "DeleteMessageBatch" => settle::delete_batch;
+    "ChangeMessageVisibility" => settle::visibility;
+    "ChangeMessageVisibilityBatch" => settle::visibility_batch;
+    "ListDeadLetterSourceQueues" [Read] => moves::sources;
+    "StartMessageMoveTask" [MoveStart] => moves::start;
+    "ListMessageMoveTasks" => moves::list;
+    "CancelMessageMoveTask" [MoveCancel] => moves::cancel;
+    "GetMetricStatistics" => metrics::statistics;
+    "GetMetricData" => metrics::data;
+    "ListMetrics" => metrics::list;
 }
 
 /// A queue that the caller may use.
@@ -118,11 +124,12 @@ impl Call {
         let mut denied = None;
         for (name, any) in [(Some(shown), true), (plain, false)] {
             let Some(name) = name.filter(|name| name::is_name(name)) else { continue };
-            if let Err(error) = self.allow(sqs, name, actions) {
+            let name = QueueName::new(name)?;
+            if let Err(error) = self.allow(sqs, &name, actions) {
                 denied.get_or_insert(error);
                 continue;
             }
-            match sqs.0.engine.describe(QueueName::new(name)?).await {
+            match sqs.0.engine.describe(name).await {
                 Ok(facts) if any || facts.spec.sessions.required() => {
                     return Ok(Found { facts, shown: shown.to_owned() });
                 }
@@ -134,15 +141,43 @@ impl Call {
     }
 
     /// Whether the caller may do any of these to the queue.
-    pub(crate) fn allow(&self, sqs: &Sqs, queue: &str, actions: &[Action]) -> Result<(), SqsError> {
+    pub(crate) fn allow(
+        &self,
+        sqs: &Sqs,
+        queue: &QueueName,
+        actions: &[Action],
+    ) -> Result<(), SqsError> {
+        if actions == [Action::Manage] {
+            self.audited_on(queue.as_str());
+        }
         let mut last = Ok(());
         for &action in actions {
-            last = sqs.0.access.check(&self.caller, action, queue);
+            last = sqs.0.access.check(&self.caller, action, queue.into());
             if last.is_ok() {
                 return Ok(());
             }
         }
         Ok(last?)
+    }
+
+    /// Waits for something on a queue as long as the caller may: permission is checked again when it may have changed.
+    pub(crate) async fn while_allowed<T>(
+        &self,
+        sqs: &Sqs,
+        queue: &Found,
+        action: Action,
+        work: impl Future<Output = T>,
+    ) -> Result<T, SqsError> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let seen = sqs.0.access.version();
+            self.allow(sqs, queue.name(), &[action])?;
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                _ = sqs.0.access.changed(seen) => {}
+            }
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use malote_engine::{EngineError, MessageState, Moving, Peek};
-use malote_model::{Action, DeadLetterTarget, QueueName, Refusal, Seq, Timestamp};
+use malote_model::{
+    Action, DeadLetterTarget, Denied, Principal, QueueName, Refusal, Seq, Timestamp,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -41,6 +43,8 @@ struct Task {
     queue: QueueName,
     source_arn: String,
     destination_arn: Option<String>,
+    /// Who started it: each message goes only where this caller may send.
+    caller: Principal,
     per_second: Option<u64>,
     started_at: Timestamp,
     to_move: u64,
@@ -86,7 +90,8 @@ impl Task {
 /// `ListDeadLetterSourceQueues`.
 pub async fn sources(sqs: &Sqs, call: &Call, asked: SourcesIn) -> Result<SourcesOut, SqsError> {
     let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
-    let names = sources_of(sqs, found.name()).await?;
+    let sources = sources_of(sqs, found.name()).await?;
+    let names = sources.iter().map(|name| name.as_str().to_owned()).collect();
     let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
     Ok(SourcesOut {
         queue_urls: names.iter().map(|name| call.place.url(name)).collect(),
@@ -94,13 +99,11 @@ pub async fn sources(sqs: &Sqs, call: &Call, asked: SourcesIn) -> Result<Sources
     })
 }
 
-async fn sources_of(sqs: &Sqs, queue: &QueueName) -> Result<Vec<String>, SqsError> {
+async fn sources_of(sqs: &Sqs, queue: &QueueName) -> Result<Vec<QueueName>, SqsError> {
     let target = DeadLetterTarget::Queue(queue.clone());
     let all = sqs.0.engine.list().await?.into_iter();
-    let mut names: Vec<String> = all
-        .filter(|facts| facts.spec.dead_letter == target)
-        .map(|facts| facts.name.as_str().to_owned())
-        .collect();
+    let sources = all.filter(|facts| facts.spec.dead_letter == target);
+    let mut names: Vec<QueueName> = sources.map(|facts| facts.name).collect();
     names.sort();
     Ok(names)
 }
@@ -130,19 +133,27 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
     let parameter = "MaxNumberOfMessagesPerSecond";
     let per_second = ranged(asked.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
     let source = by_arn(sqs, call, &source_arn, "SourceArn", Action::Manage).await?;
-    if sources_of(sqs, source.name()).await?.is_empty() {
+    let sources = sources_of(sqs, source.name()).await?;
+    if sources.is_empty() {
         let text = "Source queue must be configured as a Dead Letter Queue.";
         return Err(SqsError::new(Code::InvalidParameterValue, text));
     }
     let to = match &asked.destination_arn {
         Some(arn) => Some(by_arn(sqs, call, arn, "DestinationArn", Action::Send).await?.facts.name),
-        None => None,
+        // They go back to the queues that they came from.
+        None => {
+            for source in &sources {
+                call.allow(sqs, source, &[Action::Send])?;
+            }
+            None
+        }
     };
     let task = Arc::new(Task {
         id: sqs.new_id(),
         queue: source.facts.name,
         source_arn,
         destination_arn: asked.destination_arn,
+        caller: call.caller.clone(),
         per_second,
         started_at: sqs.0.engine.now(),
         to_move: source.facts.ready,
@@ -194,10 +205,14 @@ async fn run(sqs: &Sqs, task: &Task, to: Option<QueueName>) {
                     }
                 }
             }
-            Err(EngineError::Refused(Refusal::QueueNotFound { .. })) => {
+            Err(Stopped::Denied(denied)) => {
+                tracing::warn!(queue = %task.queue, %denied, "a message move task was stopped");
+                break State::Failed(Code::AccessDenied.query());
+            }
+            Err(Stopped::Engine(EngineError::Refused(Refusal::QueueNotFound { .. }))) => {
                 break State::Failed(Code::QueueDoesNotExist.query());
             }
-            Err(error) => {
+            Err(Stopped::Engine(error)) => {
                 tracing::warn!(queue = %task.queue, %error, "a message move task failed");
                 break State::Failed(Code::InternalFailure.query());
             }
@@ -206,13 +221,25 @@ async fn run(sqs: &Sqs, task: &Task, to: Option<QueueName>) {
     *task.state.lock() = end;
 }
 
+/// Why a task cannot go on.
+enum Stopped {
+    Denied(Denied),
+    Engine(EngineError),
+}
+
+impl From<EngineError> for Stopped {
+    fn from(error: EngineError) -> Self {
+        Stopped::Engine(error)
+    }
+}
+
 async fn move_some(
     sqs: &Sqs,
     task: &Task,
     to: Option<&QueueName>,
     from: Seq,
     max: usize,
-) -> Result<(u64, Option<Seq>), EngineError> {
+) -> Result<(u64, Option<Seq>), Stopped> {
     let state = Some(MessageState::Ready);
     let peek = Peek { queue: task.queue.clone(), from, max, session: None, state };
     let (seen, next) = sqs.0.engine.peek(peek).await?;
@@ -226,6 +253,11 @@ async fn move_some(
     if items.is_empty() {
         return Ok((0, next));
     }
+    // Each time: grants may change while it runs, and messages may come from queues that no longer name this one.
+    for item in &items {
+        let checked = sqs.0.access.check(&task.caller, Action::Send, (&item.to).into());
+        checked.map_err(Stopped::Denied)?;
+    }
     match sqs.0.engine.move_ready(task.queue.clone(), items.clone()).await {
         Ok(moved) => Ok((moved, next)),
         // Somebody received one of them meanwhile: the others go one by one.
@@ -235,12 +267,12 @@ async fn move_some(
                 match sqs.0.engine.move_ready(task.queue.clone(), vec![item]).await {
                     Ok(n) => moved += n,
                     Err(EngineError::Refused(Refusal::MessageNotFound { .. })) => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok((moved, next))
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -289,10 +321,12 @@ pub async fn cancel(sqs: &Sqs, call: &Call, asked: CancelMoveIn) -> Result<Cance
     let handle: Value = serde_json::from_slice(&decoded).map_err(|_| invalid())?;
     let id = handle.get("taskId").and_then(Value::as_str).ok_or_else(invalid)?;
     let arn = handle.get("sourceArn").and_then(Value::as_str).ok_or_else(invalid)?;
-    by_arn(sqs, call, arn, "SourceArn", Action::Manage).await?;
+    let source = by_arn(sqs, call, arn, "SourceArn", Action::Manage).await?;
     let missing = || SqsError::new(Code::ResourceNotFound, "Task does not exist.");
     let tasks = sqs.0.moves.tasks.lock();
-    let task = tasks.iter().find(|task| task.id == id).ok_or_else(missing)?;
+    // The caller wrote the handle: the task must be one of the queue that was just checked.
+    let is_it = |task: &&Arc<Task>| task.id == id && task.queue == *source.name();
+    let task = tasks.iter().find(is_it).ok_or_else(missing)?;
     let mut state = task.state.lock();
     if *state != State::Running {
         let text = "Only active tasks can be cancelled.";

@@ -78,7 +78,7 @@ pub async fn create(sqs: &Sqs, call: &Call, asked: CreateQueueIn) -> Result<Queu
         return Err(SqsError::new(Code::InvalidParameterValue, text));
     }
     let queue = name::checked(&shown)?;
-    call.allow(sqs, &shown, &[Action::Manage])?;
+    call.allow(sqs, &queue, &[Action::Manage])?;
     let _alone = sqs.0.changing.lock().await;
     let url = QueueUrlOut { queue_url: call.place.url(&shown) };
     match call.named(sqs, &shown, &[Action::Manage]).await {
@@ -131,13 +131,17 @@ pub fn page(
 
 /// `ListQueues`: those that SQS has a name for and the caller may see.
 pub async fn list(sqs: &Sqs, call: &Call, asked: ListQueuesIn) -> Result<QueueUrlsOut, SqsError> {
+    sqs.0.access.check_lists(&call.caller)?;
     let prefix = asked.queue_name_prefix.unwrap_or_default();
-    let facts = sqs.0.engine.list().await?;
+    let mut facts = sqs.0.engine.list().await?;
+    facts.retain(|facts| {
+        let name = facts.name.as_str();
+        name.starts_with(&prefix)
+            && name::is_name(name)
+            && call.allow(sqs, &facts.name, LOOK).is_ok()
+    });
     let mut names: Vec<String> =
         facts.into_iter().map(|facts| facts.name.as_str().to_owned()).collect();
-    names.retain(|name| {
-        name.starts_with(&prefix) && name::is_name(name) && call.allow(sqs, name, LOOK).is_ok()
-    });
     names.sort();
     let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
     let queue_urls = names.iter().map(|name| call.place.url(name)).collect();

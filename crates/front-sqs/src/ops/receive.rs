@@ -6,6 +6,7 @@ use malote_model::{Action, LeaseToken, Seq, Timestamp};
 use super::send::{check_id, sequence_number};
 use super::{Found, ranged, spec};
 use crate::Sqs;
+use crate::attempts::Attempt;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
 use crate::wire::attribute::{self, Attribute, Attributes, BODY_ENCODING, TRACE_HEADER};
@@ -15,13 +16,6 @@ use crate::wire::shapes::{MessageOut, MessagesOut, ReceiveIn, Texts};
 
 /// Messages of one queue that may be out at once.
 const IN_FLIGHT_MAX: u64 = 120_000;
-
-/// What a receive gave out, so that it can be asked for once more.
-#[derive(Clone, Debug)]
-pub struct Attempt {
-    /// Which messages, under which leases.
-    pub out: Vec<(Seq, LeaseToken)>,
-}
 
 const SYSTEM: [&str; 10] = [
     "All",
@@ -114,7 +108,7 @@ pub async fn receive(
     }
     let lock_ms = visible_s.map(|s| (s * 1000).max(1));
     if let Some(id) = &asked.receive_request_attempt_id
-        && let Some(again) = once_more(sqs, call, &queue, id, lock_ms, &wanted).await?
+        && let Some(again) = repeat(sqs, call, &queue, id, lock_ms, &wanted).await?
     {
         return Ok(again);
     }
@@ -135,8 +129,10 @@ pub async fn receive(
         hold: None,
         per_session: max,
     };
+    let waiting = sqs.0.engine.receive(receive);
+    let waiting = call.while_allowed(sqs, &queue, Action::Receive, waiting);
     let deliveries = tokio::select! {
-        deliveries = sqs.0.engine.receive(receive) => deliveries?,
+        deliveries = waiting => deliveries??,
         // The wait is given up as if nothing had come; the next request finds the broker that starts next.
         () = sqs.0.shutdown.cancelled() => Vec::new(),
     };
@@ -149,16 +145,22 @@ pub async fn receive(
         let message = Given { seq, lease, at: now, receives, first_at, stored: &stored };
         given.push(show(call, &queue, &message, &wanted));
     }
-    if let Some(id) = asked.receive_request_attempt_id
-        && !out.is_empty()
-    {
-        sqs.0.attempts.lock().put((queue.name().clone(), id), Attempt { out }, now);
+    let Some(id) = asked.receive_request_attempt_id else {
+        return Ok(MessagesOut { messages: given });
+    };
+    if given.is_empty() {
+        // An earlier call with this id may have waited at the same time, and got the messages.
+        let again = repeat(sqs, call, &queue, &id, lock_ms, &wanted).await?;
+        return Ok(again.unwrap_or_default());
     }
+    sqs.0.attempts.put(queue.name(), id, Attempt { at: now, out });
     Ok(MessagesOut { messages: given })
 }
 
-/// What an earlier receive with the same id gave out, if all of it is still out: its answer may have been lost.
-async fn once_more(
+/// What an earlier receive with the same id returned, with the same receipt handles and a new visibility time-out.
+///
+/// None if there was no such receive, or one of its messages is no longer hidden by it.
+async fn repeat(
     sqs: &Sqs,
     call: &Call,
     queue: &Found,
@@ -166,15 +168,15 @@ async fn once_more(
     lock_ms: Option<u64>,
     wanted: &Wanted,
 ) -> Result<Option<MessagesOut>, SqsError> {
-    let (key, now) = ((queue.name().clone(), id.to_owned()), sqs.0.engine.now());
-    let Some(Attempt { out }) = sqs.0.attempts.lock().get(&key, now).cloned() else {
+    let now = sqs.0.engine.now();
+    let Some(Attempt { at, out }) = sqs.0.attempts.get(queue.name(), id, now) else {
         return Ok(None);
     };
     let leases = out.iter().map(|(_, lease)| *lease).collect();
     let lock_ms = Some(lock_ms.unwrap_or(queue.facts.spec.lock_ms));
     let renewed = sqs.0.engine.renew(Some(queue.name()), leases, lock_ms).await?;
-    if renewed.iter().any(Result::is_err) {
-        sqs.0.attempts.lock().remove(&key);
+    if let Some(lost) = renewed.iter().position(Result::is_err) {
+        sqs.0.attempts.forget(out[lost].1);
         return Ok(None);
     }
     let mut messages = Vec::with_capacity(out.len());
@@ -185,7 +187,7 @@ async fn once_more(
         let Some(seen) = seen.into_iter().find(|seen| seen.seq == seq) else { continue };
         let Ok(stored) = seen.stored else { continue };
         let (receives, first_at) = (seen.receives, seen.first_at);
-        let given = Given { seq, lease, at: now, receives, first_at, stored: &stored };
+        let given = Given { seq, lease, at, receives, first_at, stored: &stored };
         messages.push(show(call, queue, &given, wanted));
     }
     Ok(Some(MessagesOut { messages }))
@@ -226,8 +228,11 @@ fn show(call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> Messa
     tell("ApproximateReceiveCount", Some(receives.to_string()));
     tell("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
     tell("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
-    // Whoever said no id was told apart by the message's own.
-    let dedup_id = message.dedup_id.as_ref().or(message.message_id.as_ref());
+    // A dead letter's de-duplication id is its message id, so that two messages that share an id stay two in the
+    // dead-letter queue (developer guide, "Configure a dead-letter queue redrive"). Messages without an id of their
+    // own are known by their message id as well.
+    let dedup_id = message.dedup_id.as_ref().filter(|_| dead.is_none());
+    let dedup_id = dedup_id.or(message.message_id.as_ref());
     tell("MessageDeduplicationId", dedup_id.cloned().filter(|_| queue.fifo()));
     tell("SequenceNumber", queue.fifo().then(|| sequence_number(given.seq.0)));
     tell("DeadLetterQueueSourceArn", dead.map(|dead| call.place.arn(dead.from.as_str())));

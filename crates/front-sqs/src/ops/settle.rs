@@ -1,7 +1,7 @@
 //! Deleting messages and changing how long they stay invisible.
 
 use malote_engine::Peek;
-use malote_model::{Action, Changes, LeaseToken, Refusal, Settlement};
+use malote_model::{Action, Changes, Refusal, Settlement};
 
 use super::{Found, batch, ranged};
 use crate::Sqs;
@@ -32,10 +32,17 @@ fn expired(handle: &str) -> SqsError {
     SqsError::invalid(handle, "ReceiptHandle", "The receipt handle has expired.")
 }
 
-/// Forgets receives that cannot be asked for once more, because one of their messages was touched.
-fn touched(sqs: &Sqs, lease: LeaseToken) {
-    let mut attempts = sqs.0.attempts.lock();
-    attempts.retain(|_, attempt| attempt.out.iter().all(|(_, of)| *of != lease));
+const GONE: &str = "Message does not exist or is not available for visibility timeout change";
+
+/// The answer to ChangeMessageVisibility of a message that was deleted, as recorded from the service.
+fn gone(handle: &str) -> SqsError {
+    let told = SqsError::invalid(handle, "ReceiptHandle", &format!("{GONE}."));
+    SqsError { code: Code::MessageGone, ..told }
+}
+
+/// The same within a batch, where the service answers with another code and a shorter text.
+fn gone_in_batch() -> SqsError {
+    SqsError::new(Code::ReceiptHandleIsInvalid, GONE)
 }
 
 /// Deletes messages, each with its own outcome. One that is gone already is deleted. In a standard queue so is one whose
@@ -45,6 +52,9 @@ async fn delete_all(
     queue: &Found,
     handles: &[(Handle, &str)],
 ) -> Result<Vec<Result<(), SqsError>>, SqsError> {
+    if queue.fifo() {
+        handles.iter().for_each(|(handle, _)| sqs.0.attempts.forget(handle.lease));
+    }
     let leases = handles.iter().map(|(handle, _)| handle.lease).collect();
     let each = sqs.0.engine.settle(Some(queue.name()), leases, Settlement::Complete, None).await?;
     let mut outcomes = Vec::with_capacity(each.len());
@@ -125,7 +135,7 @@ async fn change(sqs: &Sqs, queue: &Found, asked: &VisibilityIn) -> Result<(), Sq
         return Err(SqsError::invalid(seconds, "VisibilityTimeout", reason));
     }
     if queue.fifo() {
-        touched(sqs, handle.lease);
+        sqs.0.attempts.forget(handle.lease);
     }
     let outcome = if seconds == 0 {
         let again = Settlement::Abandon { delay_ms: 0, changes: Changes::default() };
@@ -143,11 +153,7 @@ async fn change(sqs: &Sqs, queue: &Found, asked: &VisibilityIn) -> Result<(), Sq
             true if queue.fifo() => Err(expired(text.unwrap_or(""))),
             // It is visible, or another receiver has it: the service says yes and changes nothing.
             true => Ok(()),
-            false => {
-                let reason =
-                    "Message does not exist or is not available for visibility timeout change.";
-                Err(SqsError::invalid(text.unwrap_or(""), "ReceiptHandle", reason))
-            }
+            false => Err(gone(text.unwrap_or(""))),
         },
         Some(Err(other)) => Err(other.into()),
     }
@@ -175,6 +181,9 @@ pub async fn visibility_batch(
         match change(sqs, &queue, entry).await {
             Ok(()) => successful.push(IdOut { id }),
             Err(error) if error.code == Code::InternalFailure => return Err(error),
+            Err(error) if error.code == Code::MessageGone => {
+                failed.push(batch::failed(id, gone_in_batch()));
+            }
             Err(error) => failed.push(batch::failed(id, error)),
         }
     }

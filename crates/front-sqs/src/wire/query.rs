@@ -1,6 +1,6 @@
 //! The Query protocol's flat parameters as the tree that the JSON protocol would have sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -62,6 +62,11 @@ fn pairs(form: &[u8]) -> Result<Vec<(String, String)>, SqsError> {
             return Err(wrong("the request has too many parameters, or one with a long name"));
         }
         pairs.push((name.into_owned(), value.into_owned()));
+    }
+    let mut names = HashSet::with_capacity(pairs.len());
+    if let Some((twice, _)) = pairs.iter().find(|(name, _)| !names.insert(name.as_str())) {
+        // Two readers of the request, a proxy and this one, must not see two different requests.
+        return Err(wrong(&format!("the parameter {twice} is given twice")));
     }
     Ok(pairs)
 }
@@ -225,7 +230,9 @@ mod tests {
         for form in ["Attribute.x.Name=1", "Attribute.1.Value=1", "Tag.99999999999.Key=1"] {
             unflatten(form.as_bytes()).unwrap_err();
         }
-        unflatten("a=1&".repeat(PARAMETERS_MAX + 1).as_bytes()).unwrap_err();
+        unflatten(b"QueueName=a&QueueName=b").unwrap_err();
+        let many: String = (0..=PARAMETERS_MAX).map(|n| format!("a{n}=1&")).collect();
+        unflatten(many.as_bytes()).unwrap_err();
         for form in [&b"\xff\xfe=%zz&&&===&Attribute.1"[..], b"", b"Attribute", b"AttributeName.1="]
         {
             let _ = unflatten(form);

@@ -56,6 +56,15 @@ pub enum CredentialsError {
     /// The password cannot be used.
     #[error("a password has 1 to {PASSWORD_BYTES_MAX} bytes")]
     BadPassword,
+    /// A store with credentials cannot be opened to everyone.
+    #[error(
+        "there are {count} users, keys and tokens: remove them first if everyone shall be let in; \
+         `malote user ls`, `malote key ls` and `malote token ls` show them"
+    )]
+    NotEmpty {
+        /// How many.
+        count: usize,
+    },
     /// Grants belong to the user that a key or token acts for.
     #[error("`{name}` acts for the user `{user}`: change the grants of `{user}`")]
     ActsForUser {

@@ -9,8 +9,13 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-/// The only version there is. A later one must be refused, not misread.
-const VERSION: u32 = 1;
+/// What is written. A later version is refused, not misread; an older server refuses this one.
+///
+/// | version | since then |
+/// |---|---|
+/// | 1 | `*` in a grant crossed slashes: read, and written again as `**` with the next change |
+/// | 2 | `*` stays within a segment, `**` crosses slashes |
+const VERSION: u32 = 2;
 
 const HEADER: &str = "# Users, keys and tokens of Malote. Written by `malote user` and `malote key`;\n\
                       # a running server takes changes up within a second. Keys hold plain secrets.\n\n";
@@ -131,13 +136,26 @@ impl CredentialsFile {
             io::ErrorKind::NotFound => ReadError::Missing,
             _ => ReadError::Unreadable(error),
         })?;
-        let file: CredentialsFile = toml::from_str(&text).map_err(|error| {
+        let mut file: CredentialsFile = toml::from_str(&text).map_err(|error| {
             // Not the parser's own text: it quotes the line, and the line may hold a secret.
             let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
             ReadError::Malformed(format!("line {line}: {}", error.message()))
         })?;
         file.check().map_err(ReadError::Malformed)?;
+        file.bring_up_to_date();
         Ok(file)
+    }
+
+    /// Says in today's words what an older version of the file meant.
+    fn bring_up_to_date(&mut self) {
+        if self.version < 2 {
+            let grants = self.users.iter_mut().map(|user| &mut user.grants);
+            let grants = grants.chain(self.keys.iter_mut().map(|key| &mut key.grants));
+            for grants in grants.chain(self.tokens.iter_mut().map(|token| &mut token.grants)) {
+                *grants = grants.drain(..).map(Grant::of_version_1).collect();
+            }
+        }
+        self.version = VERSION;
     }
 
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
@@ -150,8 +168,9 @@ impl CredentialsFile {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.version != VERSION {
-            return Err(format!("version {} is not {VERSION}", self.version));
+        if !(1..=VERSION).contains(&self.version) {
+            let is = self.version;
+            return Err(format!("version {is} is not known here: a newer Malote wrote the file"));
         }
         let mut seen = HashSet::new();
         for name in self.users.iter().map(|user| &user.name) {

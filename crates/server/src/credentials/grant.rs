@@ -1,33 +1,72 @@
 //! Grants: actions on a queue pattern, written `send,receive orders-*`.
+//!
+//! | in a pattern | stands for |
+//! |---|---|
+//! | `*` alone | every name |
+//! | `*` | any run of characters within one segment: it does not cross `/` |
+//! | `**` | any run of characters, slashes included |
+//! | `?` | one character, but not `/` |
+//! | anything else | itself; upper and lower case differ |
+//!
+//! A pattern must match the whole name. A subscription's name is `topic/Subscriptions/name`, so `sales/**` covers all
+//! subscriptions of the topic `sales` and `sales` covers the topic only.
 
-use malote_model::access::Action;
+use malote_model::access::{Action, Resource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
+use std::str::{Chars, FromStr};
 
-/// Longer than any queue name that a pattern could be meant for.
-const PATTERN_CHARS_MAX: usize = 512;
+/// Longer than any queue name that a pattern could be meant for, twice: a pattern of version 1 may have doubled.
+const PATTERN_CHARS_MAX: usize = 1024;
 
-/// A queue pattern: `*` stands for any run of characters, `?` for one; case counts.
+/// Every name.
+const EVERY_NAME: &str = "*";
+
+/// Which queues and topics a grant is for; the module has the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// Whether the whole name fits. Takes time in the product of both lengths at worst, whatever
-    /// the pattern: a star is gone back to at most once per character of the name.
+    /// Whether the resource is covered. Only a pattern that covers every name covers everything.
+    fn covers(&self, on: Resource<'_>) -> bool {
+        match on.name() {
+            Some(name) => self.matches(name),
+            None => self.0.bytes().all(|byte| byte == b'*'),
+        }
+    }
+
+    /// Whether the whole name fits. A star is extended only while nothing after it fits, so a hostile pattern costs
+    /// at most the product of the lengths for each character of the name.
     pub fn matches(&self, name: &str) -> bool {
+        if self.0 == EVERY_NAME {
+            return true;
+        }
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // Where to go on when the last star has to take one more character.
-        let mut star = None;
+        // Where to go on when the last star of either kind has to take one more character. What follows a `**` is
+        // matched as early as possible, so an earlier star never has to be tried again.
+        let (mut star, mut double): (Option<Retry<'_>>, Option<Retry<'_>>) = (None, None);
         loop {
             match (pattern.next(), name.clone().next()) {
-                (Some('*'), _) => star = Some((pattern.clone(), name.clone())),
-                (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {
+                (Some('*'), _) => {
+                    let mut doubled = false;
+                    while pattern.as_str().starts_with('*') {
+                        pattern.next();
+                        doubled = true;
+                    }
+                    let retry = Some((pattern.clone(), name.clone()));
+                    if doubled { (star, double) = (None, retry) } else { star = retry }
+                }
+                (Some(wanted), Some(found)) if fits(wanted, found) => {
                     name.next();
                 }
                 (None, None) => return true,
                 (_, _) => {
-                    let Some((after_star, taken)) = &mut star else { return false };
+                    if star.as_ref().is_some_and(|(_, taken)| taken.as_str().starts_with('/')) {
+                        star = None;
+                    }
+                    let Some((after_star, taken)) = star.as_mut().or(double.as_mut()) else {
+                        return false;
+                    };
                     if taken.next().is_none() {
                         return false;
                     }
@@ -37,11 +76,37 @@ impl Pattern {
         }
     }
 
+    /// The pattern that means today what this one meant when `*` crossed slashes.
+    fn crossing(self) -> Pattern {
+        if self.0 == EVERY_NAME {
+            return self;
+        }
+        let mut crossing = String::with_capacity(self.0.len());
+        for part in self.0.chars() {
+            // A run of stars stays one run.
+            if part != '*' || !crossing.ends_with("**") {
+                crossing.push(part);
+            }
+            if part == '*' && !crossing.ends_with("**") {
+                crossing.push(part);
+            }
+        }
+        Pattern(crossing)
+    }
+
     /// As written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
+
+/// Whether one character of a pattern, no star, stands for one of a name.
+fn fits(wanted: char, found: char) -> bool {
+    if wanted == '?' { found != '/' } else { wanted == found }
+}
+
+/// What follows a star in the pattern, and the rest of the name that it has not taken yet.
+type Retry<'a> = (Chars<'a>, Chars<'a>);
 
 /// Actions that are allowed on the queues that fit a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,12 +137,18 @@ impl Grant {
 
     /// Everything on every queue.
     pub fn everything() -> Grant {
-        Grant { actions: Action::ALL.to_vec(), queues: Pattern("*".to_owned()) }
+        Grant { actions: Action::ALL.to_vec(), queues: Pattern(EVERY_NAME.to_owned()) }
     }
 
-    /// Whether this grant covers the action on the queue.
-    pub fn allows(&self, action: Action, queue: &str) -> bool {
-        self.actions.contains(&action) && self.queues.matches(queue)
+    /// Whether this grant covers the action there.
+    pub fn allows(&self, action: Action, on: Resource<'_>) -> bool {
+        self.actions.contains(&action) && self.queues.covers(on)
+    }
+
+    /// A grant of the first version of the file, where `*` crossed slashes. `?` did too: what it allowed across one
+    /// is not carried over, because no pattern says so.
+    pub(super) fn of_version_1(self) -> Grant {
+        Grant { actions: self.actions, queues: self.queues.crossing() }
     }
 
     /// What is allowed.
@@ -175,12 +246,15 @@ mod tests {
             ("orders", "orders", true),
             ("orders", "orders2", false),
             ("orders", "Orders", false),
+            ("a*", "Admin-q", false),
             ("*", "", true),
             ("*", "anything/at.all", true),
             ("", "", true),
             ("", "a", false),
             ("?", "é", true),
             ("?", "", false),
+            ("a?b", "a/b", false),
+            ("a?b", "a?b", true),
             ("orders-*", "orders-", true),
             ("orders-*", "orders", false),
             ("*-eu", "orders-eu", true),
@@ -190,6 +264,25 @@ mod tests {
             ("**a", "bba", true),
             ("*a?", "aab", true),
             ("*?", "", false),
+            // A star stays within its segment.
+            ("team-*", "team-a", true),
+            ("team-*", "team-a/secret", false),
+            ("*a", "x/a", false),
+            ("*/a", "x/a", true),
+            ("*/a", "x/y/a", false),
+            ("sales*", "sales/Subscriptions/audit", false),
+            ("sales/Subscriptions/*", "sales/Subscriptions/audit", true),
+            ("sales/*", "sales/Subscriptions/audit", false),
+            // Two stars cross.
+            ("sales/**", "sales/Subscriptions/audit", true),
+            ("sales/**", "sales", false),
+            ("sales**", "sales/Subscriptions/audit", true),
+            ("**/audit", "sales/Subscriptions/audit", true),
+            ("**", "a/b/c", true),
+            ("***", "a/b/c", true),
+            ("a**b*c", "a/b/bc", true),
+            ("**b*c", "b/x/bxc", true),
+            ("**b*c", "bx/c", false),
         ] {
             assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
         }
@@ -199,29 +292,58 @@ mod tests {
     fn reference(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,
-            (['*', rest @ ..], name) => {
+            (['*', '*', rest @ ..], name) => {
+                let rest = match rest.iter().position(|c| *c != '*') {
+                    Some(end) => &rest[end..],
+                    None => &[],
+                };
                 (0..=name.len()).any(|taken| reference(rest, &name[taken..]))
             }
-            (['?', rest @ ..], [_, name @ ..]) => reference(rest, name),
+            (['*', rest @ ..], name) => {
+                let end = name.iter().position(|c| *c == '/').unwrap_or(name.len());
+                (0..=end).any(|taken| reference(rest, &name[taken..]))
+            }
+            (['?', rest @ ..], [found, name @ ..]) => *found != '/' && reference(rest, name),
             ([wanted, rest @ ..], [found, name @ ..]) => wanted == found && reference(rest, name),
             _ => false,
         }
     }
 
+    #[test]
+    fn a_pattern_of_the_first_version_keeps_its_meaning() {
+        for (was, is) in [
+            ("*", "*"),
+            ("orders", "orders"),
+            ("a*", "a**"),
+            ("*-eu-*", "**-eu-**"),
+            ("a**b", "a**b"),
+        ] {
+            assert_eq!(Pattern(was.to_owned()).crossing().as_str(), is);
+        }
+    }
+
+    #[test]
+    fn only_every_name_is_everything() {
+        let covers = |pattern: &str| Pattern(pattern.to_owned()).covers(Resource::EVERYTHING);
+        assert!(covers("*") && covers("**"));
+        assert!(!covers("**a") && !covers("?") && !covers("a*"));
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(ProptestConfig::with_cases(8192))]
         #[test]
-        fn a_pattern_means_what_its_definition_says(pattern in "[ab*?é]{0,8}", name in "[abé]{0,10}") {
+        fn a_pattern_means_what_its_definition_says(pattern in "[ab*?/é]{0,9}", name in "[ab/é]{0,10}") {
+            prop_assume!(pattern != "*");
             let (p, n): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
             prop_assert_eq!(matches(&pattern, &name), reference(&p, &n));
         }
 
         #[test]
-        fn a_name_fits_itself_and_any_part_of_it_a_star(name in "[a-z./-]{0,20}", cut in 0_usize..20) {
+        fn a_name_fits_itself_and_any_part_of_it_two_stars(name in "[a-z./-]{0,20}", cut in 0_usize..20) {
             let cut = cut.min(name.len());
             prop_assert!(matches(&name, &name));
-            let start = format!("{}*", &name[..cut]);
-            let end = format!("*{}", &name[cut..]);
+            let start = format!("{}**", &name[..cut]);
+            let end = format!("**{}", &name[cut..]);
             prop_assert!(matches(&start, &name));
             prop_assert!(matches(&end, &name));
         }
@@ -237,6 +359,7 @@ mod tests {
     fn a_hostile_pattern_ends_in_time() {
         assert!(!matches(&"*a".repeat(200), &"a".repeat(199)));
         assert!(!matches(&format!("{}b", "*a".repeat(100)), &"a".repeat(20_000)));
+        assert!(!matches(&format!("{}b", "**a*a".repeat(50)), &"a".repeat(400)));
     }
 
     #[test]

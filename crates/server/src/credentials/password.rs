@@ -4,6 +4,9 @@
 //! request. A user's last good password is therefore kept as a keyed hash; the key is made at
 //! start and never leaves memory. The stored hash is part of it, so a new password, in whatever
 //! process it was set, makes the memory of the old one worthless.
+//!
+//! Checks wait in lanes: of one name at one address one goes at a time, of one address one goes at a time, and addresses
+//! take turns. A flood of guesses holds up itself. What waits is bounded by the connections it comes by.
 
 use super::random;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
@@ -11,9 +14,11 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Users whose last good password is remembered.
 const REMEMBERED_MAX: usize = 1024;
@@ -44,8 +49,42 @@ fn verify(password: &str, stored: &str) -> bool {
 pub(super) struct Checker {
     key: [u8; 32],
     remembered: Mutex<HashMap<Arc<str>, [u8; 32]>>,
+    names: Lanes<(IpAddr, Box<str>)>,
+    addresses: Lanes<IpAddr>,
     /// A flood of sign-ins may take this many cores and this many times 19 MiB, not more.
     places: Semaphore,
+}
+
+/// One at a time of each kind.
+struct Lanes<K>(Mutex<HashMap<K, Arc<Semaphore>>>);
+
+/// A turn in a lane; the next begins when it is dropped.
+struct Turn<'a, K: Eq + Hash> {
+    lanes: &'a Lanes<K>,
+    key: K,
+    lane: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<K: Eq + Hash + Clone> Lanes<K> {
+    async fn turn(&self, key: K) -> Turn<'_, K> {
+        let one = || Arc::new(Semaphore::new(1));
+        let lane = self.0.lock().entry(key.clone()).or_insert_with(one).clone();
+        let mut turn = Turn { lanes: self, key, lane, permit: None };
+        turn.permit = turn.lane.clone().acquire_owned().await.ok();
+        turn
+    }
+}
+
+impl<K: Eq + Hash> Drop for Turn<'_, K> {
+    fn drop(&mut self) {
+        let mut lanes = self.lanes.0.lock();
+        self.permit = None;
+        // The map has one, and this turn: nobody waits.
+        if Arc::strong_count(&self.lane) == 2 {
+            lanes.remove(&self.key);
+        }
+    }
 }
 
 impl Checker {
@@ -54,13 +93,21 @@ impl Checker {
         Checker {
             key: random::bytes(),
             remembered: Mutex::new(HashMap::new()),
-            places: Semaphore::new(cores),
+            names: Lanes(Mutex::default()),
+            addresses: Lanes(Mutex::default()),
+            // Half of them: signing in is not what the server is for.
+            places: Semaphore::new((cores / 2).max(1)),
         }
     }
 
     /// Whether `password` is the one behind `stored`. Without a stored hash (no such user) it
     /// takes as long and says no.
-    pub(super) async fn check(&self, name: &str, password: &str, stored: Option<Arc<str>>) -> bool {
+    pub(super) async fn check(
+        &self,
+        (peer, name): (IpAddr, &str),
+        password: &str,
+        stored: Option<Arc<str>>,
+    ) -> bool {
         if password.len() > PASSWORD_BYTES_MAX {
             return false;
         }
@@ -70,6 +117,8 @@ impl Checker {
         {
             return true;
         }
+        let _of_name = self.names.turn((peer, name.into())).await;
+        let _of_address = self.addresses.turn(peer).await;
         let Ok(_place) = self.places.acquire().await else { return false };
         let password = password.to_owned();
         let good = tokio::task::spawn_blocking(move || match stored {

@@ -12,27 +12,43 @@ use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
 use crate::settings::Secret;
 use arc_swap::ArcSwap;
-use malote_model::access::{Access, Action, Denied, Principal};
+use malote_model::access::{Access, Action, Changed, CredentialId, Denied, Principal, Resource};
+use malote_model::{AuditAction, CallerKind};
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 /// Name of the file in the data directory.
 pub const CREDENTIALS_FILE: &str = "credentials.toml";
+
+/// Name of the file that says that the data directory has, or had, credentials.
+const REQUIRED_FILE: &str = "credentials.required";
+const REQUIRED_TEXT: &[u8] =
+    b"This data directory has had credentials: without any, Malote does not serve it.\n\
+    To serve it to everyone again, remove all users, keys and tokens and run `malote user open`.\n";
 
 /// The credentials of one server. Methods that change it write the file before they return and
 /// block while they do so: on an async thread, use `spawn_blocking`.
 pub struct Store {
     path: PathBuf,
     image: ArcSwap<Image>,
-    /// Set where an empty store must not mean «everyone».
+    /// Counts images, and wakes up those who have to look at permissions again.
+    version: watch::Sender<u64>,
+    /// Set where an empty store must not mean «everyone»: there were credentials, or the port is not on loopback.
     required: AtomicBool,
     checker: Checker,
+    /// Told of every change made through this store, with its object and a detail without secrets.
+    on_change: OnceLock<Box<OnChange>>,
 }
+
+/// Takes an action, the user, key or token that it was done to, and what was granted.
+type OnChange = dyn Fn(AuditAction, &str, &str) + Send + Sync;
 
 /// The file, indexed for checks.
 struct Image {
@@ -43,6 +59,8 @@ struct Image {
     users: HashMap<Arc<str>, Option<Arc<str>>>,
     keys: HashMap<(KeyKind, String), KeySecret>,
     tokens: HashMap<[u8; 32], Principal>,
+    /// Passwords, keys and tokens that are valid.
+    credentials: HashSet<CredentialId>,
 }
 
 impl Store {
@@ -51,15 +69,38 @@ impl Store {
         let path = path.into();
         let image = read(&path)?.unwrap_or_else(|| Image::of(CredentialsFile::default(), None));
         if files::readable_by_others(&path) {
-            let path = path.display();
-            tracing::warn!(%path, "others may read the credentials: `chmod 600` it");
+            match files::make_private(&path) {
+                true => {
+                    tracing::warn!(path = %path.display(), "others could read the credentials: the mode is 0600 now")
+                }
+                false => {
+                    tracing::warn!(path = %path.display(), "others may read the credentials: `chmod 600` it")
+                }
+            }
         }
-        Ok(Store {
+        let store = Store {
             path,
+            required: AtomicBool::new(!image.file.is_empty()),
             image: ArcSwap::from_pointee(image),
-            required: AtomicBool::new(false),
+            version: watch::Sender::new(0),
             checker: Checker::new(),
-        })
+            on_change: OnceLock::new(),
+        };
+        if store.had_credentials() {
+            store.require_credentials();
+        }
+        Ok(store)
+    }
+
+    /// Calls `record` after every change that is made through this store; the first such call counts.
+    pub fn on_change(&self, record: impl Fn(AuditAction, &str, &str) + Send + Sync + 'static) {
+        let _ = self.on_change.set(Box::new(record));
+    }
+
+    fn changed_by(&self, action: AuditAction, object: &str, detail: &str) {
+        if let Some(record) = self.on_change.get() {
+            record(action, object, detail);
+        }
     }
 
     /// Where the store is.
@@ -76,6 +117,54 @@ impl Store {
     /// or removing the last user would open the door.
     pub fn require_credentials(&self) {
         self.required.store(true, Ordering::Release);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Puts another image in force.
+    fn put(&self, image: Image) {
+        self.image.store(Arc::new(image));
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Whether this directory has, or had, credentials: it outlives the credential file.
+    pub fn had_credentials(&self) -> bool {
+        files::exists(&self.required_file())
+    }
+
+    /// Writes down that there are credentials, if there are: also for a file that was put there by hand or by an older
+    /// version.
+    pub fn remember_credentials(&self) -> Result<(), CredentialsError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.require_credentials();
+        self.mark_required()
+    }
+
+    /// Forgets that there were credentials: the next start serves without. Refused while there are any.
+    pub fn reopen(&self) -> Result<(), CredentialsError> {
+        let Listing { users, keys, tokens } = self.list();
+        if !self.is_empty() {
+            let count = users.len() + keys.len() + tokens.len();
+            return Err(CredentialsError::NotEmpty { count });
+        }
+        let path = self.required_file();
+        files::remove(&path).map_err(|source| CredentialsError::Unwritable { path, source })?;
+        self.changed_by(AuditAction::Open, "", "");
+        Ok(())
+    }
+
+    fn required_file(&self) -> PathBuf {
+        self.path.with_file_name(REQUIRED_FILE)
+    }
+
+    fn mark_required(&self) -> Result<(), CredentialsError> {
+        let path = self.required_file();
+        if files::exists(&path) {
+            return Ok(());
+        }
+        files::write_private(&path, REQUIRED_TEXT)
+            .map_err(|source| CredentialsError::Unwritable { path, source })
     }
 
     /// Whether everyone may do everything. Front ends then take any credential, and signatures
@@ -84,16 +173,22 @@ impl Store {
         self.is_empty() && !self.required.load(Ordering::Acquire)
     }
 
-    /// Who has this name and password. In an open store: anyone, as the anonymous caller.
-    pub async fn verify_password(&self, name: &str, password: &str) -> Option<Principal> {
+    /// Who has this name and password; `peer` says so. In an open store: anyone, as the anonymous caller.
+    pub async fn verify_password(
+        &self,
+        name: &str,
+        password: &str,
+        peer: IpAddr,
+    ) -> Option<Principal> {
         if self.is_open() {
             return Some(Principal::anonymous());
         }
         let found =
             self.image.load().users.get_key_value(name).map(|(n, h)| (n.clone(), h.clone()));
         let (known, stored) = found.map_or((None, None), |(name, stored)| (Some(name), stored));
-        let good = self.checker.check(name, password, stored).await;
-        known.filter(|_| good).map(Principal::named)
+        let credential = stored.as_deref().map(|stored| credential("password", name, stored));
+        let good = self.checker.check((peer, name), password, stored).await;
+        known.filter(|_| good).zip(credential).map(|(name, by)| Principal::named(&*name).by(by))
     }
 
     /// Who has this bearer token. In an open store: anyone, as the anonymous caller.
@@ -156,13 +251,16 @@ impl Store {
     ) -> Result<(), CredentialsError> {
         check_name(name)?;
         let password = password.map(hashed).transpose()?;
+        let detail = shown_grants(&grants);
         self.change(|file| {
             if file.users.iter().any(|user| user.name == name) {
                 return Err(CredentialsError::Exists { what: "user", name: name.to_owned() });
             }
             file.users.push(UserRecord { name: name.to_owned(), password, grants });
             Ok(())
-        })
+        })?;
+        self.changed_by(AuditAction::UserAdd, name, &detail);
+        Ok(())
     }
 
     /// Makes the user `admin`, who may do everything, if there are no credentials yet. Says
@@ -190,7 +288,9 @@ impl Store {
             file.keys.retain(|key| key.user.as_deref() != Some(name));
             file.tokens.retain(|token| token.user.as_deref() != Some(name));
             Ok(())
-        })
+        })?;
+        self.changed_by(AuditAction::UserRemove, name, "");
+        Ok(())
     }
 
     /// Sets a user's password.
@@ -200,7 +300,9 @@ impl Store {
             let user = file.users.iter_mut().find(|user| user.name == name);
             user.ok_or_else(|| not_found("user", name))?.password = Some(hash);
             Ok(())
-        })
+        })?;
+        self.changed_by(AuditAction::PasswordSet, name, "");
+        Ok(())
     }
 
     /// Allows something to `who`: a user, `key:ID` or `token:LABEL`.
@@ -211,18 +313,24 @@ impl Store {
                 grants.push(grant.clone());
             }
             Ok(())
-        })
+        })?;
+        self.changed_by(AuditAction::Grant, who, &grant.to_string());
+        Ok(())
     }
 
     /// Takes actions on exactly this pattern back from `who`. Says whether there was anything to
     /// take.
     pub fn revoke(&self, who: &str, grant: &Grant) -> Result<bool, CredentialsError> {
-        self.change(|file| {
+        let taken = self.change(|file| {
             let grants = grants_of(file, who)?;
             let before = grants.clone();
             *grants = grants.drain(..).filter_map(|held| held.without(grant)).collect();
             Ok(*grants != before)
-        })
+        })?;
+        if taken {
+            self.changed_by(AuditAction::Revoke, who, &grant.to_string());
+        }
+        Ok(taken)
     }
 
     /// Adds a key, made up where `id` or `secret` is not given.
@@ -251,6 +359,7 @@ impl Store {
         if secret.is_empty() || secret.len() > PASSWORD_BYTES_MAX {
             return Err(CredentialsError::BadPassword);
         }
+        let detail = format!("{kind}: {}", shown_holder(&holder));
         self.change(|file| {
             if file.keys.iter().any(|key| key.id == id) {
                 return Err(CredentialsError::Exists { what: "key", name: id.clone() });
@@ -261,6 +370,7 @@ impl Store {
             file.keys.push(KeyRecord { kind, id, secret, user, grants });
             Ok(())
         })?;
+        self.changed_by(AuditAction::KeyAdd, &id, &detail);
         Ok(NewKey { id, secret })
     }
 
@@ -270,7 +380,9 @@ impl Store {
             let before = file.keys.len();
             file.keys.retain(|key| key.id != id);
             if file.keys.len() == before { Err(not_found("key", id)) } else { Ok(()) }
-        })
+        })?;
+        self.changed_by(AuditAction::KeyRemove, id, "");
+        Ok(())
     }
 
     /// Makes a bearer token.
@@ -279,6 +391,7 @@ impl Store {
         let token = random::token();
         let sha256 = Sha256::digest(&token).iter().map(|byte| format!("{byte:02x}")).collect();
         let label = label.to_owned();
+        let detail = shown_holder(&holder);
         self.change(|file| {
             if file.tokens.iter().any(|token| token.label == label) {
                 return Err(CredentialsError::Exists { what: "token", name: label.clone() });
@@ -288,6 +401,7 @@ impl Store {
             file.tokens.push(TokenRecord { label: label.clone(), sha256, user, grants });
             Ok(())
         })?;
+        self.changed_by(AuditAction::TokenAdd, &label, &detail);
         Ok(NewToken { label, token })
     }
 
@@ -297,7 +411,9 @@ impl Store {
             let before = file.tokens.len();
             file.tokens.retain(|token| token.label != label);
             if file.tokens.len() == before { Err(not_found("token", label)) } else { Ok(()) }
-        })
+        })?;
+        self.changed_by(AuditAction::TokenRemove, label, "");
+        Ok(())
     }
 
     /// Reads the file as it is now, changes it, writes it. A lock keeps two processes apart; what
@@ -313,9 +429,14 @@ impl Store {
         let _lock = files::Lock::exclusive(&self.path).map_err(unwritable)?;
         let mut file = read(&self.path)?.map_or_else(CredentialsFile::default, |image| image.file);
         let answer = change(&mut file)?;
+        if !file.is_empty() {
+            // First: a crash in between must not leave credentials that can be lost silently.
+            self.mark_required()?;
+            self.require_credentials();
+        }
         file.write(&self.path).map_err(unwritable)?;
         let seen = files::fingerprint(&self.path);
-        self.image.store(Arc::new(Image::of(file, seen)));
+        self.put(Image::of(file, seen));
         Ok(answer)
     }
 
@@ -326,21 +447,36 @@ impl Store {
 }
 
 impl Access for Store {
-    fn check(&self, who: &Principal, action: Action, queue: &str) -> Result<(), Denied> {
+    fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied> {
         if self.is_open() {
             return Ok(());
         }
-        let allowed = !who.is_anonymous()
-            && self
-                .image
-                .load()
-                .grants
-                .get(who.name())
-                .is_some_and(|grants| grants.iter().any(|grant| grant.allows(action, queue)));
-        if allowed {
+        let image = self.image.load();
+        let grants = image.grants.get(who.name()).filter(|_| image.knows(who));
+        if grants.is_some_and(|grants| grants.iter().any(|grant| grant.allows(action, on))) {
             return Ok(());
         }
-        Err(Denied { who: who.clone(), action, queue: queue.to_owned() })
+        Err(Denied::new(who, action, on))
+    }
+
+    fn knows(&self, who: &Principal) -> bool {
+        self.is_open() || self.image.load().knows(who)
+    }
+
+    fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    fn changed(&self, seen: u64) -> Changed<'_> {
+        let mut version = self.version.subscribe();
+        Box::pin(async move {
+            let other = version.wait_for(|version| *version != seen).await.map(|version| *version);
+            match other {
+                Ok(version) => version,
+                // The store is gone, and with it whoever could ask again.
+                Err(_) => std::future::pending().await,
+            }
+        })
     }
 }
 
@@ -357,7 +493,8 @@ impl Reload for Store {
         }
         match read(&self.path).map_err(|error| error.to_string())? {
             Some(image) => {
-                self.image.store(Arc::new(image));
+                self.put(image);
+                self.remember_credentials().map_err(|error| error.to_string())?;
                 Ok(true)
             }
             None if seen.is_none() => Ok(false),
@@ -381,22 +518,30 @@ impl Image {
             users: HashMap::new(),
             keys: HashMap::new(),
             tokens: HashMap::new(),
+            credentials: HashSet::new(),
             file: CredentialsFile::default(),
         };
         for user in &file.users {
+            if let Some(stored) = &user.password {
+                image.credentials.insert(credential("password", &user.name, stored));
+            }
             let name: Arc<str> = user.name.as_str().into();
             image.grants.insert(Arc::clone(&name), user.grants.clone());
             image.users.insert(name, user.password.as_deref().map(Arc::from));
         }
         for key in &file.keys {
-            let principal =
-                image.holder(key.user.as_deref(), format!("key:{}", key.id), &key.grants);
+            let by = credential(key.kind.as_str(), &key.id, &key.secret);
+            let own = format!("key:{}", key.id);
+            let principal = image.holder(key.user.as_deref(), own, &key.grants, by);
+            let principal = principal.through(CallerKind::Key, &key.id);
             let secret = KeySecret { secret: key.secret.as_str().into(), principal };
             image.keys.insert((key.kind, key.id.clone()), secret);
         }
         for token in &file.tokens {
             let own = format!("token:{}", token.label);
-            let principal = image.holder(token.user.as_deref(), own, &token.grants);
+            let by = credential("token", &token.label, &token.sha256);
+            let principal = image.holder(token.user.as_deref(), own, &token.grants, by);
+            let principal = principal.through(CallerKind::Token, &token.label);
             // A hash that cannot be read fits no token.
             if let Some(digest) = from_hex(&token.sha256) {
                 image.tokens.insert(digest, principal);
@@ -406,16 +551,40 @@ impl Image {
         image
     }
 
-    fn holder(&mut self, user: Option<&str>, own: String, grants: &[Grant]) -> Principal {
+    fn holder(
+        &mut self,
+        user: Option<&str>,
+        own: String,
+        grants: &[Grant],
+        by: CredentialId,
+    ) -> Principal {
+        self.credentials.insert(by);
         match user {
-            Some(user) => Principal::named(user),
+            Some(user) => Principal::named(user).by(by),
             None => {
-                let name: Arc<str> = own.into();
-                self.grants.insert(Arc::clone(&name), grants.to_vec());
-                Principal::named(name)
+                let principal = Principal::named(own.as_str()).by(by);
+                self.grants.insert(own.into(), grants.to_vec());
+                principal
             }
         }
     }
+
+    /// Whether the password, key or token that the caller signed in with is valid.
+    fn knows(&self, who: &Principal) -> bool {
+        who.credential().is_some_and(|credential| self.credentials.contains(&credential))
+    }
+}
+
+/// Stands for a credential without telling it. A new secret makes another one.
+fn credential(kind: &str, id: &str, secret: &str) -> CredentialId {
+    let mut hash = Sha256::new();
+    for part in [kind, id, secret] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    let (half, _) = digest.split_at(16);
+    CredentialId(half.try_into().expect("16 bytes are 16 bytes"))
 }
 
 /// The file's image; `None` when there is no file. The fingerprint is taken first, so a change in
@@ -472,6 +641,17 @@ fn hashed(password: &str) -> Result<String, CredentialsError> {
         return Err(CredentialsError::BadPassword);
     }
     Ok(password::hash(password))
+}
+
+fn shown_grants(grants: &[Grant]) -> String {
+    grants.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn shown_holder(holder: &Holder) -> String {
+    match holder {
+        Holder::User(user) => format!("for {user}"),
+        Holder::Own(grants) => shown_grants(grants),
+    }
 }
 
 fn not_found(what: &'static str, name: &str) -> CredentialsError {

@@ -3,7 +3,12 @@
 use super::*;
 use crate::files;
 use crate::reload::Reload;
+use malote_model::QueueName;
 use malote_model::access::{Access, Action, Principal};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -20,7 +25,13 @@ fn grants(texts: &[&str]) -> Vec<Grant> {
 }
 
 fn may(store: &Store, who: &Principal, action: Action, queue: &str) -> bool {
-    store.check(who, action, queue).is_ok()
+    store.check(who, action, (&QueueName::new(queue).unwrap()).into()).is_ok()
+}
+
+/// The user, by a token of its own.
+fn acting_as(store: &Store, user: &str) -> Principal {
+    let token = store.add_token(&format!("of-{user}"), Holder::User(user.to_owned())).unwrap();
+    store.verify_token(&token.token).unwrap()
 }
 
 #[tokio::test]
@@ -28,11 +39,11 @@ async fn an_empty_store_is_open_until_credentials_are_required() {
     let (_dir, store) = store();
     let anyone = Principal::anonymous();
     assert!(store.is_open() && may(&store, &anyone, Action::Manage, "orders"));
-    assert_eq!(store.verify_password("guest", "guest").await, Some(anyone.clone()));
+    assert_eq!(store.verify_password("guest", "guest", HOME).await, Some(anyone.clone()));
     assert_eq!(store.verify_token("anything"), Some(anyone.clone()));
     store.require_credentials();
     assert!(!store.is_open() && !may(&store, &anyone, Action::Send, "orders"));
-    assert_eq!(store.verify_password("guest", "guest").await, None);
+    assert_eq!(store.verify_password("guest", "guest", HOME).await, None);
     assert_eq!(store.verify_token("anything"), None);
 }
 
@@ -41,18 +52,21 @@ async fn a_user_signs_in_and_does_what_was_granted() {
     let (_dir, store) = store();
     store.add_user("ana", Some("correct horse"), grants(&["send orders-*"])).unwrap();
     let store = again(&store);
-    let ana = store.verify_password("ana", "correct horse").await.unwrap();
-    assert_eq!(ana, Principal::named("ana"));
+    let ana = store.verify_password("ana", "correct horse", HOME).await.unwrap();
+    assert_eq!(ana.name(), "ana");
     assert!(may(&store, &ana, Action::Send, "orders-eu"));
     assert!(!may(&store, &ana, Action::Receive, "orders-eu"));
     assert!(!may(&store, &ana, Action::Send, "payments"));
     assert!(!may(&store, &Principal::anonymous(), Action::Send, "orders-eu"));
     assert!(!may(&store, &Principal::named("bob"), Action::Send, "orders-eu"));
-    assert_eq!(store.verify_password("ana", "wrong").await, None);
-    assert_eq!(store.verify_password("bob", "correct horse").await, None);
-    assert_eq!(store.verify_password("ana", "").await, None);
+    assert_eq!(store.verify_password("ana", "wrong", HOME).await, None);
+    assert_eq!(store.verify_password("bob", "correct horse", HOME).await, None);
+    assert_eq!(store.verify_password("ana", "", HOME).await, None);
     assert_eq!(
-        store.check(&ana, Action::Receive, "orders-eu").unwrap_err().to_string(),
+        store
+            .check(&ana, Action::Receive, (&QueueName::new("orders-eu").unwrap()).into())
+            .unwrap_err()
+            .to_string(),
         "`ana` may not receive on queue `orders-eu`: \
          `malote user grant ana receive 'orders-eu'` would allow it"
     );
@@ -62,22 +76,22 @@ async fn a_user_signs_in_and_does_what_was_granted() {
 async fn a_remembered_password_is_forgotten_when_it_changes() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
-    assert!(store.verify_password("ana", "one").await.is_some());
+    assert!(store.verify_password("ana", "one", HOME).await.is_some());
     assert!(store.remembers("ana"));
-    assert!(store.verify_password("ana", "one").await.is_some());
-    assert!(store.verify_password("ana", "two").await.is_none());
+    assert!(store.verify_password("ana", "one", HOME).await.is_some());
+    assert!(store.verify_password("ana", "two", HOME).await.is_none());
     // Another process sets it; this one learns of it from the file.
     again(&store).set_password("ana", "two").unwrap();
     assert_eq!(store.reload(false), Ok(true));
-    assert!(store.verify_password("ana", "one").await.is_none());
-    assert!(store.verify_password("ana", "two").await.is_some());
+    assert!(store.verify_password("ana", "one", HOME).await.is_none());
+    assert!(store.verify_password("ana", "two", HOME).await.is_some());
 }
 
 #[tokio::test]
 async fn nobody_is_remembered_for_a_wrong_password() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
-    assert!(store.verify_password("ana", "wrong").await.is_none());
+    assert!(store.verify_password("ana", "wrong", HOME).await.is_none());
     assert!(!store.remembers("ana"));
 }
 
@@ -85,7 +99,7 @@ async fn nobody_is_remembered_for_a_wrong_password() {
 fn grants_are_added_merged_and_taken_back() {
     let (_dir, store) = store();
     store.add_user("ana", None, vec![]).unwrap();
-    let ana = Principal::named("ana");
+    let ana = acting_as(&store, "ana");
     store.grant("ana", &"send orders".parse().unwrap()).unwrap();
     store.grant("ana", &"receive orders".parse().unwrap()).unwrap();
     store.grant("ana", &"manage *".parse().unwrap()).unwrap();
@@ -107,7 +121,7 @@ fn a_token_is_shown_once_and_stored_as_a_hash() {
     assert!(!text.contains(&of_ana.token) && !text.contains(&own.token));
 
     let store = again(&store);
-    assert_eq!(store.verify_token(&of_ana.token), Some(Principal::named("ana")));
+    assert_eq!(store.verify_token(&of_ana.token).unwrap().name(), "ana");
     let ci = store.verify_token(&own.token).unwrap();
     assert_eq!(ci.name(), "token:ci");
     assert!(may(&store, &ci, Action::Receive, "builds"));
@@ -154,10 +168,12 @@ fn a_removed_user_takes_its_keys_and_tokens_along() {
     store.add_user("bob", None, vec![]).unwrap();
     let token = store.add_token("t", Holder::User("ana".to_owned())).unwrap();
     let key = store.add_key(KeyKind::Aws, None, None, Holder::User("ana".to_owned())).unwrap();
+    let ana = store.verify_token(&token.token).unwrap();
+    assert!(may(&store, &ana, Action::Send, "q") && store.knows(&ana));
     store.remove_user("ana").unwrap();
     assert_eq!(store.verify_token(&token.token), None);
+    assert!(!may(&store, &ana, Action::Send, "q") && !store.knows(&ana));
     assert!(store.secret_of(KeyKind::Aws, &key.id).is_none());
-    assert!(!may(&store, &Principal::named("ana"), Action::Send, "q"));
     assert_eq!(store.list().users.len(), 1);
 }
 
@@ -199,9 +215,9 @@ fn a_running_server_keeps_what_it_had_when_the_file_breaks_or_goes() {
     again(&store).add_user("ana", None, grants(&["send *"])).unwrap();
     assert_eq!(store.reload(false), Ok(true));
     assert_eq!(store.reload(false), Ok(false));
-    let ana = Principal::named("ana");
+    let ana = acting_as(&store, "ana");
 
-    for broken in ["nonsense", "version = 2", "version = 1\n[[user]]\nname = 'a'\nextra = 1"] {
+    for broken in ["nonsense", "version = 3", "version = 1\n[[user]]\nname = 'a'\nextra = 1"] {
         files::write_private(store.path(), broken.as_bytes()).unwrap();
         let error = store.reload(false).unwrap_err();
         assert!(error.contains("cannot be used"), "{error}");
@@ -236,7 +252,8 @@ fn the_first_admin_is_made_once() {
     let password = settings.admin_password.unwrap();
     assert_eq!(store.add_first_admin(&password).ok(), Some(true));
     assert_eq!(store.add_first_admin(&password).ok(), Some(false));
-    assert!(may(&store, &Principal::named("admin"), Action::Manage, "anything"));
+    let admin = acting_as(&store, "admin");
+    assert!(may(&store, &admin, Action::Manage, "anything/at/all"));
 }
 
 #[test]
@@ -255,10 +272,127 @@ proptest::proptest! {
     /// Whatever is in the file, opening it answers; and a file that opens never opens the door
     /// by accident.
     #[test]
-    fn no_file_panics(text in "(version = 1\n)?(\\[\\[(user|key|token)\\]\\]\n)?(name|id|grants|ü)? ?=? ?['\"\\[]?[a-zé* \n]{0,20}") {
+    fn no_file_panics(text in "(version = [12]\n)?(\\[\\[(user|key|token)\\]\\]\n)?(name|id|grants|ü)? ?=? ?['\"\\[]?[a-zé* \n]{0,20}") {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(CREDENTIALS_FILE);
         files::write_private(&path, text.as_bytes()).unwrap();
         let _ = Store::open(path);
+    }
+}
+
+/// Every change of what a caller may do is a new version, and takes the caller's old credential away.
+#[tokio::test]
+async fn a_change_wakes_those_who_wait_for_it_and_ends_old_credentials() {
+    let (_dir, store) = store();
+    store.add_user("ana", Some("one"), grants(&["send q"])).unwrap();
+    let key = store.add_key(KeyKind::ServiceBus, Some("k"), None, Holder::User("ana".to_owned()));
+    let key = key.map(|key| store.secret_of(KeyKind::ServiceBus, &key.id).unwrap().principal);
+    let (by_password, by_key) =
+        (store.verify_password("ana", "one", HOME).await.unwrap(), key.unwrap());
+    for who in [&by_password, &by_key] {
+        assert!(may(&store, who, Action::Send, "q"));
+    }
+    let seen = store.version();
+    let waiting = store.changed(seen);
+    // Another process removes the key; this one learns of it from the file.
+    again(&store).remove_key("k").unwrap();
+    assert_eq!(store.reload(false), Ok(true));
+    assert_ne!(waiting.await, seen);
+    assert!(!may(&store, &by_key, Action::Send, "q") && !store.knows(&by_key));
+    assert!(may(&store, &by_password, Action::Send, "q"));
+    store.set_password("ana", "two").unwrap();
+    assert!(!may(&store, &by_password, Action::Send, "q") && !store.knows(&by_password));
+    let (seen, by_password) =
+        (store.version(), store.verify_password("ana", "two", HOME).await.unwrap());
+    store.revoke("ana", &"send q".parse().unwrap()).unwrap();
+    assert_ne!(store.changed(seen).await, seen);
+    assert!(!may(&store, &by_password, Action::Send, "q") && store.knows(&by_password));
+}
+
+#[test]
+fn a_file_of_the_first_version_means_what_it_meant_and_an_older_server_refuses_what_is_written() {
+    let (_dir, store) = store();
+    store.add_user("ana", None, vec![]).unwrap();
+    let first =
+        "version = 1\n[[user]]\nname = 'ana'\ngrants = ['send team-*', 'receive *', 'manage a']\n";
+    files::write_private(store.path(), first.as_bytes()).unwrap();
+    let store = again(&store);
+    let ana = acting_as(&store, "ana");
+    assert!(
+        may(&store, &ana, Action::Send, "team-a/b") && may(&store, &ana, Action::Receive, "x/y")
+    );
+    assert_eq!(store.list().users[0].grants, grants(&["send team-**", "receive *", "manage a"]));
+    let text = files::read_text(store.path()).unwrap();
+    assert!(text.contains("version = 2") && text.contains("send team-**"), "{text}");
+}
+
+/// A flood of wrong passwords from one address holds up nobody elsewhere: whoever else signs in is next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_sign_ins_is_one_peer_among_others() {
+    const FLOOD: usize = 40;
+    let (_dir, store) = store();
+    store.add_user("ana", Some("good"), vec![]).unwrap();
+    let store = std::sync::Arc::new(store);
+    let elsewhere = IpAddr::from([10, 0, 0, 66]);
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let flood: Vec<_> = (0..FLOOD)
+        .map(|at| {
+            let (store, done) = (store.clone(), done.clone());
+            tokio::spawn(async move {
+                let name = format!("nobody-{at}");
+                assert_eq!(store.verify_password(&name, "guess", elsewhere).await, None);
+                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+            })
+        })
+        .collect();
+    while done.load(std::sync::atomic::Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(store.verify_password("ana", "good", HOME).await.is_some());
+    // In order of arrival it would have been the last.
+    let before = done.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(before < FLOOD / 2, "{before} of {FLOOD} came before");
+    for one in flood {
+        one.await.unwrap();
+    }
+}
+
+#[test]
+fn every_change_is_reported_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join(CREDENTIALS_FILE)).unwrap();
+    let changes = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let seen = changes.clone();
+    store.on_change(move |action, object, detail| {
+        seen.lock().push(format!("{action} {object} {detail}"));
+    });
+    let grant: Grant = "send orders-*".parse().unwrap();
+    store.add_user("ana", Some("hunter2"), vec![grant.clone()]).unwrap();
+    store.add_user("ana", None, Vec::new()).unwrap_err();
+    store.set_password("ana", "hunter3").unwrap();
+    store.grant("ana", &grant).unwrap();
+    assert!(store.revoke("ana", &grant).unwrap());
+    assert!(!store.revoke("ana", &grant).unwrap());
+    let key = store.add_key(KeyKind::Aws, Some("AK"), None, Holder::User("ana".into())).unwrap();
+    let token = store.add_token("ci", Holder::Own(vec![grant])).unwrap();
+    store.remove_key("AK").unwrap();
+    store.remove_token("ci").unwrap();
+    store.remove_user("ana").unwrap();
+    store.reopen().unwrap();
+    let changes = changes.lock().join("\n");
+    expect_test::expect![[r#"
+        user_add ana send orders-*
+        password_set ana 
+        grant ana send orders-*
+        revoke ana send orders-*
+        key_add AK aws: for ana
+        token_add ci send orders-*
+        key_remove AK 
+        token_remove ci 
+        user_remove ana 
+        open  "#]]
+    .assert_eq(&changes);
+    for secret in ["hunter", &key.secret, &token.token] {
+        assert!(!changes.contains(secret));
     }
 }

@@ -15,7 +15,9 @@ mod sniff;
 mod stream;
 mod tls;
 
-pub use gate::{Gate, GateCounts, Pass, raise_file_limit};
+pub use gate::{
+    Gate, GateCounts, HEALTH_CONNECTIONS_MAX, Pass, UNKNOWN_CONNECTIONS_MAX, raise_file_limit,
+};
 pub use listener::{BindError, Listener};
 pub use port::{Admission, Handler, HandlerFuture, PeerInfo, Port, Router, handler};
 pub use sniff::{Amqp10Layer, SNIFF_BYTES_MAX, SniffError, Sniffed, Verdict, classify, sniff};

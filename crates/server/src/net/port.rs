@@ -1,7 +1,7 @@
 //! One open port with the front ends that speak on it.
 
 use super::sniff::{SniffError, sniff};
-use super::{BindError, Gate, Listener, Sniffed, Stream, Tls, TlsInfo};
+use super::{BindError, Gate, Listener, Pass, Sniffed, Stream, Tls, TlsInfo};
 use crate::settings::Listen;
 use crate::shutdown::{Shutdown, ShutdownToken};
 use std::future::Future;
@@ -45,6 +45,8 @@ pub struct PeerInfo {
     pub sniffed: Sniffed,
     /// Set when the connection speaks TLS.
     pub tls: Option<TlsInfo>,
+    /// What it is counted by. A connection that outlives its handler keeps it.
+    pub pass: Arc<Pass>,
 }
 
 /// Who serves what on one port. A port with nobody on it is not opened.
@@ -58,6 +60,8 @@ pub struct Router {
     pub amqp091: Option<Handler>,
     /// Protocols without a mark of their own, such as Kafka.
     pub other: Option<Handler>,
+    /// Whether its HTTP answers health, and does so when there is no room for anything else.
+    pub health: bool,
 }
 
 impl Router {
@@ -161,12 +165,19 @@ impl Port {
                 () = token.draining() => return,
                 accepted = listener.accept() => accepted,
             };
-            // Without a pass the stream is dropped, which closes it.
-            let Some(pass) = entrance.admission.gate.enter() else { continue };
-            let (entrance, token) = (Arc::clone(&entrance), token.clone());
+            let gate = &entrance.admission.gate;
+            let pass = match gate.enter(remote.ip()) {
+                Some(pass) => pass,
+                None if entrance.router.health => gate.enter_for_health(remote.ip()),
+                // Without a pass the stream is dropped, which closes it.
+                None => continue,
+            };
+            let (entrance, token, pass) = (Arc::clone(&entrance), token.clone(), Arc::new(pass));
             shutdown.spawn(async move {
-                entrance.connection(stream, remote, pass.conn, token).await;
-                drop(pass);
+                tokio::select! {
+                    () = entrance.connection(stream, remote, &pass, token) => {}
+                    () = pass.evicted.cancelled() => {}
+                }
             });
         }
     }
@@ -185,10 +196,10 @@ impl Entrance {
         &self,
         stream: TcpStream,
         remote: SocketAddr,
-        conn: u64,
+        pass: &Arc<Pass>,
         token: ShutdownToken,
     ) {
-        let front = self.front;
+        let (front, conn) = (self.front, pass.conn);
         let arrived = tokio::select! {
             biased;
             // Nothing was asked yet, so nothing is owed.
@@ -206,7 +217,11 @@ impl Entrance {
             tracing::debug!(front, conn, %remote, ?sniffed, "nobody here speaks that");
             return;
         };
-        let peer = PeerInfo { conn, front, remote, local: self.local, sniffed, tls };
+        if pass.health_only && sniffed != Sniffed::Http {
+            return;
+        }
+        let (local, pass) = (self.local, Arc::clone(pass));
+        let peer = PeerInfo { conn, front, remote, local, sniffed, tls, pass };
         handler(stream, peer, token).await;
     }
 

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,10 @@ use tokio_rustls::server::TlsStream;
 /// Files of the self-signed pair, in the data directory. Give the certificate to clients.
 const SELF_SIGNED_CERT: &str = "tls-self-signed.pem";
 const SELF_SIGNED_KEY: &str = "tls-self-signed.key";
+/// The names that the pair was made for, one on each line.
+const SELF_SIGNED_NAMES: &str = "tls-self-signed.names";
+/// What every self-signed certificate is for.
+const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Why there is no usable certificate.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +72,16 @@ pub enum TlsError {
 pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
-    config: ArcSwap<ServerConfig>,
+    config: ArcSwap<Config>,
     seen: Mutex<Seen>,
+}
+
+/// What is read from the two files.
+#[derive(Debug)]
+struct Config {
+    server: Arc<ServerConfig>,
+    /// The server's own certificate, without those that vouch for it.
+    own: CertificateDer<'static>,
 }
 
 type Seen = (Option<Fingerprint>, Option<Fingerprint>);
@@ -84,17 +96,12 @@ pub struct TlsInfo {
 }
 
 impl Tls {
-    /// Reads or makes the certificate; `None` when TLS is not wanted. `hosts` are names that a
-    /// self-signed certificate is made for, besides this machine's loopback ones.
-    pub fn open(
-        certificate: &Certificate,
-        data: &Path,
-        hosts: &[String],
-    ) -> Result<Option<Arc<Tls>>, TlsError> {
+    /// Reads or makes the certificate; `None` when TLS is not wanted.
+    pub fn open(certificate: &Certificate, data: &Path) -> Result<Option<Arc<Tls>>, TlsError> {
         let (cert, key) = match certificate {
             Certificate::None => return Ok(None),
             Certificate::Files { cert, key } => (cert.clone(), key.clone()),
-            Certificate::SelfSigned => self_signed(data, hosts)?,
+            Certificate::SelfSigned { names } => self_signed(data, names)?,
         };
         let seen = (files::fingerprint(&cert), files::fingerprint(&key));
         let config = read_config(&cert, &key)?;
@@ -111,13 +118,22 @@ impl Tls {
         &self.cert
     }
 
+    /// Whether the certificate is for this host name.
+    pub fn is_for(&self, name: &str) -> bool {
+        let config = self.config.load();
+        let certificate = webpki::EndEntityCert::try_from(&config.own);
+        let name = ServerName::try_from(name);
+        matches!((certificate, name), (Ok(certificate), Ok(name))
+            if certificate.verify_is_valid_for_subject_name(&name).is_ok())
+    }
+
     /// Does the handshake, within `limit`.
     pub(super) async fn accept(
         &self,
         stream: Prefixed<TcpStream>,
         limit: Duration,
     ) -> io::Result<(TlsInfo, TlsStream<Prefixed<TcpStream>>)> {
-        let acceptor = TlsAcceptor::from(self.config.load_full());
+        let acceptor = TlsAcceptor::from(self.config.load().server.clone());
         let stream =
             tokio::time::timeout(limit, acceptor.accept(stream)).await.map_err(|_| {
                 io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")
@@ -151,7 +167,7 @@ impl Reload for Tls {
     }
 }
 
-fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+fn read_config(cert: &Path, key: &Path) -> Result<Config, TlsError> {
     let read = |path: &Path| {
         files::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })
     };
@@ -170,6 +186,7 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         key: key.to_owned(),
         why: error.to_string(),
     };
+    let own = chain[0].clone().into_owned();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -179,27 +196,49 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         .map_err(unusable)?;
     // Clients that name no protocol are served as well; AMQP and Kafka ones never do.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    Ok(Config { server: Arc::new(config), own })
 }
 
-/// The kept pair, made if it is not there.
+/// The kept pair, made if it is not there or was made for other names.
 ///
 /// It has rcgen's default validity, which ends in 4096: it is trusted by being handed over, and
 /// an end date would only make it fail on a Sunday.
-fn self_signed(data: &Path, hosts: &[String]) -> Result<(PathBuf, PathBuf), TlsError> {
+fn self_signed(data: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsError> {
     let (cert, key) = (data.join(SELF_SIGNED_CERT), data.join(SELF_SIGNED_KEY));
-    if files::exists(&cert) && files::exists(&key) {
+    let mut all: Vec<String> = LOOPBACK_NAMES.map(str::to_owned).to_vec();
+    for name in names.iter().filter(|name| !LOOPBACK_NAMES.contains(&name.as_str())) {
+        all.push(name.clone());
+    }
+    let exists = files::exists(&cert) && files::exists(&key);
+    if exists && names_of_kept(data) == all {
         return Ok((cert, key));
     }
+    if exists {
+        tracing::warn!(
+            certificate = %cert.display(),
+            "the names of the self-signed certificate changed: it is made anew, and clients need the new file"
+        );
+    }
     let not_made = |why: String| TlsError::NotMade { data: data.to_owned(), why };
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
-    let pair = rcgen::generate_simple_self_signed(names).map_err(|e| not_made(e.to_string()))?;
+    let pair =
+        rcgen::generate_simple_self_signed(all.clone()).map_err(|e| not_made(e.to_string()))?;
+    // The names last: if the process ends in between, they do not fit and the pair is made again.
     files::create_private_dir(data)
         .and_then(|()| files::write_private(&key, pair.signing_key.serialize_pem().as_bytes()))
         .and_then(|()| files::write_private(&cert, pair.cert.pem().as_bytes()))
+        .and_then(|()| {
+            files::write_private(&data.join(SELF_SIGNED_NAMES), all.join("\n").as_bytes())
+        })
         .map_err(|error| not_made(error.to_string()))?;
     Ok((cert, key))
+}
+
+/// The names of the pair in the data directory. Earlier versions kept no list and made it for loopback names only.
+fn names_of_kept(data: &Path) -> Vec<String> {
+    match files::read_text(&data.join(SELF_SIGNED_NAMES)) {
+        Ok(text) => text.lines().map(str::to_owned).collect(),
+        Err(_) => LOOPBACK_NAMES.map(str::to_owned).to_vec(),
+    }
 }
 
 #[cfg(test)]
@@ -209,18 +248,63 @@ mod tests {
     #[test]
     fn the_self_signed_pair_is_kept_over_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Tls::open(&Certificate::SelfSigned, dir.path(), &["mq.example.org".into()]);
-        let first = open().unwrap().unwrap();
-        let bytes = files::read(first.certificate_path()).unwrap();
-        let second = open().unwrap().unwrap();
-        assert_eq!(files::read(second.certificate_path()).unwrap(), bytes);
+        let first = open(dir.path(), &["mq.example.org"]);
+        let second = open(dir.path(), &["mq.example.org"]);
+        assert_eq!(first, second);
         assert!(!files::readable_by_others(&dir.path().join(SELF_SIGNED_KEY)));
+        let names = vec!["mq.example.org".to_owned()];
+        let tls = Tls::open(&Certificate::SelfSigned { names }, dir.path()).unwrap().unwrap();
+        assert!(tls.is_for("mq.example.org") && tls.is_for("MQ.example.org"));
+        assert!(!tls.is_for("other.example.org") && !tls.is_for("not a name"));
+    }
+
+    /// Opens a self-signed server and returns its certificate.
+    fn open(data: &Path, names: &[&str]) -> Vec<u8> {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let tls = Tls::open(&Certificate::SelfSigned { names }, data).unwrap().unwrap();
+        files::read(tls.certificate_path()).unwrap()
+    }
+
+    /// Whether a client that trusts the certificate may reach the server by this name.
+    fn reaches(pem: &[u8], name: &str) -> bool {
+        let cert = CertificateDer::from_pem_slice(pem).unwrap();
+        let cert = rustls::server::ParsedCertificate::try_from(&cert).unwrap();
+        let name = rustls::pki_types::ServerName::try_from(name.to_owned()).unwrap();
+        rustls::client::verify_server_name(&cert, &name).is_ok()
+    }
+
+    #[test]
+    fn a_self_signed_certificate_is_for_its_names_and_made_anew_when_they_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = open(dir.path(), &[]);
+        assert!(reaches(&plain, "localhost") && reaches(&plain, "127.0.0.1"));
+        assert!(!reaches(&plain, "broker"));
+        // As an earlier version left it.
+        files::remove(&dir.path().join(SELF_SIGNED_NAMES)).unwrap();
+        assert_eq!(open(dir.path(), &[]), plain);
+        let named = open(dir.path(), &["broker", "10.0.0.7", "fd00::7"]);
+        assert_ne!(named, plain);
+        for name in ["localhost", "127.0.0.1", "::1", "broker", "10.0.0.7", "fd00::7"] {
+            assert!(reaches(&named, name), "{name}");
+        }
+        assert!(!reaches(&named, "other"));
+        assert_eq!(open(dir.path(), &["broker", "10.0.0.7", "fd00::7"]), named);
+        let fewer = open(dir.path(), &["broker"]);
+        assert!(
+            reaches(&fewer, "broker") && !reaches(&fewer, "10.0.0.7"),
+            "names can be taken away"
+        );
+        // A process that ended while it replaced the pair.
+        files::remove(&dir.path().join(SELF_SIGNED_NAMES)).unwrap();
+        let again = open(dir.path(), &["broker"]);
+        assert!(again != fewer && reaches(&again, "broker"));
     }
 
     #[test]
     fn a_new_certificate_is_taken_up_and_a_broken_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let tls = Tls::open(&Certificate::SelfSigned, dir.path(), &[]).unwrap().unwrap();
+        let tls =
+            Tls::open(&Certificate::SelfSigned { names: Vec::new() }, dir.path()).unwrap().unwrap();
         assert_eq!(tls.reload(false), Ok(false));
         let before = tls.config.load_full();
 
@@ -243,11 +327,11 @@ mod tests {
         files::write_private(&cert, b"hello").unwrap();
         files::write_private(&key, b"hello").unwrap();
         let files = Certificate::Files { cert: cert.clone(), key };
-        let error = Tls::open(&files, dir.path(), &[]).unwrap_err().to_string();
+        let error = Tls::open(&files, dir.path()).unwrap_err().to_string();
         assert_eq!(error, format!("{} holds no certificate in PEM form", cert.display()));
         let missing =
             Certificate::Files { cert: dir.path().join("none"), key: dir.path().join("none") };
-        let error = Tls::open(&missing, dir.path(), &[]).unwrap_err().to_string();
+        let error = Tls::open(&missing, dir.path()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
     }
 }

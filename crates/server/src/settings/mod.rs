@@ -16,7 +16,7 @@ mod value;
 
 pub use paths::Environment;
 pub use problem::{Problem, SettingsError};
-pub use raw::{KEYS, Key, RawSettings};
+pub use raw::{KEYS, Key, LISTS, RawSettings};
 pub use value::{Listen, format_duration, format_size, parse_duration, parse_size};
 
 use reader::{Layer, Reader};
@@ -110,8 +110,11 @@ pub enum Certificate {
         /// Private key, PEM.
         key: PathBuf,
     },
-    /// Made once and kept in the data directory.
-    SelfSigned,
+    /// Made once and kept in the data directory; made anew when its names change.
+    SelfSigned {
+        /// DNS names and IP addresses that it is for, besides this machine's loopback ones.
+        names: Vec<String>,
+    },
 }
 
 /// How queues look to callers of SQS.

@@ -84,6 +84,8 @@ settings! {
     tls_key = "tls.key", "MALOTE_TLS_KEY", Some("--tls-key"), false, "Private key of the certificate, a PEM file";
     tls_self_signed = "tls.self_signed", "MALOTE_TLS_SELF_SIGNED", Some("--tls-self-signed"), false,
         "Make a certificate once and keep it in the data directory";
+    tls_names = "tls.names", "MALOTE_TLS_NAMES", Some("--tls-name"), false,
+        "Name or IP address by which clients reach a self-signed server, besides localhost; repeatable";
     tls_required = "tls.required", "MALOTE_TLS_REQUIRED", Some("--tls-required"), false,
         "Refuse connections that do not speak TLS";
     limits_connections = "limits.connections", "MALOTE_LIMITS_CONNECTIONS", None, false,
@@ -99,6 +101,9 @@ settings! {
     limits_idle_timeout = "limits.idle_timeout", "MALOTE_LIMITS_IDLE_TIMEOUT", None, false,
         "How long a connection may stay silent between requests";
 }
+
+/// Settings that are lists: an array in the file, a repeated flag, names with commas between them elsewhere.
+pub const LISTS: [&str; 1] = ["tls.names"];
 
 /// Secrets in a layer must not reach a log by way of `{:?}`.
 impl std::fmt::Debug for RawSettings {
@@ -167,7 +172,7 @@ impl RawSettings {
                         nearest,
                     });
                 }
-                (value, Some(key)) => match scalar(value) {
+                (value, Some(key)) => match text_of(key, value) {
                     Some(text) => *self.field(key.name) = Some(text),
                     None => {
                         problems.push(Problem::NotScalar { path: path.to_owned(), key: key.name })
@@ -246,6 +251,16 @@ fn is_foreign(name: &str, value: &str) -> bool {
             rest.starts_with(|c: char| c.is_ascii_digit())
                 && (rest.contains("_TCP") || rest.contains("_UDP"))
         })
+}
+
+fn text_of(key: &Key, value: toml::Value) -> Option<String> {
+    match value {
+        toml::Value::Array(values) if LISTS.contains(&key.name) => {
+            let texts: Option<Vec<String>> = values.into_iter().map(scalar).collect();
+            texts.map(|texts| texts.join(","))
+        }
+        value => scalar(value),
+    }
 }
 
 fn scalar(value: toml::Value) -> Option<String> {

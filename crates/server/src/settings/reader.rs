@@ -115,7 +115,14 @@ impl Reader {
         let cert = self.optional("tls.cert").map(PathBuf::from);
         let key = self.optional("tls.key").map(PathBuf::from);
         let self_signed = self.yes_or_no("tls.self_signed")?;
+        let names = self.tls_names();
         let required = self.yes_or_no("tls.required")?;
+        if !self_signed && names.as_ref().is_some_and(|names| !names.is_empty()) {
+            self.problems.push(Problem::Conflict(
+                "`tls.names` is set without `tls.self_signed`: the names of an own certificate are in it",
+            ));
+            return None;
+        }
         let certificate = match (cert, key, self_signed) {
             (None, None, false) if required => {
                 self.problems.push(Problem::Conflict(
@@ -125,7 +132,7 @@ impl Reader {
                 return None;
             }
             (None, None, false) => Certificate::None,
-            (None, None, true) => Certificate::SelfSigned,
+            (None, None, true) => Certificate::SelfSigned { names: names? },
             (Some(cert), Some(key), false) => Certificate::Files { cert, key },
             (_, _, true) => {
                 self.problems.push(Problem::Conflict(
@@ -141,6 +148,29 @@ impl Reader {
             }
         };
         Some(TlsSettings { certificate, required })
+    }
+
+    /// The names of a self-signed certificate, in lower case and each once.
+    fn tls_names(&mut self) -> Option<Vec<String>> {
+        let Some(value) = self.optional("tls.names") else { return Some(Vec::new()) };
+        let mut names: Vec<String> = Vec::new();
+        for name in value.split(',').map(|name| name.trim().to_ascii_lowercase()) {
+            if !is_host(&name) {
+                let entry = self.entries.pop().expect("a value that was read has its entry");
+                let expected = "DNS names or IP addresses, such as broker.example.com or 10.0.0.7";
+                self.problems.push(Problem::Invalid {
+                    key: "tls.names",
+                    value: name,
+                    origin: entry.origin,
+                    expected: expected.to_owned(),
+                });
+                return None;
+            }
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        Some(names)
     }
 
     fn limits(&mut self) -> Option<Limits> {
@@ -275,4 +305,16 @@ fn is_base_url(url: &str) -> bool {
 
 fn key(name: &'static str) -> Key {
     *KEYS.iter().find(|key| key.name == name).expect("the reader asks for listed settings only")
+}
+
+/// Whether a certificate can be for this name: an IP address, or a DNS name, whose first label may be `*`.
+fn is_host(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    name.parse::<std::net::IpAddr>().is_ok()
+        || (name.len() <= 253 && name.strip_prefix("*.").unwrap_or(name).split('.').all(is_label))
 }

@@ -71,6 +71,7 @@ fn flag_beats_environment_beats_file_beats_default() {
             # cert is not set
             # key is not set
             self_signed = true # --tls-self-signed
+            # names is not set
             required = false # default
 
             [limits]
@@ -91,6 +92,37 @@ fn what_is_printed_is_a_settings_file() {
     assert_eq!(again.listeners.http, Listen::Off);
     assert_eq!(again.limits.message_bytes_max, 4096);
     assert!(again.entries().iter().all(|e| e.value.is_none() || e.origin != Origin::Default));
+}
+
+#[test]
+fn names_of_a_self_signed_certificate_come_from_file_environment_and_flags() {
+    let names = |text: &str, env: &[(&str, &str)], flags: RawSettings| match load(text, env, flags)
+        .unwrap()
+        .tls
+        .certificate
+    {
+        Certificate::SelfSigned { names } => names.join(" "),
+        other => panic!("{other:?}"),
+    };
+    let none = RawSettings::default;
+    let file =
+        "[tls]\nself_signed = true\nnames = ['Broker', 'mq.example.com', '10.0.0.7', 'broker']";
+    assert_eq!(names(file, &[], none()), "broker mq.example.com 10.0.0.7");
+    assert_eq!(names(file, &[("MALOTE_TLS_NAMES", "a, *.b.example")], none()), "a *.b.example");
+    let flags = RawSettings { tls_names: Some("::1,c".to_owned()), ..none() };
+    assert_eq!(names(file, &[], flags), "::1 c");
+    let printed = load(file, &[], none()).unwrap().to_toml();
+    assert_eq!(names(&printed, &[], none()), "broker mq.example.com 10.0.0.7");
+    for wrong in [
+        "[tls]\nself_signed = true\nnames = ['a b']",
+        "[tls]\nself_signed = true\nnames = ['https://a']",
+        "[tls]\nself_signed = true\nnames = 'a,,b'",
+        "[tls]\nself_signed = true\nnames = [['a']]",
+        "[tls]\nnames = ['a']",
+        "http = ['1']",
+    ] {
+        load(wrong, &[], none()).unwrap_err();
+    }
 }
 
 #[test]

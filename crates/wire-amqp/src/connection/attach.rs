@@ -111,45 +111,65 @@ impl Connection {
         }
         let id = SessionId { channel, serial: session.serial };
         let role = attach.role.opposite();
-        let same = |link: &&Option<Link>| {
-            link.as_ref().is_some_and(|link| {
-                link.name == attach.name && link.role == role && !link.detach_received
-            })
+        let named = |link: &Link| link.name == attach.name && link.role == role;
+        let place = |fits: &dyn Fn(&Link) -> bool| {
+            let at = session.links.iter().position(|link| link.as_ref().is_some_and(fits));
+            at.map(|at| at as u32)
         };
-        let known = session.links.iter().position(|link| same(&link)).map(|at| at as u32);
-        let known = known.and_then(|handle| Some((handle, session.link_mut(handle)?)));
-        match known {
-            Some((handle, link)) if !link.attach_received => {
-                link.take_attach(&attach);
-                let link_id = LinkId { session: id, handle, serial: link.serial };
-                let told = !link.detach_sent;
-                session.bind_handle(attach.handle, handle);
-                if told {
-                    self.events.push_back(Event::Attached { link: link_id, attach });
-                }
+        let taken = place(&|link| {
+            named(link) && link.attach_received && !link.detach_received && !link.detach_sent
+        });
+        // Our own attach, which this one answers.
+        let ours = place(&|link| named(link) && !link.attach_received && !link.detach_received);
+        if let Some((handle, link)) = ours.and_then(|at| Some((at, session.link_mut(at)?))) {
+            link.take_attach(&attach);
+            let link_id = LinkId { session: id, handle, serial: link.serial };
+            let told = !link.detach_sent;
+            session.bind_handle(attach.handle, handle);
+            if told {
+                self.events.push_back(Event::Attached { link: link_id, attach });
             }
-            other => {
-                let taken = other.is_some_and(|(_, link)| !link.detach_sent);
-                let Some(handle) = session.free_handle(handle_max).filter(|_| room) else {
-                    let text = "too many links".to_owned();
-                    return session_error(condition::RESOURCE_LIMIT_EXCEEDED, text);
-                };
-                // A copy, so that a link does not hold the bytes it came with.
-                let mut link = Link::new(serial, Str::from(attach.name.as_str()), role);
-                link.take_attach(&attach);
-                session.bind_handle(attach.handle, handle);
-                session.put_link(handle, link);
-                self.links += 1;
-                let link = LinkId { session: id, handle, serial };
-                if taken {
-                    let text = "a link of this name is attached already";
-                    let _ = self.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
-                } else {
-                    self.events.push_back(Event::Attach { link, attach });
-                }
-            }
+            return Ok(());
         }
+        let Some(handle) = session.free_handle(handle_max).filter(|_| room) else {
+            let text = "too many links".to_owned();
+            return session_error(condition::RESOURCE_LIMIT_EXCEEDED, text);
+        };
+        // A copy, so that a link does not hold the bytes it came with.
+        let mut link = Link::new(serial, Str::from(attach.name.as_str()), role);
+        link.take_attach(&attach);
+        session.bind_handle(attach.handle, handle);
+        session.put_link(handle, link);
+        self.links += 1;
+        if let Some(taken) = taken {
+            self.steal(id, taken);
+        }
+        self.attach_when_free(LinkId { session: id, handle, serial }, attach);
         Ok(())
+    }
+
+    /// A link is detached because another of its name was attached.
+    fn steal(&mut self, session: SessionId, handle: u32) {
+        let Some(link) = self.session_mut(session.channel).and_then(|s| s.link_mut(handle)) else {
+            return;
+        };
+        link.stolen = true;
+        let link = LinkId { session, handle, serial: link.serial };
+        let text = "another link of this name was attached";
+        self.fail_link(link, AmqpError::new(condition::STOLEN, text));
+    }
+
+    /// Tells the owner of an attach. If the name was stolen from another link, only once the peer has let go of that one:
+    /// answers are matched by name, and clients would take the answer to one link for that to the other.
+    fn attach_when_free(&mut self, link: LinkId, attach: Box<Attach>) {
+        let Some(session) = self.session_mut(link.session.channel) else { return };
+        let role = attach.role.opposite();
+        let stolen = |other: &Link| other.stolen && other.name == attach.name && other.role == role;
+        if !session.links.iter().flatten().any(stolen) {
+            self.events.push_back(Event::Attach { link, attach });
+        } else if let Some(state) = session.link_mut(link.handle) {
+            state.waiting = Some(attach);
+        }
     }
 
     /// Detaches a link, or answers a detach. Its deliveries are void.
@@ -197,8 +217,8 @@ impl Connection {
         let link = LinkId { session: id, handle, serial: link.serial };
         self.void_deliveries(link);
         if answered {
-            self.free_link(link);
             self.events.push_back(Event::Detached { link, error: detach.error });
+            self.free_link(link);
         } else {
             let Detach { closed, error, .. } = detach;
             self.events.push_back(Event::Detach { link, closed, error });
@@ -209,9 +229,23 @@ impl Connection {
     fn free_link(&mut self, link: LinkId) {
         let session = self.session_mut(link.session.channel);
         let slot = session.and_then(|session| session.links.get_mut(link.handle as usize));
-        if slot.is_some_and(|slot| slot.take().is_some()) {
-            self.links -= 1;
+        let Some(gone) = slot.and_then(Option::take) else { return };
+        self.links -= 1;
+        if gone.stolen {
+            self.attach_waiting(link.session);
         }
+    }
+
+    /// Attaches that waited for a name.
+    fn attach_waiting(&mut self, id: SessionId) {
+        let Some(session) = self.session_mut(id.channel) else { return };
+        let waiting = session.links.iter_mut().enumerate().filter_map(|(handle, link)| {
+            let link = link.as_mut().filter(|link| !link.detach_sent && !link.detach_received)?;
+            let attach = link.waiting.take()?;
+            Some((LinkId { session: id, handle: handle as u32, serial: link.serial }, attach))
+        });
+        let waiting: Vec<(LinkId, Box<Attach>)> = waiting.collect();
+        waiting.into_iter().for_each(|(link, attach)| self.attach_when_free(link, attach));
     }
 
     /// What is on its way in either direction on a link.

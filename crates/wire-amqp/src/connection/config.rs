@@ -44,6 +44,17 @@ pub struct Config {
     pub outgoing_bytes_max: usize,
 }
 
+/// What a peer may hold, in numbers that may change while the connection is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Sessions at once.
+    pub sessions_max: usize,
+    /// Links of all sessions together.
+    pub links_max: usize,
+    /// Bytes of incomplete messages.
+    pub incoming_bytes_max: usize,
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {

@@ -72,6 +72,10 @@ impl Connection {
     fn new_session(&mut self) -> Option<SessionId> {
         let free = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
         let channel = u16::try_from(free).ok()?;
+        // The first free one: all below it are in use.
+        if free >= self.sessions_max {
+            return None;
+        }
         if channel > self.remote_channel_max.min(self.config.channel_max) {
             return None;
         }

@@ -2,7 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::performative::{DeliveryState, Flow, ReceiverSettleMode, Role, SenderSettleMode};
+use crate::performative::{
+    Attach, DeliveryState, Flow, ReceiverSettleMode, Role, SenderSettleMode,
+};
 use crate::types::Str;
 
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub(super) struct Link {
     /// Sender: the largest message that the peer takes; zero is any.
     pub(super) remote_max_message_size: u64,
     pub(super) partial: Option<Box<Partial>>,
+    /// Another link of its name was attached: it was detached for that, and the peer has not answered yet.
+    pub(super) stolen: bool,
+    /// The peer's attach, until the link that had the name is gone.
+    pub(super) waiting: Option<Box<Attach>>,
 }
 
 /// A message of which not all frames have come.
@@ -77,6 +83,8 @@ impl Link {
             max_message_size: 0,
             remote_max_message_size: 0,
             partial: None,
+            stolen: false,
+            waiting: None,
         }
     }
 

@@ -36,7 +36,7 @@ use bytes::{Bytes, BytesMut};
 use crate::frame::{Frame, FrameKind, Protocol, take_frame};
 use crate::performative::{AmqpError, Performative, condition};
 
-pub use config::Config;
+pub use config::{Config, Room};
 pub use event::{DeliveryId, Disposed, Event, Incoming, LinkFlow, LinkId, SessionId};
 pub use send::{Outgoing, SendError};
 
@@ -128,6 +128,8 @@ pub struct Connection {
     sessions: Vec<Option<Session>>,
     /// Our channel, by the peer's.
     by_remote_channel: Vec<Option<u16>>,
+    /// How many of them there may be, besides the limit on channels.
+    sessions_max: usize,
     /// Links of all sessions.
     links: usize,
     /// Bytes of incomplete messages.
@@ -176,12 +178,20 @@ impl Connection {
             range: None,
             sessions: Vec::new(),
             by_remote_channel: Vec::new(),
+            sessions_max: usize::MAX,
             links: 0,
             partial_bytes: 0,
             queued_bytes: 0,
             leaving: Leaving::default(),
             next_serial: 0,
         }
+    }
+
+    /// Sets what the peer may hold from now on. What it holds already stays.
+    pub fn set_room(&mut self, room: Room) {
+        let Room { sessions_max, links_max, incoming_bytes_max } = room;
+        self.sessions_max = sessions_max;
+        (self.config.links_max, self.config.incoming_bytes_max) = (links_max, incoming_bytes_max);
     }
 
     /// Where bytes are read to; there is room. Say [`Connection::received`] afterwards.

@@ -165,7 +165,7 @@ async fn metrics_tell_what_happened() {
     until("all", async || running.counts().done + running.counts().dead == 4).await;
     let metrics = running.metrics();
     assert_eq!((metrics.times.count(), metrics.slots, metrics.taking), (4, 2, true));
-    let page = metrics.render();
+    let page = metrics.render(malote::metrics::Format::OpenMetrics);
     for line in [
         "malote_worker_messages_total{queue=\"jobs\",outcome=\"done\"} 3\n",
         "malote_worker_messages_total{queue=\"jobs\",outcome=\"dead\"} 1\n",

@@ -6,6 +6,8 @@ import { join, resolve } from "node:path";
 
 const require = createRequire(join(resolve(process.env.MALOTE_MODULES), "node_modules", "x.js"));
 export const { ServiceBusClient, ServiceBusAdministrationClient } = require("@azure/service-bus");
+// The AMQP 1.0 library below it, by itself.
+export const rhea = require("rhea");
 
 export const AMQP = process.env.MALOTE_AMQP_AT;
 export const ADMIN = process.env.MALOTE_ADMIN_AT;

@@ -54,6 +54,7 @@ def fifo_dead_letters_keep_their_group(broker):
     fail(sqs, url, 2)
     [got] = receive(sqs, dead, AttributeNames=["All"])
     assert (got["Body"], got["Attributes"]["MessageGroupId"]) == ("1", "g")
+    assert got["Attributes"]["MessageDeduplicationId"] == got["MessageId"]
     assert receive(sqs, url)[0]["Body"] == "2", "the group goes on"
 
 

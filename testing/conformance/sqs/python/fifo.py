@@ -148,6 +148,8 @@ def a_receive_is_asked_for_once_more(broker):
     first = take(sqs, url, 2, ReceiveRequestAttemptId="try")
     again = take(sqs, url, 2, ReceiveRequestAttemptId="try")
     assert bodies(first) == bodies(again) == ["0", "1"]
+    handles = lambda got: [message["ReceiptHandle"] for message in got]
+    assert handles(first) == handles(again)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=again[0]["ReceiptHandle"])
     assert take(sqs, url, 2, ReceiveRequestAttemptId="try") == [], "one is gone: it is a new receive"
 

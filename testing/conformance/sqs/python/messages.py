@@ -211,6 +211,9 @@ def visibility_ends_is_prolonged_and_given_up(broker):
     refused("InvalidParameterValue", change, 43201)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=third["ReceiptHandle"])
     refused("InvalidParameterValue", change, 5, third["ReceiptHandle"], says="does not exist or is not available")
+    entry = {"Id": "gone", "ReceiptHandle": third["ReceiptHandle"], "VisibilityTimeout": 5}
+    [failed] = sqs.change_message_visibility_batch(QueueUrl=url, Entries=[entry])["Failed"]
+    assert (failed["Code"], failed["SenderFault"]) == ("ReceiptHandleIsInvalid", True), failed
 
 
 def a_late_delete_deletes_what_nobody_has(broker):

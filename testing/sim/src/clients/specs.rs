@@ -8,6 +8,7 @@ use malote_model::{
 use super::{name, topics};
 use crate::model::Queue;
 use crate::rng::Rng;
+use crate::world::TURN_MS_MAX;
 
 /// How long something lives; sometimes not at all.
 pub(super) fn lifetime(rng: &mut Rng) -> u64 {
@@ -119,18 +120,12 @@ pub(super) fn updated(rng: &mut Rng, q: &Queue, now: u64) -> QueueSpec {
         spec.priority_max ^= 1;
         spec.fair = false;
     }
-    // When messages came is kept only roughly while nothing lives for a time: they do not expire at once.
+    // When messages came is kept only roughly while nothing lives for a time: they do not expire at once, nor by the
+    // time at which this is done.
     let oldest = q.msgs.values().filter(|msg| !msg.timed).map(|msg| msg.at).min();
     if let (Some(ttl_ms), Some(oldest)) = (&mut spec.ttl_ms, oldest) {
-        *ttl_ms += now.saturating_sub(oldest);
+        *ttl_ms += now.saturating_sub(oldest) + TURN_MS_MAX;
     }
     spec.dead_letters_keep_age &= oldest.is_none();
-    // Where messages are refused, what was forgotten must be known exactly.
-    if q.seen.values().any(|known| known.perhaps) {
-        spec.overflow = Overflow::DropOldest;
-    }
-    if spec.overflow == Overflow::Reject {
-        spec.dedup = old.dedup;
-    }
     spec
 }

@@ -83,6 +83,23 @@ fn topic_spec(rng: &mut Rng, kind: TopicKind) -> TopicSpec {
     }
 }
 
+/// Other properties for a topic; seldom another kind, which is refused.
+fn updated(rng: &mut Rng, had: &TopicSpec, has_rules: bool) -> TopicSpec {
+    let kind = if rng.chance(5) { TopicKind::Filter } else { had.kind };
+    let mut spec = TopicSpec { kind, internal: rng.chance(8), ..had.clone() };
+    if rng.chance(40) {
+        spec.dedup = match had.dedup {
+            Some(_) if rng.chance(50) => None,
+            _ => topic_spec(rng, kind).dedup,
+        };
+    }
+    // Without rules it would be one that goes with the last of them, and that is gone already.
+    if has_rules {
+        spec.auto_delete = rng.chance(30);
+    }
+    spec
+}
+
 /// A rule that a topic of this kind takes.
 fn rule(rng: &mut Rng, kind: TopicKind) -> Rule {
     let filter = match (kind, rng.below(12)) {
@@ -232,6 +249,20 @@ impl Clients {
             3..5 => {
                 let kind = if rng.chance(5) { TopicKind::Filter } else { kind };
                 TopicAsk::Bind { topic: name, queue: self.queue(rng), rule: rule(rng, kind) }
+            }
+            5 if rng.chance(70) => {
+                // Another rule of the same name; now and then of one that does not exist.
+                let all = t.rules.iter().flat_map(|(q, rules)| rules.keys().map(move |r| (q, r)));
+                let all: Vec<_> = all.collect();
+                let (queue, named) = *pick(rng, &all)?;
+                let mut rule = rule(rng, kind);
+                if rng.chance(90) {
+                    rule.name = named.clone();
+                }
+                TopicAsk::Rebind { topic: name, queue: queue.clone(), rule }
+            }
+            6 if rng.chance(70) => {
+                TopicAsk::Update { name, spec: updated(rng, &t.spec, !t.rules.is_empty()) }
             }
             5..8 => {
                 let all = t.rules.iter().flat_map(|(q, rules)| rules.keys().map(move |r| (q, r)));

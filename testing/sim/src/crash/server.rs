@@ -22,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) at: SocketAddr,
     /// Where it speaks AMQP, if it does.
     amqp: Option<SocketAddr>,
+    env: Vec<(&'static str, &'static str)>,
     child: Option<Child>,
 }
 
@@ -29,7 +30,19 @@ impl Server {
     /// A port of its own, and no process yet.
     pub(crate) fn new(binary: &Path, data: &Path) -> Result<Server> {
         let (binary, data) = (binary.to_owned(), data.to_owned());
-        Ok(Server { binary, data, at: free()?, amqp: None, child: None })
+        Ok(Server { binary, data, at: free()?, amqp: None, env: Vec::new(), child: None })
+    }
+
+    /// From its next start on it has these settings.
+    #[cfg(feature = "protocols")]
+    pub(crate) fn set(&mut self, name: &'static str, value: &'static str) {
+        self.env.push((name, value));
+    }
+
+    /// Its process, while it runs.
+    #[cfg(feature = "protocols")]
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// From its next start on it speaks AMQP as well, always on the same port.
@@ -54,6 +67,7 @@ impl Server {
                 "--kafka",
                 "off",
             ])
+            .envs(self.env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 
+use malote_engine::Moving;
 use malote_engine::command::{Attach, Reply};
 use malote_model::{Changes, Refusal};
 
@@ -243,7 +244,7 @@ impl Model {
             (Ask::Move { from, items }, Reply::Count(count)) => {
                 let mut moved = 0;
                 let mut need = Need::default();
-                for (seq, to) in items {
+                for Moving { seq, to, message_id } in items {
                     if self.state.queue(from).msgs.contains_key(&seq.0) {
                         let (to_seq, at) = (self.state.queue(to).next_seq, now);
                         let changes = Changes::default();
@@ -253,10 +254,11 @@ impl Model {
                             to: to.clone(),
                             to_seq,
                             at,
-                            why: Why::Redriven,
+                            why: Why::Redriven(message_id.clone()),
                             changes,
                         };
                         self.note(ev);
+                        self.met.count("moved under a new id", u64::from(message_id.is_some()));
                         need.durable =
                             need.durable.max(self.done(from).durable).max(self.done(to).durable);
                         moved += 1;

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::ConsumerId;
 use malote_engine::command::{Accept, Attach, MoveWhy};
+use malote_engine::{ConsumerId, Moving};
 use malote_model::{Address, LeaseToken, QueueName, QueueSpec, Seq, SessionId, Settlement};
 
 use super::{SetState, Settle, TopicAsk};
@@ -102,7 +102,7 @@ pub enum Ask {
     },
     Move {
         from: QueueName,
-        items: Vec<(Seq, QueueName)>,
+        items: Vec<Moving>,
     },
     Replace {
         from: QueueName,
@@ -147,7 +147,9 @@ impl Ask {
             Ask::Topic(TopicAsk::Declare { .. }) => "asked declare topic",
             Ask::Topic(TopicAsk::Delete { .. }) => "asked delete topic",
             Ask::Topic(TopicAsk::Subscribe { .. }) => "asked subscribe",
+            Ask::Topic(TopicAsk::Update { .. }) => "asked update topic",
             Ask::Topic(TopicAsk::Bind { .. }) => "asked bind",
+            Ask::Topic(TopicAsk::Rebind { .. }) => "asked rebind",
             Ask::Topic(TopicAsk::Unbind { .. }) => "asked unbind",
             Ask::Topic(TopicAsk::Cancel { .. }) => "asked cancel at topic",
         }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use malote_engine::Wants;
+use bytes::Bytes;
+use malote_engine::{Moving, Wants};
 use malote_model::{
     Address, DeadLetterTarget, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Sessions,
+    limits,
 };
 
 use super::{Ask, Model};
@@ -119,8 +121,12 @@ impl Model {
                     None => Ok(()),
                 }
             }
-            Ask::Settle { leases, state: Some((hold, _)), .. } => {
+            Ask::Settle { leases, .. } if leases.len() > limits::SETTLE_BATCH_MAX => {
+                Err(Refusal::BatchTooLarge { what: "", limit: 0 })
+            }
+            Ask::Settle { leases, state: Some((hold, new)), .. } => {
                 state.held(*hold, self.now).ok_or(lost(*hold))?;
+                self.check_state_room(*hold, new.as_ref())?;
                 match leases.iter().find(|&&lease| state.leased(lease, self.now).is_none()) {
                     Some(&lease) => Err(lost(lease)),
                     None => Ok(()),
@@ -145,7 +151,11 @@ impl Model {
                 Ok(())
             }
             Ask::ReleaseSession { hold } | Ask::SetState { hold, .. } => {
-                state.held(*hold, self.now).map(drop).ok_or(lost(*hold))
+                state.held(*hold, self.now).ok_or(lost(*hold))?;
+                match ask {
+                    Ask::SetState { state, .. } => self.check_state_room(*hold, state.as_ref()),
+                    _ => Ok(()),
+                }
             }
             Ask::GetState { queue: name, session, hold } => {
                 if !queue(name)?.sessioned() {
@@ -162,7 +172,7 @@ impl Model {
             },
             Ask::Move { from, items } => {
                 let source = queue(from)?;
-                for (seq, to) in items {
+                for Moving { seq, to, .. } in items {
                     let msg = source.msgs.get(&seq.0).filter(|msg| msg.ready(self.now));
                     let msg = msg.ok_or(Refusal::MessageNotFound {
                         queue: from.clone(),
@@ -190,7 +200,6 @@ impl Model {
             let going = match to {
                 Address::Queue(name) => {
                     self.check_letter(name, letter)?;
-                    // Where messages are refused, windows do not grow: what is known is known.
                     let new = self.state.queue(name).known(letter, self.now).is_none();
                     if new { vec![(name.clone(), letter.clone())] } else { Vec::new() }
                 }
@@ -206,6 +215,24 @@ impl Model {
                 self.check_room(name, copy.size(), &mut filled)
             };
             going.iter().try_for_each(fits)?;
+        }
+        Ok(())
+    }
+
+    /// A state that grows finds room in its queue, beside ready messages or, where those make way, other states.
+    pub(super) fn check_state_room(
+        &self,
+        hold: LeaseToken,
+        state: Option<&Bytes>,
+    ) -> Result<(), Refusal> {
+        let Some((queue, session)) = self.state.held(hold, self.now) else { return Ok(()) };
+        let q = self.state.queue(&queue);
+        let Some(limit) = q.spec.bytes_max else { return Ok(()) };
+        let size = |state: Option<&Bytes>| state.map_or(0, |state| state.len() as u64);
+        let now = size(q.sessions.get(&session).and_then(|s| s.state.as_ref()));
+        let taken = if q.drops() { q.state_bytes() } else { q.filled(self.now).1 };
+        if size(state) > now && taken - now + size(state) > limit {
+            return Err(Refusal::QueueFull { queue, field: "bytes_max", limit });
         }
         Ok(())
     }

@@ -165,6 +165,9 @@ impl Model {
         let own = queue.dead_letters();
         let here = (queue.clone(), q.born);
         let mut way = Way { hops: 0, home: Some(here.clone()), ..msg.way.clone() };
+        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
+        // It died here before, and came back and died again by itself.
+        let circles = !asked && !limit && way.died_in.contains(&here);
         // Somebody who says so may mean it to come round again.
         match asked {
             true => way.died_in.clear(),
@@ -183,6 +186,7 @@ impl Model {
                 return self.note(Ev::Gone { queue: queue.clone(), seq, end });
             }
             DeadLetterTarget::Own | DeadLetterTarget::Drop => own,
+            _ if circles => own,
             DeadLetterTarget::Topic { topic, key: new } => {
                 let goes_on = self.state.topics.contains_key(topic) && !is_long;
                 key = new.clone().filter(|_| goes_on);
@@ -200,7 +204,6 @@ impl Model {
         self.met.count("dead topics", u64::from(to.is_inbox()));
         let from = q.owner.clone().unwrap_or(queue.clone());
         // The delivery that was once too often counts.
-        let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
         let ttl_ms = self.state.queue(&to).spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
         let ttl_ms = ttl_ms.map(|ttl_ms| (msg.at + ttl_ms).saturating_sub(self.now).max(1));
         self.met.count("dead letters that keep their age", u64::from(ttl_ms.is_some()));

@@ -123,15 +123,6 @@ impl Model {
         all
     }
 
-    /// What a group put where.
-    pub(super) fn put_in(&self, group: &Group) -> BTreeSet<(QueueName, u64)> {
-        let places = group.events.iter().flat_map(|event| match event {
-            Event::Sent(sent) => sent.places.as_slice(),
-            _ => &[],
-        });
-        places.map(|place| (self.name(place.queue), place.seq)).collect()
-    }
-
     /// What made a group happen that nobody asked for.
     pub(super) fn trigger(&self, group: &Group) -> Trigger {
         let first = group.events.first().expect("a group has events");
@@ -177,9 +168,12 @@ impl Model {
         match event {
             // A copy: nobody notices.
             Event::Kept(_) => {}
+            Event::Digest(_) => panic!("the world keeps digests to itself"),
             Event::Booted { .. } => panic!("the broker starts once"),
             Event::TopicDeclared { name, spec, .. } => out.push(format!("topic {name} {spec:?}")),
-            Event::TopicUpdated { .. } => panic!("nobody updates a topic"),
+            Event::TopicUpdated { topic, spec, .. } => {
+                out.push(format!("update {} {spec:?}", name(topic)));
+            }
             Event::TopicDeleted { topic } => out.push(format!("delete {}", name(topic))),
             Event::Bound { topic, queue, rule } => {
                 out.push(format!("bind {} {} {rule:?}", name(topic), name(queue)));
@@ -188,7 +182,9 @@ impl Model {
                 out.push(format!("unbind {} {} {rule}", name(topic), name(queue)));
             }
             Event::Declared { name, spec, .. } => out.push(format!("declare {name} {spec:?}")),
-            Event::Updated { queue, spec } => out.push(format!("update {} {spec:?}", name(queue))),
+            Event::Updated { queue, spec, .. } => {
+                out.push(format!("update {} {spec:?}", name(queue)));
+            }
             Event::Deleted { queue } => out.push(format!("delete {}", name(queue))),
             Event::Paused { queue, paused } => out.push(format!("pause {} {paused}", name(queue))),
             Event::Purged { queue, leased, .. } => {
@@ -257,6 +253,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
     match ev {
         Ev::Route { .. } => unreachable!("it has several"),
         Ev::DeclareTopic { name, spec } => format!("topic {name} {spec:?}"),
+        Ev::UpdateTopic { name, spec, .. } => format!("update {} {spec:?}", QueueName::inbox(name)),
         Ev::DeleteTopic { name } => format!("delete {}", QueueName::inbox(name)),
         Ev::Bind { topic, queue, rule } => {
             format!("bind {} {queue} {rule:?}", QueueName::inbox(topic))
@@ -280,7 +277,7 @@ fn one_word(state: &State, ev: &Ev) -> String {
         Ev::Move { from, seq, to, to_seq, why, .. } => {
             let why = match why {
                 Why::Due => "due",
-                Why::Redriven => "redriven",
+                Why::Redriven(_) => "redriven",
                 Why::Forwarded(_) => "along",
                 Why::Dead(dead) => dead.reason.word(),
             };

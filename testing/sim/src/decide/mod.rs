@@ -53,6 +53,8 @@ impl Need {
 pub struct Consumer {
     pub queue: QueueName,
     pub connection: Option<u64>,
+    /// Its leases do not end with the connection.
+    pub free_standing: bool,
     /// None waits for a session.
     pub wants: Option<Wants>,
     pub credit: u32,
@@ -88,8 +90,6 @@ pub struct Model {
     noted: Vec<String>,
     /// What expired in this group, by the engine's word.
     said_expired: BTreeSet<(QueueName, u64)>,
-    /// What was put where in this group, likewise.
-    said_put: BTreeSet<(QueueName, u64)>,
     /// Since the last start: who used which queue when, and queues whose last consumer left.
     lives: BTreeMap<QueueName, Life>,
     leaving: BTreeSet<QueueName>,
@@ -98,6 +98,8 @@ pub struct Model {
     /// Where each queue stood before a step of many groups: an answer in it may rest on that.
     before: Option<BTreeMap<QueueName, Pos>>,
     now: u64,
+    /// Since the last start, something that was due may have found no room.
+    tried_again: bool,
     /// When what is due was last done.
     expired_at: u64,
     pub verbose: bool,
@@ -110,7 +112,6 @@ impl Model {
     pub fn begin(&mut self, now: u64, end: Pos) {
         (self.now, self.end) = (now, end);
         self.said_expired.clear();
-        self.said_put.clear();
     }
 
     fn note(&mut self, ev: Ev) {
@@ -144,6 +145,7 @@ impl Model {
         self.ended.clear();
         self.noted.clear();
         self.stuck.clear();
+        self.tried_again = false;
         self.begin_lives(now);
         for q in self.state.queues.values_mut() {
             q.loose = true;

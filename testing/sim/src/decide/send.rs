@@ -27,14 +27,14 @@ impl Model {
     fn send_to_queue(&mut self, queue: &QueueName, letter: &Rc<Letter>, receipt: &Receipt) -> Need {
         let q = self.state.queue(queue);
         match q.known(letter, self.now) {
-            Some(Known { seq, rests, perhaps, .. }) if receipt.duplicate || !perhaps => {
+            Some(Known { seq, rests, .. }) => {
                 let said = (receipt.seq.0, receipt.duplicate);
                 assert_eq!(said, (seq, true), "a duplicate is known by its first sequence");
                 self.met.count("duplicates", 1);
                 let durable = if q.durable() { rests } else { Pos::ZERO };
                 Need { durable, written: Pos::ZERO }
             }
-            _ => {
+            None => {
                 assert!(!receipt.duplicate, "{queue} knows nothing of {letter:?}");
                 self.put(queue, letter, receipt.seq);
                 self.done(queue)
@@ -85,6 +85,8 @@ impl Model {
             dead: None,
             way: Way::default(),
             key: None,
+            message_id: None,
+            entered: Pos::ZERO,
             rests: Pos::ZERO,
         }
     }

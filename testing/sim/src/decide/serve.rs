@@ -13,6 +13,7 @@ impl Model {
         let consumer = Consumer {
             queue: attach.queue.clone(),
             connection: attach.connection.map(|c| c.0),
+            free_standing: attach.free_standing,
             wants: Some(attach.wants.clone()),
             credit: attach.credit,
             take: attach.take,
@@ -38,6 +39,7 @@ impl Model {
                 let c = Consumer {
                     queue,
                     connection,
+                    free_standing: false,
                     wants: None,
                     credit: 0,
                     take: false,
@@ -143,9 +145,12 @@ impl Model {
             hold,
             lock_ms: c.lock_ms,
             take: c.take,
-            connection: c.connection,
+            connection: c.connection.filter(|_| !c.free_standing),
             deferred: false,
         };
+        if c.free_standing && c.connection.is_some() {
+            self.met.count("free-standing on a connection", grants.len() as u64);
+        }
         let mut need = Need::default();
         let mut run: Option<(SessionId, u32)> = None;
         for grant in grants {

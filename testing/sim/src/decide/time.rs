@@ -2,21 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use malote_model::{Changes, DeadReason, OnExpiry, Overflow, QueueName};
+use malote_engine::event::Event;
+use malote_model::{Changes, DeadReason, LeaseToken, OnExpiry, Overflow, QueueName};
 
 use super::journal::Trigger;
 use super::{Group, Model};
-use crate::model::{Cause, End, Ev, Lease, Place, What, Why};
+use crate::model::{Cause, End, Ev, Lease, Msg, Place, What, Why};
 
 impl Model {
-    /// What became due by now, in the engine's order: each must be right to happen, and nothing may be left. Without
-    /// room for records some of it may have to wait.
-    pub fn expire(&mut self, now: u64, groups: &[Group], room: bool) {
+    /// What became due by now, in the engine's order. Each must be right to happen, and only expired messages may be
+    /// left: the engine spreads many of them over several turns. Tells whether there are any. Without room for records
+    /// everything may have to wait.
+    pub fn expire(&mut self, now: u64, groups: &[Group], room: bool) -> bool {
         // Nothing fires twice in a moment: what was made due in it waits for the next.
         let moved_on = now > std::mem::replace(&mut self.expired_at, now);
         self.now = now;
         self.stand_before();
         let idle: BTreeSet<QueueName> = self.idle().into_iter().collect();
+        self.tried_again |= !room;
         for group in groups {
             self.take_up(now, group);
             match self.trigger(group) {
@@ -35,9 +38,29 @@ impl Model {
                 }
             }
         }
-        if moved_on && room {
-            self.check_nothing_due(&idle);
+        moved_on && room && self.check_due(&idle)
+    }
+
+    /// The wall clock was set forward by `by_ms`: every lease lasts as much longer.
+    pub fn clock_stepped(&mut self, now: u64, by_ms: u64, groups: &[Group]) {
+        let mut leases: Vec<_> = self.state.leases.iter().map(|(&t, l)| (t, l.until)).collect();
+        for group in groups {
+            self.begin(now, group.end);
+            let named = |token: &LeaseToken| {
+                let is = |event: &Event| matches!(event, Event::Renewed { leases, .. } if leases.contains(token));
+                group.events.iter().any(is)
+            };
+            let (these, others) = leases.into_iter().partition(|(token, _)| named(token));
+            leases = others;
+            for (token, until) in these {
+                self.note(Ev::Renew { token, until: until + by_ms });
+            }
         }
+        assert!(leases.is_empty(), "a step of the clock made leases shorter: {leases:?}");
+        self.check_journal(groups);
+        self.met.count("clock steps", 1);
+        self.met
+            .count("leases over a clock step", groups.iter().map(|g| g.events.len() as u64).sum());
     }
 
     /// Who is answered in the middle of a step knows nothing of what comes after.
@@ -46,8 +69,9 @@ impl Model {
         self.before = Some(queues.map(|(name, q)| (name.clone(), q.eager)).collect());
     }
 
-    fn check_nothing_due(&self, idle: &BTreeSet<QueueName>) {
-        let now = self.now;
+    /// Nothing but expired messages is due. Tells whether there are any.
+    fn check_due(&self, idle: &BTreeSet<QueueName>) -> bool {
+        let (now, mut left) = (self.now, false);
         for (token, lease) in &self.state.leases {
             assert!(lease.hold.is_some() || lease.until > now, "{token} is over: {lease:?}");
         }
@@ -58,16 +82,27 @@ impl Model {
                 assert!(!due, "{seq} of {name} was scheduled for now: {msg:?}");
                 // What came in this moment goes in the next.
                 let stays = matches!(msg.place, Place::Out(_)) || msg.at == now;
-                assert!(stays || !q.expired(msg, now), "{seq} of {name} expired: {msg:?}");
+                left |= !stays && q.expired(msg, now);
             }
         }
+        left
+    }
+
+    /// Every message that expired by now and is still there, in plain words.
+    pub fn expired_messages(&self) -> Vec<String> {
+        let queues = self.state.queues.iter().chain(&self.state.inboxes);
+        let expired = queues.flat_map(|(name, q)| {
+            let over = |msg: &Msg| !matches!(msg.place, Place::Out(_)) && q.expired(msg, self.now);
+            let these = q.msgs.iter().filter(move |(_, msg)| over(msg));
+            these.map(move |(seq, msg)| format!("{seq} of {name}: {msg:?}"))
+        });
+        expired.collect()
     }
 
     /// A group begins, and with it what the engine says of times that are known only roughly.
     pub fn take_up(&mut self, now: u64, group: &Group) {
         self.begin(now, group.end);
         self.said_expired = self.expired_in(group);
-        self.said_put = self.put_in(group);
     }
 
     fn end_any(&mut self, token: malote_model::LeaseToken, cause: Cause) {
@@ -87,6 +122,16 @@ impl Model {
             other => panic!("{seq} of {queue} is not scheduled: {other:?}"),
         };
         assert!(due <= self.now, "{seq} of {queue} is not due before {due}");
+        // What found no room is tried again later, and may be passed.
+        let passed = q.msgs.iter().find(|(other, msg)| {
+            let earlier = |of: u64| (of, **other) < (due, seq);
+            matches!(msg.place, Place::Scheduled { due } if earlier(due))
+        });
+        assert!(self.tried_again || passed.is_none(), "{seq} of {queue} came before {passed:?}");
+        let same = |msg: &Msg| msg.place == Place::Scheduled { due };
+        let together = q.msgs.values().filter(|msg| same(msg)).count() > 1;
+        self.met.count("scheduled for the same moment", u64::from(together));
+        let q = self.state.queue(queue);
         let (to, to_seq) = (queue.clone(), q.next_seq);
         let (at, why, changes) = (self.now, Why::Due, Changes::default());
         self.note(Ev::Move { from: queue.clone(), seq, to, to_seq, at, why, changes });

@@ -41,12 +41,13 @@ impl Model {
                 return Err(Refusal::LeaseLost { lease: *lease });
             }
         }
-        for (queue, hold, _) in states {
+        for (queue, hold, state) in states {
             named(queue)?;
             let held = self.state.held(*hold, self.now);
             if !held.is_some_and(|(of, _)| within(queue, &of)) {
                 return Err(Refusal::LeaseLost { lease: *hold });
             }
+            self.check_state_room(*hold, state.as_ref())?;
         }
         Ok(())
     }

@@ -13,9 +13,11 @@ use crate::model::{End, Ev, Place};
 #[derive(Clone, Debug)]
 pub enum TopicAsk {
     Declare { name: TopicName, spec: TopicSpec },
+    Update { name: TopicName, spec: TopicSpec },
     Delete { name: TopicName },
     Subscribe { name: QueueName, spec: QueueSpec, rules: Option<Vec<Rule>> },
     Bind { topic: TopicName, queue: QueueName, rule: Rule },
+    Rebind { topic: TopicName, queue: QueueName, rule: Rule },
     Unbind { topic: TopicName, queue: QueueName, rule: String },
     Cancel { topic: TopicName, seqs: Vec<Seq> },
 }
@@ -38,6 +40,15 @@ impl Model {
                     asked: String::new(),
                 }),
                 _ => spec.check(),
+            },
+            TopicAsk::Update { name, spec } => match topic(name)?.spec.kind == spec.kind {
+                true => spec.check(),
+                false => Err(Refusal::TopicDiffers {
+                    topic: name.clone(),
+                    field: "",
+                    is: String::new(),
+                    asked: String::new(),
+                }),
             },
             TopicAsk::Delete { name } => topic(name).map(drop),
             TopicAsk::Subscribe { name, spec, rules } => {
@@ -70,6 +81,18 @@ impl Model {
                         rule: rule.name.clone(),
                     }),
                     _ => Ok(()),
+                }
+            }
+            TopicAsk::Rebind { topic: of, queue: name, rule } => {
+                let (t, _) = (topic(of)?, queue(name)?);
+                t.spec.check_rule(rule)?;
+                match t.rules.get(name).and_then(|rules| rules.get(&rule.name)) {
+                    Some(_) => Ok(()),
+                    None => Err(Refusal::RuleNotFound {
+                        topic: of.clone(),
+                        queue: name.clone(),
+                        rule: rule.name.clone(),
+                    }),
                 }
             }
             TopicAsk::Unbind { topic: of, queue: name, rule } => {
@@ -107,6 +130,16 @@ impl Model {
                     return Need { durable: self.state.topic(name).eager, ..Need::default() };
                 }
                 self.note(Ev::DeclareTopic { name: name.clone(), spec: spec.clone() });
+                durable(self)
+            }
+            (TopicAsk::Update { name, spec }, Reply::Done) => {
+                let (name, spec, at) = (name.clone(), spec.clone(), self.now);
+                self.note(Ev::UpdateTopic { name, spec, at });
+                durable(self)
+            }
+            (TopicAsk::Rebind { topic, queue, rule }, Reply::Done) => {
+                let (topic, queue) = (topic.clone(), queue.clone());
+                self.note(Ev::Bind { topic, queue, rule: Box::new(rule.clone()) });
                 durable(self)
             }
             (TopicAsk::Delete { name }, Reply::Done) => {

@@ -116,10 +116,7 @@ impl Model {
         by.into_iter().for_each(|kind| self.met.count(kind, 1));
         plain.retain(|queue| {
             let q = self.state.queue(queue);
-            let known = key.clone().and_then(|key| q.known_by(key, letter, self.now));
-            // Where it may be forgotten or not, the engine says.
-            let put = || self.said_put.contains(&(queue.clone(), q.next_seq));
-            known.is_none_or(|known| known.perhaps && put())
+            key.clone().and_then(|key| q.known_by(key, letter, self.now)).is_none()
         });
         let count = (plain.len() + changed.len() + misfits.len()) as u32;
         assert_eq!(said, (0, false, count), "copies of {letter:?} by {topic}");
@@ -203,6 +200,7 @@ impl Model {
         let mut message = msg.sent.message.clone();
         message.properties = msg.properties.clone();
         message.key = msg.key.clone().or(message.key);
+        message.message_id = msg.message_id.clone().or(message.message_id);
         message.when = When::Now;
         let Copies { plain, changed, misfits, barred, by } = self.copies(topic, &message, &msg.way);
         by.into_iter().for_each(|kind| self.met.count(kind, 1));

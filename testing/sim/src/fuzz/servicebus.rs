@@ -113,7 +113,8 @@ pub(super) fn try_words(bytes: &[u8]) {
     let _ = Node::parse(text);
     let _ = Config::parse(text);
     if let Some(token) = Token::parse(text) {
-        let _ = (token.expires_ms(), token.path("host"), token.is_signed_with("key"));
+        let _ =
+            (token.expires_ms(), token.scope(|name| name == "host"), token.is_signed_with("key"));
     }
     if let Some(ms) = duration::parse_ms(text) {
         duration::format_ms(ms);

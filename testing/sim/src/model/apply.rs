@@ -51,7 +51,7 @@ impl State {
                 }
                 let q = self.queue_mut(queue);
                 let mut msg = (**msg).clone();
-                msg.rests = pos;
+                (msg.rests, msg.entered) = (pos, pos);
                 q.come(&mut msg);
                 q.remember(&msg, via.as_ref(), pos);
                 q.msgs.insert(q.next_seq, msg);
@@ -138,6 +138,7 @@ impl State {
                 msg.change(changes, pos);
                 (msg.receives, msg.failed, msg.released, msg.first) = (0, 0, 0, None);
                 (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, *at, pos);
+                msg.entered = pos;
                 msg.dead = None;
                 match why {
                     Why::Dead(dead) => {
@@ -148,7 +149,10 @@ impl State {
                             msg.session = msg.sent.message.session.clone();
                         }
                     }
-                    Why::Redriven => msg.way = Way::default(),
+                    Why::Redriven(id) => {
+                        msg.way = Way::default();
+                        msg.message_id = id.clone().or(msg.message_id);
+                    }
                     Why::Forwarded(way) => msg.way = way.clone(),
                     Why::Due => {}
                 }
@@ -156,7 +160,7 @@ impl State {
                 msg.ttl_ms = match why {
                     Why::Due | Why::Forwarded(_) => msg.ttl_ms,
                     Why::Dead(dead) => dead.ttl_ms,
-                    Why::Redriven => None,
+                    Why::Redriven(_) => None,
                 };
                 msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
                 msg.tenant = msg.session.clone();
@@ -189,6 +193,16 @@ impl State {
                 self.tidy(queue, session);
             }
             Ev::DeclareTopic { name, spec } => self.declare_topic(name, spec, pos),
+            Ev::UpdateTopic { name, spec, at } => {
+                let topic = self.topic_mut(name);
+                match (topic.spec.dedup, spec.dedup) {
+                    (Some(old), Some(_)) => {
+                        topic.seen.retain(|_, (seen_at, _)| *seen_at + old.window_ms > *at);
+                    }
+                    _ => topic.seen.clear(),
+                }
+                (topic.spec, topic.eager) = (spec.clone(), pos);
+            }
             Ev::DeleteTopic { name } => {
                 self.topics.remove(name);
                 self.inboxes.remove(&QueueName::inbox(name));
@@ -307,7 +321,7 @@ impl Queue {
         };
         if let Some(key) = key {
             let (letter, seq) = (msg.sent.clone(), self.next_seq);
-            let known = Known { letter, seq, at: msg.at, rests, perhaps: false };
+            let known = Known { letter, seq, at: msg.at, rests };
             self.seen.insert((key, session), known);
         }
     }
@@ -315,10 +329,8 @@ impl Queue {
     /// Another specification: what is remembered, and for how long, may change.
     fn remember_for(&mut self, spec: &QueueSpec, at: u64) {
         match (self.spec.dedup, spec.dedup) {
-            (Some(old), Some(_)) => {
-                let out = |known: &Known| known.at + old.window_ms <= at;
-                self.seen.values_mut().for_each(|known| known.perhaps |= out(known));
-            }
+            // What is out of the old window stays forgotten under a longer one.
+            (Some(old), Some(_)) => self.seen.retain(|_, known| known.at + old.window_ms > at),
             _ => self.seen.clear(),
         }
     }

@@ -123,6 +123,7 @@ impl State {
         };
         msg.own_expiry = msg.ttl_ms.map(|ttl_ms| at + ttl_ms);
         (msg.place, msg.at, msg.rests) = (Place::Here { due: 0 }, at, pos);
+        msg.entered = pos;
         (msg.receives, msg.failed, msg.released, msg.dead) = (0, 0, 0, None);
         for (name, to_seq) in to {
             let q = self.queue_mut(name);

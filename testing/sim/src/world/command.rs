@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use malote_engine::command::{Command, ConnectionId, Moving, Work};
+use malote_engine::command::{Command, ConnectionId, Work};
 use malote_engine::{Outgoing, StateChange};
 
 use malote_model::{Address, Timestamp};
@@ -68,10 +68,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::SetState { hold, state } => Command::SetState { change: StateChange { hold, state } },
         Ask::GetState { queue, session, hold } => Command::GetState { queue, session, hold },
         Ask::BreakSession { queue, session } => Command::BreakSession { queue, session },
-        Ask::Move { from, items } => {
-            let items = items.into_iter().map(|(seq, to)| Moving::as_it_is(seq, to)).collect();
-            Command::Move { from, items, why: REDRIVE }
-        }
+        Ask::Move { from, items } => Command::Move { from, items, why: REDRIVE },
         Ask::Replace { from, seq, to, message } => {
             Command::Replace { from, seq, to, message: message.outgoing.clone() }
         }
@@ -88,6 +85,10 @@ fn topic_command_of(ask: TopicAsk) -> Command {
         }
         TopicAsk::Bind { topic, queue, rule } => {
             Command::Bind { topic, queue, rule: Box::new(rule) }
+        }
+        TopicAsk::Update { name, spec } => Command::UpdateTopic { name, spec: Box::new(spec) },
+        TopicAsk::Rebind { topic, queue, rule } => {
+            Command::Rebind { topic, queue, rule: Box::new(rule) }
         }
         TopicAsk::Unbind { topic, queue, rule } => Command::Unbind { topic, queue, rule },
         TopicAsk::Cancel { topic, seqs } => Command::Cancel { from: topic.into(), seqs },

@@ -1,13 +1,13 @@
 //! Crashes: the disk as one leaves it, opened again, and compared with what must be there.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::hash::Hash;
-use std::sync::Arc;
 
 use malote_engine::core::Core;
-use malote_engine::journal::recover;
 
 use super::World;
+use super::journal::Journal;
+use super::receivers::Receivers;
 use crate::disk::{Faults, SimDisk};
 use crate::rng::Rng;
 
@@ -52,7 +52,7 @@ impl World {
             let unread = faults.read_fails_in.is_some();
             disk.set_faults(faults);
             let mut core = Core::new(1);
-            let opened = recover(Arc::new(disk.clone()), &self.options, &mut core);
+            let opened = Journal::open(&disk, &self.options, &mut core);
             disk.set_faults(Faults::default());
             match opened {
                 Ok(journal) => break (core, journal, unread),
@@ -74,13 +74,16 @@ impl World {
                 Err(error) => panic!("recovery failed without a fault: {error}"),
             }
         };
+        self.met.count("digests compared", core.digests_compared());
         (self.core, self.journal, self.disk) = (core, journal, disk);
-        (self.unwritten, self.pending, self.asked) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        self.turn_chunks.clear();
+        (self.pending, self.asked) = (BTreeMap::new(), BTreeMap::new());
+        (self.turn_chunks, self.turn_outputs) = Default::default();
+        self.receivers = Receivers::default();
         self.reads.clear();
         self.compaction = None;
         let report = self.journal.report.clone();
         self.say(|| format!("{report:?}"));
+        assert_eq!(report.diverged, None, "the replay and what was served");
         self.met.count("restored", u64::from(report.snapshot.is_some()));
         self.met.count("torn", u64::from(report.discarded_frames > 0));
         let said_damage = !report.damaged.is_empty()
@@ -90,10 +93,11 @@ impl World {
             && (!report.damaged.is_empty() || !report.unreadable_segments.is_empty())
         {
             self.met.count("damaged", 1);
-            return self.begin_anew();
+            let at = self.boot().unwrap_or_else(|error| panic!("no boot after damage: {error}"));
+            return self.go_on_after_damage(report.cut, at);
         }
-        // What cannot be read at the moment is reported like what is damaged.
-        let fine = flipped.is_some() || unread && report.damaged.is_empty();
+        // What cannot be read at the moment is reported like what is damaged; what was damaged once still is.
+        let fine = flipped.is_some() || self.damaged || unread && report.damaged.is_empty();
         assert!(fine || !said_damage, "a crash is not damage: {report:?}");
         let cut = report.cut;
         // A flipped bit behind the last mark is a torn tail to any reader.
@@ -117,17 +121,20 @@ impl World {
         self.clients.restarted();
         self.flipped = flipped.is_some();
         let (groups, out) = self.call(|turn| turn.expire());
-        self.model.expire(self.now, &groups, true);
+        let left = self.model.expire(self.now, &groups, true);
         assert!(out.is_empty(), "nobody is there to be told");
         self.model.check_journal(&groups);
         self.end_turn();
+        self.finish_expiry(left);
         // Names must agree before anything else can be looked at.
         let names: Vec<_> =
             self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
         assert_eq!(self.engine_queues(), names, "the queues after a crash");
         self.check_all();
         if self.flipped {
-            return self.begin_anew();
+            // What is damaged may not have been read yet.
+            self.flipped = false;
+            return self.begin_anew_here();
         }
         if self.rng.chance(30) {
             self.flush();

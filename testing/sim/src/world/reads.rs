@@ -74,7 +74,8 @@ impl World {
             Some(To::Request(LOOK, Ok(Reply::Count(stored)))) => {
                 self.met.count("stored anew", stored);
             }
-            Some(To::Request(LOOK, Err(Refusal::DiskFull))) if self.tight => {}
+            Some(To::Request(LOOK, Err(Refusal::DiskFull | Refusal::NoSegment { .. })))
+                if self.tight => {}
             other => panic!("storing anew was answered with {other:?}"),
         }
     }
@@ -98,7 +99,7 @@ impl World {
                 continue;
             }
             let is_it = |id: &QueueId| self.model.topic_names.get(id) == Some(&topic);
-            let mut asked = self.pending.iter().filter_map(|pending| match &pending.to {
+            let mut asked = self.pending.values().filter_map(|pending| match &pending.to {
                 To::Route(id, _) => Some(id),
                 _ => None,
             });

@@ -3,7 +3,7 @@
 use malote_engine::command::{Command, Reply};
 use malote_engine::compact::{Compaction, RESIDENTS_MAX};
 use malote_engine::core::{Core, Output, To};
-use malote_engine::journal::restore;
+use malote_engine::journal::{SnapshotError, restore};
 use malote_model::Refusal;
 
 use super::{LOOK, World};
@@ -12,7 +12,9 @@ use crate::disk::SimDisk;
 impl World {
     pub(super) fn snapshot(&mut self) {
         let mut core = Core::new(1);
-        match self.journal.snapshotter.run(&mut core) {
+        let made = self.journal.snapshotter.run(&mut core);
+        self.met.count("digests compared", core.digests_compared());
+        match made {
             Ok(Some(done)) => {
                 self.met.count("snapshots", 1);
                 self.met.count("recycled", done.recycled as u64);
@@ -31,6 +33,7 @@ impl World {
                 }
             }
             Ok(None) => {}
+            Err(error @ SnapshotError::Diverged(_)) => panic!("{error}"),
             Err(error) => self.say(|| format!("no snapshot: {error}")),
         }
     }
@@ -56,7 +59,9 @@ impl World {
                 assert!(copied == 0 || durable == hi, "a copy is told of when it is durable");
                 self.met.count("copied", copied);
             }
-            Err(Refusal::DiskFull) if self.tight => self.compaction = None,
+            Err(Refusal::DiskFull | Refusal::NoSegment { .. }) if self.tight => {
+                self.compaction = None;
+            }
             other => panic!("a relocation was answered with {other:?}"),
         }
         self.end_turn();
@@ -68,7 +73,7 @@ impl World {
         loop {
             let done = self.journal.scrubber.step();
             let done = done.unwrap_or_else(|error| panic!("scrubbing failed: {error}"));
-            assert!(self.flipped || done.damage.is_none(), "damage from nowhere: {done:?}");
+            assert!(self.damaged || done.damage.is_none(), "damage from nowhere: {done:?}");
             self.met.count("scrubbed", done.bytes);
             if done.round {
                 return;
@@ -81,7 +86,7 @@ impl World {
         let backup = match self.journal.backups.begin() {
             Ok(backup) => backup,
             Err(error) => {
-                assert!(self.flipped, "no backup can be made: {error}");
+                assert!(self.damaged, "no backup can be made: {error}");
                 return None;
             }
         };
@@ -89,7 +94,7 @@ impl World {
         for piece in backup {
             match piece {
                 Ok(piece) => bytes.extend(piece),
-                Err(error) if self.flipped => {
+                Err(error) if self.damaged => {
                     self.say(|| format!("no backup of damaged data: {error}"));
                     return None;
                 }
@@ -97,8 +102,15 @@ impl World {
             }
         }
         let disk = SimDisk::new();
-        let done = restore(&mut bytes.as_slice(), &disk)
-            .unwrap_or_else(|error| panic!("a backup cannot be restored: {error}"));
+        let done = match restore(&mut bytes.as_slice(), &disk) {
+            Ok(done) => done,
+            // A snapshot or segment that it needs is damaged, and that is said when it is restored.
+            Err(error) if self.damaged => {
+                self.say(|| format!("no restore of damaged data: {error}"));
+                return None;
+            }
+            Err(error) => panic!("a backup cannot be restored: {error}"),
+        };
         self.say(|| format!("restored {done:?}"));
         self.met.count("restores", 1);
         Some(disk)

@@ -154,6 +154,23 @@ fn a_shorter_window_forgets_nothing_too_early() {
 }
 
 #[test]
+fn a_key_out_of_the_window_stays_forgotten_under_a_longer_one() {
+    // That of `x` is out of the window when it grows; that of `y` is not, and stands in the same bucket.
+    for restart in ["wait 1", "replay", "restart"] {
+        let script = "queue r \n topic t dedup=800 \n bind t r \n queue q dedup=800 \n send q x \n send @t x \n wait 50
+            send q y \n send @t y \n wait 750 \n update q dedup=90000 \n retopic t dedup=90000 \n RESTART
+            send q x \n send q y \n send @t x \n send @t y \n facts r";
+        check(
+            &script.replace("RESTART", restart),
+            expect![[r#"
+                2 again
+                0 again
+                ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+        );
+    }
+}
+
+#[test]
 fn what_replaces_a_message_is_what_its_key_stands_for() {
     check(
         "queue q dedup=8000 \n send q x \n replace q 1 y known=x \n send q z known=x",

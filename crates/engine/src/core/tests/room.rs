@@ -4,6 +4,7 @@ use expect_test::expect;
 
 use super::world::{World, name_of};
 use super::{check, check_in};
+use crate::journal::SEGMENT_BYTES_MAX;
 
 /// Twenty sessions with ids as long as they may be: 128 characters of four bytes.
 fn long_ids() -> Vec<String> {
@@ -122,5 +123,52 @@ fn delivery_goes_on_as_soon_as_there_is_room() {
             holds one as a until 30000
             to d: z as b
             to c: x as c"#]],
+    );
+}
+
+#[test]
+fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
+    let bodies: Vec<String> = (0..40).map(|n| n.to_string()).collect();
+    for way in
+        ["defer", "defer set=x", "abandon", "abandon delay=5", "release", "release delay=5", "dead"]
+    {
+        for queue in ["", "sessions", "dead=other", "dead=topic:t:key"] {
+            let mut world = World::new(SEGMENT_BYTES_MAX);
+            let name = "n".repeat(200);
+            world.step("topic t");
+            world.step("queue other");
+            world.step(&format!("queue {name} ttl=1000 bury failed=1 {queue}"));
+            world.step(&format!("send {name} {} s={}", bodies.join(" "), long_ids()[0]));
+            world.step(&format!("receive {name} max=40 per=40 lock=5000"));
+            world.step("wait 2000");
+            let leases: Vec<String> = (0..40).map(name_of).collect();
+            world.step(&format!("{way} {}", leases.join(" ")));
+            world.step(&format!("facts {name}"));
+            assert!(world.said.contains("ready 0 locked 0"), "{way} {queue}: {}", world.said);
+        }
+    }
+}
+
+#[test]
+fn what_finds_no_room_to_be_routed_is_not_passed_by_what_is_smaller() {
+    check(
+        "topic t
+        queue t/Subscriptions/s sessions
+        queue t/Subscriptions/x where=subject:much
+        send @t 1 s=A at=1000 subject=much
+        send @t 2 s=A at=1000
+        full 10500
+        wait 1000
+        topics
+        room
+        wait 2000
+        topics
+        accept t/Subscriptions/s
+        receive t/Subscriptions/s hold=a max=9",
+        expect![[r#"
+            t: 2 queues, 2 rules, 0 scheduled, 2 waiting, 0 copies
+            t: 2 queues, 2 rules, 0 scheduled, 0 waiting, 3 copies
+            holds A as a until 33000
+            1 as b, 2 as c"#]],
     );
 }

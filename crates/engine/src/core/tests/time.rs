@@ -3,6 +3,8 @@
 use expect_test::expect;
 
 use super::check;
+use super::world::World;
+use crate::journal::SEGMENT_BYTES_MAX;
 
 #[test]
 fn what_is_too_old_is_gone() {
@@ -154,5 +156,80 @@ fn keys_can_belong_to_sessions() {
         expect![[r#"
             1 again
             ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 2/2 held 0"#]],
+    );
+}
+
+#[test]
+fn what_is_scheduled_for_one_moment_comes_in_the_order_in_which_it_was_sent() {
+    // Starts and delays at all levels of the wheel; the last ones are asked for from nearer, or after a restart.
+    for start in [0, 1, 63, 4000, 1_000_000] {
+        for delay in [1, 64, 100, 1000, 300_000, 5_000_000, 2_000_000_000_u64] {
+            let (at, half) = (start + delay, delay / 2);
+            for restart in ["", "restart"] {
+                let mut world = World::new(SEGMENT_BYTES_MAX);
+                let script = format!(
+                    "wait {start} \n queue q sessions \n send q 1 s=A at={at} \n send q 2 s=A at={at}
+                    wait {half} \n {restart} \n send q 3 s=A at={at} \n send q 4 s=A at={at}
+                    wait {} \n accept q \n receive q max=9 hold=a",
+                    delay - half,
+                );
+                let lines = script.lines().flat_map(|line| line.split('\n')).map(str::trim);
+                lines.filter(|line| !line.is_empty()).for_each(|line| world.step(line));
+                let said = world.said.lines().last().unwrap();
+                assert_eq!(said, "1 as b, 2 as c, 3 as d, 4 as e", "from {start} for {delay}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_overdue_at_a_restart_comes_by_its_moment_and_then_in_order() {
+    check(
+        "queue q sessions
+        send q 3 s=A at=5000
+        send q 1 s=A at=4000
+        send q 4 s=A at=6000
+        send q 2 s=A at=4000
+        later 10000
+        restart
+        wait 1
+        accept q
+        receive q max=9 hold=a",
+        expect![[r#"
+            holds A as a until 40001
+            1 as b, 2 as c, 3 as d, 4 as e"#]],
+    );
+}
+
+#[test]
+fn a_topic_counts_a_key_once_and_forgets_it_without_further_traffic() {
+    check(
+        "topic t dedup=1000 \n queue q dedup=500
+        queue t/Subscriptions/one where=all do=SET_x:1
+        queue t/Subscriptions/two where=all do=SET_x:2
+        queue t/Subscriptions/three
+        bind t q
+        send @t a \n send @t b \n keys \n wait 900 \n keys \n send @t b c \n keys
+        wait 100 \n send @t a \n keys \n wait 2000 \n keys
+        send @t d \n keys \n restart \n keys \n wait 2000 \n keys
+        send @t e \n keys \n retopic t dedup=10 \n wait 1 \n keys \n wait 500 \n keys",
+        expect![[r#"
+            4 copies
+            4 copies
+            4 keys
+            2 keys
+            0 again, 4 copies
+            4 keys
+            4 copies
+            4 keys
+            0 keys
+            4 copies
+            2 keys
+            2 keys
+            0 keys
+            4 copies
+            2 keys
+            2 keys
+            0 keys"#]],
     );
 }

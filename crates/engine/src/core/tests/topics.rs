@@ -323,3 +323,21 @@ fn what_several_queues_share_takes_its_room_once() {
     // Not shared: each of these is a record of its own.
     assert_eq!(run("send b y | send c y").0, 4);
 }
+
+#[test]
+fn a_name_in_another_case_is_resolved_to_the_spelling_it_was_made_with() {
+    check(
+        "queue Admin-q \n topic Sales \n queue Sales/Subscriptions/Audit \n queue two \n queue TWO
+        resolve Admin-q \n resolve aDMIN-Q \n resolve sales \n resolve SALES/Subscriptions/audit \n resolve Two
+        resolve two \n resolve admin \n delete Admin-q \n resolve admin-q",
+        expect![[r#"
+            queue Admin-q
+            queue Admin-q
+            topic Sales
+            queue Sales/Subscriptions/Audit
+            several are spelled so
+            queue two
+            no such name
+            no such name"#]],
+    );
+}

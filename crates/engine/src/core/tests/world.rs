@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,10 +13,11 @@ use malote_model::{
     TopicSpec, Value, When,
 };
 
+use super::fillable::Fillable;
 use crate::codec::{Outgoing, Stored};
 use crate::command::*;
 use crate::core::{Core, Output, To, Turn};
-use crate::disk::{Disk, DiskFile, Entry, OsDisk};
+use crate::disk::OsDisk;
 use crate::event::{Event, Leased};
 use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
 
@@ -31,6 +31,9 @@ pub(super) struct World {
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
+    /// Turns, and the most that one of them touched.
+    pub turns: usize,
+    pub most_touched: usize,
     /// Where the journal ended before the last turn that put something into it for which somebody waits.
     rests_from: Pos,
     /// Tell of answers whether they wait for that turn.
@@ -39,45 +42,6 @@ pub(super) struct World {
     tell_firsts: bool,
     full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
-}
-
-/// A disk that is full when a script says so.
-struct Fillable {
-    disk: OsDisk,
-    full: Arc<AtomicBool>,
-}
-
-impl Disk for Fillable {
-    fn free_bytes(&self) -> io::Result<u64> {
-        Ok(if self.full.load(Ordering::Relaxed) { 0 } else { 1 << 40 })
-    }
-    fn list(&self) -> io::Result<Vec<Entry>> {
-        self.disk.list()
-    }
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(name)
-    }
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.create(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-    fn try_lock(&self) -> io::Result<bool> {
-        self.disk.try_lock()
-    }
-    fn unlock(&self) {
-        self.disk.unlock();
-    }
-    fn place(&self) -> String {
-        self.disk.place()
-    }
 }
 
 impl World {
@@ -99,12 +63,18 @@ impl World {
             consumers,
             requests: 0,
             said: String::new(),
+            turns: 0,
+            most_touched: 0,
             rests_from: Pos::ZERO,
             tell_waits: false,
             tell_firsts: false,
             full,
             _dir: dir,
         }
+    }
+
+    pub(super) fn core(&mut self) -> &mut Core {
+        &mut self.core
     }
 
     pub(super) fn step(&mut self, line: &str) {
@@ -128,13 +98,13 @@ impl World {
         let plain: Vec<&str> = rest.iter().copied().filter(|w| !w.contains('=')).collect();
         let queue = |i: usize| QueueName::new(plain[i]).unwrap();
         let lease = |i: usize| self.tokens[plain[i]];
+        let leases = || plain.iter().map(|name| self.tokens[*name]).collect();
         let state = || {
             let (hold, state) = option("state")?.split_once(':').unwrap();
             let state = Some(Bytes::copy_from_slice(state.as_bytes()));
             Some(StateChange { hold: self.tokens[hold], state })
         };
-        let settle =
-            |settlement| Command::Settle { leases: vec![lease(0)], settlement, state: state() };
+        let settle = |settlement| Command::Settle { leases: leases(), settlement, state: state() };
         let delay_ms = number("delay").unwrap_or(0);
         let changes = || {
             let mut changes = Changes::default();
@@ -309,7 +279,8 @@ impl World {
                 after: None,
                 max: 100,
             },
-            "topics" => Command::ListTopics,
+            "topics" => Command::ListTopics { after: None, max: 100 },
+            "resolve" => Command::Resolve { name: queue(0) },
             "receive" => Command::Attach(Attach {
                 consumer: ConsumerId(1000 + self.requests),
                 connection: None,
@@ -360,7 +331,7 @@ impl World {
                 connection: None,
             },
             "complete" => Command::Settle {
-                leases: plain.iter().map(|name| self.tokens[*name]).collect(),
+                leases: leases(),
                 settlement: Settlement::Complete,
                 state: state(),
             },
@@ -441,10 +412,14 @@ impl World {
                 session: SessionId::new(option("s").unwrap()).unwrap(),
             },
             "facts" => Command::Describe { queue: queue(0) },
+            "keys" => return writeln!(self.said, "{} keys", self.core.keys().0).unwrap(),
             "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
+            // Time passes while nobody is there to notice.
+            "later" => return self.now += plain[0].parse::<u64>().unwrap(),
             "restart" => return self.restart(),
-            "full" => return self.fill(),
+            "replay" => return self.replay(),
+            "full" => return self.fill(plain.first().map_or(0, |bytes| bytes.parse().unwrap())),
             "room" => return self.full.store(false, Ordering::Relaxed),
             other => panic!("no such step: {other}"),
         };
@@ -473,22 +448,50 @@ impl World {
         Stored::read_now(&self.journal.segments, q.pos(seq).unwrap()).unwrap().depth
     }
 
+    /// Takes the turns that the core asks for at once.
+    pub(super) fn work(&mut self) {
+        let before = self.turns;
+        while self.core.next_wake().is_some_and(|wake| wake.0 <= self.now) {
+            self.turn(None);
+            assert!(self.turns < before + 1000, "work without end");
+        }
+    }
+
+    /// How many queues each page of a list has.
+    pub(super) fn pages(&mut self) -> Vec<usize> {
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let mut out = Vec::new();
+            let log = &mut self.journal.appender;
+            let mut turn = Turn::new(&mut self.core, log, Timestamp(self.now), &mut out, true);
+            turn.command(0, Command::List { after: after.clone(), max: usize::MAX });
+            let Some(To::Request(_, Ok(Reply::Queues(page)))) = out.pop().map(|out| out.to) else {
+                panic!("a list is answered")
+            };
+            let Some(last) = page.last() else { return pages };
+            after = Some(last.name.clone());
+            pages.push(page.len());
+        }
+    }
+
     fn wait(&mut self, ms: u64) {
         // In the small steps in which the core asks to be woken, so that order is what it would be.
         let until = self.now + ms;
         while let Some(wake) = self.core.next_wake().filter(|wake| wake.0 <= until) {
-            self.now = wake.0;
+            // What could not all be done in a turn is due at once, and was due before.
+            self.now = self.now.max(wake.0);
             self.turn(None);
         }
         self.now = until;
         self.turn(None);
     }
 
-    /// The disk is full, and so is the segment.
-    fn fill(&mut self) {
+    /// The disk is full, and so is the segment, but for so many bytes.
+    fn fill(&mut self, left: usize) {
         self.full.store(true, Ordering::Relaxed);
         for bytes in [4000, 100, 1] {
-            while self.journal.appender.begin_with_room(bytes + FRAME_HEADER_BYTES).is_ok() {
+            let room = bytes + FRAME_HEADER_BYTES + left;
+            while self.journal.appender.begin_with_room(room).is_ok() {
                 self.journal.appender.frame_at(200, |out| out.resize(out.len() + bytes, 0));
                 self.journal.appender.end_group(true);
             }
@@ -496,6 +499,27 @@ impl World {
     }
 
     /// The process ends and starts again: what was written is there.
+    /// The core as a replay of the journal finds it.
+    pub(super) fn replayed(&self) -> Core {
+        let copy = tempfile::tempdir().unwrap();
+        for file in std::fs::read_dir(self._dir.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        let mut core = Core::new(99);
+        let disk = OsDisk::open(copy.path()).unwrap();
+        recover(Arc::new(disk), &Options::default(), &mut core).unwrap();
+        core
+    }
+
+    /// A restart without a snapshot.
+    fn replay(&mut self) {
+        let mut core = self.replayed();
+        core.go_live(&mut self.journal.appender, Timestamp(self.now), 8).unwrap();
+        self.core = core;
+        self.turn(None);
+    }
+
     fn restart(&mut self) {
         let mut saved = Vec::new();
         self.core.save(&mut saved);
@@ -511,6 +535,7 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
+        self.core.touched_items = 0;
         let rests_from = self.rests_from;
         let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
@@ -525,6 +550,10 @@ impl World {
             turn.command(request, command);
         }
         turn.dispatch();
+        self.turns += 1;
+        self.most_touched = self.most_touched.max(self.core.touched_items);
+        let (counted, held) = self.core.keys();
+        assert_eq!(counted, held, "keys that are counted are keys that are held");
         for chunk in self.journal.appender.take().unwrap_or_default() {
             self.journal.writer.write(&chunk).unwrap();
         }
@@ -721,7 +750,12 @@ impl World {
                 all.extend(next.map(|next| format!("more from {next}")));
                 all.join(", ")
             }
+            Reply::Saved { body, .. } => format!("{} bytes of state", body.len()),
             Reply::Located(places) => format!("{} places", places.len()),
+            Reply::Resolved(Resolution::Missing) => "no such name".to_owned(),
+            Reply::Resolved(Resolution::Ambiguous) => "several are spelled so".to_owned(),
+            Reply::Resolved(Resolution::Found(Address::Queue(name))) => format!("queue {name}"),
+            Reply::Resolved(Resolution::Found(Address::Topic(name))) => format!("topic {name}"),
         };
         writeln!(self.said, "{text}").unwrap();
     }

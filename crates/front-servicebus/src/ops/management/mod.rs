@@ -20,16 +20,15 @@ mod sessions;
 
 use bytes::Bytes;
 use malote_engine::Connection;
-use malote_model::{Action, LeaseToken, QueueName, SessionId};
+use malote_model::{Action, AuditAction, LeaseToken, QueueName, SessionId};
 use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::{DecodeError, Map, Symbol, Value};
 
-use super::attach::Entity;
 use super::claims::Claims;
+use super::resolve::Entity;
 use crate::Front;
-use crate::refusal::{Lock, error_of, servicebus, status_of};
-use crate::wire::address::Path;
+use crate::refusal::{Lock, audit_outcome, error_of, servicebus, status_of};
 use crate::wire::session::session_of;
 use crate::wire::value::string;
 
@@ -74,6 +73,11 @@ impl Request {
         Ok(Request { entity, operation, message_id: properties.message_id, link_name, body })
     }
 
+    /// Whether its answer is messages.
+    pub fn is_peek(&self) -> bool {
+        self.operation == "com.microsoft:peek-message"
+    }
+
     /// Whose session it is about: one that it names, else that of the link that it names, because some clients say
     /// no more than that.
     pub fn about(&self) -> Option<(&QueueName, About<'_>)> {
@@ -103,9 +107,27 @@ pub(crate) async fn answer(
     let Request { entity, operation, message_id, body, .. } = request;
     let context = Context { front, engine, entity: &entity, body: &body, held };
     let answered = match operation.strip_prefix("com.microsoft:") {
-        Some(operation) => run(&context, claims, operation).await,
+        Some(operation) => {
+            let pending = administrative(operation)
+                .map(|action| (action, needs(operation)))
+                .map(|what| claims.begin_audit(front, what, &entity, operation));
+            let answered = run(&context, claims, operation).await;
+            if let Some(pending) = pending {
+                pending.end(audit_outcome(answered.as_ref().err()));
+            }
+            answered
+        }
         None => Err(unknown(&operation)),
     };
+    encode(answered, &operation, message_id)
+}
+
+/// The answer to a request that is not carried out now.
+pub(crate) fn refuse(request: Request, error: AmqpError) -> Bytes {
+    encode(Err(error), &request.operation, request.message_id)
+}
+
+fn encode(answered: Answered, operation: &str, message_id: Option<Value>) -> Bytes {
     let (status, text, failure, body) = match answered {
         Ok(Some(body)) => (200, "OK".to_owned(), None, Value::Map(body)),
         Ok(None) => (204, "No Content".to_owned(), None, Value::Map(Map::default())),
@@ -129,13 +151,27 @@ pub(crate) async fn answer(
     .to_bytes()
 }
 
-async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answered {
-    let action = match operation {
+/// The permission that an operation needs.
+fn needs(operation: &str) -> Action {
+    match operation {
         "schedule-message" | "cancel-scheduled-message" => Action::Send,
         "add-rule" | "remove-rule" => Action::Manage,
         _ => Action::Receive,
-    };
-    claims.check(context.front, Some(action), &path_of(context.entity))?;
+    }
+}
+
+/// What the audit log calls an operation, if it is an administrative one.
+fn administrative(operation: &str) -> Option<AuditAction> {
+    match operation {
+        "add-rule" => Some(AuditAction::Bind),
+        "remove-rule" => Some(AuditAction::Unbind),
+        "batch-delete-messages" => Some(AuditAction::Purge),
+        _ => None,
+    }
+}
+
+async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answered {
+    claims.check(context.front, needs(operation), context.entity)?;
     match operation {
         // Nothing to see.
         "peek-message" | "batch-delete-messages"
@@ -165,19 +201,6 @@ fn unknown(operation: &str) -> AmqpError {
     let shown: String = operation.chars().take(64).collect();
     let text = format!("operation `{shown}` is not known here");
     AmqpError::new(condition::NOT_IMPLEMENTED, text)
-}
-
-fn path_of(entity: &Entity) -> Path {
-    let (name, dead_letters) = match entity {
-        Entity::Queue(name) => match name.owner() {
-            Some(owner) => (owner, true),
-            None => (name.as_str(), false),
-        },
-        Entity::Topic(name) => (name.as_str(), false),
-        Entity::Transfer(of) => (of.as_str(), true),
-    };
-    let transfer = matches!(entity, Entity::Transfer(_));
-    Path { name: name.to_owned(), dead_letters, transfer }
 }
 
 impl Context<'_> {

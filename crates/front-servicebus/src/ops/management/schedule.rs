@@ -7,7 +7,7 @@ use malote_wire_amqp::types::{Array, Map, Value};
 
 use super::{Answered, Context, bad};
 use crate::limits;
-use crate::ops::attach::Entity;
+use crate::ops::resolve::Entity;
 use crate::refusal::{Lock, error_of};
 use crate::wire::message::{client_seq, read};
 

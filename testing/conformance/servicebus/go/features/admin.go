@@ -153,8 +153,10 @@ func administrationByPlainHTTP() {
 func administrationNeedsAKey() {
 	ctx, done := Soon()
 	defer done()
-	for _, pair := range [][2]string{{"Root", "wrong"}, {"nobody", root()}, {"Reader", os.Getenv("MALOTE_READER")}} {
+	for _, pair := range [][2]string{{"Root", "wrong"}, {"nobody", root()}} {
 		_, err := administrator(pair[0], pair[1], overHTTP{}).GetQueue(ctx, "configured", nil)
 		status(pair[0], err, http.StatusUnauthorized)
 	}
+	_, err := administrator("Reader", os.Getenv("MALOTE_READER"), overHTTP{}).GetQueue(ctx, "configured", nil)
+	status("Reader", err, http.StatusForbidden)
 }

@@ -1,0 +1,103 @@
+//! What is bound to a connection, and how it ends with it.
+
+use std::collections::BTreeSet;
+
+use super::leases::{Lease, Leased as Kind, NONE};
+use super::work::Work;
+use super::{Decided, Needs, Stalled, Turn};
+use crate::command::{ConnectionId, ConsumerId, Reply};
+use crate::event::{Cause, QueueId};
+
+/// What is bound to a connection.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub consumers: BTreeSet<ConsumerId>,
+    /// First in the list of its leases and holds.
+    pub first: u32,
+    /// Its exclusive queues.
+    pub queues: Vec<QueueId>,
+}
+
+impl Default for Connected {
+    fn default() -> Self {
+        Self { consumers: BTreeSet::new(), first: NONE, queues: Vec::new() }
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn disconnect(&mut self, connection: ConnectionId, clean: bool) -> Decided {
+        if self.core.live().connections.contains_key(&connection) {
+            self.end_bound(connection, clean);
+        }
+        Ok(Some((Reply::Done, Needs::Settled)))
+    }
+
+    /// Ends what is bound to a connection that is gone, a slice at a time; what finds no room in the journal ends when
+    /// there is some.
+    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
+        while let Some(id) =
+            self.core.live().connections.get_mut(&connection).and_then(|c| c.consumers.pop_first())
+        {
+            if self.left == 0 {
+                if let Some(connected) = self.core.live().connections.get_mut(&connection) {
+                    connected.consumers.insert(id);
+                }
+                return self.core.put_off(Work::End(connection, clean));
+            }
+            self.left -= 1;
+            self.core.touched(1);
+            self.waited_enough(id);
+        }
+        let cause = if clean { Cause::Released } else { Cause::Lost };
+        // The list shrinks from its head; a hold takes its messages with it.
+        while let Some(slot) =
+            self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
+        {
+            if self.left == 0 {
+                return self.core.put_off(Work::End(connection, clean));
+            }
+            self.left -= 1;
+            let Some(&Lease { queue, what, .. }) = self.core.leases.at(slot) else { break };
+            if !self.core.queues.contains_key(&queue) {
+                self.core.revoke(slot);
+                continue;
+            }
+            let ended = match what {
+                Kind::Session { session } => {
+                    let sessions = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref());
+                    let out = sessions.and_then(|s| s.at(session)).map_or(0, |s| s.out);
+                    self.left = self.left.saturating_sub(out as usize);
+                    self.end_hold(slot, cause)
+                }
+                Kind::Message { .. } => self.end_lease(slot, cause),
+            };
+            self.end();
+            if ended.is_err() {
+                return self.stall(Stalled::Connection(connection, clean));
+            }
+        }
+        while let Some(&queue) =
+            self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
+        {
+            if self.left == 0 {
+                return self.core.put_off(Work::End(connection, clean));
+            }
+            self.left -= 1;
+            if self.remove_queue(queue).is_err() {
+                return self.stall(Stalled::Connection(connection, clean));
+            }
+            if let Some(connected) = self.core.live().connections.get_mut(&connection) {
+                connected.queues.pop();
+            }
+        }
+        self.core.live().connections.remove(&connection);
+    }
+
+    /// Makes a queue the connection's own.
+    pub(super) fn own_queue(&mut self, connection: ConnectionId, queue: QueueId) {
+        if let Some(q) = self.core.queues.get_mut(&queue) {
+            q.connection = Some(connection);
+        }
+        self.core.live().connections.entry(connection).or_default().queues.push(queue);
+    }
+}

@@ -1,0 +1,182 @@
+//! Records whose queue is missing. A queue that replay does not know although a record sends to it was declared in a
+//! part of the journal that is damaged: its declaration is lost, its messages are intact. Replay makes a queue for them,
+//! `recovered-N`, so they are live, listed and kept like any others, and an operator can forward them to where they
+//! belong.
+//!
+//! On an undamaged journal this never happens: a record is only written for a queue that exists, numbers are never used
+//! again, and nothing names a queue after the record that deletes it. Replay alone decides here, from the records alone,
+//! so every replay of the same records makes the same queues.
+
+use std::collections::BTreeMap;
+
+use malote_model::{QueueName, QueueSpec, Timestamp, limits};
+
+use super::Core;
+use super::queue::Queue;
+use crate::event::{Event, QueueId};
+use crate::journal::{ORPHANS_MAX, Orphan, Pos};
+
+/// Marks the number of a recovered queue's own dead-letter set. Declared queues are numbered from 1 and never get here.
+const RECOVERED_DEAD: u32 = 1 << 31;
+
+/// Missing queues and topics that records named since this core was made.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(BTreeMap<QueueId, Orphan>);
+
+impl Orphans {
+    fn note(&mut self, id: QueueId, recovered: Option<&QueueName>, pos: Pos) {
+        if self.0.len() >= ORPHANS_MAX && !self.0.contains_key(&id) {
+            return; // the queue is recovered all the same
+        }
+        let orphan = self.0.entry(id).or_insert_with(|| Orphan::new(id.0, pos));
+        orphan.records += 1;
+        orphan.last = pos;
+        match recovered {
+            Some(name) => orphan.recovered = Some(name.as_str().to_owned()),
+            None => drop(orphan.unplaced.insert(pos.generation())),
+        }
+    }
+
+    pub(super) fn report(&self) -> Vec<Orphan> {
+        self.0.values().cloned().collect()
+    }
+}
+
+impl Queue {
+    /// Whether replay made it for messages whose own queue is missing.
+    pub(super) fn is_recovered(&self) -> bool {
+        self.dead.0 & RECOVERED_DEAD != 0 && self.owner.is_none()
+    }
+}
+
+impl Core {
+    /// Before an event is replayed: makes the queues that it puts something into and that are missing.
+    pub(super) fn recover_orphans(&mut self, pos: Pos, event: &Event) {
+        match event {
+            Event::Sent(sent) => {
+                sent.places.iter().for_each(|place| self.recover_queue(pos, place.queue));
+            }
+            Event::Moved(moved) => {
+                moved.places.iter().for_each(|place| self.recover_queue(pos, place.queue));
+            }
+            Event::Updated { queue, .. } => self.recover_queue(pos, *queue),
+            // A recovered queue has no sessions, so it has no place for this.
+            Event::State { queue, .. } if self.is_missing_or_recovered(*queue) => {
+                self.orphans.note(*queue, None, pos);
+            }
+            Event::Bound { topic, queue, .. } => {
+                if self.topics.contains_key(topic) {
+                    self.recover_queue(pos, *queue);
+                } else {
+                    self.orphans.note(*topic, None, pos);
+                }
+            }
+            Event::TopicUpdated { topic, .. } if !self.topics.contains_key(topic) => {
+                self.orphans.note(*topic, None, pos);
+            }
+            Event::Declared { name, .. } => self.free_name(name),
+            // It was deleted as usual after all. Its dead letters, which have the next number, go with it.
+            Event::Deleted { queue } if self.is_missing_or_recovered(*queue) => {
+                let dead = QueueId(queue.0 + 1);
+                self.orphans.0.remove(queue);
+                if self.is_recovered(dead) {
+                    self.orphans.0.remove(&dead);
+                    self.drop_queue(dead);
+                }
+            }
+            Event::TopicDeleted { topic } if !self.topics.contains_key(topic) => {
+                self.orphans.0.remove(topic);
+                self.drop_queue(*topic);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_recovered(&self, id: QueueId) -> bool {
+        self.queues.get(&id).is_some_and(|q| q.is_recovered())
+    }
+
+    fn is_missing_or_recovered(&self, id: QueueId) -> bool {
+        !self.queues.contains_key(&id) || self.is_recovered(id)
+    }
+
+    fn recover_queue(&mut self, pos: Pos, id: QueueId) {
+        // The dead-letter set of a recovered queue comes with it.
+        let id = QueueId(id.0 & !RECOVERED_DEAD);
+        if let Some(q) = self.queues.get(&id) {
+            if q.is_recovered() && self.orphans.0.contains_key(&id) {
+                let name = q.name.clone();
+                self.orphans.note(id, Some(&name), pos);
+            }
+            return;
+        }
+        if id == QueueId::default() {
+            return;
+        }
+        // As many as could ever have been declared; beyond that the segments of the records are kept, and that is all.
+        if self.queues.len() / 2 >= limits::QUEUES_MAX {
+            self.orphans.note(id, None, pos);
+            return;
+        }
+        // Nothing expires, overflows or is dead-lettered by itself. Without sessions it can be forwarded, and what its
+        // messages are elsewhere, their sessions above all, is kept (`Queue::keeps_all`).
+        let spec = QueueSpec { failed_max: None, ..QueueSpec::default() };
+        let name = self.recovered_name(id);
+        let (dead, at) = (QueueId(id.0 | RECOVERED_DEAD), Timestamp(self.last_at));
+        self.orphans.note(id, Some(&name), pos);
+        // Its number, and that of its own dead-letter set, are never given again.
+        self.next_queue = self.next_queue.max(id.0.saturating_add(2));
+        self.add_queue(id, dead, name, &spec, at);
+    }
+
+    /// A queue was declared under the name that a recovered one got here: that one takes another.
+    fn free_name(&mut self, name: &QueueName) {
+        let Some(&id) = self.names.get(name).filter(|id| self.is_recovered(**id)) else { return };
+        let renamed = self.recovered_name(id);
+        let dead = QueueId(id.0 | RECOVERED_DEAD);
+        for (id, is, will_be) in [
+            (id, name.clone(), renamed.clone()),
+            (dead, name.dead_letters(), renamed.dead_letters()),
+        ] {
+            self.names.remove(&is);
+            if let Some(q) = self.queues.get_mut(&id) {
+                q.name = will_be.clone();
+                self.names.insert(will_be, id);
+            }
+        }
+        if let Some(orphan) = self.orphans.0.get_mut(&id) {
+            orphan.recovered = Some(renamed.as_str().to_owned());
+        }
+    }
+
+    /// A name that no queue has.
+    fn recovered_name(&self, id: QueueId) -> QueueName {
+        let mut text = format!("recovered-{}", id.0);
+        loop {
+            let name = QueueName::new(&text).expect("letters, digits and dashes make a name");
+            if !self.names.contains_key(&name) {
+                return name;
+            }
+            text.push_str("-again");
+        }
+    }
+
+    /// A queue and its dead-letter set come to be.
+    pub(super) fn add_queue(
+        &mut self,
+        id: QueueId,
+        dead: QueueId,
+        name: QueueName,
+        spec: &QueueSpec,
+        at: Timestamp,
+    ) {
+        let made = Queue::new(name.clone(), spec.clone(), dead, at, self.hash_seed);
+        let dead_spec = super::apply::letters_spec(spec);
+        let mut letters = Queue::new(name.dead_letters(), dead_spec, dead, at, self.hash_seed);
+        letters.owner = Some(id);
+        self.names.insert(name.dead_letters(), dead);
+        self.names.insert(name, id);
+        self.queues.insert(id, Box::new(made));
+        self.queues.insert(dead, Box::new(letters));
+    }
+}

@@ -1,0 +1,103 @@
+//! Memory that callers may make the process hold: bounded in total, and for each address, so that one peer cannot take
+//! what all of them need.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Bytes that are given out in shares. At a bound there is no share: the caller is told to come back later.
+#[derive(Debug)]
+pub struct Budget {
+    bytes_max: usize,
+    address_bytes_max: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: usize,
+    /// Addresses that hold something.
+    of: HashMap<IpAddr, usize>,
+}
+
+/// A share of a budget; given back when dropped.
+#[derive(Debug)]
+pub struct Share {
+    budget: Arc<Budget>,
+    address: IpAddr,
+    bytes: usize,
+}
+
+impl Budget {
+    /// A budget of so many bytes, of which one address may have so many.
+    pub fn new(bytes_max: usize, address_bytes_max: usize) -> Arc<Budget> {
+        Arc::new(Budget { bytes_max, address_bytes_max, taken: Mutex::default() })
+    }
+
+    /// A share, if there is room. What is larger than an address may have goes alone.
+    pub fn take(self: &Arc<Self>, address: IpAddr, bytes: usize) -> Option<Share> {
+        let mut taken = self.taken.lock();
+        let own = taken.of.get(&address).copied().unwrap_or_default();
+        let fits = |held: usize, max: usize| held.saturating_add(bytes) <= max;
+        let is_alone = own == 0;
+        if !fits(taken.bytes, self.bytes_max) || !(is_alone || fits(own, self.address_bytes_max)) {
+            return None;
+        }
+        taken.bytes += bytes;
+        taken.of.insert(address, own + bytes);
+        Some(Share { budget: self.clone(), address, bytes })
+    }
+}
+
+impl Share {
+    /// Makes the share larger, if there is room.
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let Some(mut more) = self.budget.take(self.address, bytes) else { return false };
+        self.bytes += std::mem::take(&mut more.bytes);
+        true
+    }
+
+    /// How much it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self.budget.taken.lock();
+        taken.bytes -= self.bytes;
+        if let Some(own) = taken.of.get_mut(&self.address) {
+            *own -= self.bytes;
+            if *own == 0 {
+                taken.of.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_bounded_for_an_address_and_for_all_and_comes_back() {
+        let budget = Budget::new(100, 60);
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let mut first = budget.take(a, 50).unwrap();
+        assert!(budget.take(a, 20).is_none(), "of this address");
+        assert!(first.grow(10) && !first.grow(1));
+        let second = budget.take(b, 40).unwrap();
+        assert!(budget.take(c, 10).is_none(), "of all");
+        drop(second);
+        assert!(budget.take(c, 40).is_some());
+        drop(first);
+        let taken = budget.taken.lock();
+        assert_eq!((taken.bytes, taken.of.len()), (0, 0));
+        drop(taken);
+        assert!(budget.take(a, 100).is_some(), "more than an address may have goes alone");
+        assert!(budget.take(a, 101).is_none(), "more than there is");
+    }
+}

@@ -1,0 +1,110 @@
+//! Receives that a client may repeat by `ReceiveRequestAttemptId`, because the answer to the first one may be lost.
+//!
+//! An attempt lives for five minutes from its first receive, and only while none of its messages is deleted or has its
+//! visibility time-out changed. Attempts are kept in memory: a restart of the broker forgets them, while the leases
+//! of their messages survive it, so those messages stay hidden until their visibility time-out ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use malote_model::{LeaseToken, QueueName, Seq, Timestamp};
+use parking_lot::Mutex;
+
+use crate::recent::Recent;
+
+/// Attempts of all queues together; at this bound the oldest are forgotten, and a repetition is a new receive.
+const ATTEMPTS_MAX: usize = 10_000;
+/// How long after its first receive an attempt can be repeated.
+const ATTEMPT_MS: u64 = 300_000;
+
+type Key = Arc<(QueueName, String)>;
+
+/// The messages of one receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// When they were received: a part of their receipt handles.
+    pub at: Timestamp,
+    /// Which messages, under which leases.
+    pub out: Vec<(Seq, LeaseToken)>,
+}
+
+/// All attempts that can be repeated.
+#[derive(Debug)]
+pub struct Attempts(Mutex<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    recent: Recent<Key, Attempt>,
+    /// Which attempt a lease belongs to.
+    by_lease: HashMap<LeaseToken, Key>,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self(Mutex::new(Kept {
+            recent: Recent::new(ATTEMPTS_MAX, ATTEMPT_MS),
+            by_lease: HashMap::new(),
+        }))
+    }
+}
+
+impl Attempts {
+    /// Keeps what a receive returned.
+    pub fn put(&self, queue: &QueueName, id: String, attempt: Attempt) {
+        let (key, at) = (Arc::new((queue.clone(), id)), attempt.at);
+        let leases: Vec<LeaseToken> = attempt.out.iter().map(|(_, lease)| *lease).collect();
+        let Kept { recent, by_lease } = &mut *self.0.lock();
+        for forgotten in recent.put(key.clone(), attempt, at) {
+            forgotten.out.iter().for_each(|(_, lease)| drop(by_lease.remove(lease)));
+        }
+        by_lease.extend(leases.into_iter().map(|lease| (lease, key.clone())));
+    }
+
+    /// What an earlier receive with this id returned, if it can be repeated.
+    pub fn get(&self, queue: &QueueName, id: &str, now: Timestamp) -> Option<Attempt> {
+        let key = Arc::new((queue.clone(), id.to_owned()));
+        self.0.lock().recent.get(&key, now).cloned()
+    }
+
+    /// Forgets the attempt that a lease belongs to, if any.
+    pub fn forget(&self, lease: LeaseToken) {
+        let Kept { recent, by_lease } = &mut *self.0.lock();
+        let Some(key) = by_lease.remove(&lease) else { return };
+        let Some(attempt) = recent.remove(&key) else { return };
+        attempt.out.iter().for_each(|(_, lease)| drop(by_lease.remove(lease)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(n: u64) -> LeaseToken {
+        LeaseToken { epoch: 1, slot: n as u32, grant: 1, random: 1 }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_every_way_out_forgets_the_leases() {
+        let (attempts, queue) = (Attempts::default(), QueueName::new("q.fifo").unwrap());
+        let many = 3 * ATTEMPTS_MAX as u64;
+        for n in 0..many {
+            let out = vec![(Seq(n), lease(2 * n)), (Seq(n), lease(2 * n + 1))];
+            attempts.put(&queue, n.to_string(), Attempt { at: Timestamp(n), out });
+        }
+        let now = Timestamp(many);
+        assert_eq!(attempts.get(&queue, "0", now), None);
+        assert_eq!(attempts.0.lock().by_lease.len(), 2 * ATTEMPTS_MAX);
+        // The same id again replaces what it meant.
+        let last = (many - 1).to_string();
+        let again = Attempt { at: now, out: vec![(Seq(1), lease(9 * many))] };
+        attempts.put(&queue, last.clone(), again.clone());
+        assert_eq!(attempts.get(&queue, &last, now), Some(again));
+        assert!(attempts.0.lock().by_lease.len() <= 2 * ATTEMPTS_MAX);
+        attempts.forget(lease(9 * many));
+        assert_eq!(attempts.get(&queue, &last, now), None);
+        let young = (many - 2).to_string();
+        attempts.forget(lease(2 * (many - 2) + 1));
+        assert_eq!(attempts.get(&queue, &young, now), None);
+        assert!(!attempts.0.lock().by_lease.contains_key(&lease(2 * (many - 2))));
+    }
+}

@@ -1,0 +1,202 @@
+//! `audit.log`: one JSON object on each line, oldest first.
+//!
+//! The server and the commands that change credentials append to it, each under a lock on `audit.log.lock` and with one
+//! write. Whoever makes the file too large renames it, under the same lock: `audit.log` becomes `audit.log.1`, and so on.
+//! The server reads what others have appended, also when it was renamed since.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use malote_model::audit::AuditRecord;
+use malote_wire_native::audit::AuditLine;
+
+use crate::files::{self, Lock};
+
+/// Name of the file in the data directory.
+pub const AUDIT_FILE: &str = "audit.log";
+
+/// A file of this size is renamed.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// Files that are kept, the current one included.
+const FILES_MAX: usize = 4;
+/// What is read of a file at once, from its end: more than memory keeps.
+const TAIL_BYTES_MAX: u64 = 4 << 20;
+/// Enough for the last lines of a file.
+const LAST_BYTES_MAX: u64 = 64 << 10;
+/// How long the lock is waited for: a process that holds it may be stopped.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) struct AuditFile {
+    path: PathBuf,
+    file_bytes_max: u64,
+    /// The file that was read last, by its inode, and how far.
+    seen: Option<(u64, u64)>,
+}
+
+impl AuditFile {
+    pub fn at(path: &Path) -> AuditFile {
+        AuditFile { path: path.to_owned(), file_bytes_max: FILE_BYTES_MAX, seen: None }
+    }
+
+    /// With another bound, for tests.
+    #[cfg(test)]
+    pub fn of_bytes_max(path: &Path, file_bytes_max: u64) -> AuditFile {
+        AuditFile { file_bytes_max, ..AuditFile::at(path) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The newest records of the two newest files.
+    pub fn open(&mut self) -> io::Result<Vec<AuditRecord>> {
+        let _lock = Lock::within(&self.path, LOCK_PATIENCE)?;
+        if files::readable_by_others(&self.path) {
+            files::make_private(&self.path);
+        }
+        let mut records = Vec::new();
+        for path in [self.older(1), self.path.clone()] {
+            let Some(file) = open_if_there(&path)? else { continue };
+            let (size, inode) = size_of(&file)?;
+            records.extend(read(&file, 0, size, TAIL_BYTES_MAX)?);
+            if path == self.path {
+                self.seen = Some((inode, size));
+            }
+        }
+        Ok(records)
+    }
+
+    /// Whether another process has written, or renamed the file.
+    pub fn has_news(&self) -> bool {
+        let found =
+            open_if_there(&self.path).and_then(|file| file.as_ref().map(size_of).transpose());
+        match found {
+            Ok(Some((size, inode))) => self.seen != Some((inode, size)),
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    /// Locks the file, and tells what others have appended.
+    pub fn lock(&mut self) -> io::Result<(Lock, Vec<AuditRecord>)> {
+        let lock = Lock::within(&self.path, LOCK_PATIENCE)?;
+        let mut records = Vec::new();
+        let current = open_if_there(&self.path)?;
+        let current = current.map(|file| size_of(&file).map(|is| (file, is))).transpose()?;
+        let is_current = |inode: u64| current.as_ref().is_some_and(|(_, (_, is))| *is == inode);
+        let mut from = 0;
+        match self.seen {
+            Some((inode, offset)) if is_current(inode) => from = offset,
+            Some((inode, offset)) => {
+                // It was renamed: what was appended before that comes first.
+                if let Some(older) = open_if_there(&self.older(1))?
+                    && let (size, is) = size_of(&older)?
+                    && is == inode
+                {
+                    records.extend(read(&older, offset, size, TAIL_BYTES_MAX)?);
+                }
+            }
+            None => {}
+        }
+        self.seen = None;
+        if let Some((file, (size, inode))) = current {
+            // A file that was cut begins anew.
+            let from = if from > size { 0 } else { from };
+            records.extend(read(&file, from, size, TAIL_BYTES_MAX)?);
+            self.seen = Some((inode, size));
+        }
+        Ok((lock, records))
+    }
+
+    /// Appends records, in one write. The file must be locked.
+    pub fn write(&mut self, records: &[AuditRecord]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut file = files::open_append(&self.path)?;
+        let (size, inode) = size_of(&file)?;
+        let mut text = Vec::new();
+        // A write that was cut off must not spoil the next line.
+        let mut last = [b'\n'];
+        if size > 0 {
+            file.read_exact_at(&mut last, size - 1)?;
+        }
+        if last != [b'\n'] {
+            text.push(b'\n');
+        }
+        for record in records {
+            serde_json::to_writer(&mut text, &AuditLine::from(record))?;
+            text.push(b'\n');
+        }
+        let written = file.write_all(&text);
+        let (size, _) = size_of(&file)?;
+        self.seen = Some((inode, size));
+        written?;
+        if size >= self.file_bytes_max {
+            self.rotate()?;
+            self.seen = None;
+        }
+        Ok(())
+    }
+
+    /// The number of the last record. The file must be locked.
+    pub fn last(&self) -> io::Result<u64> {
+        for path in [self.path.clone(), self.older(1)] {
+            let Some(file) = open_if_there(&path)? else { continue };
+            let (size, _) = size_of(&file)?;
+            let records = read(&file, 0, size, LAST_BYTES_MAX)?;
+            if let Some(last) = records.last() {
+                return Ok(last.seq);
+            }
+        }
+        Ok(0)
+    }
+
+    fn rotate(&self) -> io::Result<()> {
+        for n in (1..FILES_MAX - 1).rev() {
+            if files::exists(&self.older(n)) {
+                files::rename(&self.older(n), &self.older(n + 1))?;
+            }
+        }
+        files::rename(&self.path, &self.older(1))
+    }
+
+    /// A file that was renamed this number of times.
+    fn older(&self, n: usize) -> PathBuf {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{n}"));
+        self.path.with_file_name(name)
+    }
+}
+
+fn open_if_there(path: &Path) -> io::Result<Option<File>> {
+    match files::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Size and inode.
+fn size_of(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|meta| (meta.len(), meta.ino()))
+}
+
+/// The records between two offsets, or of the last `bytes_max` bytes before the second one. A line that is no record,
+/// because its write was cut off or a newer version wrote it, is skipped.
+fn read(file: &File, from: u64, to: u64, bytes_max: u64) -> io::Result<Vec<AuditRecord>> {
+    let start = from.max(to.saturating_sub(bytes_max));
+    let mut bytes = vec![0; usize::try_from(to.saturating_sub(start)).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, start)?;
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    if start > from {
+        // Half a line.
+        lines.next();
+    }
+    let record = |line: &[u8]| -> Option<AuditRecord> {
+        serde_json::from_slice::<AuditLine>(line).ok()?.try_into().ok()
+    };
+    Ok(lines.filter_map(record).collect())
+}

@@ -1,0 +1,64 @@
+//! What happens with every request, such as a login over HTTP: recorded the first time, and then once an hour.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use malote_model::{AuditAction, AuditProtocol, Principal, Timestamp};
+use parking_lot::RwLock;
+
+/// After this time the same is recorded again.
+const AGAIN_AFTER_MS: u64 = 3_600_000;
+
+/// Callers, addresses, protocols and actions that are remembered. At the bound they are forgotten, and recorded again.
+const SEEN_MAX: usize = 4096;
+
+type Key = (Principal, IpAddr, AuditProtocol, AuditAction);
+
+/// When each was recorded last. Requests only read it, but for the first of an hour.
+#[derive(Default)]
+pub(super) struct Rarely(RwLock<HashMap<Key, Timestamp>>);
+
+impl Rarely {
+    /// Whether it is to be recorded now.
+    pub fn is_due(&self, key: Key, now: Timestamp) -> bool {
+        let is_fresh = |at: &Timestamp| now.0.saturating_sub(at.0) < AGAIN_AFTER_MS;
+        if self.0.read().get(&key).is_some_and(is_fresh) {
+            return false;
+        }
+        let mut seen = self.0.write();
+        if seen.get(&key).is_some_and(is_fresh) {
+            return false;
+        }
+        if seen.len() >= SEEN_MAX {
+            seen.retain(|_, at| is_fresh(at));
+        }
+        if seen.len() >= SEEN_MAX {
+            seen.clear();
+        }
+        seen.insert(key, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_due_once_an_hour_and_the_memory_is_bounded() {
+        let rarely = Rarely::default();
+        let key = |name: &str, host: u8| {
+            let address = IpAddr::from([192, 0, 2, host]);
+            (Principal::named(name), address, AuditProtocol::Http, AuditAction::Login)
+        };
+        assert!(rarely.is_due(key("ana", 1), Timestamp(0)));
+        assert!(!rarely.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS - 1)));
+        assert!(rarely.is_due(key("ana", 2), Timestamp(1)));
+        assert!(rarely.is_due(key("bob", 1), Timestamp(1)));
+        assert!(rarely.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS)));
+        for n in 0..3 * SEEN_MAX {
+            rarely.is_due(key(&n.to_string(), 1), Timestamp(AGAIN_AFTER_MS));
+            assert!(rarely.0.read().len() <= SEEN_MAX);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! After damage the world goes on with the same directory: what is missing must be explained by what is reported, and
+//! from then on everything must be right again, with the damaged segments in place.
+
+use malote_engine::Stored;
+use malote_engine::command::{Command, Reply};
+use malote_engine::core::{Output, To};
+use malote_engine::journal::{Damage, Pos};
+use malote_model::{DeadLetterTarget, QueueName, Refusal};
+
+use super::check::Expected;
+use super::{LOOK, World};
+use crate::clients::topics;
+use crate::decide::{Ask, Model};
+
+impl World {
+    /// The broker has started on a directory with damage. What the model holds and the engine does not must be in a
+    /// damaged part; then all queues and topics go, and the world begins anew with what is there.
+    pub(super) fn go_on_after_damage(&mut self, cut: Pos, at: u64) {
+        let report = self.journal.report.clone();
+        self.model.crash(cut, at);
+        // The positions of a segment whose header is lost are not known.
+        if report.unreadable_segments.is_empty() {
+            self.explain_losses(&report.damaged, cut);
+        }
+        self.begin_anew_here();
+    }
+
+    /// Nothing that is there can be relied on: all of it goes, and the world begins anew in the same directory.
+    pub(super) fn begin_anew_here(&mut self) {
+        self.met.count("went on after damage", 1);
+        self.damaged = true;
+        self.make_room();
+        self.remove_everything();
+        let mut model = Model::default();
+        model.verbose = self.verbose;
+        model.issued = std::mem::take(&mut self.model.issued);
+        model.met = std::mem::take(&mut self.model.met);
+        self.model = model;
+        self.model.crash(Pos::ZERO, self.now);
+        self.clients.restarted();
+        self.flush();
+        self.declare_all();
+    }
+
+    /// The queues and topics that a world begins with.
+    pub(super) fn declare_all(&mut self) {
+        for (name, spec) in self.clients.queues.clone() {
+            self.turn(vec![(0, Ask::Declare { name, spec, connection: None })]);
+        }
+        for ask in topics::begin(&mut self.rng) {
+            self.turn(vec![(0, Ask::Topic(ask))]);
+        }
+        self.flush();
+    }
+
+    /// Queues and messages that should be there are there, unless their own records are in a damaged part.
+    fn explain_losses(&mut self, damaged: &[Damage], cut: Pos) {
+        let lost = |end: Pos| end > cut || damaged.iter().any(|d| d.from < end && end <= d.to);
+        let there = self.engine_queues();
+        let names: Vec<_> = self.model.state.queues.keys().cloned().collect();
+        for name in names {
+            let q = self.model.state.queue(&name);
+            // A subscription goes with its topic, and that with its last rule: which may be what is missing.
+            if lost(q.born) || self.goes_with_another(&name) {
+                continue;
+            }
+            let of = q.owner.clone().unwrap_or_else(|| name.clone());
+            assert!(there.contains(&of), "{name} is lost, and its declaration is intact");
+            let peeked = self.peek(&name);
+            let q = self.model.state.queue(&name);
+            for (seq, msg) in q.msgs.iter().filter(|(_, msg)| !lost(msg.entered)) {
+                let Some(found) = peeked.iter().find(|p| p.seq.0 == *seq) else {
+                    panic!("{seq} of {name} is lost, and its record at {} is intact", msg.entered);
+                };
+                // What was laid over it may be lost, and what lies under it unreadable.
+                if !lost(msg.rests)
+                    && let Ok(stored) = Stored::read_now(&self.journal.segments, found.pos)
+                    && stored.enqueued_at.0 == msg.at
+                {
+                    let expected = Expected::of(msg);
+                    assert_eq!(stored.message.body, expected.sent.message.body, "{seq} of {name}");
+                }
+            }
+        }
+    }
+
+    fn goes_with_another(&self, name: &QueueName) -> bool {
+        let owner = self.model.state.queue(name).owner.clone();
+        let of = owner.unwrap_or_else(|| name.clone());
+        of.subscription_of().is_some()
+            || self.model.state.queues.get(&of).is_none_or(|q| q.spec.exclusive)
+    }
+
+    /// Topics first, then queues; one that others name as their target goes after them.
+    fn remove_everything(&mut self) {
+        let Ok(Reply::Topics(topics)) =
+            self.look(Command::ListTopics { after: None, max: usize::MAX })
+        else {
+            panic!("topics cannot be listed")
+        };
+        for topic in topics {
+            let done = self.order(Command::DeleteTopic { name: topic.name });
+            assert!(matches!(done, Ok(_) | Err(Refusal::TopicNotFound { .. })), "{done:?}");
+        }
+        loop {
+            let names = self.engine_queues();
+            let before = names.len();
+            for name in names {
+                let done = self.order(Command::Delete { name });
+                assert!(matches!(done, Ok(_) | Err(Refusal::QueueInUse { .. })), "{done:?}");
+            }
+            let after = self.engine_queues().len();
+            if after == 0 {
+                return;
+            }
+            // Those that name each other as targets.
+            for mut facts in self.facts().into_iter().filter(|_| after == before) {
+                facts.spec.dead_letter = DeadLetterTarget::Own;
+                let spec = Box::new(facts.spec);
+                let done = self.order(Command::Update { name: facts.name, spec });
+                assert!(done.is_ok(), "{done:?}");
+            }
+        }
+    }
+
+    /// Has something done that the model need not know.
+    fn order(&mut self, command: Command) -> Result<Reply, Refusal> {
+        let (_, out) = self.call(|turn| turn.command(LOOK, command));
+        let mut answers = out.into_iter().filter_map(|output: Output| match output.to {
+            To::Request(LOOK, answer) => Some(answer),
+            _ => None,
+        });
+        let answer = answers.next().expect("a command is answered");
+        self.end_turn();
+        answer
+    }
+}
