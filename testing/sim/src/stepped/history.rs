@@ -30,6 +30,8 @@ pub(super) struct Which {
 /// A message that a client has.
 struct Out {
     hand: u64,
+    /// Which grant of the message this is: deliveries can reach clients in another order than they were granted in.
+    grant: u32,
     /// Until then the lease cannot be over, by the clock that is never set.
     safe_until: u64,
 }
@@ -149,23 +151,24 @@ impl History {
         let elapsed = self.clocks.elapsed();
         self.say(format!("{} hand {hand} has {which:?} until {}", now.0, delivery.until.0));
         self.known(which, now);
+        let grant = delivery.receives;
         let other = self.out.get(&which).filter(|out| elapsed < out.safe_until);
+        if let Some(other) = other.filter(|other| delivery.until > now || grant > other.grant) {
+            panic!("{which:?} is with {hand}, and with {} until {}", other.hand, other.safe_until);
+        }
         if delivery.until <= now {
             self.met.count("stepped: delivered late", 1);
-            if other.is_none() {
-                self.out.insert(which, Out { hand, safe_until: elapsed });
+            if self.out.get(&which).is_none_or(|out| out.grant < grant) {
+                self.out.insert(which, Out { hand, grant, safe_until: elapsed });
             }
             return false;
-        }
-        if let Some(other) = other {
-            panic!("{which:?} is with {hand}, and with {} until {}", other.hand, other.safe_until);
         }
         self.not_completed(which);
         self.met.count("stepped: delivered", 1);
         self.check_order(which, hand);
         // The clock of the core runs at most a tenth too fast while it approaches the wall clock.
         let left = (delivery.until.0 - now.0).saturating_sub(100);
-        self.out.insert(which, Out { hand, safe_until: elapsed + left * 10 / 11 });
+        self.out.insert(which, Out { hand, grant, safe_until: elapsed + left * 10 / 11 });
         true
     }
 
