@@ -484,6 +484,9 @@ impl Queue {
 
     /// The messages that must go so that it keeps its limits: the oldest of the lowest priority first.
     pub fn in_excess(&self, now: u64) -> Vec<u64> {
+        if self.spec.length_max.is_none() && self.spec.bytes_max.is_none() {
+            return Vec::new();
+        }
         let mut ready: Vec<_> = self.msgs.iter().filter(|(_, msg)| msg.ready(now)).collect();
         ready.sort_by_key(|(seq, msg)| (self.priority(msg), **seq));
         let (mut count, mut bytes) = self.filled(now);
@@ -554,6 +557,9 @@ impl Queue {
     pub fn noisy(&self) -> BTreeMap<&SessionId, u64> {
         let mut out = BTreeMap::new();
         let mut all = 0;
+        if !self.has_tenants() {
+            return out;
+        }
         for msg in self.msgs.values().filter(|msg| matches!(msg.place, Place::Out(_))) {
             all += 1;
             if let Some(tenant) = &msg.tenant {
@@ -567,9 +573,13 @@ impl Queue {
     /// Of a queue without sessions: the oldest of the highest priority; those of noisy tenants come last, and first of
     /// whom the fewest are out.
     pub fn first_ready(&self, now: u64) -> Option<u64> {
+        let mut ready =
+            self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
+        if self.spec.priority_max == 0 && !self.has_tenants() {
+            return ready.next().map(|(&seq, _)| seq);
+        }
         let noisy = self.noisy();
         let noise = |msg: &Msg| msg.tenant.as_ref().and_then(|tenant| noisy.get(tenant));
-        let ready = self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
         let turn = |seq: &u64, msg: &Msg| (255 - self.priority(msg), noise(msg).copied(), *seq);
         ready.min_by_key(|(seq, msg)| turn(seq, msg)).map(|(&seq, _)| seq)
     }
