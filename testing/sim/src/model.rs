@@ -176,6 +176,8 @@ pub struct Queue {
     pub paused: bool,
     pub next_seq: u64,
     pub msgs: BTreeMap<u64, Msg>,
+    /// Whether any of its messages has had a tenant.
+    pub had_tenants: bool,
     pub sessions: BTreeMap<SessionId, Session>,
     pub totals: Totals,
     /// When the last message came while there was no time to live.
@@ -390,6 +392,7 @@ impl Queue {
             paused: false,
             next_seq: 1,
             msgs,
+            had_tenants: false,
             sessions,
             totals,
             untimed_at: 0,
@@ -557,7 +560,7 @@ impl Queue {
     pub fn noisy(&self) -> BTreeMap<&SessionId, u64> {
         let mut out = BTreeMap::new();
         let mut all = 0;
-        if !self.has_tenants() {
+        if !self.had_tenants {
             return out;
         }
         for msg in self.msgs.values().filter(|msg| matches!(msg.place, Place::Out(_))) {
@@ -575,7 +578,7 @@ impl Queue {
     pub fn first_ready(&self, now: u64) -> Option<u64> {
         let mut ready =
             self.msgs.iter().filter(|(_, msg)| msg.ready(now) && !self.expired(msg, now));
-        if self.spec.priority_max == 0 && !self.has_tenants() {
+        if self.spec.priority_max == 0 && !self.had_tenants {
             return ready.next().map(|(&seq, _)| seq);
         }
         let noisy = self.noisy();

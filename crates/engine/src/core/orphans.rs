@@ -74,7 +74,19 @@ impl Core {
             Event::TopicUpdated { topic, .. } if !self.topics.contains_key(topic) => {
                 self.orphans.note(*topic, None, pos);
             }
-            Event::Declared { name, .. } => self.free_name(name),
+            Event::Declared { name, .. } => {
+                self.free_name(name);
+                // A name is declared again only after its deletion. Without the record of that, two queues would have
+                // the name, and only one of them would be found by it and saved.
+                if let Some(&deleted) = self.names.get(name) {
+                    self.drop_queue(deleted);
+                }
+            }
+            Event::TopicDeclared { name, .. } => {
+                if let Some(&deleted) = self.topic_names.get(name) {
+                    self.drop_topic(deleted);
+                }
+            }
             // It was deleted as usual after all. Its dead letters, which have the next number, go with it.
             Event::Deleted { queue } if self.is_missing_or_recovered(*queue) => {
                 let dead = QueueId(queue.0 + 1);

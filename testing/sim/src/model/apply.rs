@@ -307,6 +307,7 @@ impl Queue {
     pub(super) fn come(&mut self, msg: &mut Msg) {
         msg.timed = self.spec.ttl_ms.is_some();
         msg.tenant = msg.tenant.take().filter(|_| self.has_tenants());
+        self.had_tenants |= msg.tenant.is_some();
         if !msg.timed {
             self.untimed_at = msg.at;
         }

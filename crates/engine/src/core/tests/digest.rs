@@ -1,6 +1,6 @@
 //! Digests of the live state, compared by a replay.
 
-use malote_model::Timestamp;
+use malote_model::{QueueName, QueueSpec, Timestamp, TopicName};
 
 use super::world::World;
 use crate::core::Core;
@@ -156,4 +156,26 @@ fn digests_of_a_broker_that_had_what_is_damaged_now_are_not_compared() {
     // A snapshot that was made after the damage does without what was skipped.
     replayed.apply(Pos::new(9, 2), &digest);
     assert!(replayed.divergence().is_some());
+}
+
+#[test]
+fn a_name_declared_again_ends_the_queue_or_topic_whose_deletion_is_lost() {
+    let (world, mut replayed) = both();
+    drop(world);
+    let (queue, dead, topic) = (QueueId(40), QueueId(41), QueueId(42));
+    let (spec, at) = (Box::new(QueueSpec::default()), Timestamp(20));
+    let name = QueueName::new("plain").unwrap();
+    let topic_name = TopicName::new("t").unwrap();
+    for event in [
+        Event::Declared { queue, dead, name, spec, at },
+        Event::TopicDeclared { topic, name: topic_name, spec: Box::default(), at },
+    ] {
+        replayed.recover_orphans(Pos::new(9, 1), &event);
+        Core::apply(&mut replayed, Pos::new(9, 1), &event);
+    }
+    // Each queue has its dead-letter set, and the topic its inbox.
+    assert_eq!((replayed.queues.len(), replayed.topics.len(), replayed.rules), (5, 1, 0));
+    // A snapshot of this state has all of it.
+    let restored = copy(&replayed);
+    assert_eq!((restored.queues.len(), restored.topics.len(), restored.rules), (5, 1, 0));
 }
