@@ -181,9 +181,10 @@ impl Turn<'_> {
     pub(super) fn work(&mut self) {
         // Each once, so that nobody waits for another's end.
         for _ in 0..self.core.live().work.len() {
-            let Some(work) = self.core.live().work.pop_front().filter(|_| self.left > 0) else {
+            if self.left == 0 {
                 return;
-            };
+            }
+            let Some(work) = self.core.live().work.pop_front() else { return };
             let rest = self.go_on_with(work);
             self.end();
             match rest {

@@ -91,6 +91,25 @@ fn a_large_queue_is_purged() {
 }
 
 #[test]
+fn several_large_queues_are_purged_at_the_same_time() {
+    let mut world = many_messages("");
+    let bodies: Vec<String> = (0..1000).map(|n: usize| n.to_string()).collect();
+    for queue in ["r", "s"] {
+        world.step(&format!("queue {queue}"));
+        world.step(&format!("send {queue} {}", bodies.join(" ")));
+    }
+    world.said.clear();
+    for queue in ["q", "r", "s"] {
+        world.step(&format!("purge {queue}"));
+    }
+    world.work();
+    // Each request is answered, in whichever order they are done.
+    let mut said: Vec<&str> = world.said.split_whitespace().collect();
+    said.sort_unstable();
+    assert_eq!(said, ["1000", "1000", "2000"]);
+}
+
+#[test]
 fn what_is_out_stays_when_a_large_queue_is_purged_unless_all_goes() {
     for (step, left) in [("purge q", 300), ("purge q all", 0)] {
         let mut world = many_messages("dedup=1000000");
