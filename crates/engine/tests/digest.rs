@@ -43,12 +43,16 @@ fn open(dir: &Path) -> Recovered {
 
 /// Several segments of journal, durable.
 fn fill(journal: &mut Recovered, last: &[u8]) {
-    for n in 0..300 {
+    append(journal, 300, last);
+}
+
+fn append(journal: &mut Recovered, count: usize, last: &[u8]) {
+    for n in 0..count {
         while journal.pool.spares() < 3 {
             journal.keeper.step().unwrap();
         }
         journal.appender.begin();
-        let body = if n == 299 { last.to_vec() } else { vec![b'x'; 1000] };
+        let body = if n + 1 == count { last.to_vec() } else { vec![b'x'; 1000] };
         journal.appender.frame(1, |out| out.extend_from_slice(&body));
         journal.appender.end(false).unwrap();
         for chunk in journal.appender.take().unwrap_or_default() {
@@ -101,4 +105,26 @@ fn a_difference_found_at_the_start_keeps_everything_until_the_start_after_the_ne
     fill(&mut journal, b"fine");
     journal.snapshotter.run(&mut Sceptic::default()).unwrap().unwrap();
     assert!(journal.segments.count() < segments, "what is superfluous is recycled again");
+}
+
+#[test]
+fn a_snapshot_that_could_not_be_read_at_a_start_is_not_used_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(dir.path());
+    append(&mut journal, 3, b"x");
+    journal.snapshotter.run(&mut Sceptic::default()).unwrap().unwrap();
+    drop(journal);
+    let names = || std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name());
+    let name = names().find(|name| name.to_str().unwrap().ends_with(".snap")).unwrap();
+    let path = dir.path().join(&name);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let journal = open(dir.path());
+    assert_eq!(journal.report.invalid_snapshots, [name.to_str().unwrap()]);
+    drop(journal);
+    // The file is whole again, but what was served in the meantime did not begin with it.
+    assert!(!path.exists());
+    std::fs::write(path.with_extension("snap.unreadable"), &whole).unwrap();
+    let journal = open(dir.path());
+    assert_eq!((journal.report.snapshot, journal.report.invalid_snapshots.len()), (None, 0));
 }

@@ -76,6 +76,9 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
+/// Appended to the name of a snapshot that could not be read when the directory was opened.
+const UNREADABLE: &str = ".unreadable";
+
 /// An open journal, in parts that belong to different threads.
 pub struct Recovered {
     /// For the core's thread.
@@ -132,6 +135,11 @@ pub fn recover(
 
     for name in &found.temporaries {
         disk.remove(name)?;
+    }
+    // From here on the state without this snapshot is the one being served. If the file became readable again, a later
+    // replay would begin with another state than the one that was served.
+    for name in &kept.invalid {
+        disk.rename(name, &format!("{name}{UNREADABLE}"))?;
     }
     for segment in found.chain.iter().filter(|segment| segment.is_quarantined()) {
         segment.mark_quarantine(&*disk)?;
