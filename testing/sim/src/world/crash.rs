@@ -126,6 +126,8 @@ impl World {
         self.model.check_journal(&groups);
         self.end_turn();
         self.finish_expiry(left);
+        // Messages that came back at the start may be too many for their queue.
+        self.one_turn(Vec::new());
         // Names must agree before anything else can be looked at.
         let names: Vec<_> =
             self.model.state.queues.keys().filter(|n| !n.is_dead_letters()).cloned().collect();
