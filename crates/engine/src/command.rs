@@ -54,14 +54,7 @@ pub enum Command {
     /// `clean` tells a close from a loss: only a loss counts as a failed delivery.
     Disconnect { connection: ConnectionId, clean: bool },
     /// Deferred messages by their sequences.
-    ReceiveDeferred {
-        queue: QueueName,
-        seqs: Vec<Seq>,
-        hold: Option<LeaseToken>,
-        lock_ms: Option<u64>,
-        take: bool,
-        connection: Option<ConnectionId>,
-    },
+    ReceiveDeferred(ReceiveDeferred),
     /// What is inside, with tokens of this queue only: a caller who may use one queue has no business with the leases
     /// of another.
     Within { queue: QueueName, command: Box<Command> },
@@ -165,7 +158,9 @@ impl Command {
                 states + 64 * work.settles.len()
             }
             Self::Renew { leases, .. } | Self::Locate { leases } => 16 * leases.len(),
-            Self::Cancel { seqs, .. } | Self::ReceiveDeferred { seqs, .. } => 8 * seqs.len(),
+            Self::Cancel { seqs, .. } | Self::ReceiveDeferred(ReceiveDeferred { seqs, .. }) => {
+                8 * seqs.len()
+            }
             Self::PurgeThese { items, .. } => 64 * items.len(),
             Self::CompleteLate { items, .. } => 16 * items.len(),
             Self::Move { items, .. } => 128 * items.len(),
@@ -333,6 +328,21 @@ pub struct Attach {
     pub lock_ms: Option<u64>,
     /// A long poll: the first batch, or this moment, ends the consumer.
     pub once_until: Option<Timestamp>,
+}
+
+/// Receives deferred messages by their sequence numbers.
+#[derive(Clone, Debug)]
+pub struct ReceiveDeferred {
+    pub queue: QueueName,
+    pub seqs: Vec<Seq>,
+    /// The hold of their session, in a queue with sessions.
+    pub hold: Option<LeaseToken>,
+    /// How long to lock them; the queue's default if absent.
+    pub lock_ms: Option<u64>,
+    /// Remove them on delivery instead of leasing them.
+    pub take: bool,
+    /// The connection that the leases end with; none for free-standing leases.
+    pub connection: Option<ConnectionId>,
 }
 
 /// Which messages a consumer wants.

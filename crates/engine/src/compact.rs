@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::codec::{read_whole, state_of};
 use crate::core::{Copied, Relocation, Resident, Whose};
-use crate::event::{Kept, QueueId};
+use crate::event::{Kept, MessageRef};
 use crate::journal::{HEADER_BYTES, Patience, Reading, Segments};
 
 /// Journal bytes of one batch, beyond its first record: serving goes on between batches.
@@ -85,8 +85,8 @@ impl Compaction {
                 let state = state_of(kind, &record).ok_or(io::ErrorKind::InvalidData)?;
                 Ok(Copied::State(*queue, session.clone(), state))
             }
-            Whose::Message(queue, seq) => {
-                let places = self.places(resident, (*queue, *seq));
+            Whose::Message(message) => {
+                let places = self.places(resident, *message);
                 let kept = read_whole(reading, resident.at)?;
                 Ok(Copied::Message(Box::new(Kept { places, ..detached(kept) })))
             }
@@ -94,11 +94,11 @@ impl Compaction {
     }
 
     /// All places that share one record: its body is copied once.
-    fn places(&mut self, first: &Resident, place: (QueueId, u64)) -> Vec<(QueueId, u64)> {
-        let mut places = vec![place];
+    fn places(&mut self, first: &Resident, message: MessageRef) -> Vec<MessageRef> {
+        let mut places = vec![message];
         while let Some(next) = self.residents.next_if(|next| next.at == first.at) {
-            if let Whose::Message(queue, seq) = next.of {
-                places.push((queue, seq));
+            if let Whose::Message(message) = next.of {
+                places.push(message);
             }
         }
         places

@@ -6,7 +6,7 @@ use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{
-    Attach, Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, Wants,
+    Attach, Command, ConnectionId, ConsumerId, Grant, Held, Notice, ReceiveDeferred, Reply, Wants,
 };
 use crate::deliver::ReadGrants;
 use crate::handle::{Delivery, Engine, EngineError, Receive};
@@ -160,14 +160,14 @@ impl Connection {
         take: bool,
     ) -> Result<Vec<Delivery>, EngineError> {
         let connection = Some(self.id);
-        let command = Command::ReceiveDeferred {
+        let command = Command::ReceiveDeferred(ReceiveDeferred {
             queue: queue.clone(),
             seqs,
             hold,
             lock_ms: None,
             take,
             connection,
-        };
+        });
         match self.engine.ask(command).await? {
             Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants).await),
             other => unreachable!("the core answered {other:?}"),

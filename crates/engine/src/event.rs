@@ -21,6 +21,13 @@ use crate::journal::Pos;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct QueueId(pub u32);
 
+/// A message: its queue and its sequence number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MessageRef {
+    pub queue: QueueId,
+    pub seq: u64,
+}
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -130,7 +137,7 @@ pub struct LeaseDigest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// Queues and places: several where one body stands in several queues.
-    pub places: Vec<(QueueId, u64)>,
+    pub places: Vec<MessageRef>,
     /// When it entered the queue that it is in.
     pub at: Timestamp,
     /// When it was first sent.

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
 use crate::command::{
     Accept, Attach, Command, ConnectionId, ConsumerId, Held, Items, MessageState, MoveWhy, Moving,
-    Peek, Receipt, Reply, StateChange, Wants,
+    Peek, Receipt, ReceiveDeferred, Reply, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
 use crate::housekeeping::Ledger;
@@ -80,6 +80,24 @@ pub struct Sent {
     /// Of a topic: how many copies its rules made. None of a queue, which has the message itself, and of what is
     /// scheduled, which has not been routed.
     pub copies: Option<u32>,
+}
+
+/// How the engine writes the message ids that it generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdFormat {
+    /// A UUID with hyphens: `67e55044-10b1-426f-9247-bb680e5fe0c8`.
+    Hyphenated,
+    /// A UUID without hyphens: `67e5504410b1426f9247bb680e5fe0c8`.
+    Simple,
+}
+
+impl IdFormat {
+    fn format(self, id: Uuid) -> String {
+        match self {
+            Self::Hyphenated => id.to_string(),
+            Self::Simple => id.simple().to_string(),
+        }
+    }
 }
 
 /// Messages of one send, checked and encoded.
@@ -301,11 +319,10 @@ impl Engine {
         &self,
         to: &Address,
         messages: impl ExactSizeIterator<Item = Message>,
+        ids: IdFormat,
     ) -> Answer<Parcel> {
         let messages = messages.map(|message| (to.clone(), message));
-        // The service's clients know ids without dashes.
-        let id = |id: Uuid| id.simple().to_string();
-        Ok(Parcel { items: self.checked(messages, id, |_, _| ())? })
+        Ok(Parcel { items: self.checked(messages, ids, |_, _| ())? })
     }
 
     /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
@@ -326,16 +343,16 @@ impl Engine {
         let note = |to: &Address, id| {
             given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
         };
-        let items = self.checked(messages.into_iter(), |id| id.to_string(), note)?;
+        let items = self.checked(messages.into_iter(), IdFormat::Hyphenated, note)?;
         Ok((items.into_vec(), given))
     }
 
-    /// Checks and encodes messages that go together. Each is noted with its id, which is the sender's or a new one,
-    /// as `written`.
+    /// Checks and encodes the messages of one send. Calls `note` with the id of each message: the sender's, or a new one
+    /// in the format `ids`.
     fn checked(
         &self,
         messages: impl ExactSizeIterator<Item = (Address, Message)>,
-        written: impl Fn(Uuid) -> String,
+        ids: IdFormat,
         mut note: impl FnMut(&Address, String),
     ) -> Answer<Items> {
         if messages.len() > limits::SEND_BATCH_MAX {
@@ -349,7 +366,7 @@ impl Engine {
         let mut bytes = 0_u64;
         for (to, mut message) in messages {
             let id_given = message.message_id.is_none();
-            let new_id = || written(self.shared.chance.uuid_v7(self.now()));
+            let new_id = || ids.format(self.shared.chance.uuid_v7(self.now()));
             let id = message.message_id.get_or_insert_with(new_id);
             let outgoing = match &to {
                 Address::Queue(_) => {
@@ -434,14 +451,9 @@ impl Engine {
         lock_ms: Option<u64>,
         take: bool,
     ) -> Answer<Vec<Delivery>> {
-        let command = Command::ReceiveDeferred {
-            queue: queue.clone(),
-            seqs,
-            hold,
-            lock_ms,
-            take,
-            connection: None,
-        };
+        let receive =
+            ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms, take, connection: None };
+        let command = Command::ReceiveDeferred(receive);
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
         Ok(self.deliveries(&queue, grants).await)
     }

@@ -166,16 +166,28 @@ pub(crate) struct Housekeeping {
     pub(crate) stepwise: bool,
 }
 
+/// What housekeeping needs from the engine that it belongs to.
+pub(crate) struct HousekeepingInputs<'a> {
+    pub snapshotter: Snapshotter,
+    pub scrubber: Scrubber,
+    pub hash_seed: u64,
+    pub options: &'a Options,
+    pub shared: &'a Shared,
+    pub disk: Arc<dyn Disk>,
+    pub stopping: Arc<(Mutex<bool>, Condvar)>,
+}
+
 impl Housekeeping {
-    pub(crate) fn new(
-        snapshotter: Snapshotter,
-        scrubber: Scrubber,
-        hash_seed: u64,
-        options: &Options,
-        shared: &Shared,
-        disk: Arc<dyn Disk>,
-        stopping: Arc<(Mutex<bool>, Condvar)>,
-    ) -> Self {
+    pub(crate) fn new(inputs: HousekeepingInputs<'_>) -> Self {
+        let HousekeepingInputs {
+            snapshotter,
+            scrubber,
+            hash_seed,
+            options,
+            shared,
+            disk,
+            stopping,
+        } = inputs;
         shared.ledger.live_bytes.store(snapshotter.live_bytes(), Ordering::Relaxed);
         shared.ledger.snapshot_bytes.store(snapshotter.snapshot_bytes(), Ordering::Relaxed);
         Self {

@@ -46,7 +46,7 @@ pub use command::{
 pub use connection::{Connection, Consume, Outbound, Outbox};
 pub use failure::Failure;
 pub use format::FORMAT;
-pub use handle::{Delivery, Engine, EngineError, Parcel, Receive, Seen, Sent, Which};
+pub use handle::{Delivery, Engine, EngineError, IdFormat, Parcel, Receive, Seen, Sent, Which};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
 pub use room::RoomSizes;

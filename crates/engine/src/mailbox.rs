@@ -121,7 +121,7 @@ impl Mailbox {
         bytes: usize,
         enough: impl Future<Output = ()>,
     ) -> Answer {
-        let (mut asking, mut in_line) = self.enter(Class::Send, command, bytes);
+        let (mut asking, mut in_line) = self.submit(Class::Send, command, bytes);
         let answered = tokio::select! {
             biased;
             answered = &mut asking.answer => answered,
@@ -138,7 +138,7 @@ impl Mailbox {
     /// Asks, once there is room for it, and waits for the answer.
     pub(crate) async fn ask(self: &Arc<Self>, command: Command) -> Answer {
         let bytes = command.held_bytes();
-        let (mut asking, _in_line) = self.enter(Class::Ask, command, bytes);
+        let (mut asking, _in_line) = self.submit(Class::Ask, command, bytes);
         (&mut asking.answer).await.unwrap_or_else(|_| Err(self.closed()))
     }
 
@@ -155,7 +155,7 @@ impl Mailbox {
         self.put(Request { command, reply: None, permit: None });
     }
 
-    fn enter(
+    fn submit(
         self: &Arc<Self>,
         class: Class,
         command: Command,
@@ -164,7 +164,7 @@ impl Mailbox {
         let (reply, answer) = oneshot::channel();
         let request = Request { command, reply: Some(reply), permit: None };
         let admit = |request, kib| self.admit(class, request, kib);
-        let number = self.room(class).enter(bytes, request, admit);
+        let number = self.room(class).submit(bytes, request, admit);
         (Asking { mailbox: self, answer }, InLine { mailbox: self, class, number })
     }
 

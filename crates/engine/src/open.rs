@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
 use crate::failure::{Failure, supervised};
 use crate::handle::{Engine, Shared};
-use crate::housekeeping::{Housekeeping, Ledger};
+use crate::housekeeping::{Housekeeping, HousekeepingInputs, Ledger};
 use crate::journal::{
     self, Callbacks, Keeper, Options, Pipeline, Pool, Recovered, Report, Segments, Syncer, Writer,
 };
@@ -219,15 +219,15 @@ impl Parts {
         };
         let (reads, to_read) = mpsc::channel();
         mailbox.set_reads(reads);
-        let housekeeping = Housekeeping::new(
+        let housekeeping = Housekeeping::new(HousekeepingInputs {
             snapshotter,
             scrubber,
             hash_seed,
-            &options,
-            &shared,
-            disk.clone(),
-            stopping.clone(),
-        );
+            options: &options,
+            shared: &shared,
+            disk: disk.clone(),
+            stopping: stopping.clone(),
+        });
         let running =
             Running { mailbox, pool, stopping, threads: Vec::new(), report, segments, disk };
         let engine = Engine { shared: Arc::new(shared) };

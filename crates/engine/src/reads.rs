@@ -33,9 +33,9 @@ pub fn route(topic: QueueId, mut items: Vec<ToRoute>, segments: &Segments) -> Co
 /// Whole copies. One that cannot be read stays what it is.
 pub fn rewrite(items: Vec<Resident>, segments: &Segments) -> Command {
     let copy = |Resident { at: from, of }: Resident| {
-        let Whose::Message(queue, seq) = of else { return None };
+        let Whose::Message(message) = of else { return None };
         let mut kept = read_whole(&mut segments.reading(false), from).ok()?;
-        kept.places.push((queue, seq));
+        kept.places.push(message);
         Some(Relocation { from, copy: Copied::Message(Box::new(kept)) })
     };
     Command::Relocate { items: items.into_iter().filter_map(copy).collect() }

@@ -65,7 +65,7 @@ impl Room {
 
     /// Hands a request over with `admit`: now, or after those before it. What is larger than the room needs all of it.
     /// Tells its number in line, none if it need not wait.
-    pub(crate) fn enter(
+    pub(crate) fn submit(
         &self,
         bytes: usize,
         request: Request,
@@ -159,11 +159,11 @@ mod tests {
             self.0.borrow_mut().push(queue.to_string());
         }
 
-        fn enter(&self, room: &Room, name: &str, kib: usize) -> Option<u64> {
+        fn submit(&self, room: &Room, name: &str, kib: usize) -> Option<u64> {
             let command = Command::Describe { queue: QueueName::new(name).unwrap() };
             // A kilobyte is counted for what a message is beside its bytes.
             let request = Request { command, reply: None, permit: None };
-            room.enter((kib - 1) << 10, request, |request, kib| self.admit(request, kib))
+            room.submit((kib - 1) << 10, request, |request, kib| self.admit(request, kib))
         }
 
         #[track_caller]
@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn what_fits_does_not_pass_what_does_not() {
         let (room, core) = (Room::new(10), Core::default());
-        core.enter(&room, "a", 6);
-        core.enter(&room, "large", 8);
-        core.enter(&room, "small", 1);
+        core.submit(&room, "a", 6);
+        core.submit(&room, "large", 8);
+        core.submit(&room, "small", 1);
         core.has("a");
         // Handed over by the one that leaves: nobody is woken first, and nobody who comes now is earlier.
         room.leave(6, |request, kib| core.admit(request, kib));
         core.has("a large small");
-        core.enter(&room, "late", 1);
+        core.submit(&room, "late", 1);
         core.has("a large small late");
     }
 
@@ -190,16 +190,16 @@ mod tests {
     fn whoever_gives_up_makes_way() {
         let (room, core) = (Room::new(10), Core::default());
         let admit = |request, kib| core.admit(request, kib);
-        assert_eq!(core.enter(&room, "a", 6), None, "it is with the core");
-        let large = core.enter(&room, "large", 8).unwrap();
-        core.enter(&room, "small", 4).unwrap();
+        assert_eq!(core.submit(&room, "a", 6), None, "it is with the core");
+        let large = core.submit(&room, "large", 8).unwrap();
+        core.submit(&room, "small", 4).unwrap();
         assert!(room.withdraw(large, admit));
         core.has("a small");
         // Nothing is given back twice: the room is full.
         assert!(!room.withdraw(large, admit));
-        let gone = core.enter(&room, "gone", 10).unwrap();
+        let gone = core.submit(&room, "gone", 10).unwrap();
         assert!(room.withdraw(gone, admit));
-        core.enter(&room, "last", 10).unwrap();
+        core.submit(&room, "last", 10).unwrap();
         room.leave(6, admit);
         core.has("a small");
         room.leave(4, admit);
@@ -210,13 +210,13 @@ mod tests {
     fn more_than_there_is_takes_all() {
         let (room, core) = (Room::new(10), Core::default());
         let admit = |request, kib| core.admit(request, kib);
-        core.enter(&room, "huge", 1 << 40);
-        core.enter(&room, "next", 1);
+        core.submit(&room, "huge", 1 << 40);
+        core.submit(&room, "next", 1);
         core.has("huge");
         room.leave(10, admit);
         core.has("huge next");
         room.close();
-        core.enter(&room, "late", 1);
+        core.submit(&room, "late", 1);
         core.has("huge next");
     }
 
@@ -224,9 +224,9 @@ mod tests {
     fn a_large_answer_keeps_others_waiting() {
         let (room, core) = (Room::new(10), Core::default());
         let admit = |request, kib| core.admit(request, kib);
-        core.enter(&room, "a", 1);
+        core.submit(&room, "a", 1);
         room.take_more(20);
-        core.enter(&room, "b", 1);
+        core.submit(&room, "b", 1);
         core.has("a");
         room.leave(21, admit);
         core.has("a b");

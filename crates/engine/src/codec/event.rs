@@ -11,7 +11,8 @@ use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
 use super::stored::DeadLetter;
 use crate::event::{
-    Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+    Cause, Event, Kept, Leased, MessageRef, Moved, Over, Placed, QueueId, Removal, Returned, Sent,
+    Way, Why,
 };
 use crate::format::{NotUnderstood, is_known};
 
@@ -205,7 +206,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
 fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
     out.reserve(kept.head.len() + kept.body.len() + 64);
     out.put_var(kept.places.len() as u64);
-    for &(queue, seq) in &kept.places {
+    for &MessageRef { queue, seq } in &kept.places {
         out.put_queue(queue);
         out.put_var(seq);
     }
@@ -230,7 +231,8 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
 /// Leaves the reader at the message's headers.
 pub(super) fn get_kept(r: &mut Reader<'_>, version: u8) -> Result<Kept, Truncated> {
     let n = r.count()?;
-    let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
+    let place = |_| Ok(MessageRef { queue: r.queue()?, seq: r.var()? });
+    let places = (0..n).map(place).collect::<Result<_, _>>()?;
     let (at, sent_at) = (r.time()?, r.time()?);
     let (dead, n) = (r.bool()?, r.count()?);
     let mut deaths = Vec::new();

@@ -10,7 +10,7 @@ use super::leases::{Lease, Leased as Kind, NONE};
 use super::queue::{Arrival, Gone, Kept, Place, Touched};
 use super::sessions::State;
 use super::{Core, Timer, Under};
-use crate::event::{Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
+use crate::event::{Event, MessageRef, Moved, Placed, QueueId, Removal, Sent, Way, Why};
 use crate::journal::Pos;
 
 impl Core {
@@ -219,7 +219,7 @@ impl Core {
         }
         let in_line = session.filter(|_| !scheduled);
         let slot = in_line.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        q.enter(pos, arrival, slot);
+        q.insert(pos, arrival, slot);
         if due > 0 {
             let place = if scheduled { Place::Scheduled } else { Place::Delayed };
             self.wait(id, seq, place, due);
@@ -266,7 +266,10 @@ impl Core {
 
     /// A message waits until `due`.
     fn wait(&mut self, id: QueueId, seq: u64, place: Place, due: u64) {
-        let timer = self.live.as_mut().map(|live| live.timers.set(due, Timer::Due(id, seq)));
+        let timer = self
+            .live
+            .as_mut()
+            .map(|live| live.timers.set(due, Timer::Due(MessageRef { queue: id, seq })));
         let Some(q) = self.queues.get_mut(&id) else { return };
         let touched = q.touched.entry(seq).or_default();
         let from = touched.place;
@@ -441,7 +444,8 @@ impl Core {
         for (at, id, seq) in due {
             let touched = self.queues.get_mut(&id).and_then(|q| q.touched.get_mut(&seq));
             if let Some(touched) = touched {
-                touched.timer = Some(live.timers.set(at, Timer::Due(id, seq)));
+                touched.timer =
+                    Some(live.timers.set(at, Timer::Due(MessageRef { queue: id, seq })));
             }
         }
         let seq = |lease: &Lease| match lease.what {

@@ -1,13 +1,15 @@
 //! Consumers, credit, and handing messages out. Waiting costs no task and no timer per message.
 
-use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
+use malote_model::{LeaseToken, Refusal, Seq, Timestamp, limits};
 
 use super::leases::{Leased as Kind, Leases, NONE};
 use super::queue::{Place, Queue, Touched};
 use super::timers::TimerId;
 use super::work::SLICE_MAX;
 use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
-use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
+use crate::command::{
+    Attach, ConnectionId, ConsumerId, Grant, Notice, ReceiveDeferred, Reply, Wants,
+};
 use crate::event::{Event, Leased, QueueId, Removal};
 use crate::journal::Pos;
 
@@ -617,15 +619,8 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn receive_deferred(
-        &mut self,
-        queue: &QueueName,
-        seqs: &[Seq],
-        hold: Option<LeaseToken>,
-        lock_ms: Option<u64>,
-        take: bool,
-        connection: Option<ConnectionId>,
-    ) -> Decided {
+    pub(super) fn receive_deferred(&mut self, receive: ReceiveDeferred) -> Decided {
+        let ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } = receive;
         check_lock(lock_ms)?;
         if seqs.len() > limits::RECEIVE_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
@@ -636,11 +631,11 @@ impl Turn<'_> {
         if !take && seqs.len() > self.core.leases.room() {
             return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
-        let (id, q) = self.core.queue(queue)?;
+        let (id, q) = self.core.queue(&queue)?;
         q.check_receives()?;
         let session = match (q.sessions.is_some(), hold) {
             (true, Some(token)) => Some(self.held_session(id, token)?),
-            (true, None) => return Err(Refusal::HoldRequired { queue: queue.clone() }),
+            (true, None) => return Err(Refusal::HoldRequired { queue }),
             (false, _) => None,
         };
         let belongs = |q: &Queue, seq: u64| {
@@ -648,7 +643,7 @@ impl Turn<'_> {
             touched.place == Place::Deferred && session.is_none_or(|slot| touched.session == slot)
         };
         if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
-            return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "deferred" });
+            return Err(Refusal::MessageNotFound { queue, seq, what: "deferred" });
         }
         let mut seqs: Vec<u64> = seqs.iter().map(|seq| seq.0).collect();
         seqs.sort_unstable();

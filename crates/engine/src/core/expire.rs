@@ -8,7 +8,7 @@ use super::leases::{Lease, Leased as Kind};
 use super::queue::Place;
 use super::work::SLICE_MAX;
 use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
-use crate::event::{Cause, Event, QueueId};
+use crate::event::{Cause, Event, MessageRef};
 
 /// Timers that fire in one turn; the rest in the next, which is at once if nothing else is to be done.
 const DUE_MAX: usize = SLICE_MAX / 4;
@@ -70,7 +70,7 @@ impl Turn<'_> {
             self.core.touched(1);
             let done = match timer {
                 Timer::Lease(slot) => self.lease_due(slot),
-                Timer::Due(queue, seq) => self.message_due(queue, seq),
+                Timer::Due(message) => self.message_due(message),
                 Timer::Wait(consumer) => {
                     self.waited_enough(consumer);
                     true
@@ -123,7 +123,8 @@ impl Turn<'_> {
         }
     }
 
-    fn message_due(&mut self, id: QueueId, seq: u64) -> bool {
+    fn message_due(&mut self, message: MessageRef) -> bool {
+        let MessageRef { queue: id, seq } = message;
         let Some(q) = self.core.queues.get(&id) else { return true };
         let Some(touched) = q.touched.get(&seq).filter(|touched| touched.timer.is_none()) else {
             return true;
@@ -178,7 +179,7 @@ impl Turn<'_> {
                     lease.timer = None;
                 }
             }
-            Timer::Due(queue, seq) => {
+            Timer::Due(MessageRef { queue, seq }) => {
                 if let Some(t) =
                     self.core.queues.get_mut(&queue).and_then(|q| q.touched.get_mut(&seq))
                 {

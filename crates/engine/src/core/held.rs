@@ -6,7 +6,7 @@ use super::leases::{Lease, Leased as Kind};
 use super::queue::Place;
 use super::sessions::NONE;
 use super::{Core, Timer, Under};
-use crate::event::{Cause, Event, Leased, Over, QueueId, Returned};
+use crate::event::{Cause, Event, Leased, MessageRef, Over, QueueId, Returned};
 use crate::journal::Pos;
 
 impl Core {
@@ -130,8 +130,9 @@ impl Core {
         }
         if matches!(to, Place::Delayed | Place::Parked) {
             // Counted already: the place is set once more, now with its timer.
-            let timer =
-                self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
+            let timer = self.live.as_mut().map(|live| {
+                live.timers.set(due.0, Timer::Due(MessageRef { queue: *id, seq: *seq }))
+            });
             if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.touched.get_mut(seq)) {
                 (touched.due, touched.timer) = (due.0, timer);
             }

@@ -12,8 +12,10 @@ mod connected;
 mod consume;
 mod dedup;
 mod digest;
+mod enqueue;
 mod expire;
 mod fair;
+mod forward;
 mod held;
 mod hold;
 mod index;
@@ -54,7 +56,7 @@ use self::topic::Topic;
 use self::work::{SLICE_MAX, Work};
 use crate::codec::{encode_event, kind_of};
 use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
-use crate::event::{Event, QueueId};
+use crate::event::{Event, MessageRef, QueueId};
 use crate::journal::{AppendError, Appender, Pos, Replay as _, blocked_by};
 
 /// All state of the engine.
@@ -111,7 +113,7 @@ struct Live {
     overfull: Vec<QueueId>,
     leaving: Vec<QueueId>,
     /// Messages under so many records that they should be stored anew.
-    deep: Vec<(QueueId, u64)>,
+    deep: Vec<MessageRef>,
     /// What found no room in the journal and is tried again, all of it by one timer.
     stalled: BTreeSet<Stalled>,
     random: u64,
@@ -138,7 +140,7 @@ enum Stalled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timer {
     Lease(u32),
-    Due(QueueId, u64),
+    Due(MessageRef),
     Wait(ConsumerId),
     /// Something of a queue expires.
     Expiry(QueueId),
@@ -342,9 +344,7 @@ impl<'a> Turn<'a> {
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
             Command::Detach { consumer } => self.detach(consumer),
             Command::Disconnect { connection, clean } => self.disconnect(connection, clean),
-            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
-                self.receive_deferred(&queue, &seqs, hold, lock_ms, take, connection)
-            }
+            Command::ReceiveDeferred(receive) => self.receive_deferred(receive),
             Command::Within { queue, command } => {
                 self.scope = Some(self.core.queue(&queue)?.0);
                 self.decide(request, *command)

@@ -439,7 +439,7 @@ impl Queue {
     }
 
     /// Puts a message into the index; its session's slot is known by then.
-    pub(super) fn enter(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
+    pub(super) fn insert(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
         let Arrival { seq, at, size, priority, ttl_ms, scheduled, tenant, .. } = *arrival;
         self.next_seq = seq + 1;
         // The time to live of a scheduled message begins when it is due.

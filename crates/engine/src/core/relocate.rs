@@ -11,7 +11,7 @@ use super::queue::Queue;
 use super::{Core, Decided, Needs, Output, To, Turn};
 use crate::codec::DeadLetter;
 use crate::command::Reply;
-use crate::event::{Event, Kept, QueueId};
+use crate::event::{Event, Kept, MessageRef, QueueId};
 use crate::journal::Pos;
 
 /// What a record costs beside the message in it, about.
@@ -36,7 +36,7 @@ pub struct Resident {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     /// The message at a place of a queue.
-    Message(QueueId, u64),
+    Message(MessageRef),
     /// The state of a session.
     State(QueueId, SessionId),
 }
@@ -139,7 +139,7 @@ impl Core {
                 let newest = if q.newest.is_empty() { None } else { q.newest.get(&seq).copied() };
                 let at = newest.unwrap_or(first);
                 if self.records(at).any(is_in) && found.len() < max {
-                    found.push(Resident { at, of: Whose::Message(*id, seq) });
+                    found.push(Resident { at, of: Whose::Message(MessageRef { queue: *id, seq }) });
                 }
             }
             for (_, session) in q.sessions.iter().flat_map(|s| s.iter()) {
@@ -161,14 +161,14 @@ impl Core {
             && self.records(newest).nth(DEPTH_MAX).is_some()
             && let Some(live) = self.live.as_mut()
         {
-            live.deep.push((id, seq));
+            live.deep.push(MessageRef { queue: id, seq });
         }
     }
 
     /// A message stands here now, whole, and nothing lies under it.
     pub(super) fn kept(&mut self, pos: Pos, kept: &Kept) {
-        for &(id, seq) in &kept.places {
-            let Some(q) = self.queues.get_mut(&id) else { continue };
+        for &MessageRef { queue, seq } in &kept.places {
+            let Some(q) = self.queues.get_mut(&queue) else { continue };
             if !q.index.contains(seq) {
                 continue;
             }
@@ -189,10 +189,11 @@ impl Turn<'_> {
         let mut deep = std::mem::take(&mut self.core.live().deep);
         deep.sort_unstable();
         deep.dedup();
-        let at = |&(id, seq): &(QueueId, u64)| self.core.queues.get(&id)?.pos(seq);
-        let found = deep.iter().filter_map(|place| Some((at(place)?, *place)));
-        let of = |(id, seq)| Whose::Message(id, seq);
-        let items: Vec<_> = found.map(|(at, place)| Resident { at, of: of(place) }).collect();
+        let resident = |message: MessageRef| {
+            let at = self.core.queues.get(&message.queue)?.pos(message.seq)?;
+            Some(Resident { at, of: Whose::Message(message) })
+        };
+        let items: Vec<_> = deep.into_iter().filter_map(resident).collect();
         if !items.is_empty() {
             let written = self.log.end_pos();
             self.out.push(Output { to: To::Rewrite(items), durable: Pos::ZERO, written });
@@ -208,8 +209,9 @@ impl Turn<'_> {
             let from = item.from;
             match item.copy {
                 Copied::Message(mut kept) => {
-                    let same = |&(id, seq): &(QueueId, u64)| {
-                        self.core.queues.get(&id).and_then(|q| q.pos(seq)) == Some(from)
+                    let same = |message: &MessageRef| {
+                        let q = self.core.queues.get(&message.queue);
+                        q.and_then(|q| q.pos(message.seq)) == Some(from)
                     };
                     kept.places.retain(same);
                     if !kept.places.is_empty() {

@@ -5,29 +5,22 @@
 //! `Command::Route`. Whatever the number of copies, the body is stored once.
 
 use malote_model::{
-    Address, DeadReason, Facts, Message, Refusal, Seq, SessionId, Sessions, Timestamp, TopicName,
-    When, limits,
+    DeadReason, Facts, Message, Refusal, Seq, SessionId, Timestamp, TopicName, limits,
 };
 use smallvec::{SmallVec, smallvec};
 
-use super::consume::FORWARD_WORK;
 use super::dedup::First;
-use super::queue::{Kept, Place, Queue};
+use super::enqueue::{MessageMove, SendOptions, accepts_session};
+use super::queue::{Kept, Place};
 use super::send::Filling;
-use super::{Core, Decided, FRAME_ROOM, Needs, Output, Timer, To, Turn};
+use super::{Core, Decided, FRAME_ROOM, Needs, Output, To, Turn};
 use crate::codec::Outgoing;
 use crate::command::{Receipt, Reply, ToRoute};
-use crate::event::{Cause, Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
+use crate::event::{Cause, Event, MessageRef, Placed, QueueId, Removal, Way, Why};
 use crate::journal::Pos;
 
 /// Messages of an inbox that are read at once.
 const ROUTE_MAX: usize = 64;
-
-/// Messages that a queue forwards at once.
-const FORWARD_MAX: usize = 256;
-
-/// What cannot go on is tried again after so long.
-const AGAIN_MS: u64 = 1000;
 
 /// The copies of one message.
 #[derive(Debug, Default)]
@@ -53,17 +46,15 @@ impl Copies {
     }
 }
 
-/// What a copy has beside its message.
-#[derive(Debug, Default)]
-struct Copy {
-    /// What it is known by.
-    dedup: Option<u128>,
-    /// The topic that makes it.
-    topic: Option<QueueId>,
-    /// Its body stands in this record.
-    body_at: Option<Pos>,
-    /// Its way here, if it was stored before.
-    way: Way,
+/// A copy that its queue cannot accept, and why.
+struct Misfit {
+    /// Its place in the queue's dead-letter set.
+    at: Placed,
+    record: Pos,
+    queue: QueueId,
+    reason: DeadReason,
+    session: Option<SessionId>,
+    size: u32,
 }
 
 /// A message on its way into a topic.
@@ -88,7 +79,7 @@ impl Core {
                 continue;
             }
             let Some(rule) = hit.rule else {
-                match fits(q, message.session.as_ref()) {
+                match accepts_session(q, message.session.as_ref()) {
                     true => copies.plain.push(hit.target),
                     false => copies.misfits.push((hit.target, DeadReason::NoSession)),
                 }
@@ -97,7 +88,7 @@ impl Core {
             let mut changed = message.clone();
             rule.act(&mut changed, at);
             match Outgoing::new(&changed, true) {
-                Ok(copy) if fits(q, copy.session.as_ref()) => {
+                Ok(copy) if accepts_session(q, copy.session.as_ref()) => {
                     copies.changed.push((hit.target, copy));
                 }
                 Ok(_) => copies.misfits.push((hit.target, DeadReason::NoSession)),
@@ -136,15 +127,6 @@ impl Core {
     }
 }
 
-/// Whether a queue takes a message of this session.
-fn fits(q: &Queue, session: Option<&SessionId>) -> bool {
-    match (&q.spec.sessions, session) {
-        (Sessions::None, _) | (Sessions::Dynamic, Some(_)) => true,
-        (Sessions::Fixed(ids), Some(session)) => ids.contains(session),
-        (_, None) => false,
-    }
-}
-
 impl Turn<'_> {
     /// Checks a message for a topic and finds its copies. Nothing changes.
     pub(super) fn plan_publication(
@@ -167,7 +149,7 @@ impl Turn<'_> {
         }
         let key = message.dedup_key(t.spec.dedup.is_some_and(|dedup| dedup.content));
         self.check_keys(key.filter(|_| t.spec.dedup.is_some()))?;
-        let later = self.is_later(message);
+        let later = self.is_scheduled(message);
         let again = self.core.published(topic, key, self.now.0).is_some();
         let mut copies = Copies::default();
         if let Some(facts) = message.facts.as_deref()
@@ -197,10 +179,6 @@ impl Turn<'_> {
         Ok((Publication { topic, key, copies }, room, durable))
     }
 
-    fn is_later(&self, message: &Outgoing) -> bool {
-        matches!(message.when, When::At(at) if at > self.now)
-    }
-
     /// Stores the copies of a message that was planned. The group must be open.
     pub(super) fn publish(&mut self, publication: Publication, message: Outgoing) -> Receipt {
         let Publication { topic, key, mut copies } = publication;
@@ -208,10 +186,10 @@ impl Turn<'_> {
         if let Some(first) = self.core.published(topic, key, self.now.0) {
             return Receipt { seq: Seq(0), duplicate: true, first_id: first.id, copies: 0 };
         }
-        if self.is_later(&message) {
-            let places = smallvec![self.place(topic, &message)];
-            let copy = Copy { dedup: key, topic: Some(topic), ..Copy::default() };
-            self.commit_sent(places, message, copy);
+        if self.is_scheduled(&message) {
+            let places = smallvec![self.next_place(topic, &message)];
+            let options = SendOptions { dedup: key, topic: Some(topic), ..SendOptions::default() };
+            self.commit_sent(places, message, options);
             return Receipt::new(Seq(self.last_seq(topic)), 1);
         }
         let session = message.session.clone();
@@ -223,23 +201,26 @@ impl Turn<'_> {
         copies.plain.retain(|queue| !seen(queue));
         let count = copies.len() as u32;
         let mut places: SmallVec<[Placed; 1]> =
-            copies.plain.iter().map(|&queue| self.place(queue, &message)).collect();
+            copies.plain.iter().map(|&queue| self.next_place(queue, &message)).collect();
         let misfits = self.misfit_places(&copies.misfits);
         places.extend_from_slice(&misfits);
         let size = message.size() as u32;
         let mut body_at = None;
         if !places.is_empty() {
-            let copy = Copy { dedup: key, topic: Some(topic), ..Copy::default() };
-            let pos = self.commit_sent(places, message, copy);
+            let options = SendOptions { dedup: key, topic: Some(topic), ..SendOptions::default() };
+            let pos = self.commit_sent(places, message, options);
             body_at = Some(pos);
-            for (place, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
-                self.bury_misfit(place, pos, queue, reason, session.clone(), size);
+            for (at, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
+                let session = session.clone();
+                let misfit = Misfit { at, record: pos, queue, reason, session, size };
+                self.dead_letter_misfit(misfit);
             }
         }
         for (queue, message) in copies.changed {
-            let places = smallvec![self.place(queue, &message)];
-            let copy = Copy { dedup: key, topic: Some(topic), body_at, ..Copy::default() };
-            let pos = self.commit_sent(places, message, copy);
+            let places = smallvec![self.next_place(queue, &message)];
+            let options =
+                SendOptions { dedup: key, topic: Some(topic), body_at, ..SendOptions::default() };
+            let pos = self.commit_sent(places, message, options);
             body_at.get_or_insert(pos);
         }
         Receipt::new(Seq(0), count)
@@ -257,82 +238,11 @@ impl Turn<'_> {
         places
     }
 
-    /// The next place of a queue, and when a message that comes in now is due there.
-    fn place(&self, queue: QueueId, message: &Outgoing) -> Placed {
-        let Some(q) = self.core.queues.get(&queue) else {
-            return Placed { queue, seq: 0, due: Timestamp(0) };
-        };
-        let due = match message.when {
-            When::Now if q.spec.delay_ms > 0 => self.now.plus_ms(q.spec.delay_ms),
-            When::Delay(ms) if ms > 0 => self.now.plus_ms(ms),
-            When::At(at) if at > self.now => at,
-            _ => Timestamp(0),
-        };
-        Placed { queue, seq: q.next_seq, due }
-    }
-
-    fn last_seq(&self, queue: QueueId) -> u64 {
-        self.core.queues.get(&queue).map_or(0, |q| q.next_seq - 1)
-    }
-
-    /// Puts a message into its places. The group must be open.
-    fn commit_sent(&mut self, places: SmallVec<[Placed; 1]>, message: Outgoing, copy: Copy) -> Pos {
-        let Copy { dedup, topic, body_at, way } = copy;
-        let scheduled = self.is_later(&message);
-        let size = message.size() as u32;
-        let known_as = dedup.and_then(|_| message.known_as());
-        let Outgoing { session, head, body, priority, ttl_ms, .. } = message;
-        // A queue without sessions may have tenants, and where it goes next there may be sessions. What is only
-        // scheduled has no place yet, and none among tenants.
-        let counts = |place: &Placed| {
-            let q = self.core.queues.get(&place.queue);
-            q.is_some_and(|q| q.orders() || q.has_tenants() && !scheduled)
-        };
-        let session = session.filter(|_| places.iter().any(counts));
-        let remembers = |place: &Placed| {
-            self.core.queues.get(&place.queue).is_some_and(|q| q.spec.dedup.is_some())
-        };
-        let topic_remembers = topic
-            .and_then(|topic| self.core.topics.get(&topic))
-            .is_some_and(|topic| topic.spec.dedup.is_some());
-        let dedup = dedup.filter(|_| topic_remembers || places.iter().any(remembers));
-        let at = self.now;
-        let sent = Sent {
-            places,
-            at,
-            scheduled,
-            session,
-            priority,
-            ttl_ms,
-            dedup,
-            known_as: known_as.filter(|_| dedup.is_some()),
-            topic,
-            body_at,
-            way,
-            head,
-            body,
-            size,
-        };
-        self.commit(Event::Sent(sent), false)
-    }
-
-    /// Puts one message into one queue. The group must be open.
-    pub(super) fn enter(&mut self, id: QueueId, message: Outgoing, dedup: Option<u128>) -> Seq {
-        let place = self.place(id, &message);
-        self.commit_sent(smallvec![place], message, Copy { dedup, ..Copy::default() });
-        Seq(place.seq)
-    }
-
-    /// A copy that its queue cannot take stands in that queue's dead-letter set: this says why.
-    fn bury_misfit(
-        &mut self,
-        Placed { queue: dead, seq, .. }: Placed,
-        from: Pos,
-        queue: QueueId,
-        reason: DeadReason,
-        session: Option<SessionId>,
-        size: u32,
-    ) {
+    /// Dead-letters a copy that its queue cannot accept. The copy already stands in the queue's dead-letter set; this moves
+    /// it to a new place there and records the reason.
+    fn dead_letter_misfit(&mut self, misfit: Misfit) {
+        let Misfit { at: Placed { queue: dead, seq, .. }, record, queue, reason, session, size } =
+            misfit;
         let Some(source) = self.core.queues.get(&queue).map(|q| q.name.clone()) else { return };
         let place = Placed { queue: dead, seq: self.last_seq(dead) + 1, due: Timestamp(0) };
         let cause = Cause::Released;
@@ -340,54 +250,9 @@ impl Turn<'_> {
         let way = Way { home: Some(queue), ..Way::default() };
         let priority = self.core.queues.get(&dead).map_or(0, |q| q.index.priority(seq));
         let kept = Kept { session, priority, way, ..Kept::default() };
-        self.commit_moved((dead, seq), from, smallvec![place], size, kept, why, false);
-    }
-
-    #[allow(clippy::too_many_arguments)] // each is one fact of the event
-    pub(super) fn commit_moved(
-        &mut self,
-        (from_queue, from_seq): (QueueId, u64),
-        from: Pos,
-        places: SmallVec<[Placed; 1]>,
-        size: u32,
-        kept: Kept,
-        why: Why,
-        lazy: bool,
-    ) {
-        self.commit_renamed((from_queue, from_seq), from, places, size, kept, why, lazy, None);
-    }
-
-    /// The same, under a new id.
-    #[allow(clippy::too_many_arguments)] // each is one fact of the event
-    pub(super) fn commit_renamed(
-        &mut self,
-        (from_queue, from_seq): (QueueId, u64),
-        from: Pos,
-        places: SmallVec<[Placed; 1]>,
-        size: u32,
-        kept: Kept,
-        why: Why,
-        lazy: bool,
-        message_id: Option<String>,
-    ) {
-        let Kept { session, priority, ttl_ms, way } = kept;
-        let moved = Moved {
-            from_queue,
-            from_seq,
-            from,
-            places,
-            at: self.now,
-            session,
-            size,
-            priority,
-            ttl_ms,
-            way,
-            key: None,
-            message_id,
-            why,
-            properties: Default::default(),
-        };
-        self.commit(Event::Moved(Box::new(moved)), lazy);
+        let (source, places) = (MessageRef { queue: dead, seq }, smallvec![place]);
+        let moving = MessageMove { source, record, places, size, kept, why, message_id: None };
+        self.commit_moved(moving, false);
     }
 
     /// Asks the shell to read what waits in a topic's inbox.
@@ -444,7 +309,7 @@ impl Turn<'_> {
             t.routing = false;
         }
         if again {
-            self.try_later(topic);
+            self.retry_later(topic);
         } else {
             self.core.touch(topic);
         }
@@ -466,7 +331,7 @@ impl Turn<'_> {
         let home = kept.way.home;
         let copies = self.core.copies(topic, message, self.now, &kept.way);
         self.begin(copies.room())?;
-        let here = (topic, from_seq);
+        let here = MessageRef { queue: topic, seq: from_seq };
         let changed = !copies.changed.is_empty();
         let now_in = |core: &Core, queue: QueueId| {
             let q = core.queues.get(&queue);
@@ -478,8 +343,8 @@ impl Turn<'_> {
             let forgets = cfg!(feature = "mutate-forget-way");
             let way = if forgets { Way::default() } else { kept.way.clone() };
             let body_at = Some(from);
-            let copy = Copy { dedup: None, topic: Some(topic), body_at, way };
-            self.commit_sent(places, message, copy);
+            let options = SendOptions { dedup: None, topic: Some(topic), body_at, way };
+            self.commit_sent(places, message, options);
         }
         let now = |queue: QueueId| now_in(self.core, queue);
         let mut places: SmallVec<[Placed; 1]> = copies.plain.iter().map(|&q| now(q)).collect();
@@ -496,7 +361,16 @@ impl Turn<'_> {
             let places = smallvec![now(dead)];
             // Dead letters in the own set do not expire.
             let kept = Kept { way, ttl_ms: None, ..kept };
-            self.commit_moved(here, from, places, size, kept, why, false);
+            let moving = MessageMove {
+                source: here,
+                record: from,
+                places,
+                size,
+                kept,
+                why,
+                message_id: None,
+            };
+            self.commit_moved(moving, false);
             return Ok(());
         }
         if places.is_empty() {
@@ -505,84 +379,16 @@ impl Turn<'_> {
             return Ok(());
         }
         let session = kept.session.clone();
-        self.commit_moved(here, from, places, size, kept, Why::Routed, false);
-        for (place, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
-            let Some(pos) = self.core.queues.get(&place.queue).and_then(|q| q.pos(place.seq))
-            else {
-                continue;
-            };
-            self.bury_misfit(place, pos, queue, reason, session.clone(), size);
+        let (why, message_id) = (Why::Routed, None);
+        let moving =
+            MessageMove { source: here, record: from, places, size, kept, why, message_id };
+        self.commit_moved(moving, false);
+        for (at, (queue, reason)) in misfits.into_iter().zip(copies.misfits) {
+            let q = self.core.queues.get(&at.queue);
+            let Some(record) = q.and_then(|q| q.pos(at.seq)) else { continue };
+            let session = session.clone();
+            self.dead_letter_misfit(Misfit { at, record, queue, reason, session, size });
         }
         Ok(())
-    }
-
-    /// Sends the messages of a queue that forwards on their way.
-    pub(super) fn forward(&mut self, id: QueueId) {
-        while let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused && q.is_prepared()) {
-            if self.left == 0 {
-                return self.core.touch(id);
-            }
-            let Some(to) = &q.spec.forward_to else { return };
-            let target = match to {
-                Address::Queue(name) => self.core.names.get(name),
-                Address::Topic(name) => self.core.topic_names.get(name),
-            };
-            let most = self.away_max().min(FORWARD_MAX);
-            let seqs = q.ready_batch(most, limits::DELIVERY_BYTES_MAX, false, self.now.0);
-            if seqs.is_empty() {
-                return;
-            }
-            self.left = self.left.saturating_sub(FORWARD_WORK * seqs.len());
-            let target = target.copied().filter(|&target| target != id);
-            let Some(target) = target else { return self.try_later(id) };
-            if self.begin(seqs.len() * FRAME_ROOM).is_err() {
-                return self.try_later(id);
-            }
-            let full = seqs.into_iter().any(|seq| !self.forward_one(id, seq, target));
-            self.end();
-            if full {
-                return self.try_later(id);
-            }
-        }
-    }
-
-    /// False when the target has no room.
-    fn forward_one(&mut self, id: QueueId, seq: u64, target: QueueId) -> bool {
-        let (Some(q), Some(to)) = (self.core.queues.get(&id), self.core.queues.get(&target)) else {
-            return true;
-        };
-        let (Some(from), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return true };
-        // One that came before the queue forwarded is known by its place only.
-        let placed = || {
-            let (session, priority) = (self.session_of(id, seq), q.index.priority(seq));
-            Kept { session, priority, ..Kept::default() }
-        };
-        let mut kept = q.kept.get(&seq).cloned().unwrap_or_else(placed);
-        kept.way.hops = kept.way.hops.saturating_add(1);
-        if kept.way.hops > limits::HOPS_MAX {
-            self.bury(id, seq, DeadReason::TooManyHops);
-            return true;
-        }
-        if !fits(to, kept.session.as_ref()) {
-            self.bury(id, seq, DeadReason::NoSession);
-            return true;
-        }
-        if Filling::default().add(target, to, u64::from(size)).is_err() {
-            return false;
-        }
-        let lazy = !(q.durable() || to.durable());
-        let places = smallvec![Placed { queue: target, seq: to.next_seq, due: Timestamp(0) }];
-        self.commit_moved((id, seq), from, places, size, kept, Why::Forwarded, lazy);
-        true
-    }
-
-    /// Looks at a queue again in a while.
-    fn try_later(&mut self, id: QueueId) {
-        let at = self.now.0 + AGAIN_MS;
-        if let (Some(live), Some(q)) = (self.core.live.as_mut(), self.core.queues.get_mut(&id))
-            && q.again.is_none()
-        {
-            q.again = Some(live.timers.set(at, Timer::Again(id)));
-        }
     }
 }

@@ -5,12 +5,13 @@ use malote_model::{Address, QueueName, Refusal, Seq, SessionId, Sessions, Timest
 use smallvec::{SmallVec, smallvec};
 
 use super::dedup::First;
+use super::enqueue::MessageMove;
 use super::queue::{Kept, Place, Queue};
 use super::route::Publication;
 use super::{Decided, FRAME_ROOM, Needs, Turn};
 use crate::codec::Outgoing;
 use crate::command::{Items, MoveWhy, Moving, Receipt, Receipts, Reply};
-use crate::event::{Event, Placed, QueueId, Removal, Why};
+use crate::event::{Event, MessageRef, Placed, QueueId, Removal, Why};
 
 /// Checked messages: where each goes, and what all of them need.
 pub(super) struct Plan {
@@ -132,7 +133,7 @@ impl Turn<'_> {
                     // Looked up once more: an earlier one of this command may have the same key.
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
                     match seen {
-                        None => Receipt::new(self.enter(id, message, key), 1),
+                        None => Receipt::new(self.enqueue(id, message, key), 1),
                         Some(First { seq, id: first_id }) => {
                             Receipt { seq: Seq(seq), duplicate: true, first_id, copies: 0 }
                         }
@@ -241,9 +242,11 @@ impl Turn<'_> {
     pub(super) fn activate(&mut self, id: QueueId, seq: u64) {
         let Some(q) = self.core.queues.get(&id) else { return };
         let kept = q.kept.get(&seq).cloned().unwrap_or_default();
-        let (Some(from), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return };
+        let (Some(record), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return };
         let places = smallvec![Placed { queue: id, seq: q.next_seq, due: Timestamp(0) }];
-        self.commit_moved((id, seq), from, places, size, kept, Why::Due, false);
+        let (source, why) = (MessageRef { queue: id, seq }, Why::Due);
+        let moving = MessageMove { source, record, places, size, kept, why, message_id: None };
+        self.commit_moved(moving, false);
     }
 
     /// Moves messages that are not out, each to its target. One that cannot move refuses all.
@@ -287,7 +290,8 @@ impl Turn<'_> {
         for (Seq(from_seq), queue, session, message_id) in targets {
             let source = &self.core.queues[&from_id];
             // Named twice: the second time it is gone.
-            let (Some(from), Some((_, size))) = (source.pos(from_seq), source.index.get(from_seq))
+            let (Some(record), Some((_, size))) =
+                (source.pos(from_seq), source.index.get(from_seq))
             else {
                 continue;
             };
@@ -295,8 +299,9 @@ impl Turn<'_> {
             let kept = Kept { session, priority, ..Kept::default() };
             let seq = self.core.queues[&queue].next_seq;
             let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];
-            let (here, why) = ((from_id, from_seq), Why::Redriven);
-            self.commit_renamed(here, from, places, size, kept, why, false, message_id);
+            let (source, why) = (MessageRef { queue: from_id, seq: from_seq }, Why::Redriven);
+            let moving = MessageMove { source, record, places, size, kept, why, message_id };
+            self.commit_moved(moving, false);
             count += 1;
         }
         Ok(Some((Reply::Count(count), Needs::of(durable))))
@@ -327,7 +332,7 @@ impl Turn<'_> {
             false,
         );
         // An operator's edit is meant: it counts as new, whatever it is known by.
-        let receipt = Receipt::new(self.enter(id, message, key), 1);
+        let receipt = Receipt::new(self.enqueue(id, message, key), 1);
         Ok(Some((Reply::Sent(vec![receipt]), Needs::of(durable || source_durable))))
     }
 }

@@ -13,7 +13,9 @@ use super::leases::{Lease, Leased as Kind};
 use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
 use crate::codec::put_properties;
 use crate::command::{Reply, StateChange};
-use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
+use crate::event::{
+    Cause, Event, MessageRef, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why,
+};
 
 /// A way that is longer than this is none that anybody meant: its end is the own dead-letter set.
 const DIED_IN_MAX: usize = 16;
@@ -80,7 +82,7 @@ impl Turn<'_> {
                     self.commit(Event::Deferred { queue, seq, over: None }, lazy);
                 } else {
                     let (reason, changes) = (DeadReason::Damaged { text }, Changes::default());
-                    self.dead_letter(queue, seq, reason, Cause::Released, &changes);
+                    self.dead_letter(MessageRef { queue, seq }, reason, Cause::Released, &changes);
                 }
             }
             self.end();
@@ -210,7 +212,7 @@ impl Turn<'_> {
             }
             Settlement::DeadLetter { reason, text, changes } => {
                 let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                self.dead_letter(queue, seq, reason, Cause::Released, changes);
+                self.dead_letter(MessageRef { queue, seq }, reason, Cause::Released, changes);
             }
         }
         Ok(())
@@ -241,7 +243,7 @@ impl Turn<'_> {
         if cause != Cause::Released
             && let Some(reason) = self.once_too_often(queue, seq)
         {
-            return self.dead_letter(queue, seq, reason, cause, changes);
+            return self.dead_letter(MessageRef { queue, seq }, reason, cause, changes);
         }
         if self.expire_instead(queue, seq) {
             return;
@@ -278,18 +280,19 @@ impl Turn<'_> {
 
     /// A message that nobody has becomes a dead letter. The group must be open.
     pub(super) fn bury(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
-        self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
+        let message = MessageRef { queue, seq };
+        self.dead_letter(message, reason, Cause::Released, &Changes::default());
     }
 
     /// Moves a message to where its queue's dead letters go.
     pub(super) fn dead_letter(
         &mut self,
-        from_queue: QueueId,
-        from_seq: u64,
+        source: MessageRef,
         reason: DeadReason,
         cause: Cause,
         changes: &Changes,
     ) {
+        let MessageRef { queue: from_queue, seq: from_seq } = source;
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
         let damaged = matches!(reason, DeadReason::Damaged { .. });

@@ -13,7 +13,7 @@ use super::leases::NONE;
 use super::queue::{Kept, Place, Queue, Touched};
 use super::{Core, FRAME_ROOM, Needs, Stalled, Timer, Turn};
 use crate::command::{Command, ConnectionId, Reply};
-use crate::event::{Event, QueueId, Removal};
+use crate::event::{Event, MessageRef, QueueId, Removal};
 use crate::journal::Pos;
 
 /// Messages, sessions or leases that one slice deals with. Tests of what takes many slices need not be large.
@@ -146,7 +146,8 @@ impl Core {
             if let Some((seq, touched)) = remains.touched.next() {
                 // It may have fired meanwhile, and found no queue.
                 if let (Some(timer), Some(live)) = (touched.timer, self.live.as_mut()) {
-                    live.timers.cancel_if_set(timer, Timer::Due(remains.id, seq));
+                    live.timers
+                        .cancel_if_set(timer, Timer::Due(MessageRef { queue: remains.id, seq }));
                 }
                 if let Place::Locked(slot) = touched.place {
                     self.revoke_of(remains.id, slot);

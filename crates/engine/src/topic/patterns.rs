@@ -85,7 +85,7 @@ impl Patterns {
             return;
         }
         let (mut now, mut next) = (Nodes::new(), Nodes::new());
-        self.enter(ROOT, &mut now);
+        self.add_with_hash(ROOT, &mut now);
         for word in words(key) {
             for &at in &now {
                 let node = &self.nodes[at as usize];
@@ -95,8 +95,8 @@ impl Patterns {
                 if node.children == 0 {
                     continue;
                 }
-                self.enter(node.star, &mut next);
-                self.enter(self.literal(at, word), &mut next);
+                self.add_with_hash(node.star, &mut next);
+                self.add_with_hash(self.literal(at, word), &mut next);
             }
             // A `#` may be reached by staying there and by coming there again.
             next.sort_unstable();
@@ -113,7 +113,7 @@ impl Patterns {
     }
 
     /// At a node, and at once under its `#`, which may stand for no word.
-    fn enter(&self, at: u32, set: &mut Nodes) {
+    fn add_with_hash(&self, at: u32, set: &mut Nodes) {
         if at == NONE {
             return;
         }

@@ -1,5 +1,6 @@
 //! What the peer says.
 
+use malote_engine::IdFormat;
 use malote_model::Address;
 use malote_wire_amqp::connection::{Event, Incoming, LinkId, UseError};
 use malote_wire_amqp::performative::{
@@ -182,7 +183,7 @@ impl Conn {
         self.sending_bytes += bytes;
         let parcel = match (read, &txn_id) {
             (Ok(messages), None) => {
-                let parcel = self.front.engine.parcel(&to, messages.into_iter());
+                let parcel = self.front.engine.parcel(&to, messages.into_iter(), IdFormat::Simple);
                 parcel.map_err(|error| Err(error_of(error, Lock::Message)))
             }
             (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use malote_engine::command::{Command, ConnectionId, Work};
+use malote_engine::command::{Command, ConnectionId, ReceiveDeferred, Work};
 use malote_engine::{Outgoing, StateChange};
 
 use malote_model::{Address, Timestamp};
@@ -56,7 +56,14 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         }
         Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
             let connection = connection.map(ConnectionId);
-            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection }
+            Command::ReceiveDeferred(ReceiveDeferred {
+                queue,
+                seqs,
+                hold,
+                lock_ms,
+                take,
+                connection,
+            })
         }
         Ask::Settle { leases, settlement, state } => {
             let state = state.map(|(hold, state)| StateChange { hold, state });

@@ -322,14 +322,14 @@ impl World {
                 connection: ConnectionId(number("conn").unwrap()),
                 clean: flag("clean"),
             },
-            "deferred" => Command::ReceiveDeferred {
+            "deferred" => Command::ReceiveDeferred(ReceiveDeferred {
                 queue: queue(0),
                 seqs: vec![Seq(plain[1].parse().unwrap())],
                 hold: option("hold").map(|name| self.tokens[name]),
                 lock_ms: None,
                 take: flag("take"),
                 connection: None,
-            },
+            }),
             "complete" => Command::Settle {
                 leases: leases(),
                 settlement: Settlement::Complete,
