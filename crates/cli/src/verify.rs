@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use malote_engine::core::Core;
 use malote_engine::disk::OsDisk;
-use malote_engine::journal::{self, Orphan, Report, SegmentReport, SegmentState, Verified};
+use malote_engine::journal::{self, Orphan, RecoveryReport, SegmentReport, SegmentState, Verified};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -55,7 +55,8 @@ impl Verify {
 
 /// What an operator must know, in one sentence.
 fn trouble(found: &Verified) -> Option<String> {
-    let Report { damaged, unreadable_segments, invalid_snapshots, orphans, .. } = &found.recovery;
+    let RecoveryReport { damaged, unreadable_segments, invalid_snapshots, orphans, .. } =
+        &found.recovery;
     if let Some(why) = &found.refused {
         return Some(format!("a server would refuse to start here: {why}"));
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use malote_engine::journal::Options;
 use malote_engine::{
-    Consume, Delivery, Engine, MessageState, Outbound, Peek, Receive, Running, Settings, Wants,
-    Which,
+    Consume, DeadLetterSelection, Delivery, Engine, MessageState, Outbound, Peek, Receive, Running,
+    Settings, Wants,
 };
 use malote_model::{
     Address, Body, BodyKind, DeadLetterTarget, Message, QueueName, QueueSpec, Seq, SessionId,
@@ -53,7 +53,7 @@ fn damage(dir: &Path, text: &str) -> String {
     panic!("`{text}` is in no file");
 }
 
-async fn look(engine: &Engine, queue: QueueName) -> Vec<malote_engine::Seen> {
+async fn look(engine: &Engine, queue: QueueName) -> Vec<malote_engine::PeekedMessage> {
     let peek = Peek { queue, from: Seq(0), max: 100, session: None, state: None };
     engine.peek(peek).await.unwrap().0
 }
@@ -98,7 +98,10 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
         // Received as a dead letter it is set aside, once.
         assert!(engine.receive(receive(q.dead_letters(), 9)).await.unwrap().is_empty());
         assert_eq!(look(&engine, q.dead_letters()).await[0].state, MessageState::Deferred);
-        assert_eq!(engine.redrive(q.clone(), Which::Oldest(9), None).await.unwrap(), 0);
+        assert_eq!(
+            engine.redrive(q.clone(), DeadLetterSelection::Oldest(9), None).await.unwrap(),
+            0
+        );
         running.stop().await;
 
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();

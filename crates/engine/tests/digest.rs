@@ -45,7 +45,7 @@ fn open(dir: &Path) -> Recovered {
 fn fill(journal: &mut Recovered, last: &[u8]) {
     for n in 0..300 {
         while journal.pool.spares() < 3 {
-            journal.keeper.step().unwrap();
+            journal.spare_maker.step().unwrap();
         }
         journal.appender.begin();
         let body = if n == 299 { last.to_vec() } else { vec![b'x'; 1000] };

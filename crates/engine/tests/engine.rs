@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::{Consume, Engine, Outbound, Peek, Receive, Settings, Wants, Which};
+use malote_engine::{
+    Consume, DeadLetterSelection, Engine, Outbound, Peek, Receive, Settings, Wants,
+};
 use malote_model::{
     Body, BodyKind, Changes, Dedup, LeaseToken, Message, Properties, QueueName, QueueSpec, Seq,
     SessionId, Sessions, Settlement, TopicName, TopicSpec, Value, limits,
@@ -143,7 +145,7 @@ async fn dead_letters_are_redriven_and_edited() {
         .resend(name("q").dead_letters(), Seq(1), name("q"), message("edited", None))
         .await
         .unwrap();
-    assert_eq!(engine.redrive(name("q"), Which::Oldest(10), None).await.unwrap(), 2);
+    assert_eq!(engine.redrive(name("q"), DeadLetterSelection::Oldest(10), None).await.unwrap(), 2);
     let got = engine.receive(receive("q", 9, 0)).await.unwrap();
     let bodies: Vec<_> = got.iter().map(|d| d.stored.message.body.bytes.clone()).collect();
     assert_eq!(bodies, ["edited", "m1", "m2"]);

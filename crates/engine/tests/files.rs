@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use malote_engine::chance::Chance;
-use malote_engine::disk::{Disk, DiskFile, Entry, MemoryDisk};
+use malote_engine::disk::{DirEntry, Disk, DiskFile, MemoryDisk};
 use malote_engine::journal::Options;
 use malote_engine::{Engine, EngineError, Receive, Running, Settings};
 use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, Settlement};
@@ -88,7 +88,7 @@ struct Scarce {
 const EMFILE: i32 = 24;
 
 impl Disk for Scarce {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use expect_test::expect_file;
-use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Moving, Reply};
-use malote_engine::compact::{Compaction, RESIDENTS_MAX};
-use malote_engine::core::{Copied, Core, Relocation, To, Turn};
+use malote_engine::command::{Accept, AcceptedSession, Attach, Command, MoveItem, MoveWhy, Reply};
+use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
+use malote_engine::core::{Core, Effect, RecordCopy, Relocation, Turn};
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Options, Recovered, recover, restore, verify};
-use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
+use malote_engine::{ConsumerId, EncodedMessage, Peek, StateChange, Stored, Wants, read_state};
 use malote_model::{
     Address, Body, BodyKind, Changes, DeadLetterTarget, Dedup, Durability, Filter, LeaseToken,
     Message, Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions,
@@ -88,8 +88,8 @@ impl Hand {
         turn.command(request, command);
         turn.dispatch();
         self.flush();
-        let answers = out.into_iter().filter_map(|output| match output.to {
-            To::Request(r, answer) if r == request => Some(answer),
+        let answers = out.into_iter().filter_map(|output| match output.effect {
+            Effect::Request(r, answer) if r == request => Some(answer),
             _ => None,
         });
         answers.last().expect("every command here is answered at once")
@@ -104,7 +104,8 @@ impl Hand {
     }
 
     fn send(&mut self, queue: &str, message: Message) {
-        let items = vec![(Address::Queue(name(queue)), Outgoing::new(&message, false).unwrap())];
+        let items =
+            vec![(Address::Queue(name(queue)), EncodedMessage::new(&message, false).unwrap())];
         self.ask(Command::Send { items });
     }
 
@@ -135,7 +136,7 @@ impl Hand {
         assert!(each.iter().all(Result::is_ok), "{each:?}");
     }
 
-    fn accept(&mut self, queue: &str, id: &str) -> Held {
+    fn accept(&mut self, queue: &str, id: &str) -> AcceptedSession {
         self.next += 1;
         let accept = Accept {
             consumer: ConsumerId(self.next),
@@ -155,12 +156,12 @@ impl Hand {
         let mut core = Core::new(1);
         self.journal.snapshotter.run(&mut core).unwrap();
         let victims = self.journal.snapshotter.victims();
-        let residents = core.residents(&victims, RESIDENTS_MAX);
+        let residents = core.live_records_in(&victims, LIVE_RECORDS_MAX);
         let mut compaction = Compaction::new(residents, options().segment_bytes);
         let (mut copied, mut shared) = (0, 0);
         let several = |item: &Relocation| match &item.copy {
-            Copied::Message(kept) => kept.places.len() > 1,
-            Copied::State(..) => false,
+            RecordCopy::Message(kept) => kept.places.len() > 1,
+            RecordCopy::State(..) => false,
         };
         while let Some(items) = compaction.next_batch(&self.journal.segments) {
             shared += items.iter().filter(|item| several(item)).count() as u64;
@@ -275,7 +276,7 @@ fn make(dir: &Path) -> Hand {
         let (topic, rule) = (topic.clone(), Box::new(rule));
         hand.ask(Command::Bind { topic, queue: name(queue), rule });
     }
-    let news = Outgoing::to_topic(message("news", None, "to three queues"), false).unwrap();
+    let news = EncodedMessage::to_topic(message("news", None, "to three queues"), false).unwrap();
     hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
     hand.send("gone", message("gone", None, "gone"));
     hand.ask(Command::Delete { name: name("gone") });
@@ -322,7 +323,7 @@ fn make(dir: &Path) -> Hand {
     newer(&mut hand, "behind");
     hand.send("plain", message("last", None, "last"));
     let message_id = Some("anew".to_owned());
-    let items = vec![Moving { seq: Seq(1), to: name("plain"), message_id }];
+    let items = vec![MoveItem { seq: Seq(1), to: name("plain"), message_id }];
     let from = name("plain").dead_letters();
     hand.ask(Command::Move { from, items, why: MoveWhy::Redrive });
     hand.any("plain", 1);
@@ -412,7 +413,7 @@ fn describe(hand: &mut Hand) -> String {
     }
     for queue in ["known-before", "known-behind"] {
         let again = Message { dedup_id: Some("key".into()), ..message("other", None, "again") };
-        let again = Outgoing::new(&again, false).unwrap();
+        let again = EncodedMessage::new(&again, false).unwrap();
         let items = vec![(Address::Queue(name(queue)), again)];
         if let Ok(Reply::Sent(receipts)) = hand.try_ask(Command::Send { items }) {
             writeln!(text, "{queue}: {:x?}", receipts[0].first_id).unwrap();

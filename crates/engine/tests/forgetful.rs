@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use malote_engine::chance::Chance;
-use malote_engine::disk::{Disk, DiskFile, Entry, MemoryDisk};
+use malote_engine::disk::{DirEntry, Disk, DiskFile, MemoryDisk};
 use malote_engine::journal::Options;
 use malote_engine::{Engine, Peek, Receive};
 use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, Seq};
@@ -34,7 +34,7 @@ impl Forgetful {
 }
 
 impl Disk for Forgetful {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use malote_engine::disk::{DirError, Disk, OsDisk};
 use malote_engine::journal::{
-    AppendError, Appender, Callbacks, Commit, GroupPlace, OpenError, Options, Pipeline, Pos,
+    AppendError, Appender, Callbacks, Commit, GroupPosition, Options, Pipeline, Pos, RecoverError,
     Recovered, Replay, SegmentState, recover, verify,
 };
 use malote_engine::{Engine, Settings};
@@ -46,7 +46,7 @@ fn open(path: &std::path::Path, options: &Options) -> (Recovered, Log) {
     (recover(disk, options, &mut log).unwrap(), log)
 }
 
-fn append(appender: &mut Appender, body: &[u8]) -> GroupPlace {
+fn append(appender: &mut Appender, body: &[u8]) -> GroupPosition {
     appender.begin();
     appender.frame(1, |out| out.extend_from_slice(body));
     appender.end(false).unwrap()
@@ -66,7 +66,7 @@ fn commits_are_durable_in_order_and_come_back() {
             mut appender,
             writer,
             syncer,
-            keeper,
+            spare_maker,
             pool,
             segments,
             marks,
@@ -76,7 +76,7 @@ fn commits_are_durable_in_order_and_come_back() {
         log,
     ) = open(dir.path(), &small());
     assert_eq!(log, Log::default());
-    let keeper = std::thread::spawn(move || keeper.run());
+    let spare_maker = std::thread::spawn(move || spare_maker.run());
 
     let (sender, durable) = channel();
     let on_written = sender.clone();
@@ -126,7 +126,7 @@ fn commits_are_durable_in_order_and_come_back() {
     assert!(snapshotter.run(&mut Log::default()).unwrap().is_some());
     assert!(snapshotter.run(&mut Log::default()).unwrap().is_none());
     pool.stop();
-    keeper.join().unwrap();
+    spare_maker.join().unwrap();
     drop((appender, segments, snapshotter, pool));
     let (recovered, log) = open(dir.path(), &small());
     assert_eq!(log.0, expected);
@@ -174,7 +174,7 @@ fn a_directory_has_one_owner_and_must_be_one() {
     let first = open(dir.path(), &small());
     let second = Arc::new(OsDisk::open(dir.path()).unwrap());
     let refused = recover(second.clone(), &small(), &mut Log::default()).err().unwrap();
-    assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
+    assert!(matches!(refused, RecoverError::Locked(_)), "{refused}");
     drop(first);
     assert!(recover(second, &small(), &mut Log::default()).is_ok());
 

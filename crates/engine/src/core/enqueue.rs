@@ -1,5 +1,5 @@
-//! Storing messages in queues: every new message is journaled as `Event::Sent` here, and every message that moves between
-//! queues as `Event::Moved`.
+//! Storing messages: every new message is journaled as `Event::Sent` here, and every message that moves between queues
+//! as `Event::Moved`.
 //!
 //! The checks come first, in `send.rs` (queues) and `route.rs` (topics). The journal group must be open.
 
@@ -7,9 +7,11 @@ use malote_model::{Seq, SessionId, Sessions, Timestamp, When};
 use smallvec::{SmallVec, smallvec};
 
 use super::Turn;
-use super::queue::{Kept, Queue};
-use crate::codec::Outgoing;
-use crate::event::{Event, MessageRef, Moved, Placed, QueueId, Sent, Way, Why};
+use super::queue::{CarriedAttributes, Queue};
+use crate::codec::EncodedMessage;
+use crate::event::{
+    Event, MessageRef, MoveReason, MovedEvent, Placement, QueueId, RouteHistory, SentEvent,
+};
 use crate::journal::Pos;
 
 /// What is journaled with a new message besides its content.
@@ -21,8 +23,8 @@ pub(super) struct SendOptions {
     pub topic: Option<QueueId>,
     /// The record that holds the body, if another copy of the message has already stored it.
     pub body_at: Option<Pos>,
-    /// Not the default only if the message was stored before, in a topic's inbox.
-    pub way: Way,
+    /// Set only if the message was stored in a topic's inbox before.
+    pub history: RouteHistory,
 }
 
 /// A message that moves from one queue to others.
@@ -30,10 +32,10 @@ pub(super) struct MessageMove {
     pub source: MessageRef,
     /// The newest record of the message in `source`.
     pub record: Pos,
-    pub places: SmallVec<[Placed; 1]>,
+    pub places: SmallVec<[Placement; 1]>,
     pub size: u32,
-    pub kept: Kept,
-    pub why: Why,
+    pub carried: CarriedAttributes,
+    pub why: MoveReason,
     /// A new message id, if it changes.
     pub message_id: Option<String>,
 }
@@ -49,8 +51,13 @@ pub(super) fn accepts_session(q: &Queue, session: Option<&SessionId>) -> bool {
 
 impl Turn<'_> {
     /// Appends one message to one queue.
-    pub(super) fn enqueue(&mut self, id: QueueId, message: Outgoing, dedup: Option<u128>) -> Seq {
-        let place = self.next_place(id, &message);
+    pub(super) fn enqueue(
+        &mut self,
+        id: QueueId,
+        message: EncodedMessage,
+        dedup: Option<u128>,
+    ) -> Seq {
+        let place = self.next_placement(id, &message);
         self.commit_sent(
             smallvec![place],
             message,
@@ -60,14 +67,14 @@ impl Turn<'_> {
     }
 
     /// Whether the message is scheduled for later.
-    pub(super) fn is_scheduled(&self, message: &Outgoing) -> bool {
+    pub(super) fn is_scheduled(&self, message: &EncodedMessage) -> bool {
         matches!(message.when, When::At(at) if at > self.now)
     }
 
-    /// The next free place in a queue, and when a message that is sent now becomes due there.
-    pub(super) fn next_place(&self, queue: QueueId, message: &Outgoing) -> Placed {
+    /// The next position in a queue, and when a message that is sent now becomes due there.
+    pub(super) fn next_placement(&self, queue: QueueId, message: &EncodedMessage) -> Placement {
         let Some(q) = self.core.queues.get(&queue) else {
-            return Placed { queue, seq: 0, due: Timestamp(0) };
+            return Placement { queue, seq: 0, due: Timestamp(0) };
         };
         let due = match message.when {
             When::Now if q.spec.delay_ms > 0 => self.now.plus_ms(q.spec.delay_ms),
@@ -75,33 +82,33 @@ impl Turn<'_> {
             When::At(at) if at > self.now => at,
             _ => Timestamp(0),
         };
-        Placed { queue, seq: q.next_seq, due }
+        Placement { queue, seq: q.next_seq, due }
     }
 
     pub(super) fn last_seq(&self, queue: QueueId) -> u64 {
         self.core.queues.get(&queue).map_or(0, |q| q.next_seq - 1)
     }
 
-    /// Journals a new message, with all the places that it gets.
+    /// Journals a new message with all its positions.
     pub(super) fn commit_sent(
         &mut self,
-        places: SmallVec<[Placed; 1]>,
-        message: Outgoing,
+        places: SmallVec<[Placement; 1]>,
+        message: EncodedMessage,
         options: SendOptions,
     ) -> Pos {
-        let SendOptions { dedup, topic, body_at, way } = options;
+        let SendOptions { dedup, topic, body_at, history } = options;
         let scheduled = self.is_scheduled(&message);
         let size = message.size() as u32;
         let known_as = dedup.and_then(|_| message.known_as());
-        let Outgoing { session, head, body, priority, ttl_ms, .. } = message;
+        let EncodedMessage { session, head, body, priority, ttl_ms, .. } = message;
         // A queue without sessions needs the session id if it has tenants, or if it forwards to a queue with sessions. A
         // scheduled message does not count for its tenant until it is due.
-        let needs_session = |place: &Placed| {
+        let needs_session = |place: &Placement| {
             let q = self.core.queues.get(&place.queue);
             q.is_some_and(|q| q.orders() || q.has_tenants() && !scheduled)
         };
         let session = session.filter(|_| places.iter().any(needs_session));
-        let queue_remembers = |place: &Placed| {
+        let queue_remembers = |place: &Placement| {
             self.core.queues.get(&place.queue).is_some_and(|q| q.spec.dedup.is_some())
         };
         let topic_remembers = topic
@@ -109,7 +116,7 @@ impl Turn<'_> {
             .is_some_and(|topic| topic.spec.dedup.is_some());
         let dedup = dedup.filter(|_| topic_remembers || places.iter().any(queue_remembers));
         let at = self.now;
-        let sent = Sent {
+        let sent = SentEvent {
             places,
             at,
             scheduled,
@@ -120,7 +127,7 @@ impl Turn<'_> {
             known_as: known_as.filter(|_| dedup.is_some()),
             topic,
             body_at,
-            way,
+            history,
             head,
             body,
             size,
@@ -130,9 +137,9 @@ impl Turn<'_> {
 
     /// Journals a move. A lazy move is synced with the next commit.
     pub(super) fn commit_moved(&mut self, moving: MessageMove, lazy: bool) {
-        let MessageMove { source, record, places, size, kept, why, message_id } = moving;
-        let Kept { session, priority, ttl_ms, way } = kept;
-        let moved = Moved {
+        let MessageMove { source, record, places, size, carried, why, message_id } = moving;
+        let CarriedAttributes { session, priority, ttl_ms, history } = carried;
+        let moved = MovedEvent {
             from_queue: source.queue,
             from_seq: source.seq,
             from: record,
@@ -142,7 +149,7 @@ impl Turn<'_> {
             size,
             priority,
             ttl_ms,
-            way,
+            history,
             key: None,
             message_id,
             why,

@@ -5,10 +5,10 @@ use smallvec::smallvec;
 
 use super::consume::FORWARD_WORK;
 use super::enqueue::{MessageMove, accepts_session};
-use super::queue::Kept;
-use super::send::Filling;
+use super::queue::CarriedAttributes;
+use super::send::FillLevels;
 use super::{FRAME_ROOM, Timer, Turn};
-use crate::event::{MessageRef, Placed, QueueId, Why};
+use crate::event::{MessageRef, MoveReason, Placement, QueueId};
 
 /// Messages that a queue forwards in one journal group.
 const FORWARD_MAX: usize = 256;
@@ -53,29 +53,29 @@ impl Turn<'_> {
             return true;
         };
         let (Some(record), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return true };
-        // A message that arrived before `forward_to` was set has no kept attributes.
+        // A message that arrived before `forward_to` was set has no carried attributes.
         let indexed = || {
             let (session, priority) = (self.session_of(id, seq), q.index.priority(seq));
-            Kept { session, priority, ..Kept::default() }
+            CarriedAttributes { session, priority, ..CarriedAttributes::default() }
         };
-        let mut kept = q.kept.get(&seq).cloned().unwrap_or_else(indexed);
-        kept.way.hops = kept.way.hops.saturating_add(1);
-        if kept.way.hops > limits::HOPS_MAX {
+        let mut carried = q.carried.get(&seq).cloned().unwrap_or_else(indexed);
+        carried.history.hops = carried.history.hops.saturating_add(1);
+        if carried.history.hops > limits::HOPS_MAX {
             self.bury(id, seq, DeadReason::TooManyHops);
             return true;
         }
-        if !accepts_session(to, kept.session.as_ref()) {
+        if !accepts_session(to, carried.session.as_ref()) {
             self.bury(id, seq, DeadReason::NoSession);
             return true;
         }
-        if Filling::default().add(target, to, u64::from(size)).is_err() {
+        if FillLevels::default().add(target, to, u64::from(size)).is_err() {
             return false;
         }
         let lazy = !(q.durable() || to.durable());
-        let places = smallvec![Placed { queue: target, seq: to.next_seq, due: Timestamp(0) }];
+        let places = smallvec![Placement { queue: target, seq: to.next_seq, due: Timestamp(0) }];
         let source = MessageRef { queue: id, seq };
-        let (why, message_id) = (Why::Forwarded, None);
-        let moving = MessageMove { source, record, places, size, kept, why, message_id };
+        let (why, message_id) = (MoveReason::Forwarded, None);
+        let moving = MessageMove { source, record, places, size, carried, why, message_id };
         self.commit_moved(moving, lazy);
         true
     }
@@ -84,9 +84,9 @@ impl Turn<'_> {
     pub(super) fn retry_later(&mut self, id: QueueId) {
         let at = self.now.0 + RETRY_MS;
         if let (Some(live), Some(q)) = (self.core.live.as_mut(), self.core.queues.get_mut(&id))
-            && q.again.is_none()
+            && q.retry.is_none()
         {
-            q.again = Some(live.timers.set(at, Timer::Again(id)));
+            q.retry = Some(live.timers.set(at, Timer::Retry(id)));
         }
     }
 }

@@ -12,11 +12,11 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Hit, Router};
+use super::{RouteMatch, Router};
 
 type Said = Vec<(u8, Option<String>)>;
 
-fn said(hits: &[Hit<'_, u8>]) -> Said {
+fn said(hits: &[RouteMatch<'_, u8>]) -> Said {
     hits.iter().map(|hit| (hit.target, hit.rule.map(|rule| rule.name.clone()))).collect()
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
 use malote_engine::clock::Clock;
-use malote_engine::disk::{Disk, DiskFile, Entry};
+use malote_engine::disk::{DirEntry, Disk, DiskFile};
 use malote_model::Timestamp;
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl<D: Disk> TrapDisk<D> {
 }
 
 impl<D: Disk> Disk for TrapDisk<D> {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.1.pass();
         self.0.list()
     }

@@ -2,7 +2,7 @@
 
 use malote_engine::command::{Attach, Grant};
 use malote_engine::journal::Pos;
-use malote_engine::{ConsumerId, Held, Wants};
+use malote_engine::{AcceptedSession, ConsumerId, Wants};
 use malote_model::{LeaseToken, QueueName, SessionId};
 
 use super::{Ask, Consumer, Model, Need};
@@ -79,7 +79,7 @@ impl Model {
     }
 
     /// A waiting accept got a session.
-    pub fn said_held(&mut self, id: ConsumerId, held: &Held) -> Need {
+    pub fn said_held(&mut self, id: ConsumerId, held: &AcceptedSession) -> Need {
         let c = self.consumers.get(&id).expect("whoever waits is known").clone();
         assert!(c.wants.is_none(), "a session for whom messages were wanted");
         let q = self.state.queue(&c.queue);
@@ -94,7 +94,7 @@ impl Model {
         queue: &QueueName,
         connection: Option<u64>,
         lock_ms: Option<u64>,
-        held: &Held,
+        held: &AcceptedSession,
     ) -> Need {
         let q = self.state.queue(queue);
         assert_eq!(

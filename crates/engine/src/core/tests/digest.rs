@@ -4,7 +4,7 @@ use malote_model::Timestamp;
 
 use super::world::World;
 use crate::core::Core;
-use crate::core::queue::Place;
+use crate::core::queue::MessageStatus;
 use crate::event::{Event, QueueId};
 use crate::journal::{Pos, Replay};
 
@@ -82,16 +82,17 @@ type Sabotage = (&'static str, fn(&mut Core));
 const SABOTAGES: &[Sabotage] = &[
     ("counters of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        q.take_out(4).unwrap();
+        q.remove(4).unwrap();
     }),
     ("messages of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        let slow = q.touched.values_mut().find(|t| t.place == Place::Delayed).unwrap();
+        let slow = q.tracked.values_mut().find(|t| t.status == MessageStatus::Delayed).unwrap();
         slow.due += 1;
     }),
     ("messages of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        let out = q.touched.values_mut().find(|t| matches!(t.place, Place::Locked(_))).unwrap();
+        let out =
+            q.tracked.values_mut().find(|t| matches!(t.status, MessageStatus::Locked(_))).unwrap();
         out.failed += 1;
     }),
     ("counters of queue plain", |core| {
@@ -107,12 +108,12 @@ const SABOTAGES: &[Sabotage] = &[
     ("session s2 of queue line", |core| {
         let sessions = core.queues.get_mut(&QueueId(3)).unwrap().sessions.as_mut().unwrap();
         let slot = (0..9).find(|&slot| sessions.at(slot).is_some_and(|s| s.id.as_str() == "s2"));
-        sessions.at_mut(slot.unwrap()).unwrap().line.pop();
+        sessions.at_mut(slot.unwrap()).unwrap().pending.pop();
     }),
     ("session s2 of queue line", |core| {
         let sessions = core.queues.get_mut(&QueueId(3)).unwrap().sessions.as_mut().unwrap();
         let slot = (0..9).find(|&slot| sessions.at(slot).is_some_and(|s| s.id.as_str() == "s2"));
-        sessions.at_mut(slot.unwrap()).unwrap().rare_mut().state = None;
+        sessions.at_mut(slot.unwrap()).unwrap().extras_mut().state = None;
     }),
     ("de-duplication keys of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();

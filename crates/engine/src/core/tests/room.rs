@@ -129,7 +129,7 @@ fn delivery_goes_on_as_soon_as_there_is_room() {
 #[test]
 fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
     let bodies: Vec<String> = (0..40).map(|n| n.to_string()).collect();
-    for way in
+    for history in
         ["defer", "defer set=x", "abandon", "abandon delay=5", "release", "release delay=5", "dead"]
     {
         for queue in ["", "sessions", "dead=other", "dead=topic:t:key"] {
@@ -142,9 +142,9 @@ fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
             world.step(&format!("receive {name} max=40 per=40 lock=5000"));
             world.step("wait 2000");
             let leases: Vec<String> = (0..40).map(name_of).collect();
-            world.step(&format!("{way} {}", leases.join(" ")));
+            world.step(&format!("{history} {}", leases.join(" ")));
             world.step(&format!("facts {name}"));
-            assert!(world.said.contains("ready 0 locked 0"), "{way} {queue}: {}", world.said);
+            assert!(world.said.contains("ready 0 locked 0"), "{history} {queue}: {}", world.said);
         }
     }
 }

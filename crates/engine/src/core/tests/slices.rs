@@ -1,7 +1,7 @@
 //! Whatever a command sets off, a turn touches a bounded number of messages, sessions and leases.
 
 use super::world::World;
-use crate::core::work::SLICE_MAX;
+use crate::core::background::SLICE_MAX;
 use crate::journal::SEGMENT_BYTES_MAX;
 
 /// What a turn may touch: a slice of work, a slice of what is due, and slices for its command and for what is sent on.

@@ -14,12 +14,12 @@ use malote_model::{
 };
 
 use super::fillable::Fillable;
-use crate::codec::{Outgoing, Stored};
+use crate::codec::{EncodedMessage, Stored};
 use crate::command::*;
-use crate::core::{Core, Output, To, Turn};
+use crate::core::{Core, Effect, Output, Turn};
 use crate::disk::OsDisk;
-use crate::event::{Event, Leased};
-use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
+use crate::event::{Event, LeasedEvent};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Pos, ReadMode, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
@@ -204,8 +204,12 @@ impl World {
                         message.when = When::At(Timestamp(ms));
                     }
                     match address(plain[0]) {
-                        Address::Queue(_) => Outgoing::new(&message, flag("unnamed")).unwrap(),
-                        Address::Topic(_) => Outgoing::to_topic(message, flag("unnamed")).unwrap(),
+                        Address::Queue(_) => {
+                            EncodedMessage::new(&message, flag("unnamed")).unwrap()
+                        }
+                        Address::Topic(_) => {
+                            EncodedMessage::to_topic(message, flag("unnamed")).unwrap()
+                        }
                     }
                 };
                 let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
@@ -224,7 +228,7 @@ impl World {
                         }))
                         .collect();
                     let states = state().map(|change| (None, change)).into_iter().collect();
-                    Command::Commit { work: Work { sends, settles, states } }
+                    Command::Commit { work: TransactionWork { sends, settles, states } }
                 }
             }
             "cancel" => Command::Cancel {
@@ -344,7 +348,7 @@ impl World {
                     from: queue(0),
                     seq: Seq(plain[1].parse().unwrap()),
                     to: queue(0),
-                    message: Outgoing::new(&message, true).unwrap(),
+                    message: EncodedMessage::new(&message, true).unwrap(),
                 }
             }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
@@ -378,7 +382,7 @@ impl World {
                     .map_or_else(|| QueueName::new(queue(0).owner().unwrap()), QueueName::new);
                 let seq = Seq(plain[1].parse().unwrap());
                 let message_id = option("id").map(Into::into);
-                let items = vec![Moving { seq, to: to.unwrap(), message_id }];
+                let items = vec![MoveItem { seq, to: to.unwrap(), message_id }];
                 Command::Move { from: queue(0), items, why: MoveWhy::Redrive }
             }
             "purge" if plain.len() > 1 && !flag("all") => {
@@ -465,7 +469,8 @@ impl World {
             let log = &mut self.journal.appender;
             let mut turn = Turn::new(&mut self.core, log, Timestamp(self.now), &mut out, true);
             turn.command(0, Command::List { after: after.clone(), max: usize::MAX });
-            let Some(To::Request(_, Ok(Reply::Queues(page)))) = out.pop().map(|out| out.to) else {
+            let Some(Effect::Request(_, Ok(Reply::Queues(page)))) = out.pop().map(|out| out.effect)
+            else {
                 panic!("a list is answered")
             };
             let Some(last) = page.last() else { return pages };
@@ -560,24 +565,26 @@ impl World {
         if self.journal.appender.last_eager() != eager {
             self.rests_from = end;
         }
-        for Output { to, durable, .. } in out {
+        for Output { effect, durable, .. } in out {
             if self.tell_waits {
                 self.said += if durable > rests_from { "waits: " } else { "at once: " };
             }
-            match to {
-                To::Route(topic, items) => {
+            match effect {
+                Effect::Route(topic, items) => {
                     let read = crate::reads::route(topic, items, &self.journal.segments);
                     self.requests += 1;
                     self.turn(Some((self.requests - 1, read)));
                 }
-                To::Rewrite(items) => {
+                Effect::Rewrite(items) => {
                     let read = crate::reads::rewrite(items, &self.journal.segments);
                     self.requests += 1;
                     self.turn(Some((self.requests - 1, read)));
                 }
-                To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
-                To::Request(_, Ok(reply)) => self.tell(reply),
-                To::Consumer(consumer, notice) => {
+                Effect::Request(_, Err(refusal)) => {
+                    writeln!(self.said, "refused: {refusal}").unwrap()
+                }
+                Effect::Request(_, Ok(reply)) => self.tell(reply),
+                Effect::Consumer(consumer, notice) => {
                     let name = self
                         .consumers
                         .iter()
@@ -602,7 +609,7 @@ impl World {
         let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
         let (at, until, bound, hold) = (Timestamp(0), Timestamp(1000), false, None);
         let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
-        let leased = Leased { queue, at, until, bound, hold, sessions: of, deferred, items };
+        let leased = LeasedEvent { queue, at, until, bound, hold, sessions: of, deferred, items };
         self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
         let session = SessionId::new("one").unwrap();
         let held = Event::Held { queue: sessions, session, token, until, bound };
@@ -664,7 +671,7 @@ impl World {
                     let Stored { message, dead, .. } = Stored::read(
                         &mut self.journal.segments.reading(false),
                         grant.pos,
-                        Patience::Blocking,
+                        ReadMode::Blocking,
                         &mut None,
                     )
                     .unwrap();
