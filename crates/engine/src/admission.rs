@@ -152,9 +152,9 @@ mod tests {
 
     /// The admitted requests, in order.
     #[derive(Default)]
-    struct Core(RefCell<Vec<String>>);
+    struct Admitted(RefCell<Vec<String>>);
 
-    impl Core {
+    impl Admitted {
         fn admit(&self, request: Request, _: u32) {
             let Command::Describe { queue } = request.command else { panic!("not of this test") };
             self.0.borrow_mut().push(queue.to_string());
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_fits_does_not_pass_what_does_not() {
-        let (room, core) = (Admission::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         core.submit(&room, "a", 6);
         core.submit(&room, "large", 8);
         core.submit(&room, "small", 1);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn whoever_gives_up_makes_way() {
-        let (room, core) = (Admission::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         assert_eq!(core.submit(&room, "a", 6), None, "it is with the core");
         let large = core.submit(&room, "large", 8).unwrap();
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn more_than_there_is_takes_all() {
-        let (room, core) = (Admission::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         core.submit(&room, "huge", 1 << 40);
         core.submit(&room, "next", 1);
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_large_answer_keeps_others_waiting() {
-        let (room, core) = (Admission::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
         core.submit(&room, "a", 1);
         room.take_more(20);

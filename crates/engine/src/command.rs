@@ -413,7 +413,7 @@ pub enum Reply {
     /// The session, or `None` if none became ready in time.
     Accepted(Option<AcceptedSession>),
     /// The messages; possibly none.
-    Delivered(Vec<Grant>),
+    Delivered(Vec<MessageGrant>),
     /// The record of a session's state.
     State(Option<Pos>),
     /// The messages; the next page begins at `next`.
@@ -461,7 +461,7 @@ pub struct AcceptedSession {
 
 /// A message granted to a receiver: the position of its record, and its lease.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct MessageGrant {
     pub seq: Seq,
     /// The position of its newest record.
     pub pos: Pos,
@@ -633,7 +633,7 @@ pub struct SessionFacts {
 #[derive(Debug)]
 pub enum Notice {
     /// Messages, in order.
-    Deliver(Vec<Grant>),
+    Deliver(Vec<MessageGrant>),
     /// The engine ended the consumer: its queue was deleted or its hold was lost.
     Ended(Refusal),
 }

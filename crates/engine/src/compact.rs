@@ -23,20 +23,20 @@ pub const LIVE_RECORDS_MAX: usize = 1 << 20;
 
 /// The records to copy after one snapshot.
 pub struct Compaction {
-    residents: Peekable<IntoIter<LiveRecord>>,
+    records: Peekable<IntoIter<LiveRecord>>,
     /// A record that was read, but does not fit into its batch.
-    held: Option<Relocation>,
+    left_over: Option<Relocation>,
     batch_bytes: usize,
     record_bytes_max: usize,
 }
 
 impl Compaction {
     /// Copies these records, which must be sorted by position.
-    pub fn new(residents: Vec<LiveRecord>, segment_bytes: u64) -> Self {
+    pub fn new(records: Vec<LiveRecord>, segment_bytes: u64) -> Self {
         let segment_bytes = usize::try_from(segment_bytes).unwrap_or(usize::MAX);
         Self {
-            residents: residents.into_iter().peekable(),
-            held: None,
+            records: records.into_iter().peekable(),
+            left_over: None,
             batch_bytes: BATCH_BYTES.min(segment_bytes / 4),
             record_bytes_max: segment_bytes.saturating_sub(2 * HEADER_BYTES),
         }
@@ -49,7 +49,7 @@ impl Compaction {
         while let Some(relocation) = self.next(&mut reading) {
             let room = relocation.room();
             if bytes > 0 && bytes + room > self.batch_bytes {
-                self.held = Some(relocation);
+                self.left_over = Some(relocation);
                 break;
             }
             bytes += room;
@@ -59,35 +59,35 @@ impl Compaction {
     }
 
     fn next(&mut self, reading: &mut FrameReader) -> Option<Relocation> {
-        if let Some(held) = self.held.take() {
-            return Some(held);
+        if let Some(left_over) = self.left_over.take() {
+            return Some(left_over);
         }
-        while let Some(resident) = self.residents.next() {
-            match self.copy(reading, &resident) {
+        while let Some(record) = self.records.next() {
+            match self.copy(reading, &record) {
                 Ok(copy) => {
-                    let relocation = Relocation { from: resident.at, copy };
+                    let relocation = Relocation { from: record.at, copy };
                     // Repeated changes may have made it larger than a segment: it stays where it is.
                     if relocation.room() <= self.record_bytes_max {
                         return Some(relocation);
                     }
                 }
                 // Its segment was recycled because nothing in it is live any more, or it is damaged and left as it is.
-                Err(error) => tracing::debug!(pos = %resident.at, %error, "not copied"),
+                Err(error) => tracing::debug!(pos = %record.at, %error, "not copied"),
             }
         }
         None
     }
 
-    fn copy(&mut self, reading: &mut FrameReader, resident: &LiveRecord) -> io::Result<RecordCopy> {
-        match &resident.of {
+    fn copy(&mut self, reading: &mut FrameReader, record: &LiveRecord) -> io::Result<RecordCopy> {
+        match &record.of {
             RecordOwner::State(queue, session) => {
-                let (kind, record) = reading.frame(resident.at, ReadMode::Blocking)?;
+                let (kind, record) = reading.frame(record.at, ReadMode::Blocking)?;
                 let state = state_of(kind, &record).ok_or(io::ErrorKind::InvalidData)?;
                 Ok(RecordCopy::State(*queue, session.clone(), state))
             }
             RecordOwner::Message(message) => {
-                let places = self.places(resident, *message);
-                let kept = read_whole(reading, resident.at)?;
+                let places = self.places(record, *message);
+                let kept = read_whole(reading, record.at)?;
                 Ok(RecordCopy::Message(Box::new(RelocatedMessage { places, ..detached(kept) })))
             }
         }
@@ -96,7 +96,7 @@ impl Compaction {
     /// All messages that share one record. Its body is copied once.
     fn places(&mut self, first: &LiveRecord, message: MessageRef) -> Vec<MessageRef> {
         let mut places = vec![message];
-        while let Some(next) = self.residents.next_if(|next| next.at == first.at) {
+        while let Some(next) = self.records.next_if(|next| next.at == first.at) {
             if let RecordOwner::Message(message) = next.of {
                 places.push(message);
             }

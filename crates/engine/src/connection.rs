@@ -6,8 +6,8 @@ use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{
-    AcceptedSession, Attach, Command, ConnectionId, ConsumerId, Grant, Notice, ReceiveDeferred,
-    Reply, Wants,
+    AcceptedSession, Attach, Command, ConnectionId, ConsumerId, MessageGrant, Notice,
+    ReceiveDeferred, Reply, Wants,
 };
 use crate::deliver::ReadGrants;
 use crate::handle::{Delivery, Engine, EngineError, Receive};
@@ -29,7 +29,7 @@ pub struct Outbox {
     engine: Engine,
     from_core: mpsc::Receiver<(ConsumerId, QueueName, Notice)>,
     /// Grants whose messages are being read. The caller may drop the future and continue later.
-    reading: Option<(ConsumerId, QueueName, Vec<Grant>)>,
+    reading: Option<(ConsumerId, QueueName, Vec<MessageGrant>)>,
     /// The number of messages that could not be delivered, to be reported next.
     damaged: Option<(ConsumerId, u32)>,
 }
@@ -189,7 +189,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.closed.load(Ordering::SeqCst) {
-            self.engine.shared.mailbox.lost(self.id);
+            self.engine.shared.mailbox.connection_lost(self.id);
         }
     }
 }

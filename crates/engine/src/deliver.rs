@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use malote_model::{LeaseToken, QueueName, SessionId};
 
 use crate::codec::{Stored, Unreadable};
-use crate::command::{Command, Grant, Reply};
+use crate::command::{Command, MessageGrant, Reply};
 use crate::handle::{Delivery, Engine};
 use crate::mailbox::Mailbox;
 
@@ -24,7 +24,7 @@ const LOCATE_TRIES: u32 = 4;
 /// expire.
 struct UndeliveredGrants<'a> {
     mailbox: &'a Mailbox,
-    grants: Vec<Grant>,
+    grants: Vec<MessageGrant>,
 }
 
 impl Drop for UndeliveredGrants<'_> {
@@ -36,7 +36,11 @@ impl Drop for UndeliveredGrants<'_> {
 impl Engine {
     /// Reads the granted messages in the caller's task. Unreadable messages are dead-lettered. Dropping the future
     /// loses no message.
-    pub(crate) async fn deliveries(&self, queue: &QueueName, grants: Vec<Grant>) -> Vec<Delivery> {
+    pub(crate) async fn deliveries(
+        &self,
+        queue: &QueueName,
+        grants: Vec<MessageGrant>,
+    ) -> Vec<Delivery> {
         let mut unseen = UndeliveredGrants { mailbox: &self.shared.mailbox, grants };
         let read = self.read(queue, &unseen.grants).await;
         unseen.grants.clear();
@@ -44,7 +48,7 @@ impl Engine {
     }
 
     /// Like [`Engine::deliveries`], for a caller that handles cancellation itself.
-    pub(crate) async fn read(&self, queue: &QueueName, grants: &[Grant]) -> ReadGrants {
+    pub(crate) async fn read(&self, queue: &QueueName, grants: &[MessageGrant]) -> ReadGrants {
         let segments = &self.shared.segments;
         let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
         // Meanwhile, compaction may have moved messages, or leases may have ended.
@@ -76,7 +80,7 @@ impl Engine {
         let mut all = Vec::with_capacity(grants.len());
         let (mut leases, mut missing, mut damaged) = (Vec::new(), 0, 0_u64);
         for (nth, (grant, stored)) in grants.iter().zip(read).enumerate() {
-            let Grant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
+            let MessageGrant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
             match stored {
                 Ok(stored) => {
                     let message = &stored.message;
@@ -115,7 +119,7 @@ impl Engine {
         }
         if damaged > 0 {
             self.shared.damaged.fetch_add(damaged, Ordering::Relaxed);
-            self.shared.mailbox.tell(Command::Damaged { leases });
+            self.shared.mailbox.post(Command::Damaged { leases });
         }
         ReadGrants { deliveries: all, missing }
     }

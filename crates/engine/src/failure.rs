@@ -9,7 +9,7 @@ const _: () = assert!(cfg!(panic = "unwind"), "the engine must be built with `pa
 
 /// Why an engine failed. The process should exit: a restart runs recovery.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum EngineFailure {
     /// A write or a sync of the journal failed.
     #[error("the disk failed: {0}")]
     Disk(String),
@@ -21,7 +21,7 @@ pub enum Failure {
     Panic { thread: String, message: String },
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for EngineFailure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::FilesRemoved(error.to_string()),
@@ -30,7 +30,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl Failure {
+impl EngineFailure {
     fn of_panic(panic: &(dyn Any + Send)) -> Self {
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
         let text = panic.downcast_ref::<&str>().copied();
@@ -41,10 +41,10 @@ impl Failure {
 
 /// Runs the work of an engine thread. A panic becomes an error, which the caller must report with `Mailbox::poison`.
 /// What the work borrowed is dropped only afterwards, so that callers who lose a reply find the engine poisoned.
-pub(crate) fn supervised(work: impl FnOnce()) -> Result<(), Failure> {
+pub(crate) fn supervised(work: impl FnOnce()) -> Result<(), EngineFailure> {
     if cfg!(feature = "mutate-no-supervision") {
         work();
         return Ok(());
     }
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Failure::of_panic(&*panic))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| EngineFailure::of_panic(&*panic))
 }

@@ -287,10 +287,10 @@ impl Engine {
     ) -> EngineResult<Vec<Sent>> {
         let messages: Vec<(Address, Message)> =
             messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
-        let told = tracing::enabled!(tracing::Level::DEBUG);
+        let debug_log = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
-            .filter(|_| told)
+            .filter(|_| debug_log)
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
         let (items, assigned) = self.outgoing(messages)?;
@@ -465,11 +465,11 @@ impl Engine {
         settlement: Settlement,
         state: Option<StateChange>,
     ) -> EngineResult<Vec<Result<(), Refusal>>> {
-        let told =
+        let debug_log =
             tracing::enabled!(tracing::Level::DEBUG).then(|| (leases.clone(), settlement.word()));
         let command = within(queue, Command::Settle { leases, settlement, state });
         let each = answer!(self.ask(command).await, Reply::Settled(each) => each)?;
-        if let Some((leases, outcome)) = told {
+        if let Some((leases, outcome)) = debug_log {
             for (lease, done) in leases.iter().zip(&each) {
                 tracing::debug!(%lease, outcome, ok = done.is_ok(), "settled");
             }
@@ -711,7 +711,7 @@ impl WaitGuard<'_> {
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.mailbox.give_up(self.consumer);
+            self.mailbox.cancel_wait(self.consumer);
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) const DIVERGED: &str = "a replay of the journal does not reproduce th
     and report it";
 
 /// Lowers the priority of this thread: a snapshot of a large backlog takes seconds of CPU time.
-fn yield_to_others() {
+fn lower_priority() {
     // On other systems, priorities apply to whole processes.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
@@ -216,7 +216,7 @@ impl Housekeeping {
 
     /// Runs housekeeping until the engine stops, on its own thread.
     pub(crate) fn run(mut self) {
-        yield_to_others();
+        lower_priority();
         let executor = tokio::runtime::Builder::new_current_thread().build();
         executor.expect("a runtime without drivers needs nothing").block_on(self.keep());
     }

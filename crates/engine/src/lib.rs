@@ -47,7 +47,7 @@ pub use command::{
     Resolution, SessionFacts, StateChange, TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
-pub use failure::Failure;
+pub use failure::EngineFailure;
 pub use format::FORMAT;
 pub use handle::{
     DeadLetterSelection, Delivery, EncodedBatch, Engine, EngineError, IdFormat, PeekedMessage,

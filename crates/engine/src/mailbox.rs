@@ -13,11 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::{Admission, AdmissionLimits, RequestClass};
 use crate::command::{
-    AcceptedSession, Command, ConnectionId, ConsumerId, Grant, InboxItem, Notice, Reply,
+    AcceptedSession, Command, ConnectionId, ConsumerId, InboxItem, MessageGrant, Notice, Reply,
 };
 use crate::core::{Effect, FixedState, LiveRecord};
 use crate::event::QueueId;
-use crate::failure::Failure;
+use crate::failure::EngineFailure;
 use crate::handle::EngineError;
 use crate::journal::Marks;
 use crate::outputs::NoticeSequencer;
@@ -69,7 +69,7 @@ pub(crate) struct Mailbox {
     sends: Admission,
     asks: Admission,
     next_id: AtomicU64,
-    failure: OnceLock<Failure>,
+    failure: OnceLock<EngineFailure>,
     on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
     marks: Arc<Marks>,
     registry: Mutex<ConnectionRegistry>,
@@ -159,7 +159,7 @@ impl Mailbox {
 
     /// Sends a command without waiting and without admission. Such commands only concern state that the core already
     /// has.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn post(&self, command: Command) {
         self.put(Request { command, reply: None, permit: None });
     }
 
@@ -235,16 +235,16 @@ impl Mailbox {
 
     /// Closes the mailbox. Queued requests are still answered.
     pub(crate) fn close(&self) {
-        self.shut();
+        self.close_all();
     }
 
     /// Closes the mailbox after a failure. All waiting callers get an error at once. Only the first failure is kept.
-    pub(crate) fn poison(&self, failure: Failure) {
+    pub(crate) fn poison(&self, failure: EngineFailure) {
         if self.failure.set(failure.clone()).is_err() {
             return;
         }
         tracing::error!(%failure, "the engine failed: it accepts no more requests, and the outcome of pending requests is unknown");
-        drop(self.shut());
+        drop(self.close_all());
         if let Some(on_failure) = self.on_failure.get() {
             on_failure();
         }
@@ -257,7 +257,7 @@ impl Mailbox {
     }
 
     /// Closes all channels, and returns the requests that were not taken yet.
-    fn shut(&self) -> VecDeque<Request> {
+    fn close_all(&self) -> VecDeque<Request> {
         let mut state = self.state.lock();
         state.open = false;
         let untaken = match self.is_poisoned() {
@@ -284,7 +284,7 @@ impl Mailbox {
     }
 
     /// Why the engine stopped, if it failed.
-    pub(crate) fn failure(&self) -> Option<&Failure> {
+    pub(crate) fn failure(&self) -> Option<&EngineFailure> {
         self.failure.get()
     }
 
@@ -339,14 +339,14 @@ impl Mailbox {
         self.release_undelivered(notices);
     }
 
-    pub(crate) fn lost(&self, connection: ConnectionId) {
-        self.tell(Command::Disconnect { connection, clean: false });
+    pub(crate) fn connection_lost(&self, connection: ConnectionId) {
+        self.post(Command::Disconnect { connection, clean: false });
         self.forget_connection(connection);
     }
 
     /// Cancels a waiting request.
-    pub(crate) fn give_up(&self, consumer: ConsumerId) {
-        self.tell(Command::Detach { consumer });
+    pub(crate) fn cancel_wait(&self, consumer: ConsumerId) {
+        self.post(Command::Detach { consumer });
     }
 
     /// Sends an output, after the journal has reached its position.
@@ -429,17 +429,17 @@ impl Mailbox {
         match undelivered {
             Ok(Reply::Delivered(grants)) => self.release(grants),
             Ok(Reply::Accepted(Some(AcceptedSession { hold, .. }))) => {
-                self.tell(Command::ReleaseSession { hold })
+                self.post(Command::ReleaseSession { hold })
             }
             _ => {}
         }
     }
 
     /// Returns granted messages that no receiver has seen to their queues. Nothing is counted.
-    pub(crate) fn release(&self, grants: Vec<Grant>) {
+    pub(crate) fn release(&self, grants: Vec<MessageGrant>) {
         let leases: Vec<LeaseToken> = grants.into_iter().filter_map(|grant| grant.lease).collect();
         for some in leases.chunks(limits::SETTLE_BATCH_MAX) {
-            self.tell(Command::Settle {
+            self.post(Command::Settle {
                 leases: some.to_vec(),
                 settlement: Settlement::Release { delay_ms: 0 },
                 state: None,
@@ -589,7 +589,7 @@ mod tests {
     async fn give_up(pending: impl Future<Output = Answer>) {
         tokio::select! {
             biased;
-            answer = pending => panic!("nobody answers: {answer:?}"),
+            answer = pending => panic!("unexpected answer: {answer:?}"),
             () = std::future::ready(()) => {}
         }
     }
@@ -628,7 +628,7 @@ mod tests {
         give_up(mailbox.publish(command(), 100 << 10, std::future::pending())).await;
         give_up(mailbox.ask(command())).await;
         assert_eq!(waiting(), 2);
-        mailbox.poison(Failure::Disk("test".into()));
+        mailbox.poison(EngineFailure::Disk("test".into()));
         assert_eq!(mailbox.ask(command()).await.unwrap_err(), EngineError::Poisoned);
     }
 }

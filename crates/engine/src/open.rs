@@ -14,7 +14,7 @@ use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
-use crate::failure::{Failure, supervised};
+use crate::failure::{EngineFailure, supervised};
 use crate::handle::{Engine, EngineShared};
 use crate::housekeeping::{Housekeeping, HousekeepingInputs, HousekeepingStats};
 use crate::journal::{
@@ -115,7 +115,7 @@ impl Engine {
         )?;
         let EngineParts { engine, mut running, shard, to_read, spare_maker, housekeeping } = parts;
         let (mailbox, segments) = (running.mailbox.clone(), running.segments.clone());
-        let bring = move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox));
+        let bring = move || to_read.iter().for_each(|what| reads::serve(what, &segments, &mailbox));
         running.spawn("core", move || shard.run())?;
         running.spawn("reads", bring)?;
         running.spawn("spares", move || spare_maker.run())?;
@@ -196,7 +196,7 @@ impl EngineParts {
             let (pipeline, pool, stopping) = (pipeline.stopper(), pool.clone(), stopping.clone());
             move || {
                 pipeline();
-                stop_behind(&pool, &stopping);
+                stop_background(&pool, &stopping);
             }
         });
         let shared = EngineShared {
@@ -247,7 +247,7 @@ impl EngineParts {
 }
 
 /// Stops the background threads: spare segments and housekeeping.
-fn stop_behind(pool: &Pool, stopping: &(Mutex<bool>, Condvar)) {
+fn stop_background(pool: &Pool, stopping: &(Mutex<bool>, Condvar)) {
     pool.stop();
     *stopping.0.lock() = true;
     stopping.1.notify_all();
@@ -278,7 +278,7 @@ impl Running {
     }
 
     /// Why the engine stopped, if it failed.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&EngineFailure> {
         self.mailbox.failure()
     }
 
@@ -298,7 +298,7 @@ impl Running {
 
     fn end(&mut self) {
         self.mailbox.close();
-        stop_behind(&self.pool, &self.stopping);
+        stop_background(&self.pool, &self.stopping);
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // its panic has already poisoned the engine
         }

@@ -9,8 +9,8 @@ use crate::journal::Segments;
 use crate::mailbox::{Mailbox, ReadRequest};
 
 /// Reads the messages and sends them to the core.
-pub(crate) fn bring(what: ReadRequest, segments: &Segments, mailbox: &Mailbox) {
-    mailbox.tell(match what {
+pub(crate) fn serve(what: ReadRequest, segments: &Segments, mailbox: &Mailbox) {
+    mailbox.post(match what {
         ReadRequest::Route(topic, items) => route(topic, items, segments),
         ReadRequest::Rewrite(items) => rewrite(items, segments),
     });

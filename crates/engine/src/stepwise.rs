@@ -87,7 +87,7 @@ impl Stepwise {
     /// Serves one read request. Returns false if there is none.
     pub fn read(&self) -> bool {
         let Ok(what) = self.to_read.try_recv() else { return false };
-        reads::bring(what, &self.running.segments, &self.running.mailbox);
+        reads::serve(what, &self.running.segments, &self.running.mailbox);
         true
     }
 

@@ -30,7 +30,7 @@ use malote_model::{
     Settlement, SqlAction, Status, Timestamp, TopicName, TopicSpec, Value, When,
 };
 
-/// The day on which every fixture was made.
+/// The date of all fixtures.
 const THEN: u64 = 1_800_000_000_000;
 
 /// The engine without its threads and its clock.
@@ -150,8 +150,7 @@ impl Hand {
         held
     }
 
-    /// A snapshot, and copies of what stands in the way of recycling. Tells how many, and how many of them for several
-    /// queues at once.
+    /// Makes a snapshot and copies live records. Returns how many, and how many of them are shared by several queues.
     fn keep_house(&mut self) -> (u64, u64) {
         let mut core = Core::new(1);
         self.journal.snapshotter.run(&mut core).unwrap();
@@ -182,7 +181,7 @@ fn message(id: &str, of: Option<&str>, body: &str) -> Message {
     }
 }
 
-/// One of everything that a message can carry.
+/// A message with all possible attributes.
 fn rich(id: &str) -> Message {
     let text = |text: &str| Some(String::from(text));
     let properties = [
@@ -230,7 +229,7 @@ fn changes(n: u32) -> Changes {
     Changes { properties }
 }
 
-/// Everything that can stand in a journal, by this version's hand.
+/// Writes everything that a journal can contain, with this version.
 fn make(dir: &Path) -> Hand {
     let mut hand = Hand::open(dir, THEN);
     let plain = QueueSpec { failed_max: Some(2), ..QueueSpec::default() };
@@ -281,7 +280,7 @@ fn make(dir: &Path) -> Hand {
     hand.send("gone", message("gone", None, "gone"));
     hand.ask(Command::Delete { name: name("gone") });
 
-    // A few hundred that come and go, and between them one of each kind that stays.
+    // A few hundred messages that are sent and completed, and between them one of each kind that stays.
     let leases = hand.any("plain", 6);
     let [a, b, c, d, e, f] = leases[..] else { panic!("{leases:?}") };
     hand.settle(vec![a], Settlement::Abandon { delay_ms: 0, changes: changes(1) });
@@ -308,7 +307,7 @@ fn make(dir: &Path) -> Hand {
             hand.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
         }
         let mut leases = hand.any("graves", 100);
-        // The first ones are those that were buried here: one stays, and one of the noise.
+        // The first ones were dead-lettered here: one stays, and one of the others.
         let keep = leases.split_off(leases.len() - 1);
         hand.settle(leases.split_off(1), Settlement::Complete);
         hand.settle(keep, Settlement::Release { delay_ms: 0 });
@@ -319,7 +318,7 @@ fn make(dir: &Path) -> Hand {
     assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
     newer(&mut hand, "before");
     hand.keep_house();
-    // Behind the last snapshot.
+    // After the last snapshot.
     newer(&mut hand, "behind");
     hand.send("plain", message("last", None, "last"));
     let message_id = Some("anew".to_owned());
@@ -330,7 +329,7 @@ fn make(dir: &Path) -> Hand {
     hand
 }
 
-/// What version 1 did not know: a status, a purge of what is out, ids of duplicates, a topic that changed.
+/// What version 1 did not have: a status, purging leased messages, ids of duplicates, a changed topic.
 fn newer(hand: &mut Hand, when: &str) {
     let (status, dead_letters_keep_age) = (Status::SendDisabled, true);
     let closed = QueueSpec { status, dead_letters_keep_age, ..QueueSpec::default() };
@@ -465,7 +464,7 @@ fn describe_message(stored: &Stored) -> String {
     text
 }
 
-/// A day of the fixture's life, a little later.
+/// Restores a fixture, a little later.
 fn restored(backup: &[u8]) -> (tempfile::TempDir, Hand) {
     let dir = tempfile::tempdir().unwrap();
     restore(&mut &backup[..], &OsDisk::open(dir.path()).unwrap()).unwrap();

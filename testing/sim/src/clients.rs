@@ -6,7 +6,7 @@ pub(crate) mod topics;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
+use malote_engine::command::{Accept, Attach, ConnectionId, MessageGrant, Reply};
 use malote_engine::{ConsumerId, MoveItem, Wants};
 use malote_model::{
     Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec,
@@ -129,7 +129,7 @@ impl Clients {
         }
     }
 
-    pub(crate) fn delivered(&mut self, id: ConsumerId, grants: &[Grant]) {
+    pub(crate) fn delivered(&mut self, id: ConsumerId, grants: &[MessageGrant]) {
         for client in &mut self.clients {
             let Some((_, queue)) = client.consumers.iter().find(|(have, _)| *have == id) else {
                 continue;

@@ -226,7 +226,7 @@ impl Stored {
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
             let mut dead = None;
-            reading.turn_to(n);
+            reading.seek(n);
             match Self::read(&mut reading, pos, ReadMode::CacheOnly, &mut dead) {
                 // The page cache may contain a part of a frame: only the blocking read decides whether the record is
                 // damaged.
@@ -235,7 +235,7 @@ impl Stored {
                     let mut waiting = move || {
                         let each = rest.iter().enumerate().skip(n).map(|(n, &pos)| {
                             let mut dead = None;
-                            reading.turn_to(n);
+                            reading.seek(n);
                             Self::read(&mut reading, pos, ReadMode::Blocking, &mut dead)
                                 .map_err(|error| Unreadable::new(&error, dead))
                         });

@@ -30,7 +30,7 @@ impl Turn<'_> {
         if name.is_dead_letters() {
             return Err(Refusal::DeadLetterSet {
                 queue: name,
-                why: "it comes and goes with its queue",
+                why: "it is created and deleted with its queue",
             });
         }
         if let Ok((id, q)) = self.core.queue(&name) {
@@ -82,7 +82,7 @@ impl Turn<'_> {
         self.core.arm_idle(queue);
         let exclusive = self.core.queues.get(&queue).is_some_and(|q| q.spec.exclusive);
         if let Some(connection) = connection.filter(|_| exclusive) {
-            self.own_queue(connection, queue);
+            self.bind_queue(connection, queue);
         }
     }
 
@@ -165,7 +165,7 @@ impl Turn<'_> {
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);
         if let Some(rest) = self.wake_holders(queue, 0) {
-            self.core.put_off(rest);
+            self.core.add_background_work(rest);
         }
         Ok(Some((Reply::Done, WaitFor::Durable)))
     }
@@ -200,7 +200,7 @@ impl Turn<'_> {
             return None;
         };
         let id = *self.core.names.get(from)?;
-        self.core.queues.get_mut(&id)?.must_find_sessions();
+        self.core.queues.get_mut(&id)?.start_session_slots();
         self.core.prepare(id);
         self.core.queues.get(&id).is_some_and(|q| !q.is_prepared()).then_some(id)
     }
@@ -273,12 +273,12 @@ impl Turn<'_> {
             };
             next = Some(Seq(seq + 1));
             let Some(pos) = q.pos(seq) else { continue };
-            let touched = q.tracked.get(&seq);
-            let place = touched.map_or(MessageStatus::Ready, |t| t.status);
+            let tracked = q.tracked.get(&seq);
+            let place = tracked.map_or(MessageStatus::Ready, |t| t.status);
             if peek.state.is_some_and(|state| state != place.state()) {
                 continue;
             }
-            let due = touched.filter(|t| {
+            let due = tracked.filter(|t| {
                 matches!(
                     t.status,
                     MessageStatus::Delayed | MessageStatus::Parked | MessageStatus::Scheduled
@@ -296,9 +296,9 @@ impl Turn<'_> {
                 pos,
                 state: place.state(),
                 deferred,
-                receives: touched.map_or(0, |t| t.receives),
-                failed: touched.map_or(0, |t| t.failed),
-                first_at: touched.and_then(TrackedMessage::first_at),
+                receives: tracked.map_or(0, |t| t.receives),
+                failed: tracked.map_or(0, |t| t.failed),
+                first_at: tracked.and_then(TrackedMessage::first_at),
                 due: due.map(|t| Timestamp(t.due)),
             });
         }

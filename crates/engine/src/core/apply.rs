@@ -21,17 +21,17 @@ impl Core {
         match event {
             Event::Booted { epoch, at } => {
                 self.epoch = *epoch;
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.end_bound_leases();
             }
             Event::Declared { queue, dead, name, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.next_queue = self.next_queue.max(queue.0 + 1).max(dead.0 + 1);
                 self.add_queue(*queue, *dead, name.clone(), spec, *at);
                 self.set_dead_letter_target(*queue, &DeadLetterTarget::Own, &spec.dead_letter);
             }
             Event::Updated { queue, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 self.dedup_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
                 let dead_letter_sources = q.spec.dead_letter.clone();
@@ -41,21 +41,21 @@ impl Core {
                 self.set_dead_letter_target(*queue, &dead_letter_sources, &spec.dead_letter);
                 // A topic's inbox has no dead-letter set: `dead` is its own id.
                 if let Some(letters) = self.queues.get_mut(&dead).filter(|_| dead != *queue) {
-                    letters.spec = letters_spec(spec);
+                    letters.spec = dead_letter_set_spec(spec);
                 }
                 self.prepare(*queue);
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
                 // Its messages may now be forwarded or delivered.
-                self.touch(*queue);
+                self.mark_dirty(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
                 if let Some(q) = self.queues.get_mut(queue) {
                     q.paused = *paused;
                 }
-                self.touch(*queue);
+                self.mark_dirty(*queue);
             }
             Event::Purged { queue, below, leased } => self.purge_queue(*queue, *below, *leased),
             Event::Sent(sent) => self.sent(pos, sent),
@@ -102,20 +102,20 @@ impl Core {
                 q.totals.sessions_lost += u64::from(*lost);
                 q.refresh_session(slot);
                 self.revoke(hold);
-                self.touch(*queue);
+                self.mark_dirty(*queue);
             }
             Event::TopicDeclared { topic, name, spec, at } => {
                 self.topic_declared(*topic, name, spec, *at);
             }
             Event::TopicUpdated { topic, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.topic_updated(*topic, spec);
             }
             Event::TopicDeleted { topic } => self.drop_topic(*topic),
             Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
             Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
             Event::State { queue, session, state, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let (Some(sessions), state_bytes) = (&mut q.sessions, &mut q.state_bytes) else {
                     return;
@@ -141,12 +141,12 @@ impl Core {
         }
     }
 
-    pub(super) fn saw(&mut self, at: u64) {
+    pub(super) fn advance_time(&mut self, at: u64) {
         self.last_at = self.last_at.max(at);
     }
 
     /// Marks a queue, so that its deliveries are checked before the turn ends.
-    pub(super) fn touch(&mut self, id: QueueId) {
+    pub(super) fn mark_dirty(&mut self, id: QueueId) {
         if let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id))
             && !q.dirty
         {
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    pub(super) fn touch_session(&mut self, id: QueueId, slot: u32) {
+    pub(super) fn mark_session_dirty(&mut self, id: QueueId, slot: u32) {
         let held = self
             .queues
             .get(&id)
@@ -166,11 +166,11 @@ impl Core {
         {
             live.dirty_sessions.push((id, slot));
         }
-        self.touch(id);
+        self.mark_dirty(id);
     }
 
     fn sent(&mut self, pos: Pos, sent: &SentEvent) {
-        self.saw(sent.at.0);
+        self.advance_time(sent.at.0);
         let SentEvent { at, scheduled, session, priority, ttl_ms, dedup, known_as, size, .. } =
             sent;
         let tenant = session.as_ref();
@@ -246,16 +246,16 @@ impl Core {
                 s.pending.insert(seq);
                 s.cursor = s.cursor.min(seq);
             }
-            if let Some(touched) = q.tracked.get_mut(&seq) {
-                touched.session = slot;
+            if let Some(tracked) = q.tracked.get_mut(&seq) {
+                tracked.session = slot;
             }
             q.refresh_session(slot);
-            self.touch_session(id, slot);
+            self.mark_session_dirty(id, slot);
         } else {
             if due == 0 && q.sessions.is_none() {
                 q.make_ready(seq);
             }
-            self.touch(id);
+            self.mark_dirty(id);
         }
         self.arm_expiry(id);
         self.may_overflow(id);
@@ -265,7 +265,7 @@ impl Core {
     pub(super) fn may_overflow(&mut self, id: QueueId) {
         let limited = self.queues.get(&id).is_some_and(|q| q.drops());
         if let Some(live) = self.live.as_mut().filter(|_| limited) {
-            live.overfull.push(id);
+            live.over_limit.push(id);
         }
     }
 
@@ -276,9 +276,9 @@ impl Core {
             .as_mut()
             .map(|live| live.timers.set(due, Timer::Due(MessageRef { queue: id, seq })));
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let touched = q.tracked.entry(seq).or_default();
-        let from = touched.status;
-        (touched.status, touched.due, touched.timer) = (place, due, timer);
+        let tracked = q.tracked.entry(seq).or_default();
+        let from = tracked.status;
+        (tracked.status, tracked.due, tracked.timer) = (place, due, timer);
         q.recount(seq, Some(from), Some(place));
         q.settle_cursor();
     }
@@ -309,10 +309,10 @@ impl Core {
                     u64::from(q.tracked.get(&seq).is_some_and(|t| t.receives > 0));
             }
             let unheld = matches!(why, Removal::Replaced | Removal::Expired | Removal::Overflowed);
-            let line = if unheld { q.line_of(seq) } else { None };
-            self.touched(1);
+            let line = if unheld { q.session_slot_of(seq) } else { None };
+            self.count_processed(1);
             self.remove_message(pos, id, seq);
-            self.left_line(pos, id, line);
+            self.refresh_after_removal(pos, id, line);
         }
         // Messages taken without a lease: the session must drop them from the front of its pending list.
         let Some(q) = self.queues.get_mut(&id) else { return };
@@ -322,7 +322,7 @@ impl Core {
             }
             q.refresh_session(slot);
             if why == Removal::Purged {
-                self.touch_session(id, slot);
+                self.mark_session_dirty(id, slot);
             }
         }
     }
@@ -330,37 +330,37 @@ impl Core {
     /// Removes a message from its queue, whatever its status.
     fn remove_message(&mut self, pos: Pos, id: QueueId, seq: u64) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(RemovedMessage { newest, touched }) = q.remove(seq) else { return };
+        let Some(RemovedMessage { newest, tracked }) = q.remove(seq) else { return };
         if let Some(newest) = newest {
             self.forget_records(newest);
         }
-        let Some(touched) = touched else { return };
-        if let (Some(timer), Some(live)) = (touched.timer, self.live.as_mut()) {
+        let Some(tracked) = tracked else { return };
+        if let (Some(timer), Some(live)) = (tracked.timer, self.live.as_mut()) {
             live.timers.cancel(timer);
         }
-        match touched.status {
+        match tracked.status {
             MessageStatus::Locked(slot) => self.unlock(pos, id, slot),
-            MessageStatus::Deferred | MessageStatus::Parked => self.unpark(id, touched.session),
+            MessageStatus::Deferred | MessageStatus::Parked => self.unpark(id, tracked.session),
             // A session drops removed messages when they reach the front of its pending list.
             MessageStatus::Ready | MessageStatus::Delayed | MessageStatus::Scheduled => {}
         }
     }
 
     /// Updates a session after a message that was not leased was removed. Another message may be next now.
-    fn left_line(&mut self, pos: Pos, id: QueueId, slot: Option<u32>) {
+    fn refresh_after_removal(&mut self, pos: Pos, id: QueueId, slot: Option<u32>) {
         if let (Some(slot), Some(q)) = (slot, self.queues.get_mut(&id)) {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                 s.rests_on = s.rests_on.max(pos);
             }
             q.refresh_session(slot);
-            self.touch_session(id, slot);
+            self.mark_session_dirty(id, slot);
         }
     }
 
     fn unpark(&mut self, id: QueueId, slot: u32) {
         let Some(q) = self.queues.get_mut(&id) else { return };
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-            s.less_aside();
+            s.decrement_aside();
         }
         q.refresh_session(slot);
     }
@@ -387,7 +387,7 @@ impl Core {
     }
 
     fn moved(&mut self, pos: Pos, moved: &MovedEvent) {
-        self.saw(moved.at.0);
+        self.advance_time(moved.at.0);
         let MovedEvent { from_queue, from_seq, from, at, why, .. } = moved;
         // The older records stay live under the new position, so they are detached from the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
@@ -402,10 +402,10 @@ impl Core {
         {
             topic.totals.copies += moved.places.len() as u64;
         }
-        let line = self.queues.get_mut(from_queue).and_then(|q| q.line_of(*from_seq));
-        self.touched(1);
+        let line = self.queues.get_mut(from_queue).and_then(|q| q.session_slot_of(*from_seq));
+        self.count_processed(1);
         self.remove_message(pos, *from_queue, *from_seq);
-        self.left_line(pos, *from_queue, line);
+        self.refresh_after_removal(pos, *from_queue, line);
         let users = moved.places.iter().filter(|place| self.queues.contains_key(&place.queue));
         // One more, so that the record survives until the end of this function.
         let users = users.count() as u32 + 1;
@@ -430,7 +430,7 @@ impl Core {
             if let Some(q) = self.queues.get_mut(&place.queue) {
                 q.newest.insert(place.seq, pos);
             }
-            self.deepened(place.queue, place.seq, pos);
+            self.check_depth(place.queue, place.seq, pos);
         }
         self.forget_records(pos);
     }
@@ -452,9 +452,9 @@ impl Core {
         }
         due.sort_unstable();
         for (at, id, seq) in due {
-            let touched = self.queues.get_mut(&id).and_then(|q| q.tracked.get_mut(&seq));
-            if let Some(touched) = touched {
-                touched.timer =
+            let tracked = self.queues.get_mut(&id).and_then(|q| q.tracked.get_mut(&seq));
+            if let Some(tracked) = tracked {
+                tracked.timer =
                     Some(live.timers.set(at, Timer::Due(MessageRef { queue: id, seq })));
             }
         }
@@ -476,7 +476,7 @@ impl Core {
             self.arm_idle(id);
             // Messages that wait to be routed or forwarded are offered again.
             if self.queues.get(&id).is_some_and(|q| q.keeps_attributes()) {
-                self.touch(id);
+                self.mark_dirty(id);
             }
         }
     }
@@ -514,7 +514,7 @@ impl Core {
             q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =
-                q.tracked.drain().filter_map(|(_, touched)| touched.timer).collect();
+                q.tracked.drain().filter_map(|(_, tracked)| tracked.timer).collect();
             let records: Vec<_> = q.newest.drain().map(|(_, newest)| newest).collect();
             if let Some(live) = self.live.as_mut() {
                 timers.into_iter().for_each(|timer| live.timers.cancel(timer));
@@ -550,7 +550,7 @@ impl Core {
                 let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.retry);
                 own.for_each(|timer| live.timers.cancel(timer));
             }
-            self.clear_away_at_once_or_later(id, q);
+            self.free_queue(id, q);
         }
     }
 
@@ -577,7 +577,7 @@ impl Core {
 
 /// The settings of a dead-letter set. Dead letters keep their session ids but not their order: the set has no sessions,
 /// no limits and no expiry.
-pub(super) fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+pub(super) fn dead_letter_set_spec(spec: &QueueSpec) -> QueueSpec {
     QueueSpec {
         lock_ms: spec.lock_ms,
         durability: spec.durability,

@@ -21,12 +21,12 @@ impl Core {
                 s.rests_on = s.rests_on.max(pos);
             }
             q.refresh_session(session);
-            self.touch_session(id, session);
+            self.mark_session_dirty(id, session);
         }
     }
 
     pub(super) fn leased(&mut self, leased: &LeasedEvent) {
-        self.saw(leased.at.0);
+        self.advance_time(leased.at.0);
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
         let mut items = &leased.items[..];
@@ -56,15 +56,15 @@ impl Core {
             if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
             }
-            let touched = q.tracked.entry(seq).or_default();
-            let from = std::mem::replace(&mut touched.status, MessageStatus::Locked(token.slot));
+            let tracked = q.tracked.entry(seq).or_default();
+            let from = std::mem::replace(&mut tracked.status, MessageStatus::Locked(token.slot));
             // It no longer waits. A replay may not have noticed that its delay has ended.
-            touched.due = 0;
-            let again = touched.receives > 0;
+            tracked.due = 0;
+            let again = tracked.receives > 0;
             if !again {
-                touched.first = leased.at.0;
+                tracked.first = leased.at.0;
             }
-            touched.receives = touched.receives.saturating_add(1);
+            tracked.receives = tracked.receives.saturating_add(1);
             q.totals.delivered += 1;
             q.totals.redelivered += u64::from(again);
             q.recount(seq, Some(from), Some(MessageStatus::Locked(token.slot)));
@@ -73,7 +73,7 @@ impl Core {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                         s.locked += 1;
                         if leased.deferred || from == MessageStatus::Parked {
-                            s.less_aside();
+                            s.decrement_aside();
                         }
                         if from == MessageStatus::Parked {
                             // In a replay: the end of a delay is not an event, but it must have passed.
@@ -100,16 +100,16 @@ impl Core {
     pub(super) fn returned(&mut self, pos: Pos, returned: &ReturnedEvent) {
         let ReturnedEvent { queue: id, seq, cause, due, parked, overlay } = returned;
         let Some(q) = self.queues.get_mut(id) else { return };
-        let Some(touched) = q.tracked.get_mut(seq) else { return };
-        let MessageStatus::Locked(lease_slot) = touched.status else { return };
+        let Some(tracked) = q.tracked.get_mut(seq) else { return };
+        let MessageStatus::Locked(lease_slot) = tracked.status else { return };
         match cause {
             // With the mutation, a replay counts what the live core does not.
             LeaseEnd::Released if cfg!(feature = "mutate-live-differs") && self.live.is_some() => {}
-            LeaseEnd::Released => touched.released = touched.released.saturating_add(1),
-            LeaseEnd::Abandoned => touched.failed = touched.failed.saturating_add(1),
+            LeaseEnd::Released => tracked.released = tracked.released.saturating_add(1),
+            LeaseEnd::Abandoned => tracked.failed = tracked.failed.saturating_add(1),
             LeaseEnd::Lost => {
-                touched.failed = touched.failed.saturating_add(1);
-                touched.lost = touched.lost.saturating_add(1);
+                tracked.failed = tracked.failed.saturating_add(1);
+                tracked.lost = tracked.lost.saturating_add(1);
             }
         }
         q.totals.lease_ended(*cause);
@@ -124,17 +124,17 @@ impl Core {
             (false, _) => MessageStatus::Delayed,
         };
         q.recount(*seq, Some(MessageStatus::Locked(lease_slot)), Some(to));
-        if let Some(touched) = q.tracked.get_mut(seq) {
-            touched.status = to;
-            touched.session = session.unwrap_or(NONE);
+        if let Some(tracked) = q.tracked.get_mut(seq) {
+            tracked.status = to;
+            tracked.session = session.unwrap_or(NONE);
         }
         if matches!(to, MessageStatus::Delayed | MessageStatus::Parked) {
             // It is already counted; this only sets the timer.
             let timer = self.live.as_mut().map(|live| {
                 live.timers.set(due.0, Timer::Due(MessageRef { queue: *id, seq: *seq }))
             });
-            if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.tracked.get_mut(seq)) {
-                (touched.due, touched.timer) = (due.0, timer);
+            if let Some(tracked) = self.queues.get_mut(id).and_then(|q| q.tracked.get_mut(seq)) {
+                (tracked.due, tracked.timer) = (due.0, timer);
             }
         }
         let Some(q) = self.queues.get_mut(id) else { return };
@@ -157,18 +157,18 @@ impl Core {
         let rests_on =
             if overlay.is_some() || *cause == LeaseEnd::Abandoned { pos } else { Pos::ZERO };
         self.unlock(rests_on, *id, lease_slot);
-        self.touch(*id);
+        self.mark_dirty(*id);
         self.may_overflow(*id);
     }
 
     pub(super) fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, overlay: Option<&Overlay>) {
         self.apply_overlay(pos, id, seq, overlay);
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.tracked.get_mut(&seq) else { return };
-        let MessageStatus::Locked(slot) = touched.status else { return };
+        let Some(tracked) = q.tracked.get_mut(&seq) else { return };
+        let MessageStatus::Locked(slot) = tracked.status else { return };
         let what = self.leases.at(slot).map(|lease| lease.what);
         let Some(LeaseTarget::Message { session, .. }) = what else { return };
-        (touched.status, touched.session) = (MessageStatus::Deferred, session.unwrap_or(NONE));
+        (tracked.status, tracked.session) = (MessageStatus::Deferred, session.unwrap_or(NONE));
         q.recount(seq, Some(MessageStatus::Locked(slot)), Some(MessageStatus::Deferred));
         q.totals.deferred += 1;
         if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
@@ -188,17 +188,17 @@ impl Core {
         if let (Some(overlay), Some(q)) = (overlay, self.queues.get_mut(&id)) {
             self.base_records.insert(pos, BaseRecord { from: overlay.from, users: 1 });
             q.newest.insert(seq, pos);
-            self.deepened(id, seq, pos);
+            self.check_depth(id, seq, pos);
         }
     }
 
     /// Ends a delay. This is not an event: it follows from the clock.
     pub(super) fn delay_over(&mut self, id: QueueId, seq: u64) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.tracked.get_mut(&seq) else { return };
-        let from = std::mem::replace(&mut touched.status, MessageStatus::Ready);
-        let slot = touched.session;
-        if touched.receives == 0 {
+        let Some(tracked) = q.tracked.get_mut(&seq) else { return };
+        let from = std::mem::replace(&mut tracked.status, MessageStatus::Ready);
+        let slot = tracked.session;
+        if tracked.receives == 0 {
             q.tracked.remove(&seq);
         }
         q.recount(seq, Some(from), None);
@@ -206,18 +206,18 @@ impl Core {
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.sessions.is_none() {
             q.make_ready(seq);
-            return self.touch(id);
+            return self.mark_dirty(id);
         }
         q.oldest = q.oldest.min(seq);
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
             if from == MessageStatus::Parked {
-                s.less_aside();
+                s.decrement_aside();
             }
             s.pending.insert(seq);
             s.cursor = s.cursor.min(seq);
         }
         q.refresh_session(slot);
-        self.touch_session(id, slot);
+        self.mark_session_dirty(id, slot);
     }
 
     pub(super) fn grant(&mut self, lease: Lease) {
@@ -257,7 +257,7 @@ impl Core {
     }
 
     pub(super) fn revoke(&mut self, slot: u32) -> Option<Lease> {
-        self.touched(1);
+        self.count_processed(1);
         let lease = self.leases.remove(slot)?;
         if let (Some(live), Some(timer)) = (self.live.as_mut(), lease.timer) {
             live.timers.cancel(timer);

@@ -87,10 +87,10 @@ impl DeletedQueue {
 
 impl Core {
     /// Counts processed items, for tests of the bound.
-    pub(super) fn touched(&mut self, _items: usize) {
+    pub(super) fn count_processed(&mut self, _items: usize) {
         #[cfg(test)]
         {
-            self.touched_items += _items;
+            self.processed_items += _items;
         }
     }
 
@@ -104,7 +104,7 @@ impl Core {
         })
     }
 
-    pub(super) fn put_off(&mut self, work: BackgroundWork) {
+    pub(super) fn add_background_work(&mut self, work: BackgroundWork) {
         if let Some(live) = self.live.as_mut() {
             live.work.push_back(work);
         }
@@ -121,47 +121,47 @@ impl Core {
         if !live || few {
             q.prepare(&mut usize::MAX.clone());
         } else {
-            self.put_off(BackgroundWork::Prepare(id));
+            self.add_background_work(BackgroundWork::Prepare(id));
         }
     }
 
     /// Frees a deleted queue: at once in a replay or if it is small, otherwise in slices.
-    pub(super) fn clear_away_at_once_or_later(&mut self, id: QueueId, q: Box<Queue>) {
+    pub(super) fn free_queue(&mut self, id: QueueId, q: Box<Queue>) {
         let few = q.index.len() as usize + q.tracked.len() <= SLICE_MAX
             && q.sessions.as_ref().is_none_or(|s| s.slots() as usize <= SLICE_MAX);
-        let mut remains = Box::new(DeletedQueue::new(id, q));
+        let mut deleted = Box::new(DeletedQueue::new(id, q));
         if few || self.live.is_none() {
-            self.clear_away(&mut remains, &mut usize::MAX.clone());
+            self.free_slice(&mut deleted, &mut usize::MAX.clone());
         } else {
-            self.put_off(BackgroundWork::DeletedQueue(remains));
+            self.add_background_work(BackgroundWork::DeletedQueue(deleted));
         }
     }
 
     /// Frees a part of a deleted queue. Returns true when it is done.
-    fn clear_away(&mut self, remains: &mut DeletedQueue, left: &mut usize) -> bool {
+    fn free_slice(&mut self, deleted: &mut DeletedQueue, left: &mut usize) -> bool {
         while *left > 0 {
             *left -= 1;
-            self.touched(1);
-            if let Some((seq, touched)) = remains.tracked.next() {
+            self.count_processed(1);
+            if let Some((seq, tracked)) = deleted.tracked.next() {
                 // The timer may have fired meanwhile.
-                if let (Some(timer), Some(live)) = (touched.timer, self.live.as_mut()) {
+                if let (Some(timer), Some(live)) = (tracked.timer, self.live.as_mut()) {
                     live.timers
-                        .cancel_if_set(timer, Timer::Due(MessageRef { queue: remains.id, seq }));
+                        .cancel_if_set(timer, Timer::Due(MessageRef { queue: deleted.id, seq }));
                 }
-                if let MessageStatus::Locked(slot) = touched.status {
-                    self.revoke_of(remains.id, slot);
+                if let MessageStatus::Locked(slot) = tracked.status {
+                    self.revoke_of(deleted.id, slot);
                 }
-            } else if let Some((_, newest)) = remains.newest.next() {
+            } else if let Some((_, newest)) = deleted.newest.next() {
                 self.forget_records(newest);
-            } else if let Some(chunk) = remains.q.sessions.as_mut().and_then(|s| s.pop_chunk()) {
+            } else if let Some(chunk) = deleted.q.sessions.as_mut().and_then(|s| s.pop_chunk()) {
                 *left = left.saturating_sub(chunk.len());
                 for session in chunk.into_iter().flatten() {
-                    self.revoke_of(remains.id, session.extras().hold);
+                    self.revoke_of(deleted.id, session.extras().hold);
                 }
-            } else if remains.carried.next().is_none()
-                && remains.expiring.pop_first().is_none()
-                && !remains.sets.iter_mut().any(|set| set.pop_first().is_some())
-                && !remains.q.index.pop_block()
+            } else if deleted.carried.next().is_none()
+                && deleted.expiring.pop_first().is_none()
+                && !deleted.sets.iter_mut().any(|set| set.pop_first().is_some())
+                && !deleted.q.index.pop_block()
             {
                 return true;
             }
@@ -178,17 +178,17 @@ impl Core {
 
 impl Turn<'_> {
     /// Continues unfinished work.
-    pub(super) fn work(&mut self) {
+    pub(super) fn run_background_work(&mut self) {
         // Each item once, so that none waits for another to finish.
         for _ in 0..self.core.live().work.len() {
             let Some(work) = self.core.live().work.pop_front().filter(|_| self.left > 0) else {
                 return;
             };
-            let rest = self.go_on_with(work);
+            let rest = self.run_slice(work);
             self.end();
             match rest {
                 Ok(None) => {}
-                Ok(Some(rest)) => self.core.put_off(rest),
+                Ok(Some(rest)) => self.core.add_background_work(rest),
                 Err(rest) => {
                     self.core.live().blocked.push(rest);
                     self.stall(Stalled::Work);
@@ -198,7 +198,7 @@ impl Turn<'_> {
     }
 
     /// Does one slice, and returns the rest. An error means that the journal had no room.
-    fn go_on_with(
+    fn run_slice(
         &mut self,
         work: BackgroundWork,
     ) -> Result<Option<BackgroundWork>, BackgroundWork> {
@@ -207,40 +207,40 @@ impl Turn<'_> {
                 let Some(q) = self.core.queues.get_mut(&id) else { return Ok(None) };
                 let before = self.left;
                 let done = q.prepare(&mut self.left);
-                self.core.touched(before - self.left);
+                self.core.count_processed(before - self.left);
                 if !done {
                     return Ok(Some(BackgroundWork::Prepare(id)));
                 }
                 self.core.arm_expiry(id);
                 self.core.may_overflow(id);
-                self.core.touch(id);
+                self.core.mark_dirty(id);
                 None
             }
             BackgroundWork::MakeRoom(id) => {
-                self.core.live().overfull.push(id);
-                self.make_room();
+                self.core.live().over_limit.push(id);
+                self.enforce_limits();
                 None
             }
             BackgroundWork::Disconnect(connection, clean) => {
-                self.end_bound(connection, clean);
+                self.end_connection(connection, clean);
                 None
             }
             BackgroundWork::WakeHolders(id, from) => self.wake_holders(id, from),
-            BackgroundWork::DeletedQueue(mut remains) => {
-                let done = self.core.clear_away(&mut remains, &mut self.left);
-                (!done).then_some(BackgroundWork::DeletedQueue(remains))
+            BackgroundWork::DeletedQueue(mut deleted) => {
+                let done = self.core.free_slice(&mut deleted, &mut self.left);
+                (!done).then_some(BackgroundWork::DeletedQueue(deleted))
             }
-            BackgroundWork::Purge(mut purging) => match self.purge_some(&mut purging) {
-                Ok(false) => Some(BackgroundWork::Purge(purging)),
+            BackgroundWork::Purge(mut progress) => match self.purge_some(&mut progress) {
+                Ok(false) => Some(BackgroundWork::Purge(progress)),
                 Ok(true) => {
                     self.end();
-                    let PurgeProgress { request, count, durable, .. } = *purging;
+                    let PurgeProgress { request, count, durable, .. } = *progress;
                     self.answer(request, Ok(Reply::Count(count)), WaitFor::of(durable));
                     None
                 }
-                Err(Refusal::DiskFull) => return Err(BackgroundWork::Purge(purging)),
+                Err(Refusal::DiskFull) => return Err(BackgroundWork::Purge(progress)),
                 Err(refusal) => {
-                    self.answer(purging.request, Err(refusal), WaitFor::Settled);
+                    self.answer(progress.request, Err(refusal), WaitFor::Settled);
                     None
                 }
             },
@@ -263,40 +263,40 @@ impl Turn<'_> {
         let held: Vec<u32> = (from..end).filter(held).collect();
         let more = end < sessions.slots();
         self.left = self.left.saturating_sub((end - from) as usize);
-        self.core.touched((end - from) as usize);
+        self.core.count_processed((end - from) as usize);
         self.core.live().dirty_sessions.extend(held.into_iter().map(|slot| (id, slot)));
         more.then_some(BackgroundWork::WakeHolders(id, end))
     }
 
     /// Purges a part of a queue. Returns true when it is done.
-    fn purge_some(&mut self, purging: &mut PurgeProgress) -> Result<bool, Refusal> {
-        let id = purging.queue;
-        let missing = || Refusal::QueueNotFound { queue: purging.name.clone() };
+    fn purge_some(&mut self, progress: &mut PurgeProgress) -> Result<bool, Refusal> {
+        let id = progress.queue;
+        let missing = || Refusal::QueueNotFound { queue: progress.name.clone() };
         let missing = self.core.queues.get(&id).is_none().then(missing);
         if let Some(missing) = missing {
             return Err(missing);
         }
         while self.left > 0 {
-            let most = self.away_max().min(self.left);
+            let most = self.removals_max().min(self.left);
             let Some(q) = self.core.queues.get(&id) else { return Ok(true) };
-            let (session, seqs, looked) = purging.next(q, most);
+            let (session, seqs, looked) = progress.next(q, most);
             self.left -= looked.min(self.left);
             if seqs.is_empty() && looked > 0 {
                 continue;
             }
-            if seqs.is_empty() && !purging.leased {
+            if seqs.is_empty() && !progress.leased {
                 return Ok(true);
             }
-            let lazy = !purging.durable;
+            let lazy = !progress.durable;
             let room = FRAME_ROOM + FRAME_ROOM * seqs.len().min(most);
             self.begin(room)?;
             if seqs.is_empty() {
                 // Also forget the de-duplication keys, as if nothing had ever been sent.
-                let (queue, below) = (id, purging.below);
+                let (queue, below) = (id, progress.below);
                 self.commit(Event::Purged { queue, below, leased: true }, lazy);
                 return Ok(true);
             }
-            purging.count += seqs.len() as u64;
+            progress.count += seqs.len() as u64;
             let why = Removal::Purged;
             self.commit(Event::Removed { queue: id, why, session, seqs }, lazy);
             self.end();

@@ -26,13 +26,13 @@ impl Default for ConnectionState {
 impl Turn<'_> {
     pub(super) fn disconnect(&mut self, connection: ConnectionId, clean: bool) -> Decided {
         if self.core.live().connections.contains_key(&connection) {
-            self.end_bound(connection, clean);
+            self.end_connection(connection, clean);
         }
         Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
     /// Ends what is bound to a closed connection, in slices. If the journal has no room, the rest ends later.
-    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
+    pub(super) fn end_connection(&mut self, connection: ConnectionId, clean: bool) {
         while let Some(id) =
             self.core.live().connections.get_mut(&connection).and_then(|c| c.consumers.pop_first())
         {
@@ -40,11 +40,13 @@ impl Turn<'_> {
                 if let Some(connected) = self.core.live().connections.get_mut(&connection) {
                     connected.consumers.insert(id);
                 }
-                return self.core.put_off(BackgroundWork::Disconnect(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
-            self.core.touched(1);
-            self.waited_enough(id);
+            self.core.count_processed(1);
+            self.end_wait(id);
         }
         let cause = if clean { LeaseEnd::Released } else { LeaseEnd::Lost };
         // The list shrinks from its head. A hold ends together with its messages.
@@ -52,7 +54,9 @@ impl Turn<'_> {
             self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
         {
             if self.left == 0 {
-                return self.core.put_off(BackgroundWork::Disconnect(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
             let Some(&Lease { queue, what, .. }) = self.core.leases.at(slot) else { break };
@@ -78,7 +82,9 @@ impl Turn<'_> {
             self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
         {
             if self.left == 0 {
-                return self.core.put_off(BackgroundWork::Disconnect(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
             if self.remove_queue(queue).is_err() {
@@ -92,7 +98,7 @@ impl Turn<'_> {
     }
 
     /// Makes an exclusive queue belong to a connection.
-    pub(super) fn own_queue(&mut self, connection: ConnectionId, queue: QueueId) {
+    pub(super) fn bind_queue(&mut self, connection: ConnectionId, queue: QueueId) {
         if let Some(q) = self.core.queues.get_mut(&queue) {
             q.connection = Some(connection);
         }

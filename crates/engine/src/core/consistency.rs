@@ -102,7 +102,7 @@ impl Queue {
         let found = self.findable(&ready);
         if found != ready {
             let lost: Vec<_> = ready.difference(&found).take(5).collect();
-            wrong.push(format!("ready messages that nobody finds: {lost:?}"));
+            wrong.push(format!("ready messages that cannot be found: {lost:?}"));
         }
         wrong
     }

@@ -8,7 +8,7 @@ use super::queue::{MessageStatus, Queue, TrackedMessage};
 use super::timers::TimerId;
 use super::{Decided, Effect, FRAME_ROOM, LiveState, Output, Stalled, Timer, Turn, WaitFor};
 use crate::command::{
-    Attach, ConnectionId, ConsumerId, Grant, Notice, ReceiveDeferred, Reply, Wants,
+    Attach, ConnectionId, ConsumerId, MessageGrant, Notice, ReceiveDeferred, Reply, Wants,
 };
 use crate::event::{Event, LeasedEvent, QueueId, Removal};
 use crate::journal::Pos;
@@ -116,11 +116,11 @@ impl Turn<'_> {
             },
         )?;
         let Some(until) = once_until else {
-            self.want(consumer);
+            self.add_waiting(consumer);
             return Ok(Some((Reply::Done, WaitFor::Settled)));
         };
         // A long poll is served at once, before messages that arrive later.
-        self.want(consumer);
+        self.add_waiting(consumer);
         self.end();
         self.dispatch();
         if self.core.live().consumers.contains_key(&consumer) {
@@ -172,7 +172,7 @@ impl Turn<'_> {
     /// Answers a waiting request at `until` at the latest.
     pub(super) fn wait_until(&mut self, id: ConsumerId, until: Timestamp) {
         if until <= self.now {
-            return self.waited_enough(id);
+            return self.end_wait(id);
         }
         let live = self.core.live();
         let timer = live.timers.set(until.0, Timer::Wait(id));
@@ -182,7 +182,7 @@ impl Turn<'_> {
     }
 
     /// Ends a wait without a result.
-    pub(super) fn waited_enough(&mut self, id: ConsumerId) {
+    pub(super) fn end_wait(&mut self, id: ConsumerId) {
         if let Some(consumer) = self.remove_consumer(id)
             && let Some(request) = consumer.request
         {
@@ -215,13 +215,13 @@ impl Turn<'_> {
                 s.extras_mut().consumers.retain(|&other| other != id);
             }
         }
-        self.tidy_line(consumer.queue);
+        self.prune_waiting(consumer.queue);
         self.consumer_left(consumer.queue);
         Some(consumer)
     }
 
     /// Removes consumers that left from the list of waiting consumers, once they are the majority.
-    fn tidy_line(&mut self, queue: QueueId) {
+    fn prune_waiting(&mut self, queue: QueueId) {
         let Some(live) = self.core.live.as_ref() else { return };
         if let Some(q) = self.core.queues.get_mut(&queue)
             && q.waiting.len() as u64 > 2 * q.consumers + 64
@@ -251,12 +251,12 @@ impl Turn<'_> {
                 self.core.live().dirty_sessions.push((queue, session));
             }
         }
-        self.want(id);
+        self.add_waiting(id);
         Ok(Some((Reply::Count(had.into()), WaitFor::Settled)))
     }
 
     /// Adds a consumer with demand to its queue's list of waiting consumers.
-    pub(super) fn want(&mut self, id: ConsumerId) {
+    pub(super) fn add_waiting(&mut self, id: ConsumerId) {
         let Some(consumer) = self.core.live().consumers.get_mut(&id) else { return };
         let wants = match consumer.wants {
             ConsumerDemand::Messages { .. } => consumer.credit > 0,
@@ -269,21 +269,21 @@ impl Turn<'_> {
             if let Some(q) = self.core.queues.get_mut(&queue) {
                 q.waiting.push_back(id);
             }
-            self.core.touch(queue);
+            self.core.mark_dirty(queue);
         }
     }
 
     /// Detaches a consumer. A waiting request gets an empty reply.
     pub(super) fn detach(&mut self, id: ConsumerId) -> Decided {
-        self.waited_enough(id);
+        self.end_wait(id);
         Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
     /// Delivers messages in all queues and sessions that changed.
     pub fn dispatch(&mut self) {
         self.left = DISPATCH_MAX;
-        self.remove_left();
-        self.offer_deep();
+        self.remove_unused_queues();
+        self.request_rewrites();
         // The rest is handled in the next turn, which begins at once.
         while self.left > 0 {
             let live = self.core.live();
@@ -294,11 +294,11 @@ impl Turn<'_> {
                     q.dirty = false;
                     self.serve_queue(queue);
                 }
-            } else if live.overfull.is_empty() {
+            } else if live.over_limit.is_empty() {
                 break;
             } else {
                 // Forwarding may have filled the target, and making room may dead-letter messages.
-                self.make_room();
+                self.enforce_limits();
             }
         }
         self.digest_if_due();
@@ -310,12 +310,12 @@ impl Turn<'_> {
             return self.forward(id);
         }
         if q.name.is_inbox() {
-            return self.offer_inbox(id);
+            return self.request_inbox_reads(id);
         }
         let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
             if self.left == 0 {
-                return self.core.touch(id);
+                return self.core.mark_dirty(id);
             }
             let Some(&consumer_id) = q.waiting.front().filter(|_| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
@@ -340,7 +340,7 @@ impl Turn<'_> {
                 return self.wait_for_room(consumer_id, id);
             }
             // A consumer that still has credit goes to the end of the list.
-            self.want(consumer_id);
+            self.add_waiting(consumer_id);
         }
     }
 
@@ -531,7 +531,7 @@ impl Turn<'_> {
             if q.durable() {
                 rests_on = rests_on.max(after(pos));
             }
-            grants.push(Grant {
+            grants.push(MessageGrant {
                 seq: Seq(seq),
                 pos,
                 lease: None,
@@ -648,9 +648,9 @@ impl Turn<'_> {
             (false, _) => None,
         };
         let belongs = |q: &Queue, seq: u64| {
-            let Some(touched) = q.tracked.get(&seq) else { return false };
-            touched.status == MessageStatus::Deferred
-                && session.is_none_or(|slot| touched.session == slot)
+            let Some(tracked) = q.tracked.get(&seq) else { return false };
+            tracked.status == MessageStatus::Deferred
+                && session.is_none_or(|slot| tracked.session == slot)
         };
         if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
             return Err(Refusal::MessageNotFound { queue, seq, what: "deferred" });
@@ -690,7 +690,7 @@ struct GrantOptions {
 
 /// Granted messages, and what their delivery waits for.
 struct GrantedMessages {
-    grants: Vec<Grant>,
+    grants: Vec<MessageGrant>,
     needs: WaitFor,
 }
 

@@ -391,8 +391,8 @@ impl Queue {
             let pos = self.newest.get(&entry.seq).copied().unwrap_or(entry.pos);
             messages.put(entry.seq).put(pos.get()).put(u64::from(entry.size));
             messages.put(entry.expires).put(u64::from(entry.priority));
-            if let Some(touched) = self.tracked.get(&entry.seq) {
-                self.put_tracked(&mut messages, touched, at);
+            if let Some(tracked) = self.tracked.get(&entry.seq) {
+                self.put_tracked(&mut messages, tracked, at);
             }
             if let Some(kept) = self.carried.get(&entry.seq) {
                 put_relocated(&mut messages, kept);
@@ -413,10 +413,10 @@ impl Queue {
         }
     }
 
-    fn put_tracked(&self, hasher: &mut StateHasher, touched: &TrackedMessage, at: u64) {
+    fn put_tracked(&self, hasher: &mut StateHasher, tracked: &TrackedMessage, at: u64) {
         let TrackedMessage {
             status, receives, failed, released, lost, first, due, session, ..
-        } = touched;
+        } = tracked;
         let (tag, value) = match status {
             MessageStatus::Locked(slot) => (1, u64::from(*slot)),
             MessageStatus::Deferred => (2, self.session_id_hash(*session)),

@@ -49,7 +49,7 @@ impl Turn<'_> {
     /// Handles due timers, a bounded number of them.
     pub fn expire(&mut self) {
         self.left = SLICE_MAX;
-        self.work();
+        self.run_background_work();
         let mut due = Vec::new();
         let now = self.now.0;
         self.core.live().timers.advance(now, &mut due, DUE_MAX);
@@ -67,22 +67,22 @@ impl Turn<'_> {
                 continue;
             }
             self.left -= 1;
-            self.core.touched(1);
+            self.core.count_processed(1);
             let done = match timer {
                 Timer::Lease(slot) => self.lease_due(slot),
                 Timer::Due(message) => self.message_due(message),
                 Timer::Wait(consumer) => {
-                    self.waited_enough(consumer);
+                    self.end_wait(consumer);
                     true
                 }
                 Timer::Expiry(queue) => self.expiry_due(queue),
                 Timer::Idle(queue) => self.idle_due(queue),
                 Timer::Retry(queue) => {
-                    self.core.touch(queue);
+                    self.core.mark_dirty(queue);
                     true
                 }
                 Timer::Stalled => {
-                    self.go_on();
+                    self.retry_stalled();
                     true
                 }
             };
@@ -99,7 +99,7 @@ impl Turn<'_> {
                 self.stall(Stalled::Due);
             }
         }
-        self.make_room();
+        self.enforce_limits();
     }
 
     fn lease_due(&mut self, slot: u32) -> bool {
@@ -126,10 +126,10 @@ impl Turn<'_> {
     fn message_due(&mut self, message: MessageRef) -> bool {
         let MessageRef { queue: id, seq } = message;
         let Some(q) = self.core.queues.get(&id) else { return true };
-        let Some(touched) = q.tracked.get(&seq).filter(|touched| touched.timer.is_none()) else {
+        let Some(tracked) = q.tracked.get(&seq).filter(|tracked| tracked.timer.is_none()) else {
             return true;
         };
-        match touched.status {
+        match tracked.status {
             MessageStatus::Scheduled => {
                 if self.begin(FRAME_ROOM).is_err() {
                     return false;
@@ -154,14 +154,14 @@ impl Turn<'_> {
     }
 
     /// Retries everything that was blocked.
-    fn go_on(&mut self) {
+    fn retry_stalled(&mut self) {
         for what in std::mem::take(&mut self.core.live().stalled) {
             match what {
-                Stalled::Queue(queue) => self.core.touch(queue),
+                Stalled::Queue(queue) => self.core.mark_dirty(queue),
                 Stalled::Session(queue, slot) => {
                     self.core.live().dirty_sessions.push((queue, slot));
                 }
-                Stalled::Connection(connection, clean) => self.end_bound(connection, clean),
+                Stalled::Connection(connection, clean) => self.end_connection(connection, clean),
                 Stalled::Work => {
                     let blocked = std::mem::take(&mut self.core.live().blocked);
                     self.core.live().work.extend(blocked);

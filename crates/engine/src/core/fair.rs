@@ -20,7 +20,7 @@ use super::{FixedState, fixed};
 use crate::command::NoisyTenants;
 
 /// Messages without a tenant. Each counts separately, so they are never noisy.
-pub(super) const NOBODY: u32 = 0;
+pub(super) const NO_TENANT: u32 = 0;
 
 /// A tenant with fewer leased messages is quiet.
 const NOISY_OUT_MIN: u64 = 30;
@@ -31,7 +31,7 @@ const NOISY_SHARE: u64 = 10;
 /// The tenant of a session id.
 pub(super) fn tenant(id: &SessionId) -> u32 {
     // The hash must be the same after every start.
-    (xxh3_64(id.as_str().as_bytes()) as u32).max(NOBODY + 1)
+    (xxh3_64(id.as_str().as_bytes()) as u32).max(NO_TENANT + 1)
 }
 
 #[derive(Debug, Default)]
@@ -91,26 +91,26 @@ impl FairQueue {
     }
 
     /// Counts a message as leased.
-    pub(super) fn went_out(&mut self, tenant: u32) {
-        if tenant != NOBODY {
+    pub(super) fn add_leased(&mut self, tenant: u32) {
+        if tenant != NO_TENANT {
             let Tenant { out, .. } = self.tenants.entry(tenant).or_default();
             *out += 1;
             let is = *out;
-            self.turn_up(tenant, is - 1, is);
+            self.update_loud(tenant, is - 1, is);
         }
     }
 
     /// Counts a message as no longer leased.
-    pub(super) fn came_in(&mut self, tenant: u32) {
+    pub(super) fn remove_leased(&mut self, tenant: u32) {
         if let Some(Tenant { out, .. }) = self.tenants.get_mut(&tenant) {
             let was = *out;
             *out = was.saturating_sub(1);
-            self.turn_up(tenant, was, was.saturating_sub(1));
+            self.update_loud(tenant, was, was.saturating_sub(1));
             self.forget_if_idle(tenant);
         }
     }
 
-    fn turn_up(&mut self, tenant: u32, was: u64, is: u64) {
+    fn update_loud(&mut self, tenant: u32, was: u64, is: u64) {
         if was >= NOISY_OUT_MIN {
             self.loud.remove(&(was, tenant));
         }
@@ -182,7 +182,7 @@ impl<F: Fn(u64) -> bool> FairPicks<'_, F> {
     }
 
     fn is_noisy(&self, tenant: u32) -> bool {
-        tenant != NOBODY && is_noisy(self.out(tenant), self.all_out)
+        tenant != NO_TENANT && is_noisy(self.out(tenant), self.all_out)
     }
 
     fn open(&mut self, tenant: u32, from: u64) {
@@ -232,7 +232,7 @@ mod tests {
         while picked.len() < max {
             let all: u64 = out.iter().sum();
             let noise = |tenant: u32| match out[tenant as usize] {
-                _ if tenant == NOBODY => 0,
+                _ if tenant == NO_TENANT => 0,
                 n if n >= 30 && n * 10 > all => n,
                 _ => 0,
             };
@@ -291,7 +291,7 @@ mod tests {
             for &seq in batch.iter().filter(|_| step / 500 % 2 == 0) {
                 let tenant = ready.remove(&seq).unwrap();
                 fair.take(tenant, seq);
-                fair.went_out(tenant);
+                fair.add_leased(tenant);
                 out[tenant as usize] += 1;
                 gone.push((seq, tenant));
             }
@@ -300,7 +300,7 @@ mod tests {
                     break;
                 }
                 let (seq, tenant) = gone.swap_remove(random(gone.len() as u64) as usize);
-                fair.came_in(tenant);
+                fair.remove_leased(tenant);
                 out[tenant as usize] -= 1;
                 if random(3) == 0 {
                     ready.insert(seq, tenant);
@@ -312,7 +312,7 @@ mod tests {
         for (seq, tenant) in ready {
             fair.take(tenant, seq);
         }
-        gone.iter().for_each(|&(_, tenant)| fair.came_in(tenant));
+        gone.iter().for_each(|&(_, tenant)| fair.remove_leased(tenant));
         assert!(fair.tenants.is_empty() && fair.heads.is_empty() && fair.loud.is_empty());
     }
 

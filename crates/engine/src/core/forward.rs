@@ -21,14 +21,14 @@ impl Turn<'_> {
     pub(super) fn forward(&mut self, id: QueueId) {
         while let Some(q) = self.core.queues.get(&id).filter(|q| !q.paused && q.is_prepared()) {
             if self.left == 0 {
-                return self.core.touch(id);
+                return self.core.mark_dirty(id);
             }
             let Some(to) = &q.spec.forward_to else { return };
             let target = match to {
                 Address::Queue(name) => self.core.names.get(name),
                 Address::Topic(name) => self.core.topic_names.get(name),
             };
-            let most = self.away_max().min(FORWARD_MAX);
+            let most = self.removals_max().min(FORWARD_MAX);
             let seqs = q.ready_batch(most, limits::DELIVERY_BYTES_MAX, false, self.now.0);
             if seqs.is_empty() {
                 return;
@@ -61,11 +61,11 @@ impl Turn<'_> {
         let mut carried = q.carried.get(&seq).cloned().unwrap_or_else(indexed);
         carried.history.hops = carried.history.hops.saturating_add(1);
         if carried.history.hops > limits::HOPS_MAX {
-            self.bury(id, seq, DeadReason::TooManyHops);
+            self.dead_letter_unleased(id, seq, DeadReason::TooManyHops);
             return true;
         }
         if !accepts_session(to, carried.session.as_ref()) {
-            self.bury(id, seq, DeadReason::NoSession);
+            self.dead_letter_unleased(id, seq, DeadReason::NoSession);
             return true;
         }
         if FillLevels::default().add(target, to, u64::from(size)).is_err() {

@@ -362,7 +362,7 @@ impl Index {
     }
 
     /// Whether the session slot of any message is missing.
-    pub(super) fn lacks_sessions(&self) -> bool {
+    pub(super) fn lacks_session_slots(&self) -> bool {
         self.blocks.iter().any(|b| b.session.is_empty() || b.session.contains(&u32::MAX))
     }
 

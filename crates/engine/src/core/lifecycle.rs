@@ -47,28 +47,28 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get_mut(&id) else { return };
         q.used_at = self.now.0;
         if q.spec.auto_delete && q.had_consumer && q.consumers == 0 {
-            self.core.live().leaving.push(id);
+            self.core.live().unused.push(id);
         }
     }
 
     /// Deletes queues whose last consumer left in this turn, unless a new one was attached.
-    pub(super) fn remove_left(&mut self) {
-        for id in std::mem::take(&mut self.core.live().leaving) {
+    pub(super) fn remove_unused_queues(&mut self) {
+        for id in std::mem::take(&mut self.core.live().unused) {
             let q = self.core.queues.get(&id);
             let left = q.is_some_and(|q| q.spec.auto_delete && q.consumers == 0);
             if left && self.remove_queue(id).is_err() {
-                self.core.live().leaving.push(id);
+                self.core.live().unused.push(id);
             }
         }
     }
 
     /// Deletes exclusive queues after a start: their connections are gone.
-    pub(super) fn remove_orphans(&mut self) -> Result<(), Refusal> {
+    pub(super) fn remove_exclusive_queues(&mut self) -> Result<(), Refusal> {
         let exclusive = self.core.queues.iter().filter(|(_, q)| q.spec.exclusive);
         let mut ids: Vec<_> = exclusive.map(|(&id, _)| id).collect();
         ids.sort_unstable();
         ids.into_iter().try_for_each(|id| self.remove_queue(id))?;
-        self.remove_left_topics()
+        self.remove_topics_without_rules()
     }
 
     /// Returns a refusal if the queue is exclusive to another connection.

@@ -83,7 +83,7 @@ pub struct Core {
     /// Records of missing queues, found by replay. Not part of the state.
     orphans: orphans::Orphans,
     #[cfg(test)]
-    touched_items: usize,
+    processed_items: usize,
     /// Results of comparing digests during a replay.
     checks: digest::DigestChecks,
     /// State that is not durable and starts empty with every start; `None` during a replay.
@@ -111,10 +111,10 @@ struct LiveState {
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
     /// Queues that may exceed their limits, and queues whose last consumer left.
-    overfull: Vec<QueueId>,
-    leaving: Vec<QueueId>,
+    over_limit: Vec<QueueId>,
+    unused: Vec<QueueId>,
     /// Messages with so many overlays that they should be stored again.
-    deep: Vec<MessageRef>,
+    to_rewrite: Vec<MessageRef>,
     /// What is retried because the journal had no room. One timer serves all of it.
     stalled: BTreeSet<Stalled>,
     random: u64,
@@ -215,7 +215,7 @@ impl Core {
             dedup_keys: 0,
             dead_letter_sources: BTreeMap::new(),
             #[cfg(test)]
-            touched_items: 0,
+            processed_items: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
@@ -248,9 +248,9 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
-            overfull: Vec::new(),
-            deep: Vec::new(),
-            leaving: Vec::new(),
+            over_limit: Vec::new(),
+            to_rewrite: Vec::new(),
+            unused: Vec::new(),
             stalled: BTreeSet::new(),
             random,
             progress: digest::DigestProgress::default(),
@@ -261,7 +261,7 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
-        turn.remove_orphans()?;
+        turn.remove_exclusive_queues()?;
         self.set_timers(now);
         Ok(())
     }
@@ -310,7 +310,7 @@ impl<'a> Turn<'a> {
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
-        self.make_room();
+        self.enforce_limits();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
             Ok(None) => {}
@@ -321,7 +321,11 @@ impl<'a> Turn<'a> {
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
         if let Some(queue) = self.must_prepare(&command) {
-            self.core.put_off(BackgroundWork::Command(queue, request, Box::new(command)));
+            self.core.add_background_work(BackgroundWork::Command(
+                queue,
+                request,
+                Box::new(command),
+            ));
             return Ok(None);
         }
         match command {

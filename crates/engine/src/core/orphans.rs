@@ -171,7 +171,7 @@ impl Core {
         at: Timestamp,
     ) {
         let made = Queue::new(name.clone(), spec.clone(), dead, at, self.hash_seed);
-        let dead_spec = super::apply::letters_spec(spec);
+        let dead_spec = super::apply::dead_letter_set_spec(spec);
         let mut letters = Queue::new(name.dead_letters(), dead_spec, dead, at, self.hash_seed);
         letters.owner = Some(id);
         self.names.insert(name.dead_letters(), dead);

@@ -20,7 +20,7 @@ impl Turn<'_> {
         let (before, below, durable) = (q.index.len(), q.next_seq, q.durable());
         if before as usize + q.sessions.as_ref().map_or(0, |s| s.len()) > SLICE_MAX {
             let (count, slot, from, rest_from) = (0, 0, 0, 0);
-            self.core.put_off(BackgroundWork::Purge(Box::new(PurgeProgress {
+            self.core.add_background_work(BackgroundWork::Purge(Box::new(PurgeProgress {
                 request,
                 name,
                 queue,
@@ -89,12 +89,12 @@ impl Turn<'_> {
             return Err(Refusal::HasSessions { queue: name.clone(), why });
         }
         let is_late = |&&(Seq(seq), since): &&(Seq, Timestamp)| {
-            let nobodys = |place: MessageStatus| {
+            let no_tenant = |place: MessageStatus| {
                 matches!(place, MessageStatus::Ready | MessageStatus::Delayed)
             };
             // A deleted queue of the same name had other sequence numbers.
             since >= q.created_at
-                && q.tracked.get(&seq).is_some_and(|t| t.receives > 0 && nobodys(t.status))
+                && q.tracked.get(&seq).is_some_and(|t| t.receives > 0 && no_tenant(t.status))
         };
         let mut seqs: Vec<u64> = items.iter().filter(is_late).map(|(seq, _)| seq.0).collect();
         seqs.sort_unstable();

@@ -59,10 +59,10 @@ pub(super) struct Queue {
     /// Bytes of all session states. They count as bytes of the queue.
     pub state_bytes: u64,
     /// Messages before this are included in `aside_bytes`.
-    weighed: u64,
+    counted_to: u64,
     /// Progress of writing session slots into the index: all sessions before this slot are done, and of this one all
     /// messages before this sequence number.
-    marking: Option<(u32, u64)>,
+    slot_progress: Option<(u32, u64)>,
     /// With sessions: no message before this is ready.
     pub oldest: u64,
     pub locked: u64,
@@ -184,7 +184,7 @@ pub(super) struct Arrival<'a> {
 /// What remains of a removed message.
 pub(super) struct RemovedMessage {
     pub newest: Option<Pos>,
-    pub touched: Option<TrackedMessage>,
+    pub tracked: Option<TrackedMessage>,
 }
 
 impl Queue {
@@ -221,8 +221,8 @@ impl Queue {
             bound_to: BTreeSet::new(),
             aside_bytes: 0,
             state_bytes: 0,
-            weighed: u64::MAX,
-            marking: None,
+            counted_to: u64::MAX,
+            slot_progress: None,
             oldest: 0,
             locked: 0,
             delayed: 0,
@@ -311,7 +311,7 @@ impl Queue {
         from: Option<MessageStatus>,
         to: Option<MessageStatus>,
     ) {
-        let size = self.weight(seq);
+        let size = self.counted_size(seq);
         self.count(size, from, to);
         if self.fair.is_some() {
             self.count_out(self.tenant(seq), from, to);
@@ -327,10 +327,10 @@ impl Queue {
     ) {
         let (Some(fair), Some(tenant)) = (&mut self.fair, tenant) else { return };
         if matches!(from, Some(MessageStatus::Locked(_))) {
-            fair.came_in(tenant);
+            fair.remove_leased(tenant);
         }
         if matches!(to, Some(MessageStatus::Locked(_))) {
-            fair.went_out(tenant);
+            fair.add_leased(tenant);
         }
     }
 
@@ -341,23 +341,23 @@ impl Queue {
     }
 
     /// The bytes of a message, if the queue limits bytes and has already counted it.
-    fn weight(&self, seq: u64) -> u64 {
-        let counts = self.spec.bytes_max.is_some() && seq < self.weighed;
+    fn counted_size(&self, seq: u64) -> u64 {
+        let counts = self.spec.bytes_max.is_some() && seq < self.counted_to;
         if counts { self.index.size(seq) } else { 0 }
     }
 
     /// Whether the index has everything that the settings require. Until then, no message expires, is dropped for its
     /// limits or is forwarded.
     pub(super) fn is_prepared(&self) -> bool {
-        self.marking.is_none() && self.weighed == u64::MAX
+        self.slot_progress.is_none() && self.counted_to == u64::MAX
     }
 
     /// Writes session slots into the index and counts bytes, for at most `left` messages. Returns true when everything
     /// is done.
     pub(super) fn prepare(&mut self, left: &mut usize) -> bool {
-        while let Some((slot, from)) = self.marking {
+        while let Some((slot, from)) = self.slot_progress {
             let Some(sessions) = self.sessions.as_ref().filter(|s| slot < s.slots()) else {
-                self.marking = None;
+                self.slot_progress = None;
                 break;
             };
             let line = sessions.at(slot).map(|s| &s.pending);
@@ -365,7 +365,7 @@ impl Queue {
             let end = line.map_or(0, |line| line.len());
             for seq in (at..end).filter_map(|i| line?.get(i)).take(*left) {
                 self.index.set_session(seq, slot);
-                self.marking = Some((slot, seq + 1));
+                self.slot_progress = Some((slot, seq + 1));
             }
             if end - at >= *left {
                 *left = 0;
@@ -373,32 +373,32 @@ impl Queue {
             }
             // The session itself counts as well.
             *left -= end - at + 1;
-            self.marking = Some((slot + 1, 0));
+            self.slot_progress = Some((slot + 1, 0));
         }
         if self.tracked.is_empty() {
-            self.weighed = u64::MAX;
+            self.counted_to = u64::MAX;
         }
-        while self.weighed != u64::MAX {
+        while self.counted_to != u64::MAX {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
-            let Some(seq) = self.index.next(self.weighed) else {
-                self.weighed = u64::MAX;
+            let Some(seq) = self.index.next(self.counted_to) else {
+                self.counted_to = u64::MAX;
                 break;
             };
             if self.status(seq) != MessageStatus::Ready {
                 self.aside_bytes += self.index.size(seq);
             }
-            self.weighed = seq + 1;
+            self.counted_to = seq + 1;
         }
         true
     }
 
     /// Starts writing session slots into the index, if they are missing.
-    pub(super) fn must_find_sessions(&mut self) {
-        if self.sessions.is_some() && self.index.lacks_sessions() {
-            self.marking.get_or_insert((0, 0));
+    pub(super) fn start_session_slots(&mut self) {
+        if self.sessions.is_some() && self.index.lacks_session_slots() {
+            self.slot_progress.get_or_insert((0, 0));
         }
     }
 
@@ -449,7 +449,7 @@ impl Queue {
 
     /// Whether sessions must be found by sequence number: for messages that expire, are dropped for limits or are
     /// forwarded.
-    pub(super) fn finds_sessions(&self) -> bool {
+    pub(super) fn needs_session_slots(&self) -> bool {
         self.sessions.is_some()
             && (self.spec.ttl_ms.is_some()
                 || self.spec.forward_to.is_some()
@@ -472,7 +472,7 @@ impl Queue {
         if tenant.is_some() && self.fair.is_none() {
             self.fair = Some(Box::new(FairQueue::new(seq)));
         }
-        let nobodys = self.fair.is_some().then_some(fair::NOBODY);
+        let no_tenant = self.fair.is_some().then_some(fair::NO_TENANT);
         self.index.push(IndexEntry {
             seq,
             pos,
@@ -480,14 +480,14 @@ impl Queue {
             at,
             expires: own,
             priority,
-            session: slot.filter(|_| self.finds_sessions()).or(tenant).or(nobodys),
+            session: slot.filter(|_| self.needs_session_slots()).or(tenant).or(no_tenant),
             timed: self.spec.ttl_ms.is_some(),
         });
     }
 
     /// Removes a message from the index and from all other structures.
     pub(super) fn remove(&mut self, seq: u64) -> Option<RemovedMessage> {
-        let size = self.weight(seq);
+        let size = self.counted_size(seq);
         let own = if self.own_expiries > 0 { self.index.expires_at(seq, None) } else { None };
         let tenant = self.tenant(seq);
         if !self.lanes.is_empty() || tenant.is_some() {
@@ -501,8 +501,8 @@ impl Queue {
             self.own_expiries -= 1;
         }
         let newest = if self.newest.is_empty() { None } else { self.newest.remove(&seq) };
-        let touched = if self.tracked.is_empty() { None } else { self.tracked.remove(&seq) };
-        let from = touched.as_ref().map(|t| t.status);
+        let tracked = if self.tracked.is_empty() { None } else { self.tracked.remove(&seq) };
+        let from = tracked.as_ref().map(|t| t.status);
         self.count(size, from, None);
         self.count_out(tenant, from, None);
         if self.index.len() == 0 && self.fair.take().is_some() {
@@ -512,7 +512,7 @@ impl Queue {
         if !self.carried.is_empty() {
             self.carried.remove(&seq);
         }
-        Some(RemovedMessage { newest, touched })
+        Some(RemovedMessage { newest, tracked })
     }
 
     /// Without sessions: marks a message as ready, for the first time or again.
@@ -561,7 +561,7 @@ impl Queue {
     }
 
     /// Without priorities: the next ready message to drop for a limit, after `after`: the oldest.
-    pub(super) fn least(&mut self, after: Option<u64>) -> Option<u64> {
+    pub(super) fn next_to_drop(&mut self, after: Option<u64>) -> Option<u64> {
         if self.sessions.is_none() && (self.fair.is_none() || after.is_none()) {
             return self.oldest_ready(after, 0);
         }
@@ -576,16 +576,16 @@ impl Queue {
     }
 
     /// The session slot of a message that is removed while it is not leased.
-    pub(super) fn line_of(&mut self, seq: u64) -> Option<u32> {
+    pub(super) fn session_slot_of(&mut self, seq: u64) -> Option<u32> {
         self.sessions.as_ref()?;
         // In a replay, all slots are written at once, for later messages. Otherwise they were written before the
         // decision.
-        if self.status(seq) == MessageStatus::Ready && self.marked_session(seq).is_none() {
-            self.must_find_sessions();
+        if self.status(seq) == MessageStatus::Ready && self.session_slot(seq).is_none() {
+            self.start_session_slots();
             self.prepare(&mut usize::MAX.clone());
         }
         match self.status(seq) {
-            MessageStatus::Ready => self.marked_session(seq),
+            MessageStatus::Ready => self.session_slot(seq),
             MessageStatus::Delayed => self.tracked.get(&seq).map(|t| t.session),
             // These are handled elsewhere; a scheduled message is not in a session yet.
             MessageStatus::Locked(_)
@@ -617,7 +617,7 @@ impl Queue {
 
     /// Changes the settings, at a journaled time.
     pub(super) fn respecify(&mut self, spec: &QueueSpec, at: u64) {
-        let weighed = self.spec.bytes_max.is_some();
+        let counted_to = self.spec.bytes_max.is_some();
         DedupWindow::respecify(&mut self.seen, self.spec.dedup, spec.dedup, at);
         self.spec = spec.clone();
         if self.is_recovered() {
@@ -625,18 +625,18 @@ impl Queue {
             self.spec.sessions = malote_model::Sessions::None;
         }
         self.expire_from = 0;
-        match (weighed, spec.bytes_max.is_some()) {
-            (_, false) => (self.aside_bytes, self.weighed) = (0, u64::MAX),
-            (false, true) => (self.aside_bytes, self.weighed) = (0, 0),
+        match (counted_to, spec.bytes_max.is_some()) {
+            (_, false) => (self.aside_bytes, self.counted_to) = (0, u64::MAX),
+            (false, true) => (self.aside_bytes, self.counted_to) = (0, 0),
             (true, true) => {}
         }
-        if self.finds_sessions() {
-            self.must_find_sessions();
+        if self.needs_session_slots() {
+            self.start_session_slots();
         }
     }
 
     /// The session slot that the index has for a message.
-    pub(super) fn marked_session(&self, seq: u64) -> Option<u32> {
+    pub(super) fn session_slot(&self, seq: u64) -> Option<u32> {
         self.index.session(seq).filter(|&slot| slot != NONE && self.sessions.is_some())
     }
 

@@ -156,12 +156,12 @@ impl Core {
     }
 
     /// Checks whether a message has too many overlays, after another one was added.
-    pub(super) fn deepened(&mut self, id: QueueId, seq: u64, newest: Pos) {
+    pub(super) fn check_depth(&mut self, id: QueueId, seq: u64, newest: Pos) {
         if self.live.is_some()
             && self.records(newest).nth(DEPTH_MAX).is_some()
             && let Some(live) = self.live.as_mut()
         {
-            live.deep.push(MessageRef { queue: id, seq });
+            live.to_rewrite.push(MessageRef { queue: id, seq });
         }
     }
 
@@ -185,8 +185,8 @@ impl Core {
 
 impl Turn<'_> {
     /// Requests that messages with too many overlays are stored again.
-    pub(super) fn offer_deep(&mut self) {
-        let mut deep = std::mem::take(&mut self.core.live().deep);
+    pub(super) fn request_rewrites(&mut self) {
+        let mut deep = std::mem::take(&mut self.core.live().to_rewrite);
         deep.sort_unstable();
         deep.dedup();
         let resident = |message: MessageRef| {

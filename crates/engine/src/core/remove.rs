@@ -31,7 +31,8 @@ impl Core {
                 queues_seen += 1;
                 let left = |id: &QueueId| {
                     self.topics.get(id).is_some_and(|topic| {
-                        topic.goes_with_last() && topic.router.targets().all(|q| known.contains(&q))
+                        topic.deletes_with_last_rule()
+                            && topic.router.targets().all(|q| known.contains(&q))
                     })
                 };
                 let left: Vec<_> = queue.bound_to.iter().copied().filter(left).collect();
@@ -72,7 +73,7 @@ impl Turn<'_> {
         queue: QueueId,
         rule: &str,
     ) -> Result<(), Refusal> {
-        let left = |t: &Topic| t.goes_with_last() && t.router.len() == 1;
+        let left = |t: &Topic| t.deletes_with_last_rule() && t.router.len() == 1;
         let left = self.core.topics.get(&topic).is_some_and(|t| left(t));
         let topics = if left { vec![topic] } else { Vec::new() };
         let rule = Event::Unbound { topic, queue, rule: rule.to_owned() };
@@ -80,8 +81,8 @@ impl Turn<'_> {
     }
 
     /// Deletes topics whose last rule was removed just before a crash. Older versions used two records for this.
-    pub(super) fn remove_left_topics(&mut self) -> Result<(), Refusal> {
-        let left = |t: &Topic| t.goes_with_last() && t.router.is_empty();
+    pub(super) fn remove_topics_without_rules(&mut self) -> Result<(), Refusal> {
+        let left = |t: &Topic| t.deletes_with_last_rule() && t.router.is_empty();
         let left = self.core.topics.iter().filter(|(_, topic)| left(topic));
         let mut topics: Vec<_> = left.map(|(&id, _)| id).collect();
         topics.sort_unstable();

@@ -275,7 +275,7 @@ impl Turn<'_> {
     }
 
     /// Asks the shell to read the messages of a topic's inbox.
-    pub(super) fn offer_inbox(&mut self, id: QueueId) {
+    pub(super) fn request_inbox_reads(&mut self, id: QueueId) {
         let now = self.now.0;
         let (Some(t), Some(q)) = (self.core.topics.get_mut(&id), self.core.queues.get(&id)) else {
             return;
@@ -333,7 +333,7 @@ impl Turn<'_> {
         if again {
             self.retry_later(topic);
         } else {
-            self.core.touch(topic);
+            self.core.mark_dirty(topic);
         }
         Ok(Some((Reply::Done, WaitFor::Settled)))
     }

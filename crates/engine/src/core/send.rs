@@ -76,7 +76,7 @@ impl Turn<'_> {
             rests |= matches!(needs, WaitFor::Settled);
             self.end();
             // The next send may find the queue full.
-            self.make_room();
+            self.enforce_limits();
             reply
         });
         let reply = Reply::SentEach(each.collect());

@@ -43,7 +43,7 @@ impl Turn<'_> {
             waiting: false,
         };
         self.add_consumer(consumer, waiting)?;
-        self.want(consumer);
+        self.add_waiting(consumer);
         self.dispatch();
         if self.core.live().consumers.contains_key(&consumer) {
             self.wait_until(consumer, until);
@@ -57,7 +57,7 @@ impl Turn<'_> {
         if let Some(hold) = self.core.leases.at(s.extras().hold) {
             return Some(Timestamp(hold.until));
         }
-        let out = self.out_of_session(id, slot);
+        let out = self.leases_of_session(id, slot);
         out.iter()
             .filter_map(|&slot| self.core.leases.at(slot))
             .map(|lease| Timestamp(lease.until))
@@ -112,7 +112,7 @@ impl Turn<'_> {
     }
 
     /// The slots of the leases of a session's messages.
-    pub(super) fn out_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
+    pub(super) fn leases_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
         let Some(q) = self.core.queues.get(&id) else { return Vec::new() };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Vec::new() };
         if let Some(hold) = self.core.leases.at(s.extras().hold) {
@@ -160,7 +160,7 @@ impl Turn<'_> {
         else {
             return Ok(());
         };
-        let out = self.out_of_session(queue, session);
+        let out = self.leases_of_session(queue, session);
         self.begin(self.return_room(queue, session, cause, out.len()) + FRAME_ROOM)?;
         for lease in out {
             self.return_message(lease, cause, 0, &Changes::default());
@@ -207,7 +207,7 @@ impl Turn<'_> {
             self.end_hold(hold, LeaseEnd::Released)?;
             return done;
         }
-        let out = self.out_of_session(id, slot);
+        let out = self.leases_of_session(id, slot);
         self.begin(self.return_room(id, slot, LeaseEnd::Released, out.len()))?;
         for lease in out {
             self.return_message(lease, LeaseEnd::Released, 0, &Changes::default());

@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Counts one deferred or parked message less.
-    pub(super) fn less_aside(&mut self) {
+    pub(super) fn decrement_aside(&mut self) {
         if let Some(extras) = &mut self.extras {
             extras.aside = extras.aside.saturating_sub(1);
         }

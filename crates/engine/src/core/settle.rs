@@ -35,7 +35,7 @@ impl Turn<'_> {
             });
         }
         let each = check_settlement(&settlement)?;
-        let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
+        let mut room = each * leases.len() + FRAME_ROOM + self.delay_room(leases, &settlement);
         if let Some(change) = &state {
             self.check_state_room(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
@@ -97,7 +97,7 @@ impl Turn<'_> {
     }
 
     /// Space for the records of a delay, besides those of the leases: it returns all leased messages of their sessions.
-    pub(super) fn held_back_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
+    pub(super) fn delay_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
         let (Settlement::Abandon { delay_ms, .. } | Settlement::Release { delay_ms }) = settlement
         else {
             return 0;
@@ -249,7 +249,7 @@ impl Turn<'_> {
             return;
         };
         if cause != LeaseEnd::Released
-            && let Some(reason) = self.once_too_often(queue, seq)
+            && let Some(reason) = self.limit_reached(queue, seq)
         {
             return self.dead_letter(MessageRef { queue, seq }, reason, cause, changes);
         }
@@ -268,7 +268,7 @@ impl Turn<'_> {
         );
         // The whole session waits for its delayed message: its other leased messages are returned, and its hold ends.
         if let Some(session) = holds_back {
-            for other in self.out_of_session(queue, session) {
+            for other in self.leases_of_session(queue, session) {
                 self.return_message(other, LeaseEnd::Released, 0, &Changes::default());
             }
             if let Some(hold) = hold {
@@ -277,11 +277,11 @@ impl Turn<'_> {
         }
     }
 
-    fn once_too_often(&self, queue: QueueId, seq: u64) -> Option<DeadReason> {
+    fn limit_reached(&self, queue: QueueId, seq: u64) -> Option<DeadReason> {
         let q = self.core.queues.get(&queue)?;
-        let touched = q.tracked.get(&seq)?;
-        let failed = touched.failed.saturating_add(1);
-        let receives = touched.receives.saturating_sub(touched.released);
+        let tracked = q.tracked.get(&seq)?;
+        let failed = tracked.failed.saturating_add(1);
+        let receives = tracked.receives.saturating_sub(tracked.released);
         if let Some(failed_max) = q.spec.failed_max.filter(|&max| failed >= max) {
             return Some(DeadReason::MaxFailed { failed, failed_max });
         }
@@ -290,7 +290,7 @@ impl Turn<'_> {
     }
 
     /// Dead-letters a message that is not leased. The group must be open.
-    pub(super) fn bury(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
+    pub(super) fn dead_letter_unleased(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
         let message = MessageRef { queue, seq };
         self.dead_letter(message, reason, LeaseEnd::Released, &Changes::default());
     }
@@ -362,10 +362,10 @@ impl Turn<'_> {
             return;
         };
         let Some(target) = self.core.queues.get(&queue) else { return };
-        let touched = q.tracked.get(&from_seq);
+        let tracked = q.tracked.get(&from_seq);
         // The delivery that reached the limit is not counted yet.
         let (receives, failed) =
-            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
+            tracked.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
         let source = q
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
@@ -410,7 +410,7 @@ impl Turn<'_> {
             return carried.session.clone();
         }
         if q.status(seq) == super::queue::MessageStatus::Ready {
-            let slot = q.marked_session(seq)?;
+            let slot = q.session_slot(seq)?;
             return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
         let slot = match q.tracked.get(&seq)?.status {

@@ -180,8 +180,8 @@ impl Core {
             core.base_records.insert(over, BaseRecord { from, users });
         }
         core.queues.values_mut().for_each(|q| {
-            if q.finds_sessions() {
-                q.must_find_sessions();
+            if q.needs_session_slots() {
+                q.start_session_slots();
                 q.prepare(&mut usize::MAX.clone());
             }
             let Some(sessions) = &q.sessions else { return };
@@ -250,10 +250,10 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &SessionRanks) {
     if let Some(seen) = &q.seen {
         seen.save(out);
     }
-    let mut touched: Vec<_> = q.tracked.iter().collect();
-    touched.sort_unstable_by_key(|(seq, _)| **seq);
-    out.put_var(touched.len() as u64);
-    for (seq, t) in touched {
+    let mut tracked: Vec<_> = q.tracked.iter().collect();
+    tracked.sort_unstable_by_key(|(seq, _)| **seq);
+    out.put_var(tracked.len() as u64);
+    for (seq, t) in tracked {
         out.put_var(*seq);
         save_tracked(out, t, ranks);
     }
@@ -357,10 +357,10 @@ fn read_queue(
         }));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, r.item(|r| read_tracked(r, more))?);
+        let (seq, tracked) = (r.var()?, r.item(|r| read_tracked(r, more))?);
         if q.index.contains(seq) {
-            q.recount(seq, None, Some(touched.status));
-            q.tracked.insert(seq, touched);
+            q.recount(seq, None, Some(tracked.status));
+            q.tracked.insert(seq, tracked);
         }
     }
     q.restore_order();

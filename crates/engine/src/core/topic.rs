@@ -14,7 +14,7 @@ use super::{Core, Decided, FRAME_ROOM, Turn, WaitFor};
 use crate::codec::encode_rule;
 use crate::command::{Binding, Reply, TopicFacts, TopicTotals};
 use crate::event::{Event, QueueId};
-use crate::topic::Router;
+use crate::topic::TopicRouter;
 
 /// A topic. Changed only by `apply`, except for the fields from `routing` on.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Topic {
     pub name: TopicName,
     pub spec: TopicSpec,
     pub created_at: Timestamp,
-    pub router: Router<QueueId>,
+    pub router: TopicRouter<QueueId>,
     pub had_rule: bool,
     pub seen: Option<Box<DedupWindow>>,
     pub totals: TopicTotals,
@@ -51,7 +51,7 @@ impl Core {
         spec: &TopicSpec,
         at: Timestamp,
     ) {
-        self.saw(at.0);
+        self.advance_time(at.0);
         self.next_queue = self.next_queue.max(id.0 + 1);
         self.put_topic(id, Topic::new(name.clone(), spec.clone(), at, self.hash_seed));
         let inbox =
@@ -120,7 +120,7 @@ impl Core {
 impl Topic {
     pub(super) fn new(name: TopicName, spec: TopicSpec, created_at: Timestamp, seed: u64) -> Self {
         let seen = spec.dedup.map(|_| Box::default());
-        let (totals, router) = (TopicTotals::default(), Router::new(seed));
+        let (totals, router) = (TopicTotals::default(), TopicRouter::new(seed));
         Self {
             name,
             spec,
@@ -135,7 +135,7 @@ impl Topic {
     }
 
     /// Whether the topic is deleted with its last rule.
-    pub(super) fn goes_with_last(&self) -> bool {
+    pub(super) fn deletes_with_last_rule(&self) -> bool {
         self.spec.auto_delete && self.had_rule
     }
 }

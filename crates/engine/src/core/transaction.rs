@@ -29,7 +29,7 @@ impl Turn<'_> {
                 return Err(lost);
             }
             durable |= self.durable(queue);
-            room += check_settlement(settlement)? + self.held_back_room(&[*lease], settlement);
+            room += check_settlement(settlement)? + self.delay_room(&[*lease], settlement);
         }
         for (queue, change) in &states {
             self.within(queue.as_ref())?;

@@ -112,7 +112,7 @@ impl Turn<'_> {
                 return false;
             }
             // Messages behind them may be deliverable now.
-            self.core.touch(id);
+            self.core.mark_dirty(id);
         }
         self.core.arm_expiry(id);
         self.core.arm_topic(id);
@@ -120,12 +120,12 @@ impl Turn<'_> {
     }
 
     /// The number of messages that may be removed in one group.
-    pub(super) fn away_max(&self) -> usize {
+    pub(super) fn removals_max(&self) -> usize {
         (self.log.group_bytes_max() / FRAME_ROOM).saturating_sub(2).clamp(1, EXPIRE_MAX)
     }
 
     fn expired_messages(&mut self, id: QueueId) -> Vec<u64> {
-        let (now, most) = (self.now.0, self.away_max());
+        let (now, most) = (self.now.0, self.removals_max());
         let mut expired = Vec::new();
         let Some(q) = self.core.queues.get_mut(&id) else { return expired };
         while expired.len() < most
@@ -165,7 +165,7 @@ impl Turn<'_> {
             }
             return false;
         }
-        self.do_away(id, expired, true);
+        self.drop_or_dead_letter(id, expired, true);
         self.end();
         true
     }
@@ -175,13 +175,13 @@ impl Turn<'_> {
         let Some(q) = self.core.queues.get(&id) else { return false };
         let over = q.expired(seq, self.now.0);
         if over {
-            self.do_away(id, vec![seq], true);
+            self.drop_or_dead_letter(id, vec![seq], true);
         }
         over
     }
 
     /// Drops or dead-letters messages that expired or exceed a limit. The group must be open.
-    fn do_away(&mut self, id: QueueId, seqs: Vec<u64>, expired: bool) {
+    fn drop_or_dead_letter(&mut self, id: QueueId, seqs: Vec<u64>, expired: bool) {
         let Some(q) = self.core.queues.get(&id) else { return };
         let (drop, why, reason) = if expired {
             (q.spec.on_expiry == OnExpiry::Drop, Removal::Expired, DeadReason::Expired)
@@ -194,33 +194,33 @@ impl Turn<'_> {
             self.commit(Event::Removed { queue: id, why, session: None, seqs }, lazy);
         } else {
             for seq in seqs {
-                self.bury(id, seq, reason.clone());
+                self.dead_letter_unleased(id, seq, reason.clone());
             }
         }
     }
 
     /// Drops messages from queues that exceed their limits. The new messages are already journaled: this is another
     /// group.
-    pub(super) fn make_room(&mut self) {
-        while let Some(id) = self.core.live().overfull.pop() {
-            while let Some(seqs) = self.in_excess(id) {
+    pub(super) fn enforce_limits(&mut self) {
+        while let Some(id) = self.core.live().over_limit.pop() {
+            while let Some(seqs) = self.messages_over_limit(id) {
                 if self.left == 0 {
-                    self.core.put_off(BackgroundWork::MakeRoom(id));
+                    self.core.add_background_work(BackgroundWork::MakeRoom(id));
                     break;
                 }
                 self.left = self.left.saturating_sub(seqs.len());
                 if self.begin(seqs.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
                     break; // the next message tries again
                 }
-                self.do_away(id, seqs, false);
+                self.drop_or_dead_letter(id, seqs, false);
                 self.end();
             }
         }
     }
 
     /// The messages that exceed the limits, a bounded number at a time.
-    fn in_excess(&mut self, id: QueueId) -> Option<Vec<u64>> {
-        let most = self.away_max();
+    fn messages_over_limit(&mut self, id: QueueId) -> Option<Vec<u64>> {
+        let most = self.removals_max();
         let q = self.core.queues.get_mut(&id).filter(|q| q.is_prepared())?;
         let over = |have: u64, max: Option<u64>| have.saturating_sub(max.unwrap_or(u64::MAX));
         let mut many = over(q.ready(), q.spec.length_max);
@@ -240,7 +240,7 @@ impl Turn<'_> {
         }
         while (many > 0 || bytes > 0)
             && seqs.len() < most
-            && let Some(seq) = q.least(seqs.last().copied())
+            && let Some(seq) = q.next_to_drop(seqs.last().copied())
         {
             many = many.saturating_sub(1);
             bytes = bytes.saturating_sub(q.index.size(seq));

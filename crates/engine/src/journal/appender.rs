@@ -112,14 +112,14 @@ impl GroupPosition {
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     /// See [`Appender::group_bytes_max`].
-    #[error("the group has {bytes} bytes, the journal takes {bytes_max}")]
+    #[error("the group has {bytes} bytes; the journal accepts at most {bytes_max}")]
     TooLarge {
         /// The frames with their headers.
         bytes: usize,
         bytes_max: usize,
     },
     /// There is no next segment: the disk is full or failing.
-    #[error("the next journal segment could not be made: {0}")]
+    #[error("the next journal segment could not be created: {0}")]
     NoSegment(#[source] io::Error),
 }
 

@@ -71,7 +71,7 @@ impl Backups {
                 return Self::of(covered, snapshot, segments, position);
             }
         }
-        Err(io::Error::other("no snapshot lasts long enough to be copied"))
+        Err(io::Error::other("snapshots are replaced too quickly to be copied"))
     }
 
     fn of(
@@ -104,7 +104,7 @@ impl Backups {
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other("no snapshot lasts long enough to be opened"))
+        Err(io::Error::other("snapshots are replaced too quickly to be opened"))
     }
 }
 
@@ -126,7 +126,7 @@ fn hold_all(segments: &[Arc<Segment>], covered: Pos, position: Pos) -> bool {
 
 fn damaged_error(segment: &Segment) -> io::Error {
     let text = format!(
-        "{} is damaged; a backup would not hold everything: `malote verify` tells more",
+        "{} is damaged, so a backup would be incomplete: run `malote verify` for details",
         segment.file.name()
     );
     io::Error::new(io::ErrorKind::InvalidData, text)

@@ -45,12 +45,12 @@ impl Frame<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The bytes end before the frame.
-    #[error("the frame runs past the end")]
+    #[error("the frame is truncated")]
     Short,
     /// The header is for another position, or nothing was written here.
-    #[error("no frame was written for this place")]
+    #[error("no frame was written at this position")]
     Misplaced,
-    #[error("the checksum does not hold")]
+    #[error("the checksum is wrong")]
     Checksum,
 }
 

@@ -43,7 +43,8 @@ pub use pos::{Pos, SEGMENT_BYTES_MAX};
 pub use reading::{FrameReader, ReadMode};
 pub use recovery::{RecoverError, Recovered, recover};
 pub use report::{
-    Damage, Divergence, ORPHANS_MAX, Orphan, RecoveryReport, SegmentReport, SegmentState, Verified,
+    Damage, Divergence, ORPHANS_MAX, Orphan, RecoveryReport, SegmentReport, SegmentState,
+    VerifyReport,
 };
 pub use restore::{RestoreError, Restored, check_backup, restore};
 pub use scrub::{Scrubbed, Scrubber};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Chunks, Marks, Syncer, Writer};
-use crate::failure::{Failure, supervised};
+use crate::failure::{EngineFailure, supervised};
 
 /// Limit of submitted and unwritten bytes, at which [`Pipeline::submit`] waits.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
@@ -44,7 +44,7 @@ pub struct Stopped;
 type Release<R> = Box<dyn FnMut(Vec<R>) + Send>;
 
 /// Called once with the reason of a failure.
-type Poison = Box<dyn FnOnce(Failure) + Send>;
+type Poison = Box<dyn FnOnce(EngineFailure) + Send>;
 
 /// Where released outputs and failures go. Called on the pipeline's threads, in order, with batches.
 pub struct Callbacks<R> {
@@ -330,7 +330,7 @@ impl<R: Send> PipelineShared<R> {
     }
 
     /// Stops everything and reports the failure.
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: EngineFailure) {
         if let Some(poison) = self.stop() {
             poison(failure);
         }

@@ -41,7 +41,7 @@ enum ReadAhead {
     /// This many bytes.
     Bytes(usize),
     /// As far as these positions are close together, beginning at this index.
-    These(Arc<[Pos]>, usize),
+    Positions(Arc<[Pos]>, usize),
 }
 
 struct ReadWindow {
@@ -58,13 +58,13 @@ impl FrameReader {
     }
 
     pub(super) fn of(segments: Segments, positions: Arc<[Pos]>) -> Self {
-        let wanted = ReadAhead::These(positions, 0);
+        let wanted = ReadAhead::Positions(positions, 0);
         Self { segments, window: None, aside: None, wanted, end: None }
     }
 
     /// Sets the index of the next position to be read.
-    pub(crate) fn turn_to(&mut self, nth: usize) {
-        if let ReadAhead::These(_, at) = &mut self.wanted {
+    pub(crate) fn seek(&mut self, nth: usize) {
+        if let ReadAhead::Positions(_, at) = &mut self.wanted {
             *at = nth;
         }
     }
@@ -96,7 +96,7 @@ impl FrameReader {
     fn fetch(&mut self, pos: Pos, mode: ReadMode) -> io::Result<(Bytes, Arc<Segment>)> {
         let (bytes, window) = match &self.wanted {
             ReadAhead::Bytes(bytes) => (*bytes, &mut self.window),
-            ReadAhead::These(all, at) if all.get(*at) == Some(&pos) => {
+            ReadAhead::Positions(all, at) if all.get(*at) == Some(&pos) => {
                 // Large adjacent frames are far apart only because of their own size.
                 let beside = self.end.is_some_and(|(generation, end)| {
                     let apart = (pos.offset() as usize).checked_sub(end);
@@ -104,9 +104,9 @@ impl FrameReader {
                     near && generation == pos.generation()
                 });
                 let apart_max = if beside { AHEAD_BYTES } else { APART_BYTES };
-                (together(&all[*at..], apart_max), &mut self.window)
+                (read_size(&all[*at..], apart_max), &mut self.window)
             }
-            ReadAhead::These(..) => (ALONE_BYTES, &mut self.aside),
+            ReadAhead::Positions(..) => (ALONE_BYTES, &mut self.aside),
         };
         let segment = match window.take() {
             Some(window) if window.segment.generation == pos.generation() => window.segment,
@@ -135,7 +135,7 @@ impl FrameReader {
 }
 
 /// How much to read for the first position and those close behind it.
-fn together(positions: &[Pos], apart_max: usize) -> usize {
+fn read_size(positions: &[Pos], apart_max: usize) -> usize {
     let Some(first) = positions.first() else { return ALONE_BYTES };
     let mut last = *first;
     for &next in &positions[1..] {
@@ -175,7 +175,7 @@ mod tests {
 
     fn of(offsets: &[u32]) -> usize {
         let all: Vec<Pos> = offsets.iter().map(|&offset| Pos::new(1, offset)).collect();
-        together(&all, APART_BYTES)
+        read_size(&all, APART_BYTES)
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(of(&[8192, 4096]), ALONE_BYTES);
         let many: Vec<u32> = (0..10_000).map(|n| 4096 + n * 300).collect();
         assert_eq!(of(&many), AHEAD_BYTES);
-        assert_eq!(together(&[Pos::new(1, 4096), Pos::new(2, 4100)], AHEAD_BYTES), ALONE_BYTES);
-        assert_eq!(together(&[], APART_BYTES), ALONE_BYTES);
+        assert_eq!(read_size(&[Pos::new(1, 4096), Pos::new(2, 4100)], AHEAD_BYTES), ALONE_BYTES);
+        assert_eq!(read_size(&[], APART_BYTES), ALONE_BYTES);
     }
 }

@@ -38,13 +38,13 @@ pub enum RecoverError {
     NewerFormat { file: String, format: u32, known: u32 },
     /// An intact record cannot be decoded. Skipping it would lose data.
     #[error(
-        "{file} holds at position {pos} a record that {why}; it is intact, so a newer version than this one ({}) wrote it, or there is a bug: run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
+        "{file} contains at position {pos} a record that {why}; it is intact, so a newer version than this one ({}) wrote it, or there is a bug: run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
         env!("CARGO_PKG_VERSION")
     )]
     NotUnderstood { file: String, pos: Pos, why: NotUnderstood },
     /// Durable segments are missing.
     #[error(
-        "the journal has nothing between {from} and {to}: a segment file is missing or its header is damaged, and no readable snapshot covers it"
+        "the journal has a gap between {from} and {to}: a segment file is missing or its header is damaged, and no readable snapshot covers it"
     )]
     Gap {
         /// The end of the readable part.
@@ -53,7 +53,7 @@ pub enum RecoverError {
         to: Pos,
     },
     /// There is no space for a new segment.
-    #[error("there is no room for a journal segment on the disk: {0}")]
+    #[error("there is no space for a journal segment on the disk: {0}")]
     NoSpace(#[source] io::Error),
     #[error("the data directory cannot be read or written: {0}")]
     Io(#[from] io::Error),
@@ -98,7 +98,7 @@ pub fn recover(
     kept.check_format()?;
     let covered = kept.covered.first().copied().unwrap_or(Pos::ZERO);
     let replayed = replay(&found.chain, covered, found.durable, core)?;
-    let dropped = give_up_behind_cut(&mut found, &replayed);
+    let dropped = discard_after_cut(&mut found, &replayed);
     let mut report = report(&found, &replayed, &kept.invalid);
     report.snapshot = kept.covered.first().copied();
     report.orphans = core.orphans();
@@ -193,7 +193,7 @@ pub fn recover(
 }
 
 /// Seals the last segment at the cut, and returns the files after it.
-fn give_up_behind_cut(found: &mut Survey, replayed: &Replayed) -> Vec<SegmentFile> {
+fn discard_after_cut(found: &mut Survey, replayed: &Replayed) -> Vec<SegmentFile> {
     let mut dropped = std::mem::take(&mut found.off_chain);
     for segment in found.chain.drain(replayed.segments..) {
         // No one else has a reference yet. Quarantined segments are left as they are.

@@ -109,7 +109,7 @@ pub enum SegmentState {
 
 /// The result of [`verify`](super::verify).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifyReport {
     pub segments: Vec<SegmentReport>,
     /// Snapshot files and their positions; `None` if unreadable.
     pub snapshots: Vec<(String, Option<Pos>)>,

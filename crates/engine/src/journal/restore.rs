@@ -20,7 +20,7 @@ pub enum RestoreError {
     #[error("data directory `{0}` is in use by another process")]
     InUse(String),
     /// The directory already contains a journal.
-    #[error("data directory `{0}` holds a journal already: restore into an empty one")]
+    #[error("data directory `{0}` already contains a journal: restore into an empty directory")]
     NotEmpty(String),
     /// It is something else.
     #[error("this is not a backup of Malote")]
@@ -160,10 +160,10 @@ fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, Rest
             let count = u64::from_le_bytes(input.fixed()?);
             input.check("its end")?;
             if count != files || input.more()? {
-                return Err(RestoreError::Damaged(String::from("it holds more than it says")));
+                return Err(RestoreError::Damaged(String::from("it contains more than it should")));
             }
             if !reached {
-                let text = format!("it should reach to {position}, and no segment in it does");
+                let text = format!("no segment in it reaches position {position}");
                 return Err(RestoreError::Damaged(text));
             }
             return Ok(Restored { position, files, bytes: input.bytes });
@@ -215,7 +215,7 @@ impl Input<'_> {
     /// Accepts only the journal's file names, so that a backup never writes anywhere else.
     fn name(&mut self, len: usize) -> Result<String, RestoreError> {
         let mut bytes = [0; NAME_BYTES_MAX];
-        let strange = || RestoreError::Damaged(String::from("a file in it has a strange name"));
+        let strange = || RestoreError::Damaged(String::from("a file in it has an unexpected name"));
         let name = bytes.get_mut(..len).ok_or_else(strange)?;
         self.fill(name)?;
         let name = std::str::from_utf8(name).map_err(|_| strange())?;

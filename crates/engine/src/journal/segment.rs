@@ -114,7 +114,7 @@ impl Segment {
         if self.file.file.is_linked()? {
             return Ok(());
         }
-        let text = format!("{} was removed underneath the server", self.file.name());
+        let text = format!("{} was removed while the server was running", self.file.name());
         Err(io::Error::new(io::ErrorKind::NotFound, text))
     }
 
@@ -187,7 +187,7 @@ impl Segments {
 
     pub(super) fn find(&self, pos: Pos) -> io::Result<Arc<Segment>> {
         self.by_generation.lock().get(&pos.generation()).cloned().ok_or_else(|| {
-            let text = format!("journal position {pos}: its segment is no longer there");
+            let text = format!("journal position {pos}: its segment was recycled");
             io::Error::new(io::ErrorKind::NotFound, text)
         })
     }

@@ -46,7 +46,7 @@ pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
     let SnapshotPrefix { format, covered, body_bytes } = decode_prefix(prefix, bytes.len() as u64)?;
     let (content, crc) = bytes.split_at(PREFIX_BYTES + body_bytes as usize);
     if crc != crc32c::crc32c(content).to_le_bytes() {
-        return Err("the checksum does not hold");
+        return Err("the checksum is wrong");
     }
     if format > FORMAT {
         return Err("it has a later format");
@@ -67,7 +67,7 @@ fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<SnapshotPrefix, &'sta
         return Err("it is not a snapshot");
     }
     if u64_at(24).checked_add(PREFIX_BYTES as u64 + 4) != Some(file_bytes) {
-        return Err("its length is not what it says");
+        return Err("its length is wrong");
     }
     let (format, covered) = (u64_at(8) as u32, Pos::from_u64(u64_at(16)));
     Ok(SnapshotPrefix { format, covered, body_bytes: u64_at(24) })
@@ -141,7 +141,7 @@ impl SnapshotBody {
         let SnapshotPrefix { format, covered: named, body_bytes: bytes } =
             decode_prefix(&prefix, file.len()?).map_err(broken)?;
         if named != covered {
-            return Err(broken("its name is another's"));
+            return Err(broken("its name does not match its content"));
         }
         let (mut crc, mut piece) = (crc32c::crc32c(&prefix), vec![0; PIECE_BYTES]);
         let (mut at, end) = (PREFIX_BYTES as u64, PREFIX_BYTES as u64 + bytes);
@@ -156,7 +156,7 @@ impl SnapshotBody {
         }
         let mut sum = [0; 4];
         if file.read_at(&mut sum, end)? < 4 || sum != crc.to_le_bytes() {
-            return Err(broken("the checksum does not hold"));
+            return Err(broken("the checksum is wrong"));
         }
         Ok(Self { format, file, at: PREFIX_BYTES as u64, end })
     }

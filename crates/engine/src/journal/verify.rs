@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::frame::{decode_frame, find_frame};
 use super::recovery::report;
 use super::replay::replay;
-use super::report::{SegmentReport, SegmentState, Verified};
+use super::report::{SegmentReport, SegmentState, VerifyReport};
 use super::segment::{Segment, SegmentFile};
 use super::snapshot::{list, restore_newest};
 use super::survey::survey;
@@ -14,17 +14,17 @@ use super::{HEADER_BYTES, Pos, RecoverError, Replay};
 use crate::disk::Disk;
 
 /// Verifies everything, without interpreting records.
-pub fn verify(disk: &dyn Disk) -> Result<Verified, RecoverError> {
+pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, RecoverError> {
     verify_with(disk, &mut NullReplay)
 }
 
 /// Like [`verify`], with a core that replays the journal. It also reports records that a start would refuse, or whose
 /// queue is missing. `core` must be empty.
-pub fn verify_with(disk: &dyn Disk, core: &mut dyn Replay) -> Result<Verified, RecoverError> {
+pub fn verify_with(disk: &dyn Disk, core: &mut dyn Replay) -> Result<VerifyReport, RecoverError> {
     let found = survey(disk)?;
     let kept = restore_newest(disk, core)?;
     kept.check_format()?;
-    let mut verified = Verified::default();
+    let mut verified = VerifyReport::default();
     for (covered, name) in list(disk)? {
         let valid = kept.covered.contains(&covered);
         verified.snapshots.push((name, valid.then_some(covered)));

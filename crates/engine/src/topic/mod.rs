@@ -12,4 +12,4 @@ mod router;
 #[cfg(test)]
 mod tests;
 
-pub use router::{RouteMatch, Router};
+pub use router::{RouteMatch, TopicRouter};

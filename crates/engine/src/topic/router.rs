@@ -14,7 +14,7 @@ use super::patterns::Patterns;
 /// It is saved as a list of rules and restored by inserting them. Its results depend only on the rules, not on their
 /// order or on the seed.
 #[derive(Debug)]
-pub struct Router<T> {
+pub struct TopicRouter<T> {
     rules: Vec<Option<RuleEntry<T>>>,
     free: Vec<RuleId>,
     targets: BTreeMap<T, BTreeMap<String, RuleId>>,
@@ -41,7 +41,7 @@ pub struct RouteMatch<'a, T> {
     pub rule: Option<&'a Rule>,
 }
 
-impl<T: Copy + Ord> Router<T> {
+impl<T: Copy + Ord> TopicRouter<T> {
     pub fn new(hash_seed: u64) -> Self {
         Self {
             rules: Vec::new(),

@@ -1,6 +1,6 @@
 //! Who waits, and what is given to whom.
 
-use malote_engine::command::{Attach, Grant};
+use malote_engine::command::{Attach, MessageGrant};
 use malote_engine::journal::Pos;
 use malote_engine::{AcceptedSession, ConsumerId, Wants};
 use malote_model::{LeaseToken, QueueName, SessionId};
@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// Messages for a consumer, in one group that ends where the span does.
-    pub fn said_deliver(&mut self, id: ConsumerId, grants: &[Grant]) -> Need {
+    pub fn said_deliver(&mut self, id: ConsumerId, grants: &[MessageGrant]) -> Need {
         let c = self.consumers.get(&id).expect("who is delivered to is known").clone();
         assert!(
             !grants.is_empty() && grants.len() as u32 <= c.credit,
@@ -199,7 +199,7 @@ impl Model {
         need
     }
 
-    pub(super) fn grant(&mut self, by: &By<'_>, grant: &Grant, need: Need) -> Need {
+    pub(super) fn grant(&mut self, by: &By<'_>, grant: &MessageGrant, need: Need) -> Need {
         let q = self.state.queue(by.queue);
         let seq = grant.seq.0;
         let msg = q.msgs.get(&seq).expect("what is granted is there");

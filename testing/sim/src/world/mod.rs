@@ -24,7 +24,7 @@ use receivers::Receivers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use malote_engine::command::{Command, Grant, Notice, Peeked, Reply};
+use malote_engine::command::{Command, MessageGrant, Notice, Peeked, Reply};
 use malote_engine::compact::Compaction;
 use malote_engine::core::{Core, Effect, Output, Turn};
 use malote_engine::event::Event;
@@ -600,15 +600,15 @@ impl World {
         self.model.check_journal(groups);
     }
 
-    fn expected_of(&self, id: ConsumerId, grants: &[Grant]) -> Vec<Expected> {
+    fn expected_of(&self, id: ConsumerId, grants: &[MessageGrant]) -> Vec<Expected> {
         let consumer = self.model.consumers.get(&id);
         let queue = &consumer.unwrap_or_else(|| panic!("{id:?} does not exist")).queue;
         self.expected(queue, grants)
     }
 
-    fn expected(&self, queue: &QueueName, grants: &[Grant]) -> Vec<Expected> {
+    fn expected(&self, queue: &QueueName, grants: &[MessageGrant]) -> Vec<Expected> {
         let q = self.model.state.queue(queue);
-        let of = |grant: &Grant| {
+        let of = |grant: &MessageGrant| {
             let msg = q.msgs.get(&grant.seq.0);
             let msg = msg.unwrap_or_else(|| panic!("{queue} has no {}", grant.seq));
             Expected::of(msg)

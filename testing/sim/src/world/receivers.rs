@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use malote_engine::command::{Command, Grant, Reply};
+use malote_engine::command::{Command, MessageGrant, Reply};
 use malote_engine::core::Effect;
 use malote_engine::outputs::NoticeSequencer;
 use malote_engine::{ConsumerId, Stored};
@@ -17,7 +17,7 @@ const UNREAD_MAX: usize = 64;
 pub(super) struct Receivers {
     consumers: BTreeMap<ConsumerId, Consumer>,
     /// Granted, and not read yet.
-    unread: Vec<(Grant, Expected)>,
+    unread: Vec<(MessageGrant, Expected)>,
 }
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl Receivers {
 
 impl World {
     /// Messages reach a receiver: it reads them at once, or later.
-    pub(super) fn receive(&mut self, grants: Vec<Grant>, expected: Vec<Expected>) {
+    pub(super) fn receive(&mut self, grants: Vec<MessageGrant>, expected: Vec<Expected>) {
         assert_eq!(grants.len(), expected.len(), "something is known of every message");
         let slow = self.rng.chance(30) && self.receivers.unread.len() < UNREAD_MAX;
         for (grant, expected) in grants.into_iter().zip(expected) {
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// As the engine's `deliver` does: what compaction moved away is where its lease says.
-    fn read_granted(&mut self, grant: &Grant, expected: &Expected) {
+    fn read_granted(&mut self, grant: &MessageGrant, expected: &Expected) {
         let mut read = Stored::read_now(&self.journal.segments, grant.pos);
         if let (Err(error), Some(lease)) = (&read, grant.lease)
             && error.kind() == std::io::ErrorKind::NotFound

@@ -12,7 +12,7 @@ const SCRIPT: &str = "queue plain dedup=60000 ttl=600000 prio=3 \n queue line se
     send plain a b c d e \n send line u v s=s1 \n send line w s=s2 \n send plain later at=500000
     send plain slow delay=2000 \n receive plain max=2 \n defer a \n receive line \n accept line s=s2 \n state d to=x";
 
-/// A core after the script, live, and the same as a replay has it.
+/// A live core after the script, and the same core from a replay.
 fn both() -> (World, Core) {
     let mut world = World::new(crate::journal::SEGMENT_BYTES_MAX);
     SCRIPT.lines().for_each(|line| world.step(line.trim()));
@@ -27,7 +27,7 @@ fn copy(core: &Core) -> Core {
     replayed
 }
 
-/// What a replay says to the next digests of a live core, after some time: enough of them to cover everything twice.
+/// Compares the next digests of a live core with a replayed one: enough of them to cover everything twice.
 fn compare(live: &mut Core, replayed: &mut Core, at: u64) -> Option<String> {
     for n in 0..4 {
         let digest = live.next_digest(Timestamp(at));
@@ -56,7 +56,7 @@ fn what_follows_from_the_clock_alone_is_no_difference() {
         world.step(step);
     }
     let mut replayed = copy(world.core());
-    // The live core sees delays end and forgets keys; no event says so.
+    // The live core sees delays end and drops keys; no event records this.
     world.step("wait 3000");
     assert_eq!(
         (world.core().queues[&QueueId(1)].delayed, replayed.queues[&QueueId(1)].delayed),
@@ -76,7 +76,7 @@ fn keys_forgotten_before_the_window_grew_are_no_difference() {
     assert_eq!(compare(world.core(), &mut replayed, 210), None);
 }
 
-/// One small change of the live state, and what a replay must say of it.
+/// One small change of the live state, and what a replay must report.
 type Sabotage = (&'static str, fn(&mut Core));
 
 const SABOTAGES: &[Sabotage] = &[
@@ -149,12 +149,12 @@ fn digests_of_a_broker_that_had_what_is_damaged_now_are_not_compared() {
     let digest = Event::Digest(Box::new(world.core().next_digest(Timestamp(10))));
     damaged.apply(Pos::new(9, 1), &digest);
     assert_eq!((damaged.digests_compared(), damaged.divergence()), (0, None));
-    // One that was started after the damage does not have it either.
+    // A core that was started after the damage does not have it either.
     world.core().checks.damage_skipped(Pos::new(1, 10), Pos::new(1, 20));
     let digest = Event::Digest(Box::new(world.core().next_digest(Timestamp(10))));
     damaged.apply(Pos::new(9, 2), &digest);
     assert!(damaged.divergence().is_some());
-    // A snapshot that was made after the damage does without what was skipped.
+    // A snapshot that was made after the damage does not contain what was skipped.
     replayed.apply(Pos::new(9, 2), &digest);
     assert!(replayed.divergence().is_some());
 }

@@ -1,4 +1,4 @@
-//! A disk without room, for a while.
+//! A disk that can be full for a while.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the simulation found about messages that go on, and about topics that go by themselves.
+//! Bugs that the simulation found in forwarding, routing and auto-deleted topics.
 
 use expect_test::expect;
 

@@ -1,4 +1,4 @@
-//! Queues and topics that an operator closed.
+//! Queues and topics that an operator disabled.
 
 use expect_test::expect;
 

@@ -1,4 +1,4 @@
-//! Topics, forwarding, dead letters that go through topics.
+//! Topics, forwarding, and dead letters that go through topics.
 
 use expect_test::expect;
 
@@ -315,12 +315,12 @@ fn what_several_queues_share_takes_its_room_once() {
     run("topic t kind=fanout | queue a | queue b | queue c | bind t a | bind t b | bind t c");
     let (records, bytes, counted) = run("send @t x");
     assert_eq!((records, counted), (1, 3 * bytes));
-    // Two are left that need it, and then one.
+    // Two copies still use it, and then one.
     assert_eq!(run("receive a | complete a"), (1, bytes, 2 * bytes));
     let dead = run("receive b | dead b");
     assert_eq!((dead.0, dead.2), (2, 2 * bytes));
     assert_eq!(run("receive c | complete c").0, 2);
-    // Not shared: each of these is a record of its own.
+    // Not shared: each of these has its own record.
     assert_eq!(run("send b y | send c y").0, 4);
 }
 

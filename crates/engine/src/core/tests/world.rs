@@ -1,4 +1,4 @@
-//! A core on a real journal, a clock that is moved by hand, and names for what was handed out.
+//! A core on a real journal, with a manual clock and names for leases.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,20 +25,20 @@ pub(super) struct World {
     core: Core,
     journal: Recovered,
     now: u64,
-    /// Leases and holds by the names that scripts give them: a, b, c …
+    /// Leases and holds by the names that scripts use: a, b, c …
     tokens: BTreeMap<String, LeaseToken>,
     granted: usize,
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
-    /// Turns, and the most that one of them touched.
+    /// The number of turns, and the most that one of them processed.
     pub turns: usize,
     pub most_touched: usize,
-    /// Where the journal ended before the last turn that put something into it for which somebody waits.
+    /// The end of the journal before the last turn with an eager record.
     rests_from: Pos,
-    /// Tell of answers whether they wait for that turn.
+    /// Whether to print if replies wait for that turn.
     tell_waits: bool,
-    /// Tell of grants when their messages were first granted.
+    /// Whether to print when messages were first granted.
     tell_firsts: bool,
     full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
@@ -419,7 +419,7 @@ impl World {
             "keys" => return writeln!(self.said, "{} keys", self.core.keys().0).unwrap(),
             "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
-            // Time passes while nobody is there to notice.
+            // Time passes without any turn.
             "later" => return self.now += plain[0].parse::<u64>().unwrap(),
             "restart" => return self.restart(),
             "replay" => return self.replay(),
@@ -439,21 +439,21 @@ impl World {
         writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
-    /// Live records, their bytes, and what is counted once for each queue that has them.
+    /// Live records, their bytes, and the bytes counted once for each queue.
     pub(super) fn live(&self) -> (usize, u64, u64) {
         let (mut records, mut bytes) = (0, 0);
         self.core.live(&mut |_, more| (records, bytes) = (records + 1, bytes + more));
         (records, bytes, self.core.counted_bytes())
     }
 
-    /// How many records a message stands under, itself included.
+    /// The number of records of a message.
     pub(super) fn depth(&mut self, queue: &str, seq: u64) -> u32 {
         let (_, q) = self.core.queue(&QueueName::new(queue).unwrap()).unwrap();
         Stored::read_now(&self.journal.segments, q.pos(seq).unwrap()).unwrap().depth
     }
 
-    /// Takes the turns that the core asks for at once.
-    pub(super) fn work(&mut self) {
+    /// Runs the turns that the core asks for at once.
+    pub(super) fn run_background_work(&mut self) {
         let before = self.turns;
         while self.core.next_wake().is_some_and(|wake| wake.0 <= self.now) {
             self.turn(None);
@@ -461,7 +461,7 @@ impl World {
         }
     }
 
-    /// How many queues each page of a list has.
+    /// The number of queues on each page of a list.
     pub(super) fn pages(&mut self) -> Vec<usize> {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
@@ -480,10 +480,10 @@ impl World {
     }
 
     fn wait(&mut self, ms: u64) {
-        // In the small steps in which the core asks to be woken, so that order is what it would be.
+        // In the small steps in which the core asks to be woken, so that the order is realistic.
         let until = self.now + ms;
         while let Some(wake) = self.core.next_wake().filter(|wake| wake.0 <= until) {
-            // What could not all be done in a turn is due at once, and was due before.
+            // What did not fit into a turn is due at once, and was due before.
             self.now = self.now.max(wake.0);
             self.turn(None);
         }
@@ -491,7 +491,7 @@ impl World {
         self.turn(None);
     }
 
-    /// The disk is full, and so is the segment, but for so many bytes.
+    /// Fills the disk, and the current segment except for `left` bytes.
     fn fill(&mut self, left: usize) {
         self.full.store(true, Ordering::Relaxed);
         for bytes in [4000, 100, 1] {
@@ -503,8 +503,7 @@ impl World {
         }
     }
 
-    /// The process ends and starts again: what was written is there.
-    /// The core as a replay of the journal finds it.
+    /// The core as a replay of the journal restores it.
     pub(super) fn replayed(&self) -> Core {
         let copy = tempfile::tempdir().unwrap();
         for file in std::fs::read_dir(self._dir.path()).unwrap() {
@@ -517,7 +516,7 @@ impl World {
         core
     }
 
-    /// A restart without a snapshot.
+    /// Restarts without a snapshot.
     fn replay(&mut self) {
         let mut core = self.replayed();
         core.go_live(&mut self.journal.appender, Timestamp(self.now), 8).unwrap();
@@ -540,7 +539,7 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
-        self.core.touched_items = 0;
+        self.core.processed_items = 0;
         let rests_from = self.rests_from;
         let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
@@ -556,7 +555,7 @@ impl World {
         }
         turn.dispatch();
         self.turns += 1;
-        self.most_touched = self.most_touched.max(self.core.touched_items);
+        self.most_touched = self.most_touched.max(self.core.processed_items);
         let (counted, held) = self.core.keys();
         assert_eq!(counted, held, "keys that are counted are keys that are held");
         for chunk in self.journal.appender.take().unwrap_or_default() {
@@ -602,7 +601,7 @@ impl World {
         }
     }
 
-    /// Records as only damage or a forger could make them: the slots of their leases are absurd.
+    /// Records that only damage or forgery could cause: the slots of their leases are implausible.
     pub(super) fn apply_absurd_leases(&mut self, plain: &str, sessioned: &str) {
         let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
         let (queue, sessions) = (id(plain), id(sessioned));
@@ -802,13 +801,13 @@ fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
     Rule { name: option("name").unwrap_or(text).into(), filter, action }
 }
 
-/// What the nth lease or hold is called: a to z, then a1 to z1 and so on.
+/// The name of the nth lease or hold: a to z, then a1 to z1 and so on.
 pub(super) fn name_of(nth: usize) -> String {
     let letter = char::from(b'a' + (nth % 26) as u8);
     if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
 }
 
-/// Tokens differ from run to run of the tests' author, not of the reader.
+/// Hides tokens, which differ from run to run.
 fn hide(text: &str) -> String {
     text.split(' ')
         .map(|word| if word.len() == 32 { "…" } else { word })
