@@ -1,15 +1,15 @@
-//! Data directories of earlier versions: whatever was written once is read for ever.
+//! Data directories of earlier versions: every version must be able to read them.
 //!
-//! `fixtures/*.backup` are data directories, packed by the backup format; beside each stands what is in it. A fixture
-//! that was released is never made again. When records change, add one:
+//! `fixtures/*.backup` are data directories in the backup format, each with a description of its content. A released
+//! fixture never changes. When records change, add one:
 //!
 //! ```sh
 //! MALOTE_FIXTURE=v2 cargo test -p malote-engine --test fixtures
 //! UPDATE_EXPECT=1 cargo test -p malote-engine --test fixtures
 //! ```
 //!
-//! The first command writes `v2.backup`, the second what is in it; then read the difference. Time stands still in
-//! here, so that leases, delays and schedules of a fixture are as they were on the day it was made.
+//! The first command writes `v2.backup`, the second its description; then review the difference. The clock of these tests
+//! stands still, so that leases, delays and schedules of a fixture do not expire.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, and files of its own
 
 use std::fmt::Write;

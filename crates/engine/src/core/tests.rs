@@ -9,6 +9,7 @@ mod onward;
 mod plain;
 mod removal;
 mod room;
+mod script;
 mod sessions;
 mod slices;
 mod status;

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::check;
-use super::world::name_of;
+use super::script::name_of;
 
 /// Runs a script in which `A1..40` stands for forty bodies, and `a..d1` for the thirty names from `a` on.
 fn check_many(script: &str, expect: Expect) {

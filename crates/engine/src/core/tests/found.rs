@@ -213,7 +213,7 @@ fn full_queues_that_bury_in_one_another_come_to_an_end() {
 fn a_message_that_is_changed_again_and_again_can_still_be_read() {
     let mut script = "queue q \n send q x".to_owned();
     for n in 0..300 {
-        script += &format!(" \n receive q \n abandon {} set={n}", super::world::name_of(n));
+        script += &format!(" \n receive q \n abandon {} set={n}", super::script::name_of(n));
     }
     let mut world = World::new(SEGMENT_BYTES_MAX);
     script.lines().for_each(|line| world.step(line.trim()));

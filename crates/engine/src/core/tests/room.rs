@@ -2,7 +2,8 @@
 
 use expect_test::expect;
 
-use super::world::{World, name_of};
+use super::script::name_of;
+use super::world::World;
 use super::{check, check_in};
 use crate::journal::SEGMENT_BYTES_MAX;
 
