@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use malote_engine::core::Core;
 use malote_engine::disk::OsDisk;
-use malote_engine::journal::{self, Orphan, Report, SegmentReport, SegmentState, Verified};
+use malote_engine::journal::{
+    self, Orphan, RecoveryReport, SegmentReport, SegmentState, VerifyReport,
+};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -54,8 +56,9 @@ impl Verify {
 }
 
 /// What an operator must know, in one sentence.
-fn trouble(found: &Verified) -> Option<String> {
-    let Report { damaged, unreadable_segments, invalid_snapshots, orphans, .. } = &found.recovery;
+fn trouble(found: &VerifyReport) -> Option<String> {
+    let RecoveryReport { damaged, unreadable_segments, invalid_snapshots, orphans, .. } =
+        &found.recovery;
     if let Some(why) = &found.refused {
         return Some(format!("a server would refuse to start here: {why}"));
     }
@@ -112,7 +115,7 @@ impl Row for Segment<'_> {
     }
 }
 
-struct Whole<'a>(&'a Verified);
+struct Whole<'a>(&'a VerifyReport);
 
 impl serde::Serialize for Whole<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -122,7 +125,7 @@ impl serde::Serialize for Whole<'_> {
 
 impl Facts for Whole<'_> {
     fn facts(&self) -> Vec<(&'static str, String)> {
-        let Verified { snapshots, recovery, refused, .. } = self.0;
+        let VerifyReport { snapshots, recovery, refused, .. } = self.0;
         let mut facts = vec![
             ("snapshots", snapshots.len().to_string()),
             (
@@ -183,8 +186,8 @@ fn segment(report: &SegmentReport) -> Value {
     })
 }
 
-fn document(found: &Verified) -> Value {
-    let Verified { segments, snapshots, recovery, refused } = found;
+fn document(found: &VerifyReport) -> Value {
+    let VerifyReport { segments, snapshots, recovery, refused } = found;
     let damaged = recovery.damaged.iter().map(|damage| {
         json!({ "file": damage.file, "from": damage.from.to_string(), "to": damage.to.to_string() })
     });

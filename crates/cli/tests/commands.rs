@@ -260,7 +260,7 @@ fn sessions_are_held_have_state_and_can_be_taken() {
     server.ok("queue create fixed --session-ids a,b,c");
     let refused = server.run("send fixed x --session z");
     assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("`z` is not on the fixed list"), "{refused}");
+    assert!(refused.err.contains("`z` is not in the fixed list"), "{refused}");
     server.ok("send fixed x --key customer-1");
     server.ok("receive fixed");
 }

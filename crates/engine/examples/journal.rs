@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use malote_engine::disk::{Disk, OsDisk};
 use malote_engine::journal::{
-    Appender, Callbacks, Chunks, Commit, Kept, Options, Pipeline, Pos, Recovered, Replay, recover,
+    Appender, Callbacks, Chunks, Commit, Options, Pipeline, Pos, Recovered, Replay, SpareStep,
+    recover,
 };
 
 struct Nothing;
@@ -45,10 +46,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&dir)?);
     let options = Options { spares: 6, ..Options::default() };
     let start = Instant::now();
-    let Recovered { mut appender, writer, syncer, mut keeper, report, .. } =
+    let Recovered { mut appender, writer, syncer, mut spare_maker, report, .. } =
         recover(disk.clone(), &options, &mut Nothing)?;
     println!("opened in {:?}: {} frames replayed", start.elapsed(), report.frames);
-    while keeper.step()? == Kept::Worked {}
+    while spare_maker.step()? == SpareStep::Worked {}
 
     let body = [7; 100];
     let mut kept = Vec::new();

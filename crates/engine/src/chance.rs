@@ -1,11 +1,11 @@
-//! The door to chance: seeds, and ids for messages that bring none.
+//! The engine's only source of randomness: seeds, and ids for messages without one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use malote_model::Timestamp;
 use uuid::Uuid;
 
-/// A source of ids and seeds, itself seeded once.
+/// A seeded source of random numbers and ids.
 pub struct Chance {
     seed: u64,
     drawn: AtomicU64,
@@ -13,17 +13,16 @@ pub struct Chance {
 
 impl Chance {
     /// Seeded by the operating system.
-    #[allow(clippy::disallowed_methods)] // this is the door
+    #[allow(clippy::disallowed_methods)] // the only place that may ask the system
     pub fn of_system() -> Self {
         Self::of_seed(Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1)
     }
 
-    /// The same seed draws the same values.
+    /// The same seed gives the same values.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, drawn: AtomicU64::new(0) }
     }
 
-    /// The next value.
     pub fn draw(&self) -> u64 {
         let n = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut mixed =
@@ -33,7 +32,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// An id that sorts by time. Unique by the seed and the count of draws; not a secret.
+    /// An id that sorts by time. Unique because of the seed and the count of draws; not a secret.
     pub fn uuid_v7(&self, now: Timestamp) -> Uuid {
         let mut random = [0; 10];
         random[..8].copy_from_slice(&self.draw().to_le_bytes());

@@ -1,16 +1,15 @@
-//! The door to time. A seed must replay a whole run, so nothing else in the engine asks what time it is.
+//! The engine's only source of time. A seed must replay a whole run, so no other code may ask for the time.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use malote_model::Timestamp;
 
-/// Tells wall-clock milliseconds that never step back.
+/// Returns wall-clock milliseconds that never go backwards.
 pub trait Clock: Send + Sync {
-    /// Now.
     fn now(&self) -> Timestamp;
 
-    /// Moves over a forward step of the wall clock, if there was one, and tells by how many milliseconds. Schedules
-    /// follow the wall clock, so they move; whoever asks prolongs the leases, which must not.
+    /// Applies a forward step of the wall clock, if there was one, and returns its size in milliseconds. Schedules
+    /// follow the wall clock and move with it; the caller must extend the leases by this amount.
     fn take_step(&self) -> u64 {
         0
     }
@@ -18,25 +17,25 @@ pub trait Clock: Send + Sync {
 
 /// Starts at the wall clock, or at the journal's last time if that is later, and follows the monotonic clock.
 ///
-/// A wall clock that is set back, or drifts, changes no lease: the difference is made up slowly, by at most a tenth of
-/// the time that passes. A wall clock that is set forward is followed at once, by [`Clock::take_step`].
+/// If the wall clock is set back or drifts, no lease changes: the difference is slewed, by at most a tenth of the time
+/// that passes. If it is set forward, [`Clock::take_step`] follows at once.
 pub struct SystemClock<S = OsTime> {
     source: S,
     start_ms: u64,
-    /// The last time told.
+    /// The last time returned.
     last: AtomicU64,
-    /// Milliseconds that are added to the monotonic clock.
+    /// The difference to the monotonic clock in milliseconds.
     added: AtomicI64,
-    /// When the wall clock was last compared, in milliseconds since the start. Whoever changes `added` holds this.
+    /// When the wall clock was last compared, in milliseconds since the start. Must be locked to change `added`.
     compared: parking_lot::Mutex<u64>,
 }
 
 /// The two clocks of a machine, for [`SystemClock`].
 pub trait TimeSource: Send + Sync {
-    /// Milliseconds since 1970; may be set forward and back at any time.
+    /// Milliseconds since 1970. It may jump forwards and backwards.
     fn wall_ms(&self) -> u64;
 
-    /// Milliseconds that have passed since the source was made; never goes back.
+    /// Milliseconds since the source was created. It never goes backwards.
     fn elapsed_ms(&self) -> u64;
 }
 
@@ -45,16 +44,15 @@ pub struct OsTime {
     started: std::time::Instant,
 }
 
-/// A clock that stands still until it is moved: for tests of what takes hours.
+/// A clock that only moves when told to, for tests.
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Stands at this time.
     pub fn starting_at(start: Timestamp) -> Self {
         Self(AtomicU64::new(start.0))
     }
 
-    /// Moves on. Whoever has an engine on this clock wakes it then: [`crate::Engine::wake`].
+    /// Advances the clock. Call [`crate::Engine::wake`] afterwards.
     pub fn advance_ms(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
@@ -66,7 +64,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A wall clock that is ahead by more than this was set; less is drift.
+/// A larger difference means that the wall clock was set; a smaller one is drift.
 const STEP_MS: i64 = 5_000;
 
 impl SystemClock {
@@ -77,7 +75,7 @@ impl SystemClock {
 }
 
 impl<S: TimeSource> SystemClock<S> {
-    /// A clock on any source. It starts no earlier than `floor`.
+    /// A clock on any source that starts no earlier than `floor`.
     pub fn following(source: S, floor: Timestamp) -> Self {
         let elapsed = source.elapsed_ms();
         let start_ms = source.wall_ms().max(floor.0) - elapsed;
@@ -96,7 +94,7 @@ impl<S: TimeSource> SystemClock<S> {
         self.source.wall_ms() as i64 - told
     }
 
-    /// Once a second, brings this clock nearer to the wall clock.
+    /// Moves this clock closer to the wall clock, once a second.
     fn correct(&self, elapsed: u64) {
         let Some(mut compared) = self.compared.try_lock() else { return };
         let since = elapsed.saturating_sub(*compared);
@@ -140,12 +138,12 @@ impl TimeSource for OsTime {
     }
 }
 
-#[allow(clippy::disallowed_methods)] // this is the door
+#[allow(clippy::disallowed_methods)] // the only place that may ask for the time
 fn monotonic() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-#[allow(clippy::disallowed_methods)] // this is the door
+#[allow(clippy::disallowed_methods)] // the only place that may ask for the time
 fn wall_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
@@ -169,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Clocks that are set by hand.
+    /// Clocks that tests set.
     #[derive(Default)]
     struct Hands {
         wall_ms: AtomicU64,

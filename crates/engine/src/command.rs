@@ -1,6 +1,4 @@
-//! What can be asked of the engine, and what it answers. Plain data: the core turns a command into events.
-
-#![allow(missing_docs)] // the fields of a command are named for what they are
+//! The commands and replies of the core. They are plain data; the core turns a command into events.
 
 use std::collections::BTreeMap;
 
@@ -12,140 +10,133 @@ use malote_model::{
 
 use smallvec::SmallVec;
 
-use crate::codec::Outgoing;
+use crate::codec::EncodedMessage;
 use crate::core::Relocation;
-use crate::event::{Cause, QueueId};
+use crate::event::{LeaseEnd, QueueId};
 use crate::journal::{Pin, Pos};
 
-/// One thing asked. All its events stand in one journal group: it happens wholly or not at all.
+/// A command. All its events are in one journal group, so it takes effect completely or not at all.
 #[derive(Debug)]
 pub enum Command {
-    /// Make the queue, or find it just as asked. An exclusive one belongs to the connection.
+    /// Create the queue, or check that it exists with these settings. An exclusive queue belongs to the connection.
     Declare { name: QueueName, spec: Box<QueueSpec>, connection: Option<ConnectionId> },
-    /// Replace the specification.
+    /// Replace the settings of a queue.
     Update { name: QueueName, spec: Box<QueueSpec> },
-    /// Remove the queue, its dead letters and all they hold.
+    /// Delete the queue with its dead letters and all messages.
     Delete { name: QueueName },
-    /// Drop every message that is not out to a receiver; with `leased`, those as well: their leases are over, and what
-    /// is sent again is new.
+    /// Delete all messages that are not leased. With `leased`, also delete leased messages and forget de-duplication
+    /// keys.
     Purge { queue: QueueName, leased: bool },
-    /// Drop those of these messages that are ready, each of its session.
+    /// Delete those of these messages that are ready. Each comes with its session.
     PurgeThese { queue: QueueName, items: Vec<(Seq, Option<SessionId>)> },
-    /// Complete messages that were received no earlier than said, whose leases are over and that nobody has. Refused in
-    /// queues with sessions, where the lease is what keeps the order.
+    /// Complete messages whose leases have ended and that no other receiver has, if they were received no earlier than
+    /// the given time. Refused in queues with sessions, where only the lease protects the order.
     CompleteLate { queue: QueueName, items: Vec<(Seq, Timestamp)> },
-    /// Stop or resume delivery; sending and settling go on.
+    /// Pause or resume delivery. Sending and settling continue.
     Pause { queue: QueueName, paused: bool },
-    /// Send all or none, to queues and topics.
-    Send { items: Vec<(Address, Outgoing)> },
-    /// Several such sends, one after the other, each all or none on its own.
+    /// Send all messages or none, to queues and topics.
+    Send { items: Vec<(Address, EncodedMessage)> },
+    /// Several sends in order. Each is atomic on its own.
     SendEach { sends: Vec<Items> },
-    /// Do all of it or nothing.
-    Commit { work: Work },
-    /// Take back scheduled messages.
+    /// Commit a transaction: all of it or nothing.
+    Commit { work: TransactionWork },
+    /// Cancel scheduled messages.
     Cancel { from: Address, seqs: Vec<Seq> },
-    /// Start to consume.
+    /// Attach a consumer.
     Attach(Attach),
-    /// Add to a consumer's credit, or replace it. The answer counts what it had.
+    /// Add to a consumer's credit, or replace it. The reply contains the previous credit.
     Credit { consumer: ConsumerId, credit: u32, replace: bool },
-    /// End a consumer. What is out to it stays out.
+    /// Detach a consumer. Messages leased to it stay leased.
     Detach { consumer: ConsumerId },
-    /// The connection is gone: its consumers end, its connection-bound leases and holds come back.
-    /// `clean` tells a close from a loss: only a loss counts as a failed delivery.
+    /// The connection ended: its consumers end, and its leases and session holds are released. A clean close does not
+    /// count as a failed delivery; a lost connection does.
     Disconnect { connection: ConnectionId, clean: bool },
-    /// Deferred messages by their sequences.
-    ReceiveDeferred {
-        queue: QueueName,
-        seqs: Vec<Seq>,
-        hold: Option<LeaseToken>,
-        lock_ms: Option<u64>,
-        take: bool,
-        connection: Option<ConnectionId>,
-    },
-    /// What is inside, with tokens of this queue only: a caller who may use one queue has no business with the leases
-    /// of another.
+    /// Receive deferred messages by their sequence numbers.
+    ReceiveDeferred(ReceiveDeferred),
+    /// Run a command with tokens of this queue only, so that access to one queue does not allow settling messages of
+    /// another.
     Within { queue: QueueName, command: Box<Command> },
-    /// End leases, each on its own outcome; session state, if any, changes with them or not at all.
+    /// End leases, each with its own result. A session state changes with them or not at all.
     Settle { leases: Vec<LeaseToken>, settlement: Settlement, state: Option<StateChange> },
-    /// These messages cannot be read, each for a reason: they go to the dead letters.
+    /// Dead-letter messages that could not be read, each with the error.
     Damaged { leases: Vec<(LeaseToken, String)> },
-    /// Prolong leases or holds from now.
+    /// Renew leases or session holds, counted from now.
     Renew { leases: Vec<LeaseToken>, lock_ms: Option<u64> },
-    /// Hold a session: by name, or the next that is ready.
+    /// Acquire a session: by id, or the next one that is ready.
     Accept(Accept),
-    /// Let go of a held session.
+    /// Release a session hold.
     ReleaseSession { hold: LeaseToken },
     /// Set or clear the state of a held session.
     SetState { change: StateChange },
-    /// Where the state of a session is stored. Without a hold: an operator looks.
+    /// Find the record of a session's state. Without a hold, this is an operator's read.
     GetState { queue: QueueName, session: SessionId, hold: Option<LeaseToken> },
-    /// An operator takes a session from its holder.
+    /// End the hold of a session, on behalf of an operator.
     BreakSession { queue: QueueName, session: SessionId },
-    /// Move dead letters, or any messages not out, to another queue; each keeps its origin.
-    Move { from: QueueName, items: Vec<Moving>, why: MoveWhy },
-    /// Remove one message and send another in its stead, atomically.
-    Replace { from: QueueName, seq: Seq, to: QueueName, message: Outgoing },
-    /// Make a topic, or find it just as asked.
+    /// Move dead letters, or other messages that are not leased, to other queues.
+    Move { from: QueueName, items: Vec<MoveItem>, why: MoveWhy },
+    /// Atomically remove one message and send another.
+    Replace { from: QueueName, seq: Seq, to: QueueName, message: EncodedMessage },
+    /// Create a topic, or check that it exists with these settings.
     DeclareTopic { name: TopicName, spec: Box<TopicSpec> },
-    /// Replace the properties of a topic, but for its kind.
+    /// Replace the settings of a topic, except for its kind.
     UpdateTopic { name: TopicName, spec: Box<TopicSpec> },
-    /// Remove a topic and its subscriptions. Queues that were only bound stay.
+    /// Delete a topic and its subscriptions. Other bound queues stay.
     DeleteTopic { name: TopicName },
     /// Replace the labels of a topic.
     LabelTopic { name: TopicName, labels: BTreeMap<String, String> },
-    /// Make a subscription: the queue of that name and its rules. Without any it takes what its topic's kind suggests.
+    /// Create a subscription: its queue and its rules. Without rules, it gets the default of the topic's kind.
     Subscribe { name: QueueName, spec: Box<QueueSpec>, rules: Option<Vec<Rule>> },
-    /// Let a queue have copies by a rule.
+    /// Add a rule that copies messages to a queue.
     Bind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
-    /// Put a rule in the place of the one of that name.
+    /// Replace the rule of the same name.
     Rebind { topic: TopicName, queue: QueueName, rule: Box<Rule> },
-    /// Take a rule away.
+    /// Remove a rule.
     Unbind { topic: TopicName, queue: QueueName, rule: String },
-    /// Messages of a topic's inbox that were read: the answer to `To::Route`.
-    Route { topic: QueueId, items: Vec<ToRoute> },
-    /// Facts about one topic.
+    /// Route messages of a topic's inbox after they were read: the answer to `Effect::Route`.
+    Route { topic: QueueId, items: Vec<InboxItem> },
+    /// Describe one topic.
     DescribeTopic { name: TopicName },
-    /// Facts about topics by name, from after one; at most [`malote_model::limits::LIST_MAX`] of them.
+    /// List topics by name after a given one, at most [`malote_model::limits::LIST_MAX`].
     ListTopics { after: Option<TopicName>, max: usize },
-    /// Rules of a topic, or of one queue on it, by queue and name, from after one.
+    /// List rules of a topic, or of one queue on it, by queue and name, after a given one.
     Rules {
         topic: TopicName,
         queue: Option<QueueName>,
         after: Option<(QueueName, String)>,
         max: usize,
     },
-    /// Look without touching.
+    /// Peek at messages without changing them.
     Peek(Peek),
-    /// Facts about one queue.
+    /// Describe one queue.
     Describe { queue: QueueName },
-    /// Facts about queues by name, from after one; at most [`malote_model::limits::LIST_MAX`] of them.
+    /// List queues by name after a given one, at most [`malote_model::limits::LIST_MAX`].
     List { after: Option<QueueName>, max: usize },
-    /// The queue or topic that a name means to protocols that ignore case.
+    /// Find the queue or topic of a name, for protocols that ignore case.
     Resolve { name: QueueName },
-    /// Sessions of a queue, in no order that means anything, from where the last look ended.
+    /// List sessions of a queue from a slot on, in no meaningful order.
     Sessions { queue: QueueName, from: u32, max: usize },
-    /// One session of a queue.
+    /// Describe one session.
     Session { queue: QueueName, session: SessionId },
-    /// The engine to itself: journal copies of live records, so that their segments can be used again.
+    /// Internal: journal copies of live records, so that their segments can be recycled.
     Relocate { items: Vec<Relocation> },
-    /// The engine to itself: about how many bytes of the journal are live.
+    /// Internal: the approximate number of live journal bytes.
     LiveBytes,
-    /// The engine to itself: where messages under these leases stand now.
+    /// Internal: find the current records of leased messages.
     Locate { leases: Vec<LeaseToken> },
-    /// The engine to itself: note in the journal what is durable, so that another snapshot can be made.
+    /// Internal: record the durable position in the journal, so that another snapshot can be made.
     Mark,
-    /// Saves all state as a snapshot holds it. The core stands still meanwhile: only for when the journal cannot be
+    /// Internal: serialize all state as in a snapshot. This blocks the core; it is only for a journal that cannot be
     /// replayed.
     Save,
 }
 
 impl Command {
-    /// Whether its answer may wait for messages that come later.
+    /// Whether its reply may wait for future messages.
     pub(crate) fn waits(&self) -> bool {
         matches!(self, Self::Attach(_) | Self::Accept(_))
     }
 
-    /// Bytes that it holds beside its fixed size, roughly. Those of sends are counted by the sender.
+    /// Approximate heap size in bytes. Senders count the messages of sends.
     pub(crate) fn held_bytes(&self) -> usize {
         let state_bytes = |change: &StateChange| change.state.as_ref().map_or(0, Bytes::len);
         match self {
@@ -165,7 +156,9 @@ impl Command {
                 states + 64 * work.settles.len()
             }
             Self::Renew { leases, .. } | Self::Locate { leases } => 16 * leases.len(),
-            Self::Cancel { seqs, .. } | Self::ReceiveDeferred { seqs, .. } => 8 * seqs.len(),
+            Self::Cancel { seqs, .. } | Self::ReceiveDeferred(ReceiveDeferred { seqs, .. }) => {
+                8 * seqs.len()
+            }
             Self::PurgeThese { items, .. } => 64 * items.len(),
             Self::CompleteLate { items, .. } => 16 * items.len(),
             Self::Move { items, .. } => 128 * items.len(),
@@ -176,7 +169,7 @@ impl Command {
 }
 
 impl Reply {
-    /// Bytes that it holds beside its fixed size, roughly, if they may be many.
+    /// Approximate heap size in bytes, for replies that may be large.
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Queues(all) => 1024 * all.len(),
@@ -189,33 +182,31 @@ impl Reply {
     }
 }
 
-/// What a transaction does when it is committed.
+/// The operations of a transaction.
 #[derive(Debug, Default)]
-pub struct Work {
-    /// To queues and topics.
-    pub sends: Vec<(Address, Outgoing)>,
-    /// Leases to end, of which queue, and how. One that is over refuses the whole transaction.
+pub struct TransactionWork {
+    pub sends: Vec<(Address, EncodedMessage)>,
+    /// Leases to end, with their queues and settlements. An invalid lease refuses the whole transaction.
     pub settles: Vec<(Option<QueueName>, LeaseToken, Settlement)>,
-    /// States of held sessions, of which queue.
+    /// Changes of session states, with their queues.
     pub states: Vec<(Option<QueueName>, StateChange)>,
 }
 
-/// Messages of one send, and where each goes: most often there is one.
-pub type Items = SmallVec<[(Address, Outgoing); 1]>;
+/// The messages of one send with their destinations; usually one.
+pub type Items = SmallVec<[(Address, EncodedMessage); 1]>;
 
-/// What became of them.
 pub type Receipts = SmallVec<[Receipt; 1]>;
 
-/// What became of a message sent.
+/// The result for one message of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
+    /// The sequence number in the queue. For a topic: the sequence number of a scheduled message, otherwise 0.
     pub seq: Seq,
-    /// It was sent before, and that is its place.
+    /// The message was sent before; `seq` is that of the first one.
     pub duplicate: bool,
-    /// The id of the first one, where that is kept: a UUID that is no part of what it is known by.
+    /// The id of the first message, if it is a UUID and differs from the de-duplication key.
     pub first_id: Option<u128>,
-    /// How many copies were made: none if a topic knows nobody who wants it.
+    /// The number of copies; 0 if no rule of a topic matched.
     pub copies: u32,
 }
 
@@ -225,364 +216,354 @@ impl Receipt {
     }
 }
 
-/// A message of a topic's inbox on its way to be routed.
+/// A message in a topic's inbox that is to be routed.
 #[derive(Clone, Debug)]
-pub struct ToRoute {
-    /// Its place there.
+pub struct InboxItem {
     pub seq: u64,
-    /// Where its newest record stands.
+    /// The position of its newest record.
     pub pos: Pos,
-    /// What was read there; none if that cannot be read.
+    /// The message, once it was read; `None` if it cannot be read.
     pub message: Option<Box<Message>>,
 }
 
-/// A rule and the queue that it leads to.
+/// A rule and the queue that it copies messages to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
-    /// Which queue.
     pub queue: QueueName,
-    /// Which messages.
     pub rule: Rule,
 }
 
-/// What a topic is and does.
+/// A topic and its counters.
 #[derive(Clone, Debug)]
 pub struct TopicFacts {
-    /// Its name.
     pub name: TopicName,
-    /// As declared.
     pub spec: TopicSpec,
-    /// When it was declared.
     pub created_at: Timestamp,
-    /// Queues with rules.
+    /// Number of queues with rules.
     pub queues: u64,
-    /// Rules of all of them.
+    /// Number of rules.
     pub rules: u64,
-    /// Those of them that are correlations.
+    /// Number of rules with a correlation filter.
     pub correlations: u64,
-    /// Messages to be routed later.
+    /// Number of scheduled messages.
     pub scheduled: u64,
-    /// Messages that are about to be routed.
+    /// Number of messages that wait to be routed.
     pub waiting: u64,
-    /// Bytes of both.
+    /// Bytes of scheduled and waiting messages.
     pub bytes: u64,
-    /// Names and texts that front ends keep with the topic and the engine gives no meaning.
+    /// Names and values that front ends store with the topic. The engine ignores them.
     pub labels: BTreeMap<String, String>,
-    /// Since it was declared.
     pub totals: TopicTotals,
 }
 
-/// Counts since the topic was declared.
+/// Counters since the topic was declared. They survive restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TopicTotals {
-    /// Copies made.
     pub copies: u64,
 }
 
-/// A message that is to move.
+/// A message to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moving {
-    /// Which.
+pub struct MoveItem {
     pub seq: Seq,
-    /// Where to.
     pub to: QueueName,
-    /// Under this id from then on: whoever receives it takes it for a new one.
+    /// A new message id, so that receivers treat it as a new message.
     pub message_id: Option<String>,
 }
 
-impl Moving {
-    /// A message that stays what it is.
-    pub fn as_it_is(seq: Seq, to: QueueName) -> Self {
+impl MoveItem {
+    /// Moves a message without changing it.
+    pub fn unchanged(seq: Seq, to: QueueName) -> Self {
         Self { seq, to, message_id: None }
     }
 }
 
-/// Why messages move between queues by an operator's hand.
+/// Why an operator moves messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveWhy {
-    /// Back to where they came from: counters start anew.
+    /// Back to the queue that they came from. Counters are reset.
     Redrive,
 }
 
-/// A connection that consumers, leases and holds may be bound to.
+/// Identifies a connection that consumers, leases and session holds can be bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// A consumer, named by whoever attaches it; unique while it lives.
+/// Identifies a consumer. Chosen by the caller; unique while the consumer exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u64);
 
-/// A consumer and what it wants.
+/// A consumer to attach.
 #[derive(Clone, Debug)]
 pub struct Attach {
-    /// Chosen by the caller.
     pub consumer: ConsumerId,
-    /// Ends with the connection, and so do its leases.
+    /// The consumer ends with this connection, and so do its leases.
     pub connection: Option<ConnectionId>,
-    /// Its leases do not: they are free-standing, as those of a consumer without a connection always are.
+    /// The leases outlive the connection. Without a connection, leases are always free-standing.
     pub free_standing: bool,
-    /// From where.
     pub queue: QueueName,
-    /// Which messages.
     pub wants: Wants,
-    /// How many it takes now.
+    /// How many messages the consumer accepts now.
     pub credit: u32,
-    /// Leased, or removed as they are delivered.
+    /// Remove messages on delivery instead of leasing them.
     pub take: bool,
-    /// Lock of its leases; the queue's if absent.
+    /// The duration of its locks; the queue's default if absent.
     pub lock_ms: Option<u64>,
-    /// A long poll: the first batch, or this moment, ends the consumer.
+    /// For a long poll: the consumer ends with its first batch, or at this time.
     pub once_until: Option<Timestamp>,
 }
 
-/// Which messages a consumer wants.
+/// Receives deferred messages by their sequence numbers.
+#[derive(Clone, Debug)]
+pub struct ReceiveDeferred {
+    pub queue: QueueName,
+    pub seqs: Vec<Seq>,
+    /// The hold of their session, in a queue with sessions.
+    pub hold: Option<LeaseToken>,
+    /// How long to lock them; the queue's default if absent.
+    pub lock_ms: Option<u64>,
+    /// Remove them on delivery instead of leasing them.
+    pub take: bool,
+    /// The connection that the leases end with; none for free-standing leases.
+    pub connection: Option<ConnectionId>,
+}
+
+/// Which messages a consumer receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// Of a queue without sessions: any. With sessions: at most `per_session` of one session at a time, in order.
+    /// Any message. In a queue with sessions: at most `per_session` messages of one session at a time, in order.
     Any {
-        /// 1 for plain consumers, the batch size for an SQS receive.
+        /// 1 for consumers that receive one message at a time; the batch size for receives that take a batch of one
+        /// session.
         per_session: u32,
     },
-    /// Of the session that this hold holds.
+    /// Messages of the session of this hold.
     Held(LeaseToken),
 }
 
-/// Asks to hold a session.
+/// A request to acquire a session.
 #[derive(Clone, Debug)]
 pub struct Accept {
-    /// Names the wait, so that it can be given up by `Detach`.
+    /// Identifies the request while it waits, so that `Detach` can cancel it.
     pub consumer: ConsumerId,
-    /// The hold ends with the connection; none makes it free-standing.
+    /// The hold ends with this connection; none for a free-standing hold.
     pub connection: Option<ConnectionId>,
-    /// Where.
     pub queue: QueueName,
-    /// By name, or the next that is ready.
+    /// The session id; `None` for the next one that is ready.
     pub session: Option<SessionId>,
-    /// The queue's if absent.
+    /// The duration of the lock; the queue's default if absent.
     pub lock_ms: Option<u64>,
-    /// How long to wait for the next ready one; a named one is never waited for.
+    /// How long to wait for the next ready session. A session given by id is never waited for.
     pub until: Timestamp,
 }
 
 /// A new state for a held session; `None` clears it.
 #[derive(Clone, Debug)]
 pub struct StateChange {
-    /// Proof of the hold.
     pub hold: LeaseToken,
-    /// The state.
     pub state: Option<Bytes>,
 }
 
-/// Which messages to look at.
+/// Which messages to peek at.
 #[derive(Clone, Debug)]
 pub struct Peek {
-    /// Where.
     pub queue: QueueName,
-    /// From this sequence on.
+    /// The first sequence number.
     pub from: Seq,
-    /// At most so many.
+    /// The maximum number of messages.
     pub max: usize,
-    /// Only of this session.
+    /// Only messages of this session.
     pub session: Option<SessionId>,
-    /// Only in this state.
+    /// Only messages in this state.
     pub state: Option<MessageState>,
 }
 
-/// Where a message stands in its life.
+/// The state of a message in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageState {
-    /// Waiting for a receiver.
+    /// It can be delivered.
     Ready,
-    /// Out to a receiver.
+    /// It is leased to a receiver.
     Locked,
-    /// In its place, not yet due.
+    /// It keeps its position, but is not due yet.
     Delayed,
-    /// To be sent later.
+    /// It will be enqueued later.
     Scheduled,
-    /// Set aside.
+    /// It can only be received by its sequence number.
     Deferred,
 }
 
-/// The answer to one command.
+/// The reply to a command.
 #[derive(Debug)]
 pub enum Reply {
-    /// Done; nothing to say.
+    /// The command succeeded.
     Done,
-    /// Declared; whether it is new.
+    /// Whether the queue, topic or rule was created.
     Declared { created: bool },
-    /// What became of each message sent, in order.
+    /// One result for each message, in order.
     Sent(Vec<Receipt>),
-    /// The same for each send.
+    /// One result for each send, in order.
     SentEach(Vec<Result<Receipts, Refusal>>),
-    /// How many were removed or moved, or how much credit there was.
+    /// The number of messages removed or moved, or a consumer's previous credit.
     Count(u64),
-    /// One outcome per lease, in order.
+    /// One result for each lease, in order.
     Settled(Vec<Result<(), Refusal>>),
-    /// One new deadline per lease, in order.
+    /// One new deadline for each lease, in order.
     Renewed(Vec<Result<Timestamp, Refusal>>),
-    /// A session, or none that was ready in time.
-    Accepted(Option<Held>),
-    /// Messages, possibly none.
-    Delivered(Vec<Grant>),
-    /// Where a session's state stands.
+    /// The session, or `None` if none became ready in time.
+    Accepted(Option<AcceptedSession>),
+    /// The messages; possibly none.
+    Delivered(Vec<MessageGrant>),
+    /// The record of a session's state.
     State(Option<Pos>),
-    /// What was looked at; `next` continues.
+    /// The messages; the next page begins at `next`.
     Peeked { items: Vec<Peeked>, next: Option<Seq> },
-    /// Facts about queues.
+    /// A page of queues.
     Queues(Vec<QueueFacts>),
-    /// What a name means.
+    /// What a name refers to.
     Resolved(Resolution),
-    /// Facts about sessions; `next` continues.
+    /// The sessions; the next page begins at `next`.
     Sessions { sessions: Vec<SessionFacts>, next: Option<u32> },
-    /// Facts about topics.
+    /// A page of topics.
     Topics(Vec<TopicFacts>),
-    /// Rules, by queue and name.
+    /// A page of rules, by queue and name.
     Rules(Vec<Binding>),
-    /// Where leased messages stand; none for a lease that is over.
+    /// The records of leased messages; `None` if the lease has ended.
     Located(Vec<Option<Pos>>),
-    /// The state, and where the journal ended when it was saved. That need not be durable yet.
+    /// All state, and the end of the journal when it was saved, which may not be durable yet.
     Saved {
-        /// The end of the journal.
         covered: Pos,
-        /// What [`Replay::save`](crate::journal::Replay::save) wrote.
+        /// The output of [`Replay::save`](crate::journal::Replay::save).
         body: Vec<u8>,
     },
 }
 
-/// What a name means to a protocol that ignores case.
+/// The queue or topic of a name, for protocols that ignore case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Nothing has this name, in whatever case.
+    /// Neither a queue nor a topic has this name, in any case.
     Missing,
     /// A queue or topic, in its own spelling.
     Found(Address),
-    /// Nothing has exactly this name, and several have it in another case.
+    /// No name matches exactly, and several match in another case.
     Ambiguous,
 }
 
-/// A session in hand.
+/// A session that was acquired.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Which.
+pub struct AcceptedSession {
     pub session: SessionId,
-    /// Proof.
+    /// The token of the hold.
     pub hold: LeaseToken,
-    /// When it ends unless renewed.
+    /// When the hold ends, unless it is renewed.
     pub until: Timestamp,
 }
 
-/// A message granted to a receiver: where it is stored, and under which lease.
+/// A message granted to a receiver: the position of its record, and its lease.
 #[derive(Clone, Debug)]
-pub struct Grant {
-    /// Its place in the queue.
+pub struct MessageGrant {
     pub seq: Seq,
-    /// Where its newest record stands in the journal.
+    /// The position of its newest record.
     pub pos: Pos,
-    /// None when it was removed as it was delivered.
+    /// `None` if the message was removed on delivery.
     pub lease: Option<LeaseToken>,
-    /// When the lease ends unless renewed.
+    /// When the lease ends, unless it is renewed.
     pub until: Timestamp,
-    /// Grants so far, this one included.
+    /// Number of deliveries, including this one.
     pub receives: u32,
-    /// Failed deliveries so far.
+    /// Number of failed deliveries.
     pub failed: u32,
-    /// When it was first granted; not known of grants by versions that did not keep it.
+    /// When the message was first delivered. Older versions did not record it.
     pub first_at: Option<Timestamp>,
-    /// Under a hold: nothing was ready behind it in its session.
+    /// Under a hold: no other message of the session was ready.
     pub last: bool,
-    /// Of a message that was removed as it was delivered: the older records that its newest one lies over, if any.
+    /// For a message that was removed on delivery: the older records that its newest record builds on.
     pub under: Option<Box<[Pos]>>,
-    /// Of a message that was removed as it was delivered: its bytes stay until they are read.
+    /// For a message that was removed on delivery: keeps its segments until it is read.
     pub pin: Option<Pin>,
 }
 
-/// A message looked at.
+/// A message in the reply to a peek.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
-    /// Its place in the queue.
     pub seq: Seq,
-    /// Where its newest record stands in the journal.
+    /// The position of its newest record.
     pub pos: Pos,
-    /// Where it stands in its life.
     pub state: MessageState,
-    /// It was set aside, and is again when its lease ends: also while it is out.
+    /// The message is deferred. Also true while a deferred message is leased: it is deferred again when the lease ends.
     pub deferred: bool,
-    /// Grants so far.
+    /// Number of deliveries.
     pub receives: u32,
-    /// Failed deliveries so far.
+    /// Number of failed deliveries.
     pub failed: u32,
-    /// When it was first granted, if it was and that is known.
+    /// When the message was first delivered, if that is known.
     pub first_at: Option<Timestamp>,
-    /// When it is due, if it is not yet.
+    /// When a delayed or scheduled message becomes due.
     pub due: Option<Timestamp>,
 }
 
-/// What a queue is and holds.
+/// A queue and its counters.
 #[derive(Clone, Debug)]
 pub struct QueueFacts {
-    /// Its name.
     pub name: QueueName,
-    /// As declared.
     pub spec: QueueSpec,
-    /// When it was declared.
     pub created_at: Timestamp,
-    /// No delivery at present.
+    /// Delivery is paused.
     pub paused: bool,
-    /// Waiting for a receiver.
+    /// Messages that can be delivered.
     pub ready: u64,
-    /// Out to receivers.
+    /// Messages leased to receivers.
     pub locked: u64,
-    /// In place, not yet due.
+    /// Messages that keep their position, but are not due yet.
     pub delayed: u64,
-    /// To be sent later.
+    /// Messages that will be enqueued later.
     pub scheduled: u64,
-    /// Set aside.
+    /// Messages that can only be received by sequence number.
     pub deferred: u64,
-    /// In its own dead-letter set.
+    /// Messages in the queue's own dead-letter set.
     pub dead_lettered: u64,
-    /// Bytes of all of them, as sent, and of the states of sessions.
+    /// Bytes of all these messages, as sent, and of session states.
     pub bytes: u64,
     /// When the oldest ready message was enqueued, to the precision of an index block.
     pub oldest_at: Option<Timestamp>,
-    /// Tenants that others pass at present.
-    pub noisy: Noisy,
-    /// When the oldest ready message of all the others was enqueued.
+    /// Tenants that are currently served after the others.
+    pub noisy: NoisyTenants,
+    /// When the oldest ready message of the other tenants was enqueued.
     pub quiet_oldest_at: Option<Timestamp>,
-    /// Consumers attached or waiting.
+    /// Consumers that are attached or wait.
     pub consumers: u64,
     /// Sessions with messages, a hold or a state.
     pub sessions: u64,
     /// Sessions that a receiver holds.
     pub sessions_held: u64,
-    /// Sessions with work that nobody holds.
+    /// Sessions that have ready messages and no holder.
     pub sessions_ready: u64,
-    /// Since it was declared.
     pub totals: Totals,
 }
 
-/// Tenants of a queue with much of what is out, and what they have.
+/// Tenants with a large share of the leased messages, and their messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Noisy {
-    /// How many.
+pub struct NoisyTenants {
+    /// Number of tenants.
     pub tenants: u64,
-    /// Their messages that wait for a receiver.
+    /// Their ready messages.
     pub ready: u64,
-    /// Their messages out to receivers.
+    /// Their leased messages.
     pub locked: u64,
 }
 
-/// Spells the totals once: their names are a part of snapshots and of what front ends show.
+/// Defines the totals in one place: snapshots and front ends use their names.
 macro_rules! totals {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// Counts since the queue was declared. They survive restarts.
+        /// Counters since the queue was declared. They survive restarts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Totals { $($(#[$doc])+ pub $name: u64,)+ }
 
         impl Totals {
-            /// Their names, in the order in which snapshots hold them: new ones come last.
+            /// The names, in the order of snapshots. New ones must be added at the end.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// Their values, in the same order.
+            /// The values, in the same order.
             pub fn values(&self) -> [u64; Self::NAMES.len()] {
                 [$(self.$name),+]
             }
@@ -596,65 +577,63 @@ macro_rules! totals {
 }
 
 totals! {
-    /// Messages put in.
+    /// Messages enqueued.
     sent,
-    /// Grants.
+    /// Deliveries.
     delivered,
-    /// Grants of messages that had been granted before.
+    /// Deliveries of messages that had been delivered before.
     redelivered,
-    /// Completed, or removed as they were delivered.
+    /// Messages completed or removed on delivery.
     completed,
-    /// Failed deliveries by the holder's word.
+    /// Deliveries that the receiver abandoned.
     abandoned,
-    /// Moved to the dead letters.
+    /// Messages dead-lettered.
     dead_lettered,
-    /// Set aside.
+    /// Messages deferred.
     deferred,
-    /// Expired.
+    /// Messages expired.
     expired,
-    /// Leases of messages that ran out or whose holder vanished.
+    /// Leases of messages that expired or whose connection was lost.
     lost,
-    /// Session holds that ran out or whose holder vanished.
+    /// Session holds that expired or whose connection was lost.
     sessions_lost,
 }
 
 impl Totals {
-    /// Counts how a message's lease ended, whatever became of the message.
-    pub(crate) fn lease_ended(&mut self, cause: Cause) {
+    /// Counts how a lease ended, independently of what happens to the message.
+    pub(crate) fn lease_ended(&mut self, cause: LeaseEnd) {
         match cause {
-            Cause::Released => {}
-            Cause::Abandoned => self.abandoned += 1,
-            Cause::Lost => self.lost += 1,
+            LeaseEnd::Released => {}
+            LeaseEnd::Abandoned => self.abandoned += 1,
+            LeaseEnd::Lost => self.lost += 1,
         }
     }
 }
 
-/// What a session is and holds.
+/// A session and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionFacts {
-    /// Its id.
     pub session: SessionId,
-    /// Messages waiting, delayed or out, deferred ones not counted.
+    /// Messages that are ready, delayed or leased, without deferred ones.
     pub messages: u64,
-    /// Out to its holder.
+    /// Messages leased to its holder.
     pub locked: u64,
-    /// When the hold ends, if somebody holds it explicitly.
+    /// When the explicit hold ends, if there is one.
     pub held_until: Option<Timestamp>,
-    /// Bytes of its state.
     pub state_bytes: u64,
-    /// When its state was last set; 0 if it has none, or if that is not known.
+    /// When the state was last set; 0 if there is none or the time is unknown.
     pub state_at: Timestamp,
-    /// The sequence of its first message.
+    /// The sequence number of the first message.
     pub first: Option<Seq>,
-    /// Nothing of it is delivered before this.
+    /// No message of the session is delivered before this time.
     pub delayed_until: Option<Timestamp>,
 }
 
-/// What the core says to a consumer that is attached to a connection.
+/// A notice to a consumer that is attached to a connection.
 #[derive(Debug)]
 pub enum Notice {
     /// Messages, in order.
-    Deliver(Vec<Grant>),
-    /// The consumer ended by itself: its queue was deleted or its hold was lost.
+    Deliver(Vec<MessageGrant>),
+    /// The engine ended the consumer: its queue was deleted or its hold was lost.
     Ended(Refusal),
 }

@@ -1,4 +1,4 @@
-//! A connection: consumers, leases and holds that end with it, and one stream of what the core says to it.
+//! A connection: consumers, leases and session holds that end with it, and the stream of its deliveries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,59 +6,58 @@ use malote_model::{LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId};
 use tokio::sync::mpsc;
 
 use crate::command::{
-    Attach, Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, Wants,
+    AcceptedSession, Attach, Command, ConnectionId, ConsumerId, MessageGrant, Notice,
+    ReceiveDeferred, Reply, Wants,
 };
 use crate::deliver::ReadGrants;
 use crate::handle::{Delivery, Engine, EngineError, Receive};
 
-/// Notices that wait to be read. Credit bounds them for consumers that stay; a connection that attaches, detaches and
-/// never reads what it was sent is ended here.
+/// The maximum number of unread notices. Credit limits them for attached consumers. A connection that attaches and
+/// detaches without ever reading its notices is closed at this limit.
 const NOTICES_MAX: usize = 1 << 16;
 
-/// The asking half. Dropping it is a lost connection: leases bound to it come back, counted as failed.
+/// The sending half of a connection. Dropping it counts as a lost connection: its leases end as failed deliveries.
 pub struct Connection {
     engine: Engine,
     id: ConnectionId,
     closed: AtomicBool,
 }
 
-/// The listening half. What it has not handed over when it is dropped was seen by nobody: it comes back uncounted,
-/// whether or not it is bound to the connection. Drop it before the asking half.
+/// The receiving half of a connection. Messages that it has not handed out when it is dropped are returned to their
+/// queues, and nothing is counted. Drop it before the sending half.
 pub struct Outbox {
     engine: Engine,
     from_core: mpsc::Receiver<(ConsumerId, QueueName, Notice)>,
-    /// Granted, and being read: whoever listens may stop half-way and go on later.
-    reading: Option<(ConsumerId, QueueName, Vec<Grant>)>,
-    /// What could not be delivered, to be told next.
+    /// Grants whose messages are being read. The caller may drop the future and continue later.
+    reading: Option<(ConsumerId, QueueName, Vec<MessageGrant>)>,
+    /// The number of messages that could not be delivered, to be reported next.
     damaged: Option<(ConsumerId, u32)>,
 }
 
-/// What the core says to a connection.
+/// What a connection receives.
 #[derive(Debug)]
 pub enum Outbound {
     /// Messages for a consumer, in order, within its credit.
     Deliver(ConsumerId, Vec<Delivery>),
-    /// This many messages for a consumer will not come: they could not be read, or their leases ended before they were.
-    /// The credit that they used is the listener's to give again.
+    /// This many messages could not be delivered to a consumer: they could not be read, or their leases ended first.
+    /// The caller must give back the credit that they used.
     Damaged(ConsumerId, u32),
-    /// The consumer ended by itself: its queue was deleted or its hold was lost.
+    /// The engine ended the consumer: its queue was deleted or its hold was lost.
     Ended(ConsumerId, Refusal),
 }
 
-/// What a consumer of a connection wants.
+/// A consumer to attach to a connection.
 #[derive(Clone, Debug)]
 pub struct Consume {
-    /// From where.
     pub queue: QueueName,
-    /// Which messages.
     pub wants: Wants,
-    /// How many it takes now.
+    /// How many messages the consumer accepts now.
     pub credit: u32,
-    /// Remove them as they are delivered.
+    /// Remove messages on delivery instead of leasing them.
     pub take: bool,
-    /// The queue's lock if absent.
+    /// The duration of its locks; the queue's default if absent.
     pub lock_ms: Option<u64>,
-    /// Leases outlive the connection (Service Bus peek-lock outside sessions).
+    /// The leases outlive the connection.
     pub free_standing: bool,
 }
 
@@ -70,24 +69,24 @@ impl Connection {
         (Self { engine, id, closed: AtomicBool::new(false) }, outbox)
     }
 
-    /// The engine behind it.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Makes a queue, or finds it just as asked; an exclusive one belongs to this connection and goes with it.
+    /// Creates a queue, or checks that it exists with these settings. An exclusive queue belongs to this connection and
+    /// is deleted with it.
     pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Result<bool, EngineError> {
         self.engine.declare_for(Some(self.id), name, spec).await
     }
 
-    /// Starts to consume; deliveries come through the outbox.
+    /// Attaches a consumer. Its deliveries come through the outbox.
     pub async fn attach(&self, consume: Consume) -> Result<ConsumerId, EngineError> {
         let (consumer, attached) = self.attaching(consume);
         attached.await.map(|()| consumer)
     }
 
-    /// The same for whoever must know the consumer before its first message comes: it is asked for when the future is
-    /// polled for the first time, and messages do not wait for the answer, which waits for the disk.
+    /// Like [`Connection::attach`], but returns the consumer's id before its first message can arrive. The consumer is
+    /// attached when the future is first polled. Deliveries do not wait for the future, which waits for the disk.
     pub fn attaching(
         &self,
         consume: Consume,
@@ -114,8 +113,8 @@ impl Connection {
         (consumer, attached)
     }
 
-    /// Adds to a consumer's credit, or replaces it. Tells what it had: what it was given beyond that and has not
-    /// received yet is on its way.
+    /// Adds to a consumer's credit, or replaces it. Returns the previous credit: credit that is neither in it nor used
+    /// by received messages belongs to deliveries in flight.
     pub async fn credit(
         &self,
         consumer: ConsumerId,
@@ -128,30 +127,30 @@ impl Connection {
         }
     }
 
-    /// Ends a consumer. What is out to it stays out.
+    /// Detaches a consumer. Messages leased to it stay leased.
     pub async fn detach(&self, consumer: ConsumerId) -> Result<(), EngineError> {
         let detached = self.engine.ask(Command::Detach { consumer }).await.map(drop);
         self.engine.shared.mailbox.forget_consumer(consumer);
         detached
     }
 
-    /// Holds a session, bound to this connection, by name or the next that is ready.
+    /// Acquires a session for this connection, by id or the next one that is ready.
     pub async fn accept(
         &self,
         queue: QueueName,
         session: Option<SessionId>,
         wait_ms: u64,
         lock_ms: Option<u64>,
-    ) -> Result<Option<Held>, EngineError> {
+    ) -> Result<Option<AcceptedSession>, EngineError> {
         self.engine.accept_for(Some(self.id), queue, session, wait_ms, lock_ms).await
     }
 
-    /// Waits for messages, leased to this connection. Dropping the future takes no message with it.
+    /// Waits for messages, leased to this connection. Dropping the future loses no message.
     pub async fn receive(&self, receive: Receive) -> Result<Vec<Delivery>, EngineError> {
         self.engine.receive_for(Some(self.id), receive).await
     }
 
-    /// Deferred messages by their sequences, leased to this connection.
+    /// Receives deferred messages by their sequence numbers, leased to this connection.
     pub async fn receive_deferred(
         &self,
         queue: QueueName,
@@ -160,26 +159,26 @@ impl Connection {
         take: bool,
     ) -> Result<Vec<Delivery>, EngineError> {
         let connection = Some(self.id);
-        let command = Command::ReceiveDeferred {
+        let command = Command::ReceiveDeferred(ReceiveDeferred {
             queue: queue.clone(),
             seqs,
             hold,
             lock_ms: None,
             take,
             connection,
-        };
+        });
         match self.engine.ask(command).await? {
             Reply::Delivered(grants) => Ok(self.engine.deliveries(&queue, grants).await),
             other => unreachable!("the core answered {other:?}"),
         }
     }
 
-    /// An orderly end: what is out comes back uncounted.
+    /// Closes the connection. Its messages are returned to their queues, and nothing is counted.
     pub async fn close(self) {
         self.end().await;
     }
 
-    /// As [`Connection::close`], for a connection that several hold. What is asked of it later is refused or lost.
+    /// Like [`Connection::close`], for a shared connection. Later requests on it are refused or lost.
     pub async fn end(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let _ = self.engine.ask(Command::Disconnect { connection: self.id, clean: true }).await;
@@ -190,13 +189,13 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.closed.load(Ordering::SeqCst) {
-            self.engine.shared.mailbox.lost(self.id);
+            self.engine.shared.mailbox.connection_lost(self.id);
         }
     }
 }
 
 impl Outbox {
-    /// The next thing the core has to say; `None` after the connection ended. Giving it up half-way loses nothing.
+    /// The next delivery or notice; `None` after the connection ended. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Outbound> {
         loop {
             if let Some((consumer, count)) = self.damaged.take() {

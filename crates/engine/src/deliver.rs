@@ -1,52 +1,57 @@
-//! From a grant to a message in hand: what the core granted is read in the receiver's own task.
+//! Reads granted messages, in the receiver's own task.
 
 use std::sync::atomic::Ordering;
 
 use malote_model::{LeaseToken, QueueName, SessionId};
 
 use crate::codec::{Stored, Unreadable};
-use crate::command::{Command, Grant, Reply};
+use crate::command::{Command, MessageGrant, Reply};
 use crate::handle::{Delivery, Engine};
 use crate::mailbox::Mailbox;
 
-/// What became of grants.
+/// The result of reading grants.
 #[derive(Default)]
 pub(crate) struct ReadGrants {
     pub deliveries: Vec<Delivery>,
-    /// How many did not become deliveries: they could not be read, or their leases were over by then.
+    /// The number of grants without a delivery: the message could not be read, or its lease had ended.
     pub missing: u32,
 }
 
-/// How often a leased message is looked for that compaction moved away while it was being read.
+/// How often a leased message is located again, if compaction moves it while it is being read.
 const LOCATE_TRIES: u32 = 4;
 
-/// Grants that nobody has seen yet: if nobody ever does, they come back at once, not when their locks end.
-struct Unseen<'a> {
+/// Grants that have not reached a receiver. If they are dropped, they are returned at once instead of when their locks
+/// expire.
+struct UndeliveredGrants<'a> {
     mailbox: &'a Mailbox,
-    grants: Vec<Grant>,
+    grants: Vec<MessageGrant>,
 }
 
-impl Drop for Unseen<'_> {
+impl Drop for UndeliveredGrants<'_> {
     fn drop(&mut self) {
         self.mailbox.release(std::mem::take(&mut self.grants));
     }
 }
 
 impl Engine {
-    /// Fetches what the grants stand for, in the caller's task. What cannot be read goes to the dead letters. A caller
-    /// that goes away meanwhile takes no message with it.
-    pub(crate) async fn deliveries(&self, queue: &QueueName, grants: Vec<Grant>) -> Vec<Delivery> {
-        let mut unseen = Unseen { mailbox: &self.shared.mailbox, grants };
+    /// Reads the granted messages in the caller's task. Unreadable messages are dead-lettered. Dropping the future
+    /// loses no message.
+    pub(crate) async fn deliveries(
+        &self,
+        queue: &QueueName,
+        grants: Vec<MessageGrant>,
+    ) -> Vec<Delivery> {
+        let mut unseen = UndeliveredGrants { mailbox: &self.shared.mailbox, grants };
         let read = self.read(queue, &unseen.grants).await;
         unseen.grants.clear();
         read.deliveries
     }
 
-    /// The same, for a caller that sees to what happens when it is given up half-way.
-    pub(crate) async fn read(&self, queue: &QueueName, grants: &[Grant]) -> ReadGrants {
+    /// Like [`Engine::deliveries`], for a caller that handles cancellation itself.
+    pub(crate) async fn read(&self, queue: &QueueName, grants: &[MessageGrant]) -> ReadGrants {
         let segments = &self.shared.segments;
         let mut read = Stored::load(segments, grants.iter().map(|grant| grant.pos).collect()).await;
-        // Whoever comes late finds that compaction moved messages away, or that their leases ended meanwhile.
+        // Meanwhile, compaction may have moved messages, or leases may have ended.
         let mut over: Vec<usize> = Vec::new();
         for _ in 0..LOCATE_TRIES {
             let late = |nth: usize| {
@@ -60,7 +65,7 @@ impl Engine {
             }
             let leases = late.iter().map(|(_, lease)| *lease).collect();
             let Ok(Reply::Located(located)) = self.ask(Command::Locate { leases }).await else {
-                return ReadGrants::default(); // stopping: nobody waits for it any more
+                return ReadGrants::default(); // stopping: the caller gets no answer
             };
             for ((nth, _), pos) in late.into_iter().zip(located) {
                 let Some(pos) = pos else {
@@ -75,7 +80,7 @@ impl Engine {
         let mut all = Vec::with_capacity(grants.len());
         let (mut leases, mut missing, mut damaged) = (Vec::new(), 0, 0_u64);
         for (nth, (grant, stored)) in grants.iter().zip(read).enumerate() {
-            let Grant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
+            let MessageGrant { seq, lease, until, receives, failed, first_at, last, .. } = *grant;
             match stored {
                 Ok(stored) => {
                     let message = &stored.message;
@@ -94,15 +99,17 @@ impl Engine {
                         stored,
                     });
                 }
-                // Nothing is damaged: another holder completed the message, or it moved on.
+                // Not damaged: another receiver completed the message, or it was moved.
                 Err(_) if over.contains(&nth) => {
-                    tracing::debug!(%queue, seq = seq.0, "the lease was over before the message was read");
+                    tracing::debug!(%queue, seq = seq.0, "the lease ended before the message was read");
                     missing += 1;
                 }
                 Err(Unreadable { text, .. }) => {
                     let what = match lease {
-                        Some(_) => "a message is damaged on disk: it goes to the dead letters",
-                        None => "a message is damaged on disk: it was taken, and is gone",
+                        Some(_) => "a message is damaged on disk: it is dead-lettered",
+                        None => {
+                            "a message is damaged on disk: it was removed on delivery and is lost"
+                        }
                     };
                     tracing::error!(%queue, seq = seq.0, error = text, "{what}");
                     leases.extend(lease.map(|lease| (lease, text)));
@@ -112,7 +119,7 @@ impl Engine {
         }
         if damaged > 0 {
             self.shared.damaged.fetch_add(damaged, Ordering::Relaxed);
-            self.shared.mailbox.tell(Command::Damaged { leases });
+            self.shared.mailbox.post(Command::Damaged { leases });
         }
         ReadGrants { deliveries: all, missing }
     }

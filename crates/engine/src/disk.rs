@@ -1,8 +1,8 @@
-//! The only door to files. The journal sees one flat directory through
-//! [`Disk`] and [`DiskFile`]; the simulator brings its own.
+//! The engine's only access to files. The journal sees one flat directory through [`Disk`] and [`DiskFile`]; the
+//! simulation has its own implementation.
 //!
-//! Nothing here retries, caches or interprets: an error is handed up as it is,
-//! because only the journal knows what a failed write or sync means.
+//! Nothing here retries, caches or interprets: errors are passed on unchanged, because only the journal knows what a
+//! failed write or sync means.
 
 mod memory;
 
@@ -17,102 +17,92 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate};
 
 pub use memory::MemoryDisk;
 
-/// A name in the directory and the length of the file behind it.
+/// A file in the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// File name, without any directory.
+pub struct DirEntry {
+    /// The file name, without a directory.
     pub name: String,
-    /// Length in bytes.
     pub len: u64,
 }
 
-/// One flat directory of files.
+/// A flat directory of files.
 pub trait Disk: Send + Sync {
-    /// Every regular file, sorted by name.
-    fn list(&self) -> io::Result<Vec<Entry>>;
+    /// All regular files, sorted by name.
+    fn list(&self) -> io::Result<Vec<DirEntry>>;
     /// Opens an existing file for reading and, where allowed, writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Creates a file that must not exist yet. Durable only after [`Disk::sync_dir`].
+    /// Creates a file, which must not exist. Durable only after [`Disk::sync_dir`].
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Removes a file. Durable only after [`Disk::sync_dir`].
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Renames a file over whatever has the new name. Durable only after [`Disk::sync_dir`].
+    /// Renames a file, replacing an existing one. Durable only after [`Disk::sync_dir`].
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Makes creations, removals and renames durable.
     fn sync_dir(&self) -> io::Result<()>;
-    /// Bytes that could still be written.
     fn free_bytes(&self) -> io::Result<u64>;
-    /// Takes the directory for this process; `false` if another one has it.
-    /// Held until it is given back or the disk is dropped.
+    /// Locks the directory for this process. Returns false if another process has it. The lock is held until it is
+    /// released or the disk is dropped.
     fn try_lock(&self) -> io::Result<bool>;
-    /// Gives the lock back.
+    /// Releases the lock.
     fn unlock(&self);
-    /// How to name this directory to a user.
+    /// The directory's name for error messages.
     fn place(&self) -> String;
-    /// Whether the directory is still what was opened, and the lock in it still ours. An error says what happened.
+    /// Checks that the directory is still the one that was opened, and that the lock is still held.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// An open file. All calls may come from any thread.
+/// An open file. All methods may be called from any thread.
 pub trait DiskFile: Send + Sync {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Like `read_at`, but only of what memory holds: perhaps fewer bytes than there are, and
-    /// [`io::ErrorKind::WouldBlock`] when the first of them is on the disk only.
+    /// Like `read_at`, but only reads what is in the page cache. May return fewer bytes; returns
+    /// [`io::ErrorKind::WouldBlock`] if the first byte is not cached.
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read_at(buf, offset)
     }
-    /// Writes the whole buffer or fails.
+    /// Writes the whole buffer, or fails.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes zeros that nobody is going to read. They take the short way to the disk where there is one.
+    /// Writes zeros that will not be read, bypassing the page cache where possible.
     fn fill_at(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(zeros, offset)
     }
-    /// Makes the data durable, and what metadata is needed to read it.
+    /// Makes the data durable, and the metadata needed to read it.
     fn sync_data(&self) -> io::Result<()>;
     /// Makes data and all metadata durable.
     fn sync_all(&self) -> io::Result<()>;
-    /// Changes the length. Growing reserves the space where the file system can.
+    /// Sets the length. Growing reserves the space if the file system can.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Whether the file still has a name. What is written to one without goes when the process does.
+    /// Whether the file still has a name. Data in a file without one is lost when the process ends.
     fn is_linked(&self) -> io::Result<bool> {
         Ok(true)
     }
-    /// Whether there is nothing in the file.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 }
 
-/// Whether a file could not be opened for reasons that have nothing to do with the file: out of descriptors or memory,
-/// or no permission. Then nothing is known about its content.
+/// Whether a file could not be opened for reasons unrelated to the file: no descriptors, memory or permission. Then
+/// nothing is known about its content.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::PERM];
     shortages.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Why a directory cannot be used. Each message is one sentence for the user.
+/// Why a directory cannot be used. Each message is a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
-    /// Something else has that name.
+    /// It is not a directory.
     #[error("data directory `{0}` is not a directory")]
     NotADirectory(PathBuf),
-    /// It exists, but this user may not write there.
+    /// It exists, but is not writable.
     #[error("data directory `{0}` is not writable for this user")]
     NotWritable(PathBuf),
-    /// Anything else.
     #[error("data directory `{path}` cannot be opened: {source}")]
-    Io {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// A directory of the operating system.
@@ -126,22 +116,22 @@ pub struct OsDisk {
 
 const LOCK_FILE: &str = "lock";
 
-/// Messages are the owner's alone to read, whatever the umask.
+/// Only the owner may read messages, whatever the umask.
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// Rights of the group and of others.
+/// Permissions of the group and of others.
 const NOT_THE_OWNERS: u32 = 0o077;
-/// A directory in which everybody may create files, such as `/tmp`.
+/// A directory where everybody may create files, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 
 impl OsDisk {
-    /// Opens a directory for use, creating it if it is missing.
+    /// Opens a directory, creating it if it is missing.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DirError> {
         let path = path.as_ref();
         if !path.exists() {
             let made = fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
             made.map_err(|source| dir_error(path, source))?;
-            // The directory's own name must last as well.
+            // The directory's own entry must be durable as well.
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = Self::look(parent.unwrap_or(Path::new(".")), false)?;
             parent.sync_dir().map_err(|source| dir_error(path, source))?;
@@ -153,8 +143,8 @@ impl OsDisk {
         Ok(disk)
     }
 
-    /// Takes the rights of others away from a directory that an older version, or the user, made wider. Only from one
-    /// that is ours: empty, or with our lock file. Files are private by themselves either way.
+    /// Removes permissions of others from a directory that is too open. Only if it is ours: empty, or with our lock
+    /// file. Files are private in either case.
     fn keep_private(&self) {
         let Ok(meta) = self.dir.metadata() else { return };
         if meta.mode() & NOT_THE_OWNERS == 0 {
@@ -165,20 +155,20 @@ impl OsDisk {
             && (self.path.join(LOCK_FILE).exists() || self.list().is_ok_and(|all| all.is_empty()));
         match is_ours && tighten(&self.dir) {
             true => {
-                tracing::info!(%path, "others could list the data directory: its mode is 0700 now")
+                tracing::info!(%path, "other users could list the data directory; its mode was changed to 0700")
             }
             false => {
-                tracing::warn!(%path, "others may list the data directory: give Malote one of its own, with mode 0700")
+                tracing::warn!(%path, "other users can list the data directory; use a directory with mode 0700")
             }
         }
     }
 
-    /// Opens a directory to look at it only: files cannot be written.
+    /// Opens a directory for reading only.
     pub fn read_only(path: impl AsRef<Path>) -> Result<Self, DirError> {
         Self::look(path.as_ref(), false)
     }
 
-    #[allow(clippy::disallowed_methods)] // this is the door
+    #[allow(clippy::disallowed_methods)] // the only place that may access files
     fn look(path: &Path, writable: bool) -> Result<Self, DirError> {
         let dir = File::open(path).map_err(|source| dir_error(path, source))?;
         let is_dir = dir.metadata().map_err(|source| dir_error(path, source))?.is_dir();
@@ -189,7 +179,7 @@ impl OsDisk {
     }
 }
 
-/// Takes the rights of the group and of others away from a file or directory of this user. Whether they are gone.
+/// Removes permissions of the group and of others from a file or directory. Returns whether they are gone.
 fn tighten(file: &File) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let is_own = meta.uid() == rustix::process::geteuid().as_raw();
@@ -211,14 +201,14 @@ fn dir_error(path: &Path, source: io::Error) -> DirError {
 }
 
 impl Disk for OsDisk {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let meta = entry.metadata()?;
             if meta.is_file() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                entries.push(Entry { name, len: meta.len() });
+                entries.push(DirEntry { name, len: meta.len() });
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -230,7 +220,7 @@ impl Disk for OsDisk {
         if self.writable && !tighten(&file) {
             tracing::warn!(
                 name,
-                "others may read a file of the journal, which belongs to another user"
+                "other users can read a journal file, which is owned by another user"
             );
         }
         Ok(Arc::new(OsFile(file)))
@@ -246,12 +236,12 @@ impl Disk for OsDisk {
         Ok(Arc::new(OsFile(file)))
     }
 
-    #[allow(clippy::disallowed_methods)] // this is the door
+    #[allow(clippy::disallowed_methods)] // the only place that may access files
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
     }
 
-    #[allow(clippy::disallowed_methods)] // this is the door
+    #[allow(clippy::disallowed_methods)] // the only place that may access files
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path.join(from), self.path.join(to))
     }
@@ -326,7 +316,7 @@ impl Disk for OsDisk {
 
 struct OsFile(File);
 
-/// The same file once more, for writes of whole blocks from memory that begins at one.
+/// Opens the same file again, for direct I/O of aligned blocks.
 #[cfg(target_os = "linux")]
 fn past_the_cache(file: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd as _;
@@ -363,7 +353,7 @@ impl DiskFile for OsFile {
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
         match rustix::io::preadv2(&self.0, &mut parts, offset, flags) {
             Ok(n) => Ok(n),
-            // Some file systems cannot tell: then every read may wait.
+            // Some file systems do not support this: then every read may block.
             Err(rustix::io::Errno::OPNOTSUPP) => Err(io::ErrorKind::WouldBlock.into()),
             Err(error) => Err(error.into()),
         }
@@ -374,8 +364,8 @@ impl DiskFile for OsFile {
     }
 
     fn fill_at(&self, zeros: &[u8], offset: u64) -> io::Result<()> {
-        // Not through the page cache: to copy zeros there takes more of a processor than all else that is done for a
-        // message which is then written over them. What cannot do it says so.
+        // Bypasses the page cache: copying zeros there would take more CPU time than everything else that is done for a
+        // message. Falls back if it is not supported.
         match past_the_cache(&self.0).and_then(|file| file.write_all_at(zeros, offset)) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(error),
@@ -394,8 +384,8 @@ impl DiskFile for OsFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let now = self.0.metadata()?.len();
         if len > now {
-            // Reserve: running out of space must show here and not in a later write.
-            // It takes long, and is broken off by any signal: a process that was stopped for a moment has room all the same.
+            // Reserve the space: running out of it must fail here, not in a later write. It takes long and is
+            // interrupted by signals, so it is retried.
             let reserve = || fallocate(&self.0, FallocateFlags::empty(), now, len - now);
             match rustix::io::retry_on_intr(reserve) {
                 Ok(()) => return Ok(()),
@@ -432,7 +422,7 @@ mod tests {
     fn the_directory_and_all_files_are_the_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("above").join("data");
-        // The mask of the process is not ours to change in a test: 0600 and 0700 hold under any.
+        // A test must not change the umask of the process: 0600 and 0700 hold under any.
         let disk = OsDisk::open(&path).unwrap();
         disk.create("a").unwrap();
         assert!(disk.try_lock().unwrap());
@@ -456,7 +446,7 @@ mod tests {
         assert!(disk.try_lock().unwrap());
         assert_eq!(mode(&path), 0o700);
         assert_eq!((mode(&path.join("a")), mode(&path.join(LOCK_FILE))), (0o600, 0o600));
-        // To look is not to change.
+        // Opening for reading changes nothing.
         widen(&path, 0o755);
         OsDisk::read_only(&path).unwrap().open("a").unwrap();
         assert_eq!(mode(&path), 0o755);

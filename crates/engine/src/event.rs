@@ -1,10 +1,8 @@
-//! What can have happened. Events are journaled and applied; a replay applies them again and decides nothing.
+//! The events of the journal. A replay applies them again and makes no decisions.
 //!
-//! A message's newest record is where its index entry points. `Sent` holds all of it; `Moved`, `Returned` and
-//! `Deferred` may lie over an older record (`from`) and hold only what changed, so none of them copies a body. `Kept`
-//! is a whole copy, made by compaction alone.
-
-#![allow(missing_docs)] // the fields of an event are named for what they are
+//! The index entry of a message points to its newest record. `Sent` holds the whole message. `Moved`, `Returned` and
+//! `Deferred` can be overlays: they refer to an older record (`from`) and hold only what changed, so they never copy a
+//! body. `Relocated` is a complete copy, made only by compaction.
 
 use bytes::Bytes;
 use malote_model::{
@@ -17,69 +15,76 @@ use smallvec::SmallVec;
 use crate::codec::DeadLetter;
 use crate::journal::Pos;
 
-/// A queue inside the engine; never reused.
+/// Identifies a queue or topic inside the engine. Ids are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct QueueId(pub u32);
 
-/// One thing that happened.
+/// A message: its queue and its sequence number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MessageRef {
+    pub queue: QueueId,
+    pub seq: u64,
+}
+
+/// A change of the durable state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The broker started: connection-bound leases and holds of earlier starts are over.
+    /// The broker started. Connection-bound leases and holds of earlier starts have ended.
     Booted { epoch: u32, at: Timestamp },
-    /// A queue and its dead-letter set came to be.
+    /// A queue and its dead-letter set were created.
     Declared { queue: QueueId, dead: QueueId, name: QueueName, spec: Box<QueueSpec>, at: Timestamp },
-    /// A queue has another specification. Older records do not say since when: 0.
+    /// The settings of a queue changed. `at` is 0 in older records.
     Updated { queue: QueueId, spec: Box<QueueSpec>, at: Timestamp },
-    /// A queue and its dead-letter set are gone.
+    /// A queue and its dead-letter set were deleted.
     Deleted { queue: QueueId },
-    /// Delivery stopped or resumed.
+    /// Delivery was paused or resumed.
     Paused { queue: QueueId, paused: bool },
-    /// Every message below `below` that was not out is gone; with `leased`, those that were out as well, and what was
-    /// remembered of any.
+    /// All messages below `below` that were not leased were deleted. With `leased`, leased ones too, and the
+    /// de-duplication keys were forgotten.
     Purged { queue: QueueId, below: u64, leased: bool },
-    /// A message came in.
-    Sent(Sent),
-    /// Messages are gone, for one reason; of which session if they were taken under its hold.
+    /// A message was sent.
+    Sent(SentEvent),
+    /// Messages were removed, for one reason. `session` is set if they were taken under its hold.
     Removed { queue: QueueId, why: Removal, session: Option<SessionId>, seqs: Vec<u64> },
-    /// Messages went out to a receiver.
-    Leased(Leased),
-    /// Leases or holds last until then.
+    /// Messages were granted to a receiver.
+    Leased(LeasedEvent),
+    /// Leases or session holds were renewed.
     Renewed { leases: Vec<LeaseToken>, until: Timestamp },
-    /// A lease ended and its message is in the queue again.
-    Returned(Returned),
-    /// A message was set aside.
-    Deferred { queue: QueueId, seq: u64, over: Option<Over> },
-    /// A message left one place and entered another.
-    Moved(Box<Moved>),
+    /// A lease ended, and its message is back in the queue.
+    Returned(ReturnedEvent),
+    /// A message was deferred.
+    Deferred { queue: QueueId, seq: u64, overlay: Option<Overlay> },
+    /// A message moved from one queue to others.
+    Moved(Box<MovedEvent>),
     /// A session has a holder.
     Held { queue: QueueId, session: SessionId, token: LeaseToken, until: Timestamp, bound: bool },
-    /// A session's hold is over; `lost` if it ran out or its holder vanished.
+    /// A session hold ended; `lost` if it expired or its connection was lost.
     Unheld { queue: QueueId, session: SessionId, lost: bool },
-    /// A session has a state since then, or none.
+    /// The state of a session was set or cleared.
     State { queue: QueueId, session: SessionId, state: Option<Bytes>, at: Timestamp },
-    /// A topic came to be. What it has not routed yet stands in a queue of its own, whose id is the topic's.
+    /// A topic was created. Messages that it has not routed yet are in a queue with the same id, its inbox.
     TopicDeclared { topic: QueueId, name: TopicName, spec: Box<TopicSpec>, at: Timestamp },
-    /// A topic has other properties. Older records do not say since when: 0.
+    /// The settings of a topic changed. `at` is 0 in older records.
     TopicUpdated { topic: QueueId, spec: Box<TopicSpec>, at: Timestamp },
-    /// A topic is gone.
+    /// A topic was deleted.
     TopicDeleted { topic: QueueId },
-    /// A queue gets copies by this rule.
+    /// A rule was added or replaced.
     Bound { topic: QueueId, queue: QueueId, rule: Box<Rule> },
-    /// A rule is gone.
+    /// A rule was removed.
     Unbound { topic: QueueId, queue: QueueId, rule: String },
-    /// A message was copied, so that the segment of its older records can be used again. Nobody notices.
-    Kept(Box<Kept>),
-    /// What a part of the state was like, for a replay to compare with its own. Changes nothing.
+    /// A message was copied, so that the segments of its older records can be recycled. Its state does not change.
+    Relocated(Box<RelocatedMessage>),
+    /// A hash of a part of the state, which a replay compares with its own. Changes nothing.
     Digest(Box<Digest>),
 }
 
 /// Hashes of a part of the state. `core/digest.rs` computes and compares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// How the hashes were computed.
+    /// The version of the hash computation.
     pub method: u8,
     pub at: Timestamp,
-    /// Damaged parts of the journal that the broker skipped when it started: their records are not in its state.
+    /// Damaged parts of the journal that the broker skipped when it started. Their records are not in its state.
     pub damage: Vec<(Pos, Pos)>,
     /// Counters of the whole broker.
     pub totals: u64,
@@ -88,22 +93,22 @@ pub struct Digest {
     pub leases: LeaseDigest,
 }
 
-/// A queue, with a part of its messages and sessions.
+/// A queue, with a range of its messages and sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueDigest {
     pub queue: QueueId,
     pub settings: u64,
     pub counters: u64,
     pub keys: u64,
-    /// Live messages with sequences from here …
+    /// The first sequence number of the range.
     pub from: u64,
-    /// … to below this.
+    /// The end of the range, exclusive.
     pub to: u64,
     pub messages: u64,
     pub sessions: Vec<SessionDigest>,
 }
 
-/// A session, with its messages below a sequence.
+/// A session, with its messages below a sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionDigest {
     pub session: SessionId,
@@ -111,14 +116,14 @@ pub struct SessionDigest {
     pub hash: u64,
 }
 
-/// A topic, its rules, and what it has not routed yet.
+/// A topic, its rules, and its inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDigest {
     pub topic: QueueId,
     pub hash: u64,
 }
 
-/// Leases in slots from `from` to below `to`.
+/// Leases in the slots from `from` to below `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseDigest {
     pub from: u32,
@@ -126,53 +131,50 @@ pub struct LeaseDigest {
     pub hash: u64,
 }
 
-/// A whole message as it was stored, with all that had been laid over it.
+/// A complete copy of a message, with all its overlays applied.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
-    /// Queues and places: several where one body stands in several queues.
-    pub places: Vec<(QueueId, u64)>,
-    /// When it entered the queue that it is in.
+pub struct RelocatedMessage {
+    /// Where the message is. Copies in several queues can share one body.
+    pub places: Vec<MessageRef>,
+    /// When it was added to its current queue.
     pub at: Timestamp,
     /// When it was first sent.
     pub sent_at: Timestamp,
-    /// It is a dead letter: the first of `deaths` tells why.
+    /// The message is a dead letter; `deaths[0]` says why.
     pub dead: bool,
-    /// Every time that it became one, newest first.
+    /// All times that it was dead-lettered, newest first.
     pub deaths: Vec<DeadLetter>,
-    /// Its place in the queue that it was first sent to, if it has left it.
+    /// Its sequence number in the queue that it was first sent to, if it has left that queue.
     pub first_seq: Option<u64>,
-    /// Headers and, unless they stand in `body`, the payload. Empty in a replay.
+    /// The headers and, unless it is in `body`, the payload. Empty in a replay.
     pub head: Bytes,
     /// The payload. Empty in a replay.
     pub body: Bytes,
 }
 
-/// A message came in.
+/// A new message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
-    /// Where. Several if it was routed: it is stored once.
-    pub places: SmallVec<[Placed; 1]>,
-    /// When.
+pub struct SentEvent {
+    /// Where the message is. A topic may place it in several queues; it is stored once.
+    pub places: SmallVec<[Placement; 1]>,
     pub at: Timestamp,
-    /// It holds no place until it is due.
+    /// The message is scheduled: it is not part of the order until it is due.
     pub scheduled: bool,
-    /// Its session.
     pub session: Option<SessionId>,
-    /// Higher first, where that counts.
     pub priority: u8,
-    /// Its own time to live.
+    /// The message's own time to live.
     pub ttl_ms: Option<u64>,
-    /// What it is known by, where that counts.
+    /// The de-duplication key, if its queue or topic uses one.
     pub dedup: Option<u128>,
-    /// Its id, if that is a UUID and not what it is known by: whoever sends it again is told.
+    /// The message id, if it is a UUID and not the de-duplication key. It is returned for duplicates.
     pub known_as: Option<u128>,
-    /// The topic that it came through.
+    /// The topic that routed the message.
     pub topic: Option<QueueId>,
-    /// Its body is that of the message in this record: only the headers differ.
+    /// The record that holds the body, if it is shared. Then only the headers are stored here.
     pub body_at: Option<Pos>,
-    /// What it remembers of its way, if a topic changed it on that.
-    pub way: Way,
-    /// Everything else, as `codec` wrote it: headers, then the body.
+    /// Set only if the message came from a topic's inbox and a rule's action changed it.
+    pub history: RouteHistory,
+    /// The encoded headers and, unless it is in `body`, the payload.
     pub head: Bytes,
     /// The payload. Empty in a replay, which needs only its size.
     pub body: Bytes,
@@ -180,163 +182,155 @@ pub struct Sent {
     pub size: u32,
 }
 
-/// A place in a queue.
+/// A position in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct Placement {
     pub queue: QueueId,
     pub seq: u64,
-    /// Not delivered before; 0 for at once.
+    /// The message is not delivered before this time; 0 for immediately.
     pub due: Timestamp,
 }
 
-/// Why messages are gone.
+/// Why messages were removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// The holder completed them.
+    /// A receiver completed them.
     Completed,
-    /// They were removed as they were delivered.
+    /// They were removed on delivery.
     Taken,
     /// Their schedule was cancelled.
     Cancelled,
-    /// Dropped instead of dead-lettered, as the queue is declared; their leases ended like this.
-    Dropped(Cause),
-    /// Replaced by an edited one.
+    /// They were deleted instead of dead-lettered, because of the queue's settings.
+    Dropped(LeaseEnd),
+    /// An operator replaced them with an edited message.
     Replaced,
-    /// Their time to live was over.
+    /// Their time to live expired.
     Expired,
-    /// They made room in a full queue.
+    /// They were deleted because the queue was full.
     Overflowed,
-    /// Their topic found nobody who wants them.
+    /// No rule of their topic matched.
     Unrouted,
-    /// An operator named them, or all that were older than something.
+    /// An operator purged them.
     Purged,
 }
 
-/// Messages went out to a receiver.
+/// Messages were granted to a receiver.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Leased {
-    /// From where.
+pub struct LeasedEvent {
     pub queue: QueueId,
-    /// When; 0 in records that did not say.
+    /// 0 in older records.
     pub at: Timestamp,
-    /// Until when.
     pub until: Timestamp,
-    /// Ends with its connection.
+    /// The leases end with their connection.
     pub bound: bool,
-    /// Under this explicit hold.
+    /// The explicit session hold, if any.
     pub hold: Option<LeaseToken>,
-    /// Of these sessions, in order, so many of each; none in a queue without sessions.
+    /// The sessions of the messages, in order, with the number of messages of each. Empty in a queue without sessions.
     pub sessions: Vec<(SessionId, usize)>,
-    /// They were deferred, and fall back to that.
+    /// The messages were deferred, and become deferred again when their leases end.
     pub deferred: bool,
-    /// Places and leases.
+    /// Sequence numbers and leases.
     pub items: Vec<(u64, LeaseToken)>,
 }
 
-/// A lease ended and its message is in the queue again.
+/// A lease ended, and its message is back in the queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Returned {
-    /// Where.
+pub struct ReturnedEvent {
     pub queue: QueueId,
-    /// Its place.
     pub seq: u64,
-    /// What is counted.
-    pub cause: Cause,
-    /// Not delivered before; 0 for at once.
+    pub cause: LeaseEnd,
+    /// The message is not delivered before this time; 0 for immediately.
     pub due: Timestamp,
-    /// Its session goes on without it until it is due.
+    /// The session continues without the message until it is due.
     pub parked: bool,
-    /// What changed.
-    pub over: Option<Over>,
+    /// Changed properties.
+    pub overlay: Option<Overlay>,
 }
 
-/// How a lease ended without settling its message for good.
+/// How a lease ended, if its message stays in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Cause {
+pub enum LeaseEnd {
     /// Nothing is counted.
     Released = 0,
-    /// The holder said that it failed.
+    /// The receiver reported a failure.
     Abandoned = 1,
-    /// The lock ran out or the holder vanished.
+    /// The lock expired or the connection was lost.
     Lost = 2,
 }
 
-/// What lies over an older record.
+/// Property changes on top of an older record.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Over {
+pub struct Overlay {
     /// The older record.
     pub from: Pos,
-    /// Properties set or replaced.
+    /// Properties that were set or replaced.
     pub properties: Properties,
 }
 
-/// A message left one place and entered another.
+/// A message moved from one queue to others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
-    /// Out of this queue …
+pub struct MovedEvent {
+    /// The queue and …
     pub from_queue: QueueId,
-    /// … and this place,
+    /// … sequence number that it leaves.
     pub from_seq: u64,
-    /// whose newest record stands here,
+    /// Its newest record there.
     pub from: Pos,
-    /// into these. Several if a topic routed it.
-    pub places: SmallVec<[Placed; 1]>,
-    /// When.
+    /// Its new positions. A topic may route it to several queues.
+    pub places: SmallVec<[Placement; 1]>,
     pub at: Timestamp,
-    /// Its session, if the target has sessions.
+    /// Its session, if a target has sessions.
     pub session: Option<SessionId>,
     /// Its size, as sent.
     pub size: u32,
-    /// As sent.
+    /// Its priority, as sent.
     pub priority: u8,
-    /// Its own time to live; a dead letter has none any more.
+    /// Its own time to live. Dead letters have none.
     pub ttl_ms: Option<u64>,
-    /// What it remembers of its way.
-    pub way: Way,
-    /// Its routing key from now on, if that changes.
+    pub history: RouteHistory,
+    /// A new routing key.
     pub key: Option<String>,
-    /// Its id from now on, if that changes.
+    /// A new message id.
     pub message_id: Option<String>,
-    /// Why.
-    pub why: Why,
-    /// Properties set or replaced.
+    pub why: MoveReason,
+    /// Properties that were set or replaced.
     pub properties: Properties,
 }
 
-/// What a message remembers of its way, so that it does not go in circles.
+/// Where a message was forwarded and dead-lettered, to detect cycles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
-    /// Queues that it left as a dead letter since somebody last said so.
-    pub died_in: SmallVec<[QueueId; 2]>,
+pub struct RouteHistory {
+    /// Queues that dead-lettered the message since a receiver last dead-lettered it explicitly.
+    pub dead_lettered_in: SmallVec<[QueueId; 2]>,
     /// How often it was forwarded.
     pub hops: u8,
-    /// The queue that it last left as a dead letter: should nobody want it, that is where it belongs.
-    pub home: Option<QueueId>,
+    /// The queue that last dead-lettered it. If no rule of the dead-letter topic matches, the message goes to this
+    /// queue's own set.
+    pub dead_lettered_from: Option<QueueId>,
 }
 
 /// Why a message moved.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Why {
-    /// Its scheduled time came.
+pub enum MoveReason {
+    /// Its scheduled time was reached.
     Due,
-    /// It is a dead letter now.
-    Dead {
-        /// The reason.
+    /// It was dead-lettered.
+    DeadLettered {
         reason: DeadReason,
-        /// The queue it comes from, by name: the queue may be gone one day.
+        /// The name of the queue that it comes from, which may be deleted later.
         source: QueueName,
-        /// Grants before.
+        /// Deliveries before.
         receives: u32,
         /// Failed deliveries before.
         failed: u32,
-        /// How its last lease ended. Only an abandoned or a lost one counts as such.
-        cause: Cause,
+        /// How its last lease ended. Only abandoned and lost leases are counted.
+        cause: LeaseEnd,
     },
-    /// An operator sent it back; counters start anew.
+    /// An operator moved it; its counters are reset.
     Redriven,
-    /// Its topic found where it goes.
+    /// Its topic routed it.
     Routed,
-    /// Its queue forwards.
+    /// Its queue forwarded it.
     Forwarded,
 }

@@ -1,32 +1,27 @@
-//! Why an engine stopped by itself, and how panics of its threads are caught.
+//! Why an engine failed, and how panics of its threads are caught.
 
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-// An engine thread that panics must be able to tell everybody who waits for it.
+// A panicking engine thread must be able to notify all waiting callers.
 const _: () = assert!(cfg!(panic = "unwind"), "the engine must be built with `panic = \"unwind\"`");
 
-/// Why an engine stopped by itself. The process should end: a restart goes through recovery.
+/// Why an engine failed. The process should exit: a restart runs recovery.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum EngineFailure {
     /// A write or a sync of the journal failed.
     #[error("the disk failed: {0}")]
     Disk(String),
-    /// Somebody removed files of the data directory: what is written to them goes when the process ends.
+    /// Files of the data directory were removed. Data written to them would be lost when the process ends.
     #[error("files of the data directory are gone: {0}")]
     FilesRemoved(String),
     /// An engine thread panicked.
     #[error("internal error: thread `{thread}` panicked: {message}")]
-    Panic {
-        /// The name of the thread.
-        thread: String,
-        /// What the panic said.
-        message: String,
-    },
+    Panic { thread: String, message: String },
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for EngineFailure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::FilesRemoved(error.to_string()),
@@ -35,7 +30,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl Failure {
+impl EngineFailure {
     fn of_panic(panic: &(dyn Any + Send)) -> Self {
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
         let text = panic.downcast_ref::<&str>().copied();
@@ -44,12 +39,12 @@ impl Failure {
     }
 }
 
-/// Does the work of an engine thread. A panic is an error that the caller must report with `Mailbox::poison`; what the
-/// work borrowed is still there then, so whoever loses an answer with it finds the engine poisoned.
-pub(crate) fn supervised(work: impl FnOnce()) -> Result<(), Failure> {
+/// Runs the work of an engine thread. A panic becomes an error, which the caller must report with `Mailbox::poison`.
+/// What the work borrowed is dropped only afterwards, so that callers who lose a reply find the engine poisoned.
+pub(crate) fn supervised(work: impl FnOnce()) -> Result<(), EngineFailure> {
     if cfg!(feature = "mutate-no-supervision") {
         work();
         return Ok(());
     }
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Failure::of_panic(&*panic))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| EngineFailure::of_panic(&*panic))
 }

@@ -1,13 +1,13 @@
 //! The format number of a data directory: which records and snapshots a version of Malote may have written there.
 //!
-//! Every segment header and every snapshot carries the number of the version that wrote it, so an older version refuses
-//! the directory instead of skipping what it does not know. Opening a directory raises it to [`FORMAT`] at once: a
+//! Every segment header and every snapshot contains the format of the version that wrote it, so an older version
+//! refuses the directory instead of skipping unknown data. Opening a directory raises it to [`FORMAT`] at once: a
 //! version can be replaced by an older one exactly if both have the same number (docs/operations/upgrade.md).
 //!
-//! To add a record kind or a record version: append a [`Format`] with the next number to [`FORMATS`] and list only what
-//! is new. Formats that were released never change; the test below holds their content.
+//! To add a record kind or a record version, append a [`Format`] with the next number to [`FORMATS`] and list only what
+//! is new. Released formats never change; the test below contains them.
 
-/// What a format added to the one before it.
+/// What a format added to the previous one.
 pub(crate) struct Format {
     pub(crate) number: u32,
     /// Record kinds, each with the newest version of its layout. Versions begin with 1.
@@ -16,7 +16,7 @@ pub(crate) struct Format {
     pub(crate) snapshot: u8,
 }
 
-/// Every format, oldest first.
+/// All formats, oldest first.
 pub(crate) const FORMATS: &[Format] = &[
     Format {
         number: 1,
@@ -46,19 +46,19 @@ pub(crate) const FORMATS: &[Format] = &[
         ],
         snapshot: 3,
     },
-    // Digests of the state.
+    // Adds digests of the state.
     Format { number: 2, records: &[(22, 1)], snapshot: 3 },
-    // Since when a queue or topic has another specification, and which keys it has forgotten by then.
+    // Adds the time of a settings change, and `known_from` of de-duplication keys.
     Format { number: 3, records: &[(3, 3), (21, 3)], snapshot: 4 },
 ];
 
-/// The format that this version writes. It reads every format up to it.
+/// The format that this version writes. It reads all formats up to it.
 pub const FORMAT: u32 = FORMATS[FORMATS.len() - 1].number;
 
-/// The newest version of the core's snapshot that this version writes.
+/// The snapshot version that this version writes.
 pub(crate) const SNAPSHOT_VERSION: u8 = FORMATS[FORMATS.len() - 1].snapshot;
 
-/// The newest known version of each record kind; 0 for kinds that no format has.
+/// The newest known version of each record kind; 0 for unknown kinds.
 const NEWEST: [u8; 256] = {
     let mut newest = [0; 256];
     let mut format = 0;
@@ -79,33 +79,23 @@ pub(crate) const fn is_known(kind: u8, version: u8) -> bool {
     version >= 1 && version <= NEWEST[kind as usize]
 }
 
-/// A record that cannot be taken in. Its checksum holds, so the disk did not change it.
+/// A record that cannot be decoded. Its checksum is correct, so the disk did not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
-    /// No format that this version knows has such a record.
+    /// The kind or version is unknown.
     #[error("has kind {kind} and version {version}, which this version of Malote does not know")]
-    Unknown {
-        /// The frame's kind.
-        kind: u8,
-        /// The first byte of its body.
-        version: u8,
-    },
-    /// Its kind and version are known, but its content is not what they say.
+    Unknown { kind: u8, version: u8 },
+    /// The kind and version are known, but the content is malformed.
     #[error("has kind {kind} and version {version}, but its content is malformed")]
-    Malformed {
-        /// The frame's kind.
-        kind: u8,
-        /// The first byte of its body.
-        version: u8,
-    },
+    Malformed { kind: u8, version: u8 },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What was released stays as it is. A new kind or version of a record, or a new version of the snapshot, is a new
-    /// format: add a line here, change none.
+    /// Released formats must not change. A new kind or version of a record, or a new snapshot version, is a new format:
+    /// add a line here, and change none.
     #[test]
     fn released_formats_do_not_change() {
         let released: &[(u32, &str)] = &[

@@ -1,7 +1,7 @@
-//! `Engine`: what a front end holds. Clone-cheap, one async function per verb.
+//! [`Engine`]: the handle that front ends use. It is cheap to clone and has one async function per operation.
 //!
-//! Every function returns once what it says is as durable as the queue promises. Messages are encoded and decoded
-//! here, in the caller's own task, so that the one thread of the core only copies bytes.
+//! Every function returns once its result is as durable as the queue promises. Messages are encoded and decoded here,
+//! in the caller's task, so that the core's single thread only copies bytes.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use uuid::Uuid;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
-use crate::codec::{DeadLetter, Outgoing, Stored, Unreadable};
+use crate::codec::{DeadLetter, EncodedMessage, Stored, Unreadable};
 use crate::command::{
-    Accept, Attach, Command, ConnectionId, ConsumerId, Held, Items, MessageState, MoveWhy, Moving,
-    Peek, Receipt, Reply, StateChange, Wants,
+    Accept, AcceptedSession, Attach, Command, ConnectionId, ConsumerId, Items, MessageState,
+    MoveItem, MoveWhy, Peek, Receipt, ReceiveDeferred, Reply, StateChange, Wants,
 };
 use crate::connection::{Connection, Outbox};
-use crate::housekeeping::Ledger;
+use crate::housekeeping::HousekeepingStats;
 use crate::journal::{Backups, Marks, Pool, Segments};
 use crate::mailbox::Mailbox;
 
-/// The engine as its callers see it.
+/// A handle to a running engine.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<EngineShared>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct EngineShared {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) segments: Segments,
     pub(crate) clock: Arc<dyn Clock>,
@@ -40,143 +40,149 @@ pub(crate) struct Shared {
     pub(crate) marks: Arc<Marks>,
     pub(crate) pool: Pool,
     pub(crate) backups: Backups,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) stats: Arc<HousekeepingStats>,
     pub(crate) damaged: AtomicU64,
 }
 
-/// Why an answer is not the one asked for.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// The caller asked for something it may not have. Nothing changed.
+    /// The request was refused. Nothing changed.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The disk failed, or the engine itself: the outcome is unknown and the engine accepts nothing more.
+    /// The disk or the engine failed. The outcome is unknown, and the engine accepts no more requests.
     #[error(
-        "the broker failed and accepts nothing more: the outcome is unknown; restart it and try again"
+        "the broker failed and accepts no more requests: the outcome is unknown; restart it and try again"
     )]
     Poisoned,
-    /// The broker is stopping and takes nothing new.
+    /// The broker is stopping and accepts no new requests.
     #[error("the broker is stopping")]
     Stopping,
     /// A stored message cannot be read.
-    #[error("message {seq} of queue `{queue}` is damaged on disk; `malote verify` tells more")]
-    Damaged {
-        /// Whose.
-        queue: QueueName,
-        /// Which.
-        seq: Seq,
-    },
+    #[error("message {seq} of queue `{queue}` is damaged on disk; run `malote verify` for details")]
+    Damaged { queue: QueueName, seq: Seq },
 }
 
-/// A message that was sent.
+/// The result of sending a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Its place in the queue; of a topic, its place among the scheduled, or 0.
+    /// The sequence number in the queue. For a topic: the sequence number of a scheduled message, otherwise 0.
     pub seq: Seq,
-    /// The sender's id, or the one that was given. Of a duplicate the first one's, if that was given by the engine.
+    /// The sender's id, or the generated one. For a duplicate: the id of the first message, if the engine generated it.
     pub message_id: String,
-    /// It was sent before, and that is its place: nothing was stored.
+    /// The message was sent before. Nothing was stored, and `seq` is that of the first one.
     pub duplicate: bool,
-    /// Of a topic: how many copies its rules made. None of a queue, which has the message itself, and of what is
-    /// scheduled, which has not been routed.
+    /// For a topic: the number of copies that its rules made. `None` for a queue, and for a scheduled message, which
+    /// has not been routed yet.
     pub copies: Option<u32>,
 }
 
-/// Messages of one send, checked and encoded.
-pub struct Parcel {
+/// How the engine writes the message ids that it generates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdFormat {
+    /// A UUID with hyphens: `67e55044-10b1-426f-9247-bb680e5fe0c8`.
+    Hyphenated,
+    /// A UUID without hyphens: `67e5504410b1426f9247bb680e5fe0c8`.
+    Simple,
+}
+
+impl IdFormat {
+    fn format(self, id: Uuid) -> String {
+        match self {
+            Self::Hyphenated => id.to_string(),
+            Self::Simple => id.simple().to_string(),
+        }
+    }
+}
+
+/// The validated and encoded messages of one send.
+pub struct EncodedBatch {
     items: Items,
 }
 
-impl Parcel {
-    /// How many there are.
+impl EncodedBatch {
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 }
 
-/// What is known of a message before it is sent.
-pub(crate) struct Given {
+/// The id of a message that is being sent.
+pub(crate) struct AssignedId {
     id: String,
     to_topic: bool,
 }
 
 impl Sent {
-    pub(crate) fn of(receipt: Receipt, given: Given) -> Self {
+    pub(crate) fn of(receipt: Receipt, assigned: AssignedId) -> Self {
         let Receipt { seq, duplicate, first_id, copies } = receipt;
-        let routed = given.to_topic && seq == Seq(0);
-        let message_id = first_id.map_or(given.id, |id| Uuid::from_u128(id).to_string());
+        let routed = assigned.to_topic && seq == Seq(0);
+        let message_id = first_id.map_or(assigned.id, |id| Uuid::from_u128(id).to_string());
         Self { seq, message_id, duplicate, copies: routed.then_some(copies) }
     }
 }
 
-/// A receive.
+/// A request to receive messages.
 #[derive(Clone, Debug)]
 pub struct Receive {
-    /// From where.
     pub queue: QueueName,
-    /// At most so many.
+    /// The maximum number of messages.
     pub max: u32,
-    /// How long to wait for the first.
+    /// How long to wait for the first message.
     pub wait_ms: u64,
-    /// The queue's lock if absent.
+    /// The duration of the lock; the queue's default if absent.
     pub lock_ms: Option<u64>,
-    /// Remove them as they are delivered: at most once.
+    /// Remove the messages on delivery, for at-most-once delivery.
     pub take: bool,
-    /// Only of this held session.
+    /// Receive only from the session of this hold.
     pub hold: Option<LeaseToken>,
-    /// Of a session queue without a hold: how many of one session.
+    /// In a queue with sessions and without a hold: the maximum number of messages of one session.
     pub per_session: u32,
 }
 
-/// A message in hand.
+/// A message that was delivered to a receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// Its place in the queue.
     pub seq: Seq,
-    /// None when it was removed as it was delivered.
+    /// `None` if the message was removed on delivery.
     pub lease: Option<LeaseToken>,
-    /// When the lease ends unless renewed.
+    /// When the lease ends, unless it is renewed.
     pub until: Timestamp,
-    /// Grants so far, this one included.
+    /// Number of deliveries, including this one.
     pub receives: u32,
-    /// Failed deliveries so far.
+    /// Number of failed deliveries.
     pub failed: u32,
-    /// When it was first granted; not known of grants by versions that did not keep it.
+    /// When the message was first delivered. Older versions did not record it.
     pub first_at: Option<Timestamp>,
-    /// Under a hold: nothing was ready behind it in its session when it was granted. More may have come since.
+    /// Under a hold: no other message of the session was ready when this one was granted. More may have arrived since.
     pub last: bool,
-    /// The message as stored.
     pub stored: Stored,
 }
 
-/// A message looked at.
+/// A message as [`Engine::peek`] returns it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
-    /// Its place in the queue.
+pub struct PeekedMessage {
     pub seq: Seq,
-    /// Where it stands in its life.
     pub state: MessageState,
-    /// It was set aside, and is again when its lease ends: also while it is out.
+    /// The message is deferred. Also true while a deferred message is leased: it is deferred again when the lease ends.
     pub deferred: bool,
-    /// Grants so far.
+    /// Number of deliveries.
     pub receives: u32,
-    /// Failed deliveries so far.
+    /// Number of failed deliveries.
     pub failed: u32,
-    /// When it was first granted, if it was and that is known.
+    /// When the message was first delivered, if that is known.
     pub first_at: Option<Timestamp>,
-    /// When it is due, if it is not yet.
+    /// When a delayed or scheduled message becomes due.
     pub due: Option<Timestamp>,
-    /// The message as stored, unless the disk holds it no longer whole.
+    /// The stored message, or an error if it is damaged on disk.
     pub stored: Result<Stored, Unreadable>,
 }
 
-impl Seen {
-    /// Why it is a dead letter, if it is one and that can be read.
+impl PeekedMessage {
+    /// Why the message was dead-lettered, if it was.
     pub fn dead(&self) -> Option<&DeadLetter> {
         match &self.stored {
             Ok(stored) => stored.dead.as_ref(),
@@ -187,15 +193,15 @@ impl Seen {
 
 /// Which dead letters to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The oldest, up to a number.
+pub enum DeadLetterSelection {
+    /// The oldest ones, up to this number.
     Oldest(usize),
-    /// Exactly these; one that is not there refuses all.
-    These(Vec<Seq>),
+    /// Those with these sequence numbers. If one does not exist, none is moved.
+    Seqs(Vec<Seq>),
 }
 
-pub(crate) type Answer<T> = Result<T, EngineError>;
-type Item = (Address, Outgoing);
+pub(crate) type EngineResult<T> = Result<T, EngineError>;
+type Item = (Address, EncodedMessage);
 
 macro_rules! answer {
     ($reply:expr, $pattern:pat => $value:expr) => {
@@ -209,33 +215,33 @@ macro_rules! answer {
 pub(crate) use answer;
 
 impl Engine {
-    /// The engine's clock: wall-clock milliseconds that never step back.
+    /// The time of the engine's clock, which never goes backwards.
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// A new id, unique without asking anyone: for names that a front end makes up.
+    /// A new unique id, for front ends.
     pub fn new_id(&self) -> Uuid {
         self.shared.chance.uuid_v7(self.now())
     }
 
-    /// Looks what is due, now. For whoever moves a clock by hand.
+    /// Makes the engine look at its clock, after a test has moved a manual clock.
     pub fn wake(&self) {
         self.shared.mailbox.wake();
     }
 
-    /// Whether the disk or the engine itself failed: it accepts nothing more until a restart.
+    /// Whether the disk or the engine has failed. A failed engine accepts no requests until it is restarted.
     pub fn is_poisoned(&self) -> bool {
         self.shared.mailbox.is_poisoned()
     }
 
-    /// How far the journal has got, and how long its syncs take.
+    /// The progress of the journal, and the duration of its syncs.
     pub fn journal(&self) -> &Marks {
         &self.shared.marks
     }
 
-    /// Makes the queue, or finds it just as asked. Tells whether it is new.
-    pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> Answer<bool> {
+    /// Creates a queue, or checks that it exists with these settings. Returns whether it was created.
+    pub async fn declare(&self, name: QueueName, spec: QueueSpec) -> EngineResult<bool> {
         self.declare_for(None, name, spec).await
     }
 
@@ -244,74 +250,83 @@ impl Engine {
         connection: Option<ConnectionId>,
         name: QueueName,
         spec: QueueSpec,
-    ) -> Answer<bool> {
+    ) -> EngineResult<bool> {
         let command = Command::Declare { name, spec: Box::new(spec), connection };
         answer!(self.ask(command).await, Reply::Declared { created } => created)
     }
 
-    /// Replaces the specification of a queue.
-    pub async fn update(&self, name: QueueName, spec: QueueSpec) -> Answer<()> {
+    /// Replaces the settings of a queue.
+    pub async fn update(&self, name: QueueName, spec: QueueSpec) -> EngineResult<()> {
         answer!(self.ask(Command::Update { name, spec: Box::new(spec) }).await, Reply::Done => ())
     }
 
-    /// Removes a queue, its dead letters and all they hold.
-    pub async fn delete(&self, name: QueueName) -> Answer<()> {
+    /// Deletes a queue with its dead letters and all messages.
+    pub async fn delete(&self, name: QueueName) -> EngineResult<()> {
         answer!(self.ask(Command::Delete { name }).await, Reply::Done => ())
     }
 
-    /// Stops or resumes delivery.
-    pub async fn pause(&self, queue: QueueName, paused: bool) -> Answer<()> {
+    /// Pauses or resumes delivery.
+    pub async fn pause(&self, queue: QueueName, paused: bool) -> EngineResult<()> {
         answer!(self.ask(Command::Pause { queue, paused }).await, Reply::Done => ())
     }
 
-    /// Sends all or none, to queues and topics. Waits while too much is being sent.
-    pub async fn send(&self, messages: Vec<(impl Into<Address>, Message)>) -> Answer<Vec<Sent>> {
+    /// Sends all messages or none, to queues and topics. Waits while too much is being sent.
+    pub async fn send(
+        &self,
+        messages: Vec<(impl Into<Address>, Message)>,
+    ) -> EngineResult<Vec<Sent>> {
         self.send_unless(messages, std::future::pending()).await
     }
 
-    /// As [`Engine::send`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing sent.
-    /// What has found room is not affected: its outcome is always awaited.
+    /// Like [`Engine::send`], but stops waiting for admission when `enough` completes: then it returns
+    /// [`Refusal::Busy`] and nothing was sent. Once the messages are admitted, it always waits for the outcome.
     pub async fn send_unless(
         &self,
         messages: Vec<(impl Into<Address>, Message)>,
         enough: impl Future<Output = ()>,
-    ) -> Answer<Vec<Sent>> {
+    ) -> EngineResult<Vec<Sent>> {
         let messages: Vec<(Address, Message)> =
             messages.into_iter().map(|(to, message)| (to.into(), message)).collect();
-        let told = tracing::enabled!(tracing::Level::DEBUG);
+        let debug_log = tracing::enabled!(tracing::Level::DEBUG);
         let about: Vec<_> = messages
             .iter()
-            .filter(|_| told)
+            .filter(|_| debug_log)
             .map(|(to, m)| (to.clone(), m.session.clone()))
             .collect();
-        let (items, given) = self.outgoing(messages)?;
+        let (items, assigned) = self.outgoing(messages)?;
         let bytes = publishing_bytes(&items);
         let sent = self.shared.mailbox.publish(Command::Send { items }, bytes, enough).await;
         let sent = answer!(sent, Reply::Sent(sent) => sent)?;
-        for ((to, session), (sent, given)) in about.iter().zip(sent.iter().zip(&given)) {
+        for ((to, session), (sent, assigned)) in about.iter().zip(sent.iter().zip(&assigned)) {
             let (session, seq) = (session.as_ref().map(SessionId::as_str), sent.seq.0);
-            let message_id = &given.id;
+            let message_id = &assigned.id;
             tracing::debug!(%to, session, message_id, seq, duplicate = sent.duplicate, "sent");
         }
-        Ok(sent.into_iter().zip(given).map(|(receipt, given)| Sent::of(receipt, given)).collect())
+        Ok(sent
+            .into_iter()
+            .zip(assigned)
+            .map(|(receipt, assigned)| Sent::of(receipt, assigned))
+            .collect())
     }
 
-    /// Checks and encodes messages that go to one place together, for [`Engine::send_each`].
-    pub fn parcel(
+    /// Validates and encodes messages for one destination, for [`Engine::send_each`].
+    pub fn encode_batch(
         &self,
         to: &Address,
         messages: impl ExactSizeIterator<Item = Message>,
-    ) -> Answer<Parcel> {
+        ids: IdFormat,
+    ) -> EngineResult<EncodedBatch> {
         let messages = messages.map(|message| (to.clone(), message));
-        // The service's clients know ids without dashes.
-        let id = |id: Uuid| id.simple().to_string();
-        Ok(Parcel { items: self.checked(messages, id, |_, _| ())? })
+        Ok(EncodedBatch { items: self.checked(messages, ids, |_, _| ())? })
     }
 
-    /// Sends that came together, one after the other; each is all or none on its own and has its own answer.
-    pub async fn send_each(&self, parcels: Vec<Parcel>) -> Answer<Vec<Result<(), Refusal>>> {
-        let bytes = parcels.iter().map(|parcel| publishing_bytes(&parcel.items)).sum();
-        let sends = parcels.into_iter().map(|parcel| parcel.items).collect();
+    /// Sends several batches in order. Each batch is atomic and has its own result.
+    pub async fn send_each(
+        &self,
+        batches: Vec<EncodedBatch>,
+    ) -> EngineResult<Vec<Result<(), Refusal>>> {
+        let bytes = batches.iter().map(|batch| publishing_bytes(&batch.items)).sum();
+        let sends = batches.into_iter().map(|batch| batch.items).collect();
         let command = Command::SendEach { sends };
         let sent = self.shared.mailbox.publish(command, bytes, std::future::pending()).await;
         let each = answer!(sent, Reply::SentEach(each) => each)?;
@@ -321,23 +336,23 @@ impl Engine {
     pub(crate) fn outgoing(
         &self,
         messages: Vec<(Address, Message)>,
-    ) -> Answer<(Vec<Item>, Vec<Given>)> {
-        let mut given = Vec::with_capacity(messages.len());
+    ) -> EngineResult<(Vec<Item>, Vec<AssignedId>)> {
+        let mut assigned = Vec::with_capacity(messages.len());
         let note = |to: &Address, id| {
-            given.push(Given { id, to_topic: matches!(to, Address::Topic(_)) });
+            assigned.push(AssignedId { id, to_topic: matches!(to, Address::Topic(_)) });
         };
-        let items = self.checked(messages.into_iter(), |id| id.to_string(), note)?;
-        Ok((items.into_vec(), given))
+        let items = self.checked(messages.into_iter(), IdFormat::Hyphenated, note)?;
+        Ok((items.into_vec(), assigned))
     }
 
-    /// Checks and encodes messages that go together. Each is noted with its id, which is the sender's or a new one,
-    /// as `written`.
+    /// Checks and encodes the messages of one send. Calls `note` with the id of each message: the sender's, or a new one
+    /// in the format `ids`.
     fn checked(
         &self,
         messages: impl ExactSizeIterator<Item = (Address, Message)>,
-        written: impl Fn(Uuid) -> String,
+        ids: IdFormat,
         mut note: impl FnMut(&Address, String),
-    ) -> Answer<Items> {
+    ) -> EngineResult<Items> {
         if messages.len() > limits::SEND_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
                 what: "messages in one send",
@@ -349,19 +364,19 @@ impl Engine {
         let mut bytes = 0_u64;
         for (to, mut message) in messages {
             let id_given = message.message_id.is_none();
-            let new_id = || written(self.shared.chance.uuid_v7(self.now()));
+            let new_id = || ids.format(self.shared.chance.uuid_v7(self.now()));
             let id = message.message_id.get_or_insert_with(new_id);
             let outgoing = match &to {
                 Address::Queue(_) => {
-                    let outgoing = Outgoing::new(&message, id_given)?;
+                    let outgoing = EncodedMessage::new(&message, id_given)?;
                     note(&to, message.message_id.take().unwrap_or_default());
                     outgoing
                 }
                 Address::Topic(_) => {
-                    // Rules may look at it, and copies of theirs keep it.
+                    // Rules can use it, and copies keep it.
                     message.origin_id.get_or_insert_with(|| id.clone());
                     note(&to, id.clone());
-                    Outgoing::to_topic(message, id_given)?
+                    EncodedMessage::to_topic(message, id_given)?
                 }
             };
             bytes += outgoing.size() as u64;
@@ -377,14 +392,14 @@ impl Engine {
         Ok(items)
     }
 
-    /// Takes back scheduled messages; one that is not there refuses all.
-    pub async fn cancel(&self, from: impl Into<Address>, seqs: Vec<Seq>) -> Answer<u64> {
+    /// Cancels scheduled messages. If one does not exist, none is cancelled.
+    pub async fn cancel(&self, from: impl Into<Address>, seqs: Vec<Seq>) -> EngineResult<u64> {
         let from = from.into();
         answer!(self.ask(Command::Cancel { from, seqs }).await, Reply::Count(n) => n)
     }
 
-    /// Waits for messages. Dropping the future takes no message with it.
-    pub async fn receive(&self, receive: Receive) -> Answer<Vec<Delivery>> {
+    /// Waits for messages. Dropping the future loses no message.
+    pub async fn receive(&self, receive: Receive) -> EngineResult<Vec<Delivery>> {
         self.receive_for(None, receive).await
     }
 
@@ -392,7 +407,7 @@ impl Engine {
         &self,
         connection: Option<ConnectionId>,
         receive: Receive,
-    ) -> Answer<Vec<Delivery>> {
+    ) -> EngineResult<Vec<Delivery>> {
         let Receive { queue, max, wait_ms, lock_ms, take, hold, per_session } = receive;
         let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
         let attach = Attach {
@@ -408,7 +423,7 @@ impl Engine {
         };
         loop {
             let attach = Attach { consumer: self.shared.mailbox.new_consumer(), ..attach.clone() };
-            let waiting = Waiting {
+            let waiting = WaitGuard {
                 mailbox: &self.shared.mailbox,
                 consumer: attach.consumer,
                 armed: wait > 0,
@@ -418,14 +433,14 @@ impl Engine {
             let grants = answer!(reply, Reply::Delivered(grants) => grants)?;
             let granted = !grants.is_empty();
             let deliveries = self.deliveries(&queue, grants).await;
-            // All of them were damaged and are gone from the queue: the next ones, then.
+            // All granted messages were damaged and are no longer in the queue: receive the next ones.
             if !granted || !deliveries.is_empty() {
                 return Ok(deliveries);
             }
         }
     }
 
-    /// Deferred messages by their sequences; one that is not there refuses all.
+    /// Receives deferred messages by their sequence numbers. If one does not exist, none is received.
     pub async fn receive_deferred(
         &self,
         queue: QueueName,
@@ -433,33 +448,28 @@ impl Engine {
         hold: Option<LeaseToken>,
         lock_ms: Option<u64>,
         take: bool,
-    ) -> Answer<Vec<Delivery>> {
-        let command = Command::ReceiveDeferred {
-            queue: queue.clone(),
-            seqs,
-            hold,
-            lock_ms,
-            take,
-            connection: None,
-        };
+    ) -> EngineResult<Vec<Delivery>> {
+        let receive =
+            ReceiveDeferred { queue: queue.clone(), seqs, hold, lock_ms, take, connection: None };
+        let command = Command::ReceiveDeferred(receive);
         let grants = answer!(self.ask(command).await, Reply::Delivered(grants) => grants)?;
         Ok(self.deliveries(&queue, grants).await)
     }
 
-    /// Ends leases, each on its own outcome, and with them, if given, changes a session's state. With a queue, tokens
-    /// of other queues are refused as lost: whoever may use one queue has no business with the leases of another.
+    /// Ends leases, each with its own result, and optionally changes a session's state. If `queue` is given, tokens of
+    /// other queues are refused as lost, so that access to one queue does not allow settling messages of another.
     pub async fn settle(
         &self,
         queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         settlement: Settlement,
         state: Option<StateChange>,
-    ) -> Answer<Vec<Result<(), Refusal>>> {
-        let told =
+    ) -> EngineResult<Vec<Result<(), Refusal>>> {
+        let debug_log =
             tracing::enabled!(tracing::Level::DEBUG).then(|| (leases.clone(), settlement.word()));
         let command = within(queue, Command::Settle { leases, settlement, state });
         let each = answer!(self.ask(command).await, Reply::Settled(each) => each)?;
-        if let Some((leases, outcome)) = told {
+        if let Some((leases, outcome)) = debug_log {
             for (lease, done) in leases.iter().zip(&each) {
                 tracing::debug!(%lease, outcome, ok = done.is_ok(), "settled");
             }
@@ -467,24 +477,24 @@ impl Engine {
         Ok(each)
     }
 
-    /// Prolongs leases or session holds, counted from now.
+    /// Renews leases or session holds, counted from now.
     pub async fn renew(
         &self,
         queue: Option<&QueueName>,
         leases: Vec<LeaseToken>,
         lock_ms: Option<u64>,
-    ) -> Answer<Vec<Result<Timestamp, Refusal>>> {
+    ) -> EngineResult<Vec<Result<Timestamp, Refusal>>> {
         answer!(self.ask(within(queue, Command::Renew { leases, lock_ms })).await, Reply::Renewed(each) => each)
     }
 
-    /// Holds a session by name, or the next that is ready within `wait_ms`; none is a clean `None`.
+    /// Acquires a session by id, or the next one that becomes ready within `wait_ms`.
     pub async fn accept(
         &self,
         queue: QueueName,
         session: Option<SessionId>,
         wait_ms: u64,
         lock_ms: Option<u64>,
-    ) -> Answer<Option<Held>> {
+    ) -> EngineResult<Option<AcceptedSession>> {
         self.accept_for(None, queue, session, wait_ms, lock_ms).await
     }
 
@@ -495,41 +505,49 @@ impl Engine {
         session: Option<SessionId>,
         wait_ms: u64,
         lock_ms: Option<u64>,
-    ) -> Answer<Option<Held>> {
+    ) -> EngineResult<Option<AcceptedSession>> {
         let wait = wait_ms.min(limits::ACCEPT_WAIT_MS_MAX);
         let consumer = self.shared.mailbox.new_consumer();
         let until = self.now().plus_ms(wait);
         let accept = Accept { consumer, connection, queue, session, lock_ms, until };
-        let waiting = Waiting { mailbox: &self.shared.mailbox, consumer, armed: wait > 0 };
+        let waiting = WaitGuard { mailbox: &self.shared.mailbox, consumer, armed: wait > 0 };
         let reply = self.ask(Command::Accept(accept)).await;
         waiting.over();
         answer!(reply, Reply::Accepted(held) => held)
     }
 
-    /// Lets go of a held session; what is out of it comes back uncounted.
-    pub async fn release_session(&self, queue: Option<&QueueName>, hold: LeaseToken) -> Answer<()> {
+    /// Releases a session hold. Leased messages of the session are returned; nothing is counted.
+    pub async fn release_session(
+        &self,
+        queue: Option<&QueueName>,
+        hold: LeaseToken,
+    ) -> EngineResult<()> {
         answer!(self.ask(within(queue, Command::ReleaseSession { hold })).await, Reply::Done => ())
     }
 
     /// Sets or clears the state of a held session.
-    pub async fn set_state(&self, queue: Option<&QueueName>, change: StateChange) -> Answer<()> {
+    pub async fn set_state(
+        &self,
+        queue: Option<&QueueName>,
+        change: StateChange,
+    ) -> EngineResult<()> {
         answer!(self.ask(within(queue, Command::SetState { change })).await, Reply::Done => ())
     }
 
-    /// The state of a session. With a hold it must be valid; without one an operator looks.
+    /// Reads the state of a session. A given hold must be valid; without one, this is an operator's read.
     pub async fn get_state(
         &self,
         queue: QueueName,
         session: SessionId,
         hold: Option<LeaseToken>,
-    ) -> Answer<Option<Bytes>> {
+    ) -> EngineResult<Option<Bytes>> {
         let command = || Command::GetState { queue: queue.clone(), session: session.clone(), hold };
         let damaged = EngineError::Damaged { queue: queue.clone(), seq: Seq(0) };
         for _ in 0..2 {
             let pos = answer!(self.ask(command()).await, Reply::State(pos) => pos)?;
             let Some(pos) = pos else { return Ok(None) };
             match self.shared.segments.read(pos) {
-                // Compaction moved it away in between: it is found where it is now.
+                // Compaction moved it in the meantime: ask for its new position.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(_) => break,
                 Ok((kind, bytes)) => {
@@ -540,36 +558,36 @@ impl Engine {
         Err(damaged)
     }
 
-    /// Takes a session from its holder.
-    pub async fn break_session(&self, queue: QueueName, session: SessionId) -> Answer<()> {
+    /// Ends the hold of a session, on behalf of an operator.
+    pub async fn break_session(&self, queue: QueueName, session: SessionId) -> EngineResult<()> {
         answer!(self.ask(Command::BreakSession { queue, session }).await, Reply::Done => ())
     }
 
-    /// Moves dead letters of `queue` to `to`, or to where they came from. Tells how many.
+    /// Moves dead letters of `queue` to `to`, or to the queues that they came from. Returns how many were moved.
     pub async fn redrive(
         &self,
         queue: QueueName,
-        which: Which,
+        which: DeadLetterSelection,
         to: Option<QueueName>,
-    ) -> Answer<u64> {
+    ) -> EngineResult<u64> {
         self.redrive_permitted(queue, which, to, |_| true).await
     }
 
-    /// The same, but leaves those where they are whose destination is not permitted: dead letters of one queue may
-    /// have come from several.
+    /// Like [`Engine::redrive`], but skips messages whose destination is not permitted. Dead letters of one queue may
+    /// come from several queues.
     pub async fn redrive_permitted(
         &self,
         queue: QueueName,
-        which: Which,
+        which: DeadLetterSelection,
         to: Option<QueueName>,
         permitted: impl Fn(&QueueName) -> bool + Send,
-    ) -> Answer<u64> {
+    ) -> EngineResult<u64> {
         let from = queue.dead_letters();
         let mut moved = 0;
         let mut next = Seq(0);
         loop {
             let batch = match &which {
-                Which::Oldest(max) => {
+                DeadLetterSelection::Oldest(max) => {
                     let left = max.saturating_sub(moved as usize).min(limits::RECEIVE_BATCH_MAX);
                     if left == 0 {
                         return Ok(moved);
@@ -583,7 +601,7 @@ impl Engine {
                     };
                     self.seen(peek).await?
                 }
-                Which::These(seqs) => {
+                DeadLetterSelection::Seqs(seqs) => {
                     let mut all = Vec::with_capacity(seqs.len());
                     for &seq in seqs {
                         let peek = Peek {
@@ -607,7 +625,7 @@ impl Engine {
             let items = seen.iter().filter_map(|s| {
                 let home = s.dead().map(|dead| dead.from.clone());
                 let to = to.clone().or(home).filter(|to| permitted(to))?;
-                Some(Moving::as_it_is(s.seq, to))
+                Some(MoveItem::unchanged(s.seq, to))
             });
             let items: Vec<_> = items.collect();
             if !items.is_empty() {
@@ -615,27 +633,27 @@ impl Engine {
                 moved += answer!(self.ask(command).await, Reply::Count(n) => n)?;
             }
             match more {
-                Some(more) if matches!(which, Which::Oldest(_)) => next = more,
+                Some(more) if matches!(which, DeadLetterSelection::Oldest(_)) => next = more,
                 _ => return Ok(moved),
             }
         }
     }
 
-    /// Moves ready messages of one queue, each to its target; one that cannot move refuses all. Their counters start
-    /// anew, as after a redrive.
-    pub async fn move_ready(&self, from: QueueName, items: Vec<Moving>) -> Answer<u64> {
+    /// Moves ready messages of one queue, each to its own target. If one cannot be moved, none is. Their counters are
+    /// reset, as by a redrive.
+    pub async fn move_ready(&self, from: QueueName, items: Vec<MoveItem>) -> EngineResult<u64> {
         let command = Command::Move { from, items, why: MoveWhy::Redrive };
         answer!(self.ask(command).await, Reply::Count(n) => n)
     }
 
-    /// Removes one message of `from` and sends another in its stead to `to`, atomically: edit and resend.
+    /// Atomically removes one message of `from` and sends another one to `to`: edit and resend.
     pub async fn resend(
         &self,
         from: QueueName,
         seq: Seq,
         to: QueueName,
         message: Message,
-    ) -> Answer<Sent> {
+    ) -> EngineResult<Sent> {
         let (mut items, mut ids) = self.outgoing(vec![(to.into(), message)])?;
         let (Some((Address::Queue(to), message)), Some(message_id)) = (items.pop(), ids.pop())
         else {
@@ -648,28 +666,28 @@ impl Engine {
         }
     }
 
-    /// A connection that consumers, leases and holds can be bound to.
+    /// Opens a connection that consumers, leases and session holds can be bound to.
     pub fn connect(&self) -> (Connection, Outbox) {
         Connection::new(self.clone())
     }
 
-    /// Asks the core and waits for its answer.
-    pub(crate) async fn ask(&self, command: Command) -> Answer<Reply> {
+    /// Sends a command to the core and waits for the reply.
+    pub(crate) async fn ask(&self, command: Command) -> EngineResult<Reply> {
         self.shared.mailbox.ask(command).await
     }
 
-    /// Messages that could not be read when they should have been delivered, since the start.
+    /// Number of messages that could not be read for delivery since the start.
     pub fn damaged(&self) -> u64 {
         self.shared.damaged.load(Ordering::Relaxed)
     }
 }
 
-/// What messages take of the room for those that are being sent.
+/// The admission cost of messages in bytes.
 pub(crate) fn publishing_bytes(items: &[Item]) -> usize {
     items.iter().map(|(_, message)| message.size() + 64).sum()
 }
 
-/// The command, with tokens of this queue only.
+/// Restricts a command to tokens of this queue.
 fn within(queue: Option<&QueueName>, command: Command) -> Command {
     match queue {
         Some(queue) => Command::Within { queue: queue.clone(), command: Box::new(command) },
@@ -677,23 +695,23 @@ fn within(queue: Option<&QueueName>, command: Command) -> Command {
     }
 }
 
-/// Gives up a wait when the caller goes away in the middle of it.
-struct Waiting<'a> {
+/// Cancels a waiting request when its future is dropped.
+struct WaitGuard<'a> {
     mailbox: &'a Mailbox,
     consumer: ConsumerId,
     armed: bool,
 }
 
-impl Waiting<'_> {
+impl WaitGuard<'_> {
     fn over(mut self) {
         self.armed = false;
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.mailbox.give_up(self.consumer);
+            self.mailbox.cancel_wait(self.consumer);
         }
     }
 }

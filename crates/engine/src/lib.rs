@@ -1,12 +1,15 @@
 //! The durable engine of Malote: queues with FIFO sessions, leases, dead letters, delays and schedules.
 //!
-//! What it promises: an answered send is on disk (`fsync`, unless the queue is `relaxed`); nothing is delivered before
-//! its send is durable; order within a session never breaks; a message and a session have one holder, fenced by its
-//! token; a restart loses nothing that was answered and forgets no free-standing lease.
+//! Guarantees: an answered send is on disk (`fsync`, unless the queue is `relaxed`). Nothing is delivered before its
+//! send is durable. The order within a session is never violated. A message and a session have at most one holder,
+//! fenced by its token. A restart loses nothing that was answered and keeps free-standing leases.
 //!
-//! Read in this order: [`handle`] (what callers hold) → `mailbox` → `shard` (the loop) → `core` (decide and apply) →
-//! [`topic`] (who gets a copy) → `codec` (bytes) → [`journal`] → [`disk`]. Time comes in through [`clock`], chance through [`chance`].
+//! Reading order: [`handle`] (the API) → `mailbox` → `shard` (the loop) → `core` (decide and apply) → [`topic`]
+//! (routing) → `codec` (encoding) → [`journal`] → [`disk`]. Time comes from [`clock`], randomness from [`chance`].
 
+#![allow(missing_docs)] // an internal API: comments explain what names do not
+
+mod admission;
 pub mod chance;
 pub mod clock;
 mod codec;
@@ -20,35 +23,37 @@ pub mod event;
 mod failure;
 pub mod format;
 pub mod handle;
-pub mod handover;
 mod housekeeping;
+mod inspect;
 pub mod journal;
-mod look;
 mod mailbox;
 mod open;
+pub mod outputs;
 pub mod reads;
 mod remove;
-mod room;
 mod shard;
 mod stepwise;
 pub mod topic;
 mod topics;
 mod transaction;
 
+pub use admission::AdmissionLimits;
 pub use codec::{
-    DeadLetter, Outgoing, Stored, Unreadable, decode_rule, decode_topic_spec, encode_rule,
+    DeadLetter, EncodedMessage, Stored, Unreadable, decode_rule, decode_topic_spec, encode_rule,
     encode_topic_spec, read_state,
 };
 pub use command::{
-    Binding, ConsumerId, Held, MessageState, Moving, Noisy, Peek, QueueFacts, Resolution,
-    SessionFacts, StateChange, TopicFacts, TopicTotals, Totals, Wants,
+    AcceptedSession, Binding, ConsumerId, MessageState, MoveItem, NoisyTenants, Peek, QueueFacts,
+    Resolution, SessionFacts, StateChange, TopicFacts, TopicTotals, Totals, Wants,
 };
 pub use connection::{Connection, Consume, Outbound, Outbox};
-pub use failure::Failure;
+pub use failure::EngineFailure;
 pub use format::FORMAT;
-pub use handle::{Delivery, Engine, EngineError, Parcel, Receive, Seen, Sent, Which};
+pub use handle::{
+    DeadLetterSelection, Delivery, EncodedBatch, Engine, EngineError, IdFormat, PeekedMessage,
+    Receive, Sent,
+};
 pub use housekeeping::DiskFacts;
 pub use open::{OpenError, Running, Settings};
-pub use room::RoomSizes;
 pub use stepwise::Stepwise;
 pub use transaction::Transaction;

@@ -1,4 +1,4 @@
-//! The way into the core's thread, and the way its words find back.
+//! Queues commands for the core thread and routes its replies and notices.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,40 +11,43 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::command::{Command, ConnectionId, ConsumerId, Grant, Held, Notice, Reply, ToRoute};
-use crate::core::{FixedState, Resident, To};
+use crate::admission::{Admission, AdmissionLimits, RequestClass};
+use crate::command::{
+    AcceptedSession, Command, ConnectionId, ConsumerId, InboxItem, MessageGrant, Notice, Reply,
+};
+use crate::core::{Effect, FixedState, LiveRecord};
 use crate::event::QueueId;
-use crate::failure::Failure;
+use crate::failure::EngineFailure;
 use crate::handle::EngineError;
-use crate::handover::InOrder;
 use crate::journal::Marks;
-use crate::room::{Class, Room, RoomSizes};
+use crate::outputs::NoticeSequencer;
 
 type Answer = Result<Reply, EngineError>;
-type Reads = std::sync::mpsc::Sender<ToRead>;
-type Outlet = mpsc::Sender<(ConsumerId, QueueName, Notice)>;
+type Reads = std::sync::mpsc::Sender<ReadRequest>;
+type NoticeSender = mpsc::Sender<(ConsumerId, QueueName, Notice)>;
 
-/// A command and whom to answer; nobody for what the engine tells itself.
+/// A command and its reply channel. Internal commands that need no reply have none.
 pub(crate) struct Request {
     pub command: Command,
     pub reply: Option<oneshot::Sender<Answer>>,
-    /// None for what the engine asks itself.
+    /// `None` for internal requests, which need no admission.
     pub permit: Option<Permit>,
 }
 
-/// A request's share of a [`Room`]: it is kept with the request, then with the answer, until that has left.
+/// A request's share of an [`Admission`] budget. It is kept with the request and then with the reply, until the reply
+/// has been sent.
 pub(crate) struct Permit {
     mailbox: Arc<Mailbox>,
-    class: Class,
+    class: RequestClass,
     kib: u32,
 }
 
 impl Permit {
-    /// An answer of this size waits for the journal, too.
+    /// Takes more budget for a large reply, which also waits for the journal.
     fn take_more(&mut self, bytes: usize) {
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
         if kib > 0 {
-            self.mailbox.room(self.class).take_more(kib);
+            self.mailbox.admission(self.class).take_more(kib);
             self.kib = self.kib.saturating_add(kib);
         }
     }
@@ -54,139 +57,144 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.kib > 0 {
             let admit = |request, kib| self.mailbox.admit(self.class, request, kib);
-            self.mailbox.room(self.class).leave(self.kib, admit);
+            self.mailbox.admission(self.class).leave(self.kib, admit);
         }
     }
 }
 
-/// Requests on their way in, and where notices go.
+/// The queue of requests for the core, and the registry of consumers.
 pub(crate) struct Mailbox {
-    state: Mutex<State>,
+    state: Mutex<MailboxState>,
     arrived: Condvar,
-    sends: Room,
-    asks: Room,
+    sends: Admission,
+    asks: Admission,
     next_id: AtomicU64,
-    failure: OnceLock<Failure>,
+    failure: OnceLock<EngineFailure>,
     on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
     marks: Arc<Marks>,
-    outlets: Mutex<Outlets>,
+    registry: Mutex<ConnectionRegistry>,
     reads: Mutex<Option<Reads>>,
 }
 
-struct State {
+struct MailboxState {
     requests: VecDeque<Request>,
     asleep: bool,
     open: bool,
 }
 
-struct Outlets {
+struct ConnectionRegistry {
     open: bool,
-    connections: HashMap<ConnectionId, Outlet, FixedState>,
-    consumers: HashMap<ConsumerId, Listener, FixedState>,
+    connections: HashMap<ConnectionId, NoticeSender, FixedState>,
+    consumers: HashMap<ConsumerId, ConsumerNotices, FixedState>,
 }
 
-/// A consumer of a connection, and its notices.
-struct Listener {
+/// A consumer of a connection, with its notices.
+struct ConsumerNotices {
     connection: ConnectionId,
     queue: QueueName,
-    notices: InOrder<Notice>,
+    notices: NoticeSequencer<Notice>,
 }
 
 impl Mailbox {
-    pub(crate) fn new(marks: Arc<Marks>, rooms: RoomSizes) -> Self {
-        let outlets = Outlets {
+    pub(crate) fn new(marks: Arc<Marks>, rooms: AdmissionLimits) -> Self {
+        let registry = ConnectionRegistry {
             open: true,
             connections: HashMap::with_hasher(FixedState),
             consumers: HashMap::with_hasher(FixedState),
         };
         Self {
-            state: Mutex::new(State { requests: VecDeque::new(), asleep: false, open: true }),
+            state: Mutex::new(MailboxState {
+                requests: VecDeque::new(),
+                asleep: false,
+                open: true,
+            }),
             arrived: Condvar::new(),
-            sends: Room::new(rooms.sends_kib_max),
-            asks: Room::new(rooms.asks_kib_max),
+            sends: Admission::new(rooms.sends_kib_max),
+            asks: Admission::new(rooms.asks_kib_max),
             next_id: AtomicU64::new(1),
             failure: OnceLock::new(),
             on_failure: OnceLock::new(),
             marks,
-            outlets: Mutex::new(outlets),
+            registry: Mutex::new(registry),
             reads: Mutex::new(None),
         }
     }
 
-    /// Sends messages of this many bytes, once there is room for them, and waits for the answer. First come, first
-    /// served. Once `enough` is over it no longer waits for room: [`Refusal::Busy`].
+    /// Sends a command with this many bytes of messages, once it is admitted, and waits for the reply. First come,
+    /// first served. Stops waiting for admission when `enough` completes, and then returns [`Refusal::Busy`].
     pub(crate) async fn publish(
         self: &Arc<Self>,
         command: Command,
         bytes: usize,
         enough: impl Future<Output = ()>,
     ) -> Answer {
-        let (mut asking, mut in_line) = self.enter(Class::Send, command, bytes);
+        let (mut pending, mut queued) = self.submit(RequestClass::Send, command, bytes);
         let answered = tokio::select! {
             biased;
-            answered = &mut asking.answer => answered,
+            answered = &mut pending.answer => answered,
             () = enough => {
-                if in_line.withdraw() {
+                if queued.withdraw() {
                     return Err(Refusal::Busy.into());
                 }
-                (&mut asking.answer).await
+                (&mut pending.answer).await
             }
         };
         answered.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Asks, once there is room for it, and waits for the answer.
+    /// Sends a command, once it is admitted, and waits for the reply.
     pub(crate) async fn ask(self: &Arc<Self>, command: Command) -> Answer {
         let bytes = command.held_bytes();
-        let (mut asking, _in_line) = self.enter(Class::Ask, command, bytes);
-        (&mut asking.answer).await.unwrap_or_else(|_| Err(self.closed()))
+        let (mut pending, _in_line) = self.submit(RequestClass::Ask, command, bytes);
+        (&mut pending.answer).await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Asks for the engine itself, without room.
+    /// Sends an internal command, without admission, and waits for the reply.
     pub(crate) async fn ask_inside(&self, command: Command) -> Answer {
         let (reply, answer) = oneshot::channel();
-        // If the mailbox is closed, the way to answer is dropped with the request.
+        // If the mailbox is closed, the request is dropped together with its reply channel.
         let _ = self.put(Request { command, reply: Some(reply), permit: None });
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Tells without waiting, and without room: it is about something that the core has already.
-    pub(crate) fn tell(&self, command: Command) {
+    /// Sends a command without waiting and without admission. Such commands only concern state that the core already
+    /// has.
+    pub(crate) fn post(&self, command: Command) {
         self.put(Request { command, reply: None, permit: None });
     }
 
-    fn enter(
+    fn submit(
         self: &Arc<Self>,
-        class: Class,
+        class: RequestClass,
         command: Command,
         bytes: usize,
-    ) -> (Asking<'_>, InLine<'_>) {
+    ) -> (PendingAnswer<'_>, QueuedRequest<'_>) {
         let (reply, answer) = oneshot::channel();
         let request = Request { command, reply: Some(reply), permit: None };
         let admit = |request, kib| self.admit(class, request, kib);
-        let number = self.room(class).enter(bytes, request, admit);
-        (Asking { mailbox: self, answer }, InLine { mailbox: self, class, number })
+        let number = self.admission(class).submit(bytes, request, admit);
+        (PendingAnswer { mailbox: self, answer }, QueuedRequest { mailbox: self, class, number })
     }
 
-    fn room(&self, class: Class) -> &Room {
+    fn admission(&self, class: RequestClass) -> &Admission {
         match class {
-            Class::Send => &self.sends,
-            Class::Ask => &self.asks,
+            RequestClass::Send => &self.sends,
+            RequestClass::Ask => &self.asks,
         }
     }
 
-    /// Hands over a request that has room. Called while its room is locked.
-    fn admit(self: &Arc<Self>, class: Class, mut request: Request, kib: u32) {
+    /// Queues an admitted request. Called while its admission budget is locked.
+    fn admit(self: &Arc<Self>, class: RequestClass, mut request: Request, kib: u32) {
         request.permit = Some(Permit { mailbox: self.clone(), class, kib });
         if let Some(mut refused) = self.put(request)
             && let Some(permit) = &mut refused.permit
         {
-            // The engine is stopping. Its room is locked, and nobody needs it any more.
+            // The engine is stopping. The budget is locked here, and no request needs it any more.
             permit.kib = 0;
         }
     }
 
-    /// Gives the request back when the mailbox is closed.
+    /// Returns the request if the mailbox is closed.
     fn put(&self, request: Request) -> Option<Request> {
         let mut state = self.state.lock();
         if !state.open {
@@ -200,7 +208,7 @@ impl Mailbox {
         None
     }
 
-    /// Everything that arrived; waits for it for at most `wait`. False when nothing will come any more.
+    /// Takes all queued requests; waits at most `wait` for the first. Returns false when no more will come.
     pub(crate) fn take(&self, into: &mut VecDeque<Request>, wait: Duration) -> bool {
         let mut state = self.state.lock();
         if state.requests.is_empty() && state.open && !wait.is_zero() {
@@ -212,12 +220,12 @@ impl Mailbox {
         state.open || !into.is_empty()
     }
 
-    /// Whether no request has any room: all are answered.
+    /// Whether all admitted requests have been answered.
     pub(crate) fn is_idle(&self) -> bool {
         self.sends.is_unused() && self.asks.is_unused()
     }
 
-    /// Makes the core look at its clock.
+    /// Wakes the core, so that it looks at its clock.
     pub(crate) fn wake(&self) {
         let asleep = std::mem::take(&mut self.state.lock().asleep);
         if asleep {
@@ -225,31 +233,31 @@ impl Mailbox {
         }
     }
 
-    /// Nothing more comes in. What is here already is still answered.
+    /// Closes the mailbox. Queued requests are still answered.
     pub(crate) fn close(&self) {
-        self.shut();
+        self.close_all();
     }
 
-    /// The engine failed: nothing more comes in, and everybody who waits hears of it at once. The first reason counts.
-    pub(crate) fn poison(&self, failure: Failure) {
+    /// Closes the mailbox after a failure. All waiting callers get an error at once. Only the first failure is kept.
+    pub(crate) fn poison(&self, failure: EngineFailure) {
         if self.failure.set(failure.clone()).is_err() {
             return;
         }
-        tracing::error!(%failure, "the engine stopped: nothing more is accepted, and the outcome of requests under way is unknown");
-        drop(self.shut());
+        tracing::error!(%failure, "the engine failed: it accepts no more requests, and the outcome of pending requests is unknown");
+        drop(self.close_all());
         if let Some(on_failure) = self.on_failure.get() {
             on_failure();
         }
     }
 
-    /// What else must stop when the engine fails.
+    /// Sets what else must stop when the engine fails.
     pub(crate) fn on_failure(&self, stop: impl Fn() + Send + Sync + 'static) {
         let first = self.on_failure.set(Box::new(stop)).is_ok();
         assert!(first, "one engine has one mailbox");
     }
 
-    /// Closes every way in and out, and returns the requests that nobody has taken yet.
-    fn shut(&self) -> VecDeque<Request> {
+    /// Closes all channels, and returns the requests that were not taken yet.
+    fn close_all(&self) -> VecDeque<Request> {
         let mut state = self.state.lock();
         state.open = false;
         let untaken = match self.is_poisoned() {
@@ -259,28 +267,28 @@ impl Mailbox {
         drop(state);
         self.sends.close();
         self.asks.close();
-        let mut outlets = self.outlets.lock();
-        outlets.open = false;
-        let connections = std::mem::take(&mut outlets.connections);
-        drop(outlets);
+        let mut registry = self.registry.lock();
+        registry.open = false;
+        let connections = std::mem::take(&mut registry.connections);
+        drop(registry);
         drop(connections);
         self.reads.lock().take();
         self.arrived.notify_one();
         untaken
     }
 
-    /// The journal knows first: whoever loses its answer to a failed sync must not hear that the broker is merely
-    /// stopping, which would mean that nothing happened.
+    /// The journal is poisoned first: a caller that loses its reply because of a failed sync must not be told that the
+    /// broker is merely stopping, which would mean that nothing happened.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.failure.get().is_some() || self.marks.poisoned()
     }
 
-    /// Why the engine stopped by itself, if it did.
-    pub(crate) fn failure(&self) -> Option<&Failure> {
+    /// Why the engine stopped, if it failed.
+    pub(crate) fn failure(&self) -> Option<&EngineFailure> {
         self.failure.get()
     }
 
-    /// Why there is no answer. An engine that is neither stopping nor poisoned lost one: a thread is panicking.
+    /// The error for a lost reply. If the engine is neither stopping nor poisoned, a thread is panicking.
     fn closed(&self) -> EngineError {
         if self.is_poisoned() || self.state.lock().open {
             EngineError::Poisoned
@@ -293,12 +301,12 @@ impl Mailbox {
         ConsumerId(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn new_connection(&self, outlet: Outlet) -> ConnectionId {
+    pub(crate) fn new_connection(&self, sender: NoticeSender) -> ConnectionId {
         let id = ConnectionId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let mut outlets = self.outlets.lock();
-        // Closed: the outlet is dropped, and its outbox ends.
-        if outlets.open {
-            outlets.connections.insert(id, outlet);
+        let mut registry = self.registry.lock();
+        // Closed: the sender is dropped, and the outbox ends.
+        if registry.open {
+            registry.connections.insert(id, sender);
         }
         id
     }
@@ -310,105 +318,105 @@ impl Mailbox {
     ) -> ConsumerId {
         let id = self.new_consumer();
         let queue = queue.clone();
-        let listener = Listener { connection, queue, notices: InOrder::default() };
-        self.outlets.lock().consumers.insert(id, listener);
+        let entry = ConsumerNotices { connection, queue, notices: NoticeSequencer::default() };
+        self.registry.lock().consumers.insert(id, entry);
         id
     }
 
     pub(crate) fn forget_consumer(&self, consumer: ConsumerId) {
-        let gone = self.outlets.lock().consumers.remove(&consumer);
-        self.unheard(gone.into_iter().flat_map(|listener| listener.notices.into_unsaid()));
+        let gone = self.registry.lock().consumers.remove(&consumer);
+        self.release_undelivered(gone.into_iter().flat_map(|entry| entry.notices.into_unsent()));
     }
 
-    /// A connection ended, cleanly or not: the core is told, and nobody listens any more.
+    /// Removes a connection and its consumers from the registry.
     pub(crate) fn forget_connection(&self, connection: ConnectionId) {
-        let mut outlets = self.outlets.lock();
-        outlets.connections.remove(&connection);
-        let of_it = |_: &ConsumerId, listener: &mut Listener| listener.connection == connection;
-        let gone: Vec<_> = outlets.consumers.extract_if(of_it).collect();
-        drop(outlets);
-        let notices = gone.into_iter().flat_map(|(_, listener)| listener.notices.into_unsaid());
-        self.unheard(notices);
+        let mut registry = self.registry.lock();
+        registry.connections.remove(&connection);
+        let of_it = |_: &ConsumerId, entry: &mut ConsumerNotices| entry.connection == connection;
+        let gone: Vec<_> = registry.consumers.extract_if(of_it).collect();
+        drop(registry);
+        let notices = gone.into_iter().flat_map(|(_, entry)| entry.notices.into_unsent());
+        self.release_undelivered(notices);
     }
 
-    pub(crate) fn lost(&self, connection: ConnectionId) {
-        self.tell(Command::Disconnect { connection, clean: false });
+    pub(crate) fn connection_lost(&self, connection: ConnectionId) {
+        self.post(Command::Disconnect { connection, clean: false });
         self.forget_connection(connection);
     }
 
-    /// Whoever waited went away.
-    pub(crate) fn give_up(&self, consumer: ConsumerId) {
-        self.tell(Command::Detach { consumer });
+    /// Cancels a waiting request.
+    pub(crate) fn cancel_wait(&self, consumer: ConsumerId) {
+        self.post(Command::Detach { consumer });
     }
 
-    /// Says what the core had to say, now that the journal is far enough.
-    pub(crate) fn say(&self, word: Word) {
-        match word {
-            Word::Answer(reply, answer, _permit) => {
-                if let Err(unheard) = reply.send(answer.map_err(EngineError::Refused)) {
-                    self.take_back(unheard);
+    /// Sends an output, after the journal has reached its position.
+    pub(crate) fn send_output(&self, output: RoutedOutput) {
+        match output {
+            RoutedOutput::Answer(reply, answer, _permit) => {
+                if let Err(undelivered) = reply.send(answer.map_err(EngineError::Refused)) {
+                    self.release_answer(undelivered);
                 }
             }
-            Word::Notice(consumer, number, notice) => self.notify(consumer, number, notice),
-            Word::Read(what) => {
+            RoutedOutput::Notice(consumer, number, notice) => self.notify(consumer, number, notice),
+            RoutedOutput::Read(what) => {
                 if let Some(reads) = &*self.reads.lock() {
-                    // Nobody reads any more: the engine is stopping, and the next start asks again.
+                    // The engine is stopping. The next start asks for it again.
                     let _ = reads.send(what);
                 }
             }
         }
     }
 
-    /// Who reads what the core asks for. Bounded: a topic asks for a few messages at a time and waits for them, and a
-    /// message is under too many records only after very many changes.
+    /// Sets the receiver of read requests. Their number is bounded: a topic requests a few messages at a time and waits
+    /// for them, and rewrites are rare.
     pub(crate) fn set_reads(&self, reads: Reads) {
         *self.reads.lock() = Some(reads);
     }
 
-    /// A notice was decided: it gets its place among those of its consumer.
-    pub(crate) fn number(&self, word: &mut Word) {
-        let Word::Notice(consumer, number, _) = word else { return };
-        if let Some(listener) = self.outlets.lock().consumers.get_mut(consumer) {
-            *number = listener.notices.number();
+    /// Gives a notice its number in the sequence of its consumer.
+    pub(crate) fn number(&self, output: &mut RoutedOutput) {
+        let RoutedOutput::Notice(consumer, number, _) = output else { return };
+        if let Some(entry) = self.registry.lock().consumers.get_mut(consumer) {
+            *number = entry.notices.number();
         }
     }
 
     fn notify(&self, consumer: ConsumerId, number: u64, notice: Notice) {
-        let mut outlets = self.outlets.lock();
-        let Outlets { connections, consumers, .. } = &mut *outlets;
-        // Nobody there: the consumer was detached, or its connection is being dropped. Nobody has seen these.
-        let Some(listener) = consumers.get_mut(&consumer) else {
-            drop(outlets);
-            return self.unheard([notice]);
+        let mut registry = self.registry.lock();
+        let ConnectionRegistry { connections, consumers, .. } = &mut *registry;
+        // The consumer was detached, or its connection is being dropped. Nothing was delivered.
+        let Some(entry) = consumers.get_mut(&consumer) else {
+            drop(registry);
+            return self.release_undelivered([notice]);
         };
-        listener.notices.arrived(number, notice);
-        let connection = listener.connection;
-        let (mut ended, mut full, mut unheard) = (false, false, Vec::new());
-        while let Some(notice) = listener.notices.next_due() {
+        entry.notices.arrived(number, notice);
+        let connection = entry.connection;
+        let (mut ended, mut full, mut undelivered) = (false, false, Vec::new());
+        while let Some(notice) = entry.notices.next_due() {
             ended |= matches!(notice, Notice::Ended(_));
-            let notice = (consumer, listener.queue.clone(), notice);
+            let notice = (consumer, entry.queue.clone(), notice);
             let said = match connections.get(&connection) {
-                Some(outlet) => outlet.try_send(notice),
+                Some(sender) => sender.try_send(notice),
                 None => Err(TrySendError::Closed(notice)),
             };
             if let Err(error) = said {
                 full |= matches!(error, TrySendError::Full(_));
-                unheard.push(error.into_inner().2);
+                undelivered.push(error.into_inner().2);
             }
         }
         if full {
-            tracing::warn!("a connection does not read what it is sent: it is ended");
+            tracing::warn!("a connection does not read its notices and is closed");
             connections.remove(&connection);
         }
         if ended {
             consumers.remove(&consumer);
         }
-        drop(outlets);
-        self.unheard(unheard);
+        drop(registry);
+        self.release_undelivered(undelivered);
     }
 
-    /// What was granted comes back; the rest matters to nobody.
-    fn unheard(&self, notices: impl IntoIterator<Item = Notice>) {
+    /// Returns undelivered messages to their queues.
+    fn release_undelivered(&self, notices: impl IntoIterator<Item = Notice>) {
         for notice in notices {
             if let Notice::Deliver(grants) = notice {
                 self.release(grants);
@@ -416,22 +424,22 @@ impl Mailbox {
         }
     }
 
-    /// Whoever asked is gone: it takes nothing with it.
-    fn take_back(&self, unheard: Answer) {
-        match unheard {
+    /// Undoes a reply whose caller is gone: releases its leases or its session hold.
+    fn release_answer(&self, undelivered: Answer) {
+        match undelivered {
             Ok(Reply::Delivered(grants)) => self.release(grants),
-            Ok(Reply::Accepted(Some(Held { hold, .. }))) => {
-                self.tell(Command::ReleaseSession { hold })
+            Ok(Reply::Accepted(Some(AcceptedSession { hold, .. }))) => {
+                self.post(Command::ReleaseSession { hold })
             }
             _ => {}
         }
     }
 
-    /// What was granted and seen by nobody comes back, uncounted.
-    pub(crate) fn release(&self, grants: Vec<Grant>) {
+    /// Returns granted messages that no receiver has seen to their queues. Nothing is counted.
+    pub(crate) fn release(&self, grants: Vec<MessageGrant>) {
         let leases: Vec<LeaseToken> = grants.into_iter().filter_map(|grant| grant.lease).collect();
         for some in leases.chunks(limits::SETTLE_BATCH_MAX) {
-            self.tell(Command::Settle {
+            self.post(Command::Settle {
                 leases: some.to_vec(),
                 settlement: Settlement::Release { delay_ms: 0 },
                 state: None,
@@ -440,67 +448,67 @@ impl Mailbox {
     }
 }
 
-/// Waits for an answer. One that was said and not heard takes nothing with it, either.
-struct Asking<'a> {
+/// Waits for a reply. A reply that arrives after the caller has given up is undone.
+struct PendingAnswer<'a> {
     mailbox: &'a Mailbox,
     answer: oneshot::Receiver<Answer>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         self.answer.close();
-        if let Ok(unheard) = self.answer.try_recv() {
-            self.mailbox.take_back(unheard);
+        if let Ok(undelivered) = self.answer.try_recv() {
+            self.mailbox.release_answer(undelivered);
         }
     }
 }
 
-/// A caller that may stand in line for room.
-struct InLine<'a> {
+/// A request that may wait for admission.
+struct QueuedRequest<'a> {
     mailbox: &'a Arc<Mailbox>,
-    class: Class,
+    class: RequestClass,
     number: Option<u64>,
 }
 
-impl InLine<'_> {
-    /// False if its request was handed over: then it happens.
+impl QueuedRequest<'_> {
+    /// Returns false if the request was already admitted.
     fn withdraw(&mut self) -> bool {
         let Some(number) = self.number.take() else { return false };
         let admit = |request, kib| self.mailbox.admit(self.class, request, kib);
-        self.mailbox.room(self.class).withdraw(number, admit)
+        self.mailbox.admission(self.class).withdraw(number, admit)
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         self.withdraw();
     }
 }
 
-/// Something to say, with the way to say it.
-pub(crate) enum Word {
+/// An output together with its destination.
+pub(crate) enum RoutedOutput {
     Answer(oneshot::Sender<Answer>, Result<Reply, Refusal>, Option<Permit>),
-    /// With its number among those of its consumer.
+    /// The number is the notice's position in the sequence of its consumer.
     Notice(ConsumerId, u64, Notice),
-    Read(ToRead),
+    Read(ReadRequest),
 }
 
-/// Messages that the core, which reads no disk, asks for.
-pub(crate) enum ToRead {
-    /// So that their topic can route them.
-    Route(QueueId, Vec<ToRoute>),
-    /// So that they are stored anew.
-    Rewrite(Vec<Resident>),
+/// Messages that the core asks to have read, because it does no I/O itself.
+pub(crate) enum ReadRequest {
+    /// To be routed by their topic.
+    Route(QueueId, Vec<InboxItem>),
+    /// To be stored again, without their chains of overlays.
+    Rewrite(Vec<LiveRecord>),
 }
 
-/// The requests that the core has not answered yet, by number.
+/// The reply channels of requests that the core has not answered yet, by request number.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingReplies {
     replies: Vec<Option<(oneshot::Sender<Answer>, Option<Permit>)>>,
     free: Vec<u32>,
 }
 
-impl Pending {
+impl PendingReplies {
     pub(crate) fn add(
         &mut self,
         reply: Option<oneshot::Sender<Answer>>,
@@ -517,24 +525,25 @@ impl Pending {
         u64::from(slot)
     }
 
-    /// Whether no request waits for its answer.
     pub(crate) fn is_empty(&self) -> bool {
         self.replies.iter().all(Option::is_none)
     }
 
-    /// The way to say an output; none if nobody waits for it.
-    pub(crate) fn word(&mut self, to: To) -> Option<Word> {
-        match to {
-            To::Consumer(consumer, notice) => Some(Word::Notice(consumer, 0, notice)),
-            To::Route(topic, items) => Some(Word::Read(ToRead::Route(topic, items))),
-            To::Rewrite(items) => Some(Word::Read(ToRead::Rewrite(items))),
-            To::Request(request, answer) => {
+    /// Finds the destination of an effect; `None` if its caller does not wait for a reply.
+    pub(crate) fn route(&mut self, effect: Effect) -> Option<RoutedOutput> {
+        match effect {
+            Effect::Consumer(consumer, notice) => Some(RoutedOutput::Notice(consumer, 0, notice)),
+            Effect::Route(topic, items) => {
+                Some(RoutedOutput::Read(ReadRequest::Route(topic, items)))
+            }
+            Effect::Rewrite(items) => Some(RoutedOutput::Read(ReadRequest::Rewrite(items))),
+            Effect::Request(request, answer) => {
                 self.free.push(request as u32);
                 let (reply, mut permit) = self.replies.get_mut(request as usize)?.take()?;
                 if let (Ok(answer), Some(permit)) = (&answer, &mut permit) {
                     permit.take_more(answer.held_bytes());
                 }
-                Some(Word::Answer(reply, answer, permit))
+                Some(RoutedOutput::Answer(reply, answer, permit))
             }
         }
     }
@@ -543,31 +552,31 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room;
+    use crate::admission;
 
     #[test]
     fn a_consumer_hears_its_notices_as_they_were_decided() {
-        let mailbox = Mailbox::new(Arc::new(Marks::default()), RoomSizes::default());
-        let (outlet, mut heard) = mpsc::channel(10);
-        let connection = mailbox.new_connection(outlet);
+        let mailbox = Mailbox::new(Arc::new(Marks::default()), AdmissionLimits::default());
+        let (sender, mut heard) = mpsc::channel(10);
+        let connection = mailbox.new_connection(sender);
         let queue = QueueName::new("q").unwrap();
         let consumer = mailbox.new_consumer_of(connection, &queue);
         let other = mailbox.new_consumer_of(connection, &queue);
         let decide = |consumer| {
-            let mut word = Word::Notice(consumer, 0, Notice::Deliver(Vec::new()));
-            mailbox.number(&mut word);
-            word
+            let mut output = RoutedOutput::Notice(consumer, 0, Notice::Deliver(Vec::new()));
+            mailbox.number(&mut output);
+            output
         };
         let (first, second) = (decide(consumer), decide(consumer));
-        let mut last = Word::Notice(consumer, 0, Notice::Ended(Refusal::Busy));
+        let mut last = RoutedOutput::Notice(consumer, 0, Notice::Ended(Refusal::Busy));
         mailbox.number(&mut last);
-        // The first waits for the disk; those after it, and another consumer's, for less.
-        mailbox.say(last);
-        mailbox.say(second);
+        // The first notice waits for the disk; the others do not.
+        mailbox.send_output(last);
+        mailbox.send_output(second);
         assert!(heard.try_recv().is_err());
-        mailbox.say(decide(other));
+        mailbox.send_output(decide(other));
         assert_eq!(heard.try_recv().unwrap().0, other);
-        mailbox.say(first);
+        mailbox.send_output(first);
         let told: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
         assert!(matches!(
             &told[..],
@@ -576,49 +585,50 @@ mod tests {
         assert!(told.iter().all(|(to, _, _)| *to == consumer));
     }
 
-    /// Asks and gives up at once.
-    async fn give_up(asking: impl Future<Output = Answer>) {
+    /// Sends a request and drops its future at once.
+    async fn give_up(pending: impl Future<Output = Answer>) {
         tokio::select! {
             biased;
-            answer = asking => panic!("nobody answers: {answer:?}"),
+            answer = pending => panic!("unexpected answer: {answer:?}"),
             () = std::future::ready(()) => {}
         }
     }
 
     #[tokio::test]
     async fn what_callers_that_gave_up_leave_behind_is_bounded() {
-        let mailbox = Arc::new(Mailbox::new(Arc::new(Marks::default()), RoomSizes::default()));
+        let mailbox =
+            Arc::new(Mailbox::new(Arc::new(Marks::default()), AdmissionLimits::default()));
         let command = || Command::Describe { queue: QueueName::new("q").unwrap() };
         let waiting = || mailbox.state.lock().requests.len();
         for _ in 0..3000 {
             give_up(mailbox.publish(command(), 100 << 10, std::future::pending())).await;
         }
-        let sends = (room::SENDS_KIB_MAX / 101) as usize;
+        let sends = (admission::SENDS_KIB_MAX / 101) as usize;
         assert_eq!(waiting(), sends);
         let busy = mailbox.publish(command(), 100 << 10, std::future::ready(())).await;
         assert_eq!(busy.unwrap_err(), EngineError::Refused(Refusal::Busy));
-        // Settling and asking have room of their own.
-        for _ in 0..room::ASKS_KIB_MAX + 1000 {
+        // Other requests have a budget of their own.
+        for _ in 0..admission::ASKS_KIB_MAX + 1000 {
             give_up(mailbox.ask(command())).await;
         }
-        assert_eq!(waiting(), sends + room::ASKS_KIB_MAX as usize);
+        assert_eq!(waiting(), sends + admission::ASKS_KIB_MAX as usize);
 
-        // The core took them, and their answers left: there is room again.
+        // After the core has taken the requests and their replies were sent, the budget is free again.
         let mut batch = VecDeque::new();
         assert!(mailbox.take(&mut batch, Duration::ZERO));
-        let mut pending = Pending::default();
-        let mut words = Vec::new();
+        let mut pending = PendingReplies::default();
+        let mut outputs = Vec::new();
         for Request { reply, permit, .. } in batch.drain(..) {
             let request = pending.add(reply, permit);
-            words.extend(pending.word(To::Request(request, Ok(Reply::Done))));
+            outputs.extend(pending.route(Effect::Request(request, Ok(Reply::Done))));
         }
         give_up(mailbox.publish(command(), 100 << 10, std::future::pending())).await;
         assert_eq!(waiting(), 0, "the answers have not left");
-        words.into_iter().for_each(|word| mailbox.say(word));
+        outputs.into_iter().for_each(|output| mailbox.send_output(output));
         give_up(mailbox.publish(command(), 100 << 10, std::future::pending())).await;
         give_up(mailbox.ask(command())).await;
         assert_eq!(waiting(), 2);
-        mailbox.poison(Failure::Disk("test".into()));
+        mailbox.poison(EngineFailure::Disk("test".into()));
         assert_eq!(mailbox.ask(command()).await.unwrap_err(), EngineError::Poisoned);
     }
 }

@@ -1,4 +1,4 @@
-//! Opening a data directory and starting the engine's threads; stopping them.
+//! Opening a data directory, starting the engine's threads, and stopping them.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -9,77 +9,77 @@ use std::time::Duration;
 use malote_model::{Refusal, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
+use crate::admission::AdmissionLimits;
 use crate::chance::Chance;
 use crate::clock::{Clock, SystemClock};
 use crate::core::Core;
 use crate::disk::{DirError, Disk, OsDisk};
-use crate::failure::{Failure, supervised};
-use crate::handle::{Engine, Shared};
-use crate::housekeeping::{Housekeeping, Ledger};
+use crate::failure::{EngineFailure, supervised};
+use crate::handle::{Engine, EngineShared};
+use crate::housekeeping::{Housekeeping, HousekeepingInputs, HousekeepingStats};
 use crate::journal::{
-    self, Callbacks, Keeper, Options, Pipeline, Pool, Recovered, Report, Segments, Syncer, Writer,
+    self, Callbacks, Options, Pipeline, Pool, Recovered, RecoveryReport, Segments, SpareMaker,
+    Syncer, Writer,
 };
-use crate::mailbox::{Mailbox, ToRead, Word};
+use crate::mailbox::{Mailbox, ReadRequest, RoutedOutput};
 use crate::reads;
-use crate::room::RoomSizes;
-use crate::shard::{Shard, Waiting};
+use crate::shard::{PendingRequests, Shard};
 
-/// How often, and how long apart, a locked directory is tried again.
+/// How often, and how long apart, locking the directory is retried.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// How an engine is opened.
+/// How to open an engine.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The data directory; made if it is not there.
+    /// The data directory. It is created if it does not exist.
     pub data: PathBuf,
-    /// Sizes of the journal.
     pub journal: Options,
 }
 
 impl Settings {
-    /// The defaults, in this directory.
+    /// The defaults, with this data directory.
     pub fn at(data: impl Into<PathBuf>) -> Self {
         Self { data: data.into(), journal: Options::default() }
     }
 }
 
-/// Why an engine does not open.
+/// Why an engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory itself.
+    /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirError),
-    /// What is in it.
+    /// The journal cannot be opened.
     #[error(transparent)]
-    Journal(#[from] journal::OpenError),
-    /// No room for the first record.
-    #[error("the disk is full: the broker needs room for one journal segment to start")]
+    Journal(#[from] journal::RecoverError),
+    /// There is no space for the first record.
+    #[error("the disk is full: the broker needs space for one journal segment to start")]
     NoRoom,
     /// A thread could not be started, or the first sync failed.
     #[error("the engine cannot start: {0}")]
     Start(#[source] std::io::Error),
 }
 
-/// A running engine's threads. Dropping it stops them, as [`Running::stop`] does.
+/// The threads of a running engine. Dropping it stops them, like [`Running::stop`].
 pub struct Running {
     pub(crate) mailbox: Arc<Mailbox>,
     pool: Pool,
     stopping: Arc<(Mutex<bool>, Condvar)>,
     threads: Vec<JoinHandle<()>>,
-    report: Report,
+    report: RecoveryReport,
     pub(crate) segments: Segments,
     disk: Arc<dyn Disk>,
 }
 
 impl Engine {
-    /// Opens a data directory, recovers what is in it, and serves.
+    /// Opens a data directory, recovers its state, and starts the engine.
     pub fn open(settings: Settings) -> Result<(Engine, Running), OpenError> {
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&settings.data)?);
-        // A process that was just killed may still be waiting for its last sync, and with it keep the lock.
+        // A process that was just killed may still wait for its last sync and hold the lock.
         for _ in 0..LOCK_TRIES {
             match Self::open_on(disk.clone(), &settings.journal, Chance::of_system()) {
-                Err(OpenError::Journal(journal::OpenError::Locked(_))) => {
+                Err(OpenError::Journal(journal::RecoverError::Locked(_))) => {
                     std::thread::sleep(LOCK_PAUSE)
                 }
                 opened => return opened,
@@ -88,7 +88,7 @@ impl Engine {
         Self::open_on(disk, &settings.journal, Chance::of_system())
     }
 
-    /// Opens on any disk, with any chance.
+    /// Opens on any disk, with any source of randomness.
     pub fn open_on(
         disk: Arc<dyn Disk>,
         options: &Options,
@@ -97,44 +97,55 @@ impl Engine {
         Self::open_at(disk, options, chance, |floor| Arc::new(SystemClock::starting_at(floor)))
     }
 
-    /// Opens on any disk, with any chance and any clock, which must not tell an earlier time than it is given.
+    /// Opens on any disk, with any source of randomness and any clock. The clock must not return an earlier time than
+    /// it is given.
     pub fn open_at(
         disk: Arc<dyn Disk>,
         options: &Options,
         chance: Chance,
         clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
     ) -> Result<(Engine, Running), OpenError> {
-        let parts =
-            Parts::open(disk, options, chance, clock, RoomSizes::default(), Pipeline::start)?;
-        let Parts { engine, mut running, shard, to_read, keeper, housekeeping } = parts;
+        let parts = EngineParts::open(
+            disk,
+            options,
+            chance,
+            clock,
+            AdmissionLimits::default(),
+            Pipeline::start,
+        )?;
+        let EngineParts { engine, mut running, shard, to_read, spare_maker, housekeeping } = parts;
         let (mailbox, segments) = (running.mailbox.clone(), running.segments.clone());
-        let bring = move || to_read.iter().for_each(|what| reads::bring(what, &segments, &mailbox));
+        let bring = move || to_read.iter().for_each(|what| reads::serve(what, &segments, &mailbox));
         running.spawn("core", move || shard.run())?;
         running.spawn("reads", bring)?;
-        running.spawn("spares", move || keeper.run())?;
+        running.spawn("spares", move || spare_maker.run())?;
         running.spawn("housekeeping", move || housekeeping.run())?;
         Ok((engine, running))
     }
 }
 
 /// An engine whose threads have not been started.
-pub(crate) struct Parts {
+pub(crate) struct EngineParts {
     pub engine: Engine,
     pub running: Running,
     pub shard: Shard,
-    pub to_read: mpsc::Receiver<ToRead>,
-    pub keeper: Keeper,
+    pub to_read: mpsc::Receiver<ReadRequest>,
+    pub spare_maker: SpareMaker,
     pub housekeeping: Housekeeping,
 }
 
-impl Parts {
+impl EngineParts {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         options: &Options,
         chance: Chance,
         clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
-        rooms: RoomSizes,
-        pipeline: impl FnOnce(Writer, Syncer, Callbacks<Word>) -> std::io::Result<Pipeline<Word>>,
+        rooms: AdmissionLimits,
+        pipeline: impl FnOnce(
+            Writer,
+            Syncer,
+            Callbacks<RoutedOutput>,
+        ) -> std::io::Result<Pipeline<RoutedOutput>>,
     ) -> Result<Self, OpenError> {
         let hash_seed = chance.draw();
         let mut core = Core::new(hash_seed);
@@ -147,7 +158,7 @@ impl Parts {
             mut syncer,
             segments,
             pool,
-            keeper,
+            spare_maker,
             snapshotter,
             scrubber,
             backups,
@@ -155,7 +166,7 @@ impl Parts {
             report,
         } = recovered;
         let clock = clock(core.last_at());
-        // The new epoch is on disk before anything is served: no token is ever issued twice.
+        // The new epoch is on disk before anything is served, so that no token is issued twice.
         core.go_live(&mut appender, clock.now(), chance.draw()).map_err(
             |refusal| match refusal {
                 Refusal::DiskFull => OpenError::NoRoom,
@@ -171,11 +182,11 @@ impl Parts {
         let (on_written, on_durable, on_poison) =
             (mailbox.clone(), mailbox.clone(), mailbox.clone());
         let callbacks = Callbacks {
-            written: Box::new(move |words: Vec<_>| {
-                words.into_iter().for_each(|word| on_written.say(word))
+            written: Box::new(move |outputs: Vec<_>| {
+                outputs.into_iter().for_each(|output| on_written.send_output(output))
             }),
-            durable: Box::new(move |words: Vec<_>| {
-                words.into_iter().for_each(|word| on_durable.say(word))
+            durable: Box::new(move |outputs: Vec<_>| {
+                outputs.into_iter().for_each(|output| on_durable.send_output(output))
             }),
             poison: Box::new(move |failure| on_poison.poison(failure)),
         };
@@ -185,10 +196,10 @@ impl Parts {
             let (pipeline, pool, stopping) = (pipeline.stopper(), pool.clone(), stopping.clone());
             move || {
                 pipeline();
-                stop_behind(&pool, &stopping);
+                stop_background(&pool, &stopping);
             }
         });
-        let shared = Shared {
+        let shared = EngineShared {
             marks: marks.clone(),
             pool: pool.clone(),
             mailbox: mailbox.clone(),
@@ -196,17 +207,17 @@ impl Parts {
             clock: clock.clone(),
             chance,
             backups,
-            ledger: Arc::new(Ledger::default()),
+            stats: Arc::new(HousekeepingStats::default()),
             damaged: Default::default(),
         };
         let found = report.damaged.len() + report.unreadable_segments.len();
-        shared.ledger.damaged.store(found as u64, Ordering::Relaxed);
+        shared.stats.damaged.store(found as u64, Ordering::Relaxed);
         if let Some(divergence) = &report.diverged {
-            shared.ledger.diverged.store(1, Ordering::Relaxed);
+            shared.stats.diverged.store(1, Ordering::Relaxed);
             tracing::error!(%divergence, "{}", crate::housekeeping::DIVERGED);
         }
         let shard = Shard {
-            waiting: Waiting::new(&appender),
+            waiting: PendingRequests::new(&appender),
             core,
             appender,
             marks: marks.clone(),
@@ -219,24 +230,24 @@ impl Parts {
         };
         let (reads, to_read) = mpsc::channel();
         mailbox.set_reads(reads);
-        let housekeeping = Housekeeping::new(
+        let housekeeping = Housekeeping::new(HousekeepingInputs {
             snapshotter,
             scrubber,
             hash_seed,
-            &options,
-            &shared,
-            disk.clone(),
-            stopping.clone(),
-        );
+            options: &options,
+            shared: &shared,
+            disk: disk.clone(),
+            stopping: stopping.clone(),
+        });
         let running =
             Running { mailbox, pool, stopping, threads: Vec::new(), report, segments, disk };
         let engine = Engine { shared: Arc::new(shared) };
-        Ok(Self { engine, running, shard, to_read, keeper, housekeeping })
+        Ok(Self { engine, running, shard, to_read, spare_maker, housekeeping })
     }
 }
 
-/// Ends the threads that make spare segments and keep house.
-fn stop_behind(pool: &Pool, stopping: &(Mutex<bool>, Condvar)) {
+/// Stops the background threads: spare segments and housekeeping.
+fn stop_background(pool: &Pool, stopping: &(Mutex<bool>, Condvar)) {
     pool.stop();
     *stopping.0.lock() = true;
     stopping.1.notify_all();
@@ -257,31 +268,29 @@ impl Running {
     }
 
     /// What recovery found and did.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
 
-    /// Whether the engine stopped by itself. The process should end: a restart goes through recovery.
+    /// Whether the engine stopped because of a failure. The process should exit: a restart runs recovery.
     pub fn is_poisoned(&self) -> bool {
         self.mailbox.is_poisoned()
     }
 
-    /// Why the engine stopped by itself, if it did.
-    pub fn failure(&self) -> Option<&Failure> {
+    /// Why the engine stopped, if it failed.
+    pub fn failure(&self) -> Option<&EngineFailure> {
         self.mailbox.failure()
     }
 
-    /// Bytes of journal in use.
     pub fn journal_bytes(&self) -> u64 {
         self.segments.bytes()
     }
 
-    /// Spare journal segments that are ready.
     pub fn spares(&self) -> usize {
         self.pool.spares()
     }
 
-    /// Takes nothing new, answers what is under way, syncs and ends the threads.
+    /// Stops accepting requests, answers pending ones, syncs, and ends the threads.
     pub async fn stop(mut self) {
         let ended = tokio::task::spawn_blocking(move || self.end());
         let _ = ended.await;
@@ -289,9 +298,9 @@ impl Running {
 
     fn end(&mut self) {
         self.mailbox.close();
-        stop_behind(&self.pool, &self.stopping);
+        stop_background(&self.pool, &self.stopping);
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // its panic has poisoned the engine
+            let _ = thread.join(); // its panic has already poisoned the engine
         }
         self.disk.unlock();
     }

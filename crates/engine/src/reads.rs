@@ -1,42 +1,42 @@
-//! Reads messages for the core, which reads no disk: those that a topic must look at before it can route them, and
-//! those under so many records that they should be stored anew.
+//! Reads messages for the core, which does no I/O itself: messages that a topic has to route, and messages with a long
+//! chain of overlays that should be stored again.
 
 use crate::codec::{Stored, read_whole};
-use crate::command::{Command, ToRoute};
-use crate::core::{Copied, Relocation, Resident, Whose};
+use crate::command::{Command, InboxItem};
+use crate::core::{LiveRecord, RecordCopy, RecordOwner, Relocation};
 use crate::event::QueueId;
 use crate::journal::Segments;
-use crate::mailbox::{Mailbox, ToRead};
+use crate::mailbox::{Mailbox, ReadRequest};
 
-/// Reads what was asked for and tells the core.
-pub(crate) fn bring(what: ToRead, segments: &Segments, mailbox: &Mailbox) {
-    mailbox.tell(match what {
-        ToRead::Route(topic, items) => route(topic, items, segments),
-        ToRead::Rewrite(items) => rewrite(items, segments),
+/// Reads the messages and sends them to the core.
+pub(crate) fn serve(what: ReadRequest, segments: &Segments, mailbox: &Mailbox) {
+    mailbox.post(match what {
+        ReadRequest::Route(topic, items) => route(topic, items, segments),
+        ReadRequest::Rewrite(items) => rewrite(items, segments),
     });
 }
 
-/// Topics' messages with what they say.
-pub fn route(topic: QueueId, mut items: Vec<ToRoute>, segments: &Segments) -> Command {
+/// Reads messages of a topic's inbox.
+pub fn route(topic: QueueId, mut items: Vec<InboxItem>, segments: &Segments) -> Command {
     for item in &mut items {
         match Stored::read_now(segments, item.pos) {
             Ok(stored) => item.message = Some(Box::new(stored.message)),
             Err(error) => {
                 let pos = item.pos;
-                tracing::error!(%pos, %error, "a message cannot be read, and so not be routed");
+                tracing::error!(%pos, %error, "a message cannot be read and is not routed");
             }
         }
     }
     Command::Route { topic, items }
 }
 
-/// Whole copies. One that cannot be read stays what it is.
-pub fn rewrite(items: Vec<Resident>, segments: &Segments) -> Command {
-    let copy = |Resident { at: from, of }: Resident| {
-        let Whose::Message(queue, seq) = of else { return None };
+/// Reads complete copies of messages. Unreadable ones are left as they are.
+pub fn rewrite(items: Vec<LiveRecord>, segments: &Segments) -> Command {
+    let copy = |LiveRecord { at: from, of }: LiveRecord| {
+        let RecordOwner::Message(message) = of else { return None };
         let mut kept = read_whole(&mut segments.reading(false), from).ok()?;
-        kept.places.push((queue, seq));
-        Some(Relocation { from, copy: Copied::Message(Box::new(kept)) })
+        kept.places.push(message);
+        Some(Relocation { from, copy: RecordCopy::Message(Box::new(kept)) })
     };
     Command::Relocate { items: items.into_iter().filter_map(copy).collect() }
 }

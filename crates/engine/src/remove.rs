@@ -1,26 +1,26 @@
-//! Taking messages away that nobody received, or whose leases are over.
+//! Deleting messages without receiving them, and completing messages whose leases have ended.
 
 use malote_model::{QueueName, Seq, SessionId, Timestamp};
 
 use crate::command::{Command, MessageState, Peek, Reply};
 use crate::handle::{Engine, EngineError};
 
-/// Messages that are looked at at once before they are purged: they are read whole.
+/// Messages read at once before they are purged.
 const LOOK_MAX: usize = 64;
 
 impl Engine {
-    /// Drops every message that is not out to a receiver. Tells how many.
+    /// Deletes all messages that are not leased. Returns how many.
     pub async fn purge(&self, queue: QueueName) -> Result<u64, EngineError> {
         self.count(Command::Purge { queue, leased: false }).await
     }
 
-    /// Drops every message, also those that are out: their leases are over. Tells how many.
+    /// Deletes all messages, including leased ones. Returns how many.
     pub async fn purge_all(&self, queue: QueueName) -> Result<u64, EngineError> {
         self.count(Command::Purge { queue, leased: true }).await
     }
 
-    /// Drops ready messages that were enqueued before a time, the oldest first and at most so many; of one session, or
-    /// of all. Tells how many.
+    /// Deletes ready messages that were enqueued before a time, oldest first and at most `max`, of one session or of
+    /// all. Returns how many.
     pub async fn purge_older(
         &self,
         queue: QueueName,
@@ -40,10 +40,10 @@ impl Engine {
             from = next;
             let mut items = Vec::with_capacity(seen.len());
             for message in seen {
-                // What cannot be read is found when it is received.
+                // Damaged messages are handled when they are received.
                 let Ok(stored) = message.stored else { continue };
                 if stored.enqueued_at >= before {
-                    from = None; // later places are younger
+                    from = None; // later messages are newer
                     break;
                 }
                 items.push((message.seq, stored.message.session));
@@ -55,8 +55,8 @@ impl Engine {
         Ok(purged)
     }
 
-    /// Completes messages whose leases are over and that nobody has, if they were received no earlier than said. Tells
-    /// how many. Refused in queues with sessions.
+    /// Completes messages whose leases have ended and that no other receiver has, if they were received no earlier than
+    /// the given time. Returns how many. Refused in queues with sessions.
     pub async fn complete_late(
         &self,
         queue: QueueName,

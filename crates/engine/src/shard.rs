@@ -1,4 +1,5 @@
-//! The one thread that decides: batch → decide → journal → apply → hand over → the next batch while the disk works.
+//! The core's thread: take a batch of requests, decide, journal, apply, and submit the commit. The next batch is
+//! decided while the disk works.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,11 +10,11 @@ use malote_model::Timestamp;
 use crate::clock::Clock;
 use crate::core::{Core, Output, Turn};
 use crate::failure::supervised;
-use crate::handover::{Handover, pin_taken};
 use crate::journal::{Appender, Commit, Marks, Pipeline, Pool, Segments, Stopped};
-use crate::mailbox::{Mailbox, Pending, Request, Word};
+use crate::mailbox::{Mailbox, PendingReplies, Request, RoutedOutput};
+use crate::outputs::{PendingOutputs, pin_taken};
 
-/// Commands of one turn, at most: then its commit is handed over.
+/// The maximum number of commands in one turn, after which the commit is submitted.
 const TURN_MAX: usize = 1024;
 
 /// How long the core sleeps when nothing is due.
@@ -27,46 +28,44 @@ pub(crate) struct Shard {
     pub mailbox: Arc<Mailbox>,
     pub clock: Arc<dyn Clock>,
     pub segments: Segments,
-    pub waiting: Waiting,
-    /// Outputs of the turn under way; empty between turns, and kept for its memory.
+    pub waiting: PendingRequests,
+    /// Outputs of the current turn. Empty between turns; kept to reuse its memory.
     pub out: Vec<Output>,
-    /// Dropped last: that waits for the disk.
-    pub pipeline: Pipeline<Word>,
+    /// Must be dropped last, because its drop waits for the disk.
+    pub pipeline: Pipeline<RoutedOutput>,
 }
 
-/// What a step of the shard's loop says about the next one.
+/// The state of the loop after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Go on.
+pub(crate) enum ShardStep {
     Serving,
-    /// The mailbox is closed, and everything that was in it has been decided.
+    /// The mailbox is closed, and all its requests have been decided.
     Ended,
     /// The engine is poisoned: nothing more is decided.
     Poisoned,
 }
 
-/// Everybody who waits for the core. When it panics they are dropped after the engine is poisoned, not by the unwinding.
-pub(crate) struct Waiting {
+/// Requests that wait for the core. If it panics, they are dropped after the engine is poisoned, not during unwinding.
+pub(crate) struct PendingRequests {
     /// Taken from the mailbox and not decided yet.
     batch: VecDeque<Request>,
-    pending: Pending,
-    handover: Handover<Word>,
+    pending: PendingReplies,
+    handover: PendingOutputs<RoutedOutput>,
 }
 
-impl Waiting {
+impl PendingRequests {
     pub(crate) fn new(log: &Appender) -> Self {
-        let (batch, pending) = (VecDeque::new(), Pending::default());
-        Self { batch, pending, handover: Handover::new(log) }
+        let (batch, pending) = (VecDeque::new(), PendingReplies::default());
+        Self { batch, pending, handover: PendingOutputs::new(log) }
     }
 
-    /// Whether every request that was taken has been answered.
     pub(crate) fn is_empty(&self) -> bool {
         self.batch.is_empty() && self.pending.is_empty()
     }
 }
 
 impl Shard {
-    /// Serves until the mailbox is closed and empty, or the engine fails.
+    /// Runs until the mailbox is closed and empty, or the engine fails.
     pub(crate) fn run(mut self) {
         let mailbox = self.mailbox.clone();
         if let Err(failure) = supervised(|| self.serve()) {
@@ -77,29 +76,30 @@ impl Shard {
     fn serve(&mut self) {
         loop {
             match self.step(Self::until_due) {
-                Step::Serving => {}
-                Step::Ended => return self.end(),
-                Step::Poisoned => return,
+                ShardStep::Serving => {}
+                ShardStep::Ended => return self.end(),
+                ShardStep::Poisoned => return,
             }
         }
     }
 
-    /// One turn: of requests that an earlier step left over, else of what has arrived. If nothing has arrived, waits for
-    /// it for at most `wait`.
-    pub(crate) fn step(&mut self, wait: impl FnOnce(&Self) -> Duration) -> Step {
+    /// Runs one turn, with requests left over by an earlier step or newly arrived ones. If there are none, waits at
+    /// most `wait`.
+    pub(crate) fn step(&mut self, wait: impl FnOnce(&Self) -> Duration) -> ShardStep {
         let mut open = true;
         if self.waiting.batch.is_empty() {
             let wait = wait(self);
             open = self.mailbox.take(&mut self.waiting.batch, wait);
         }
         if self.mailbox.is_poisoned() || self.turn().is_err() {
-            return Step::Poisoned;
+            return ShardStep::Poisoned;
         }
-        // A mailbox that is closed and not empty is found empty by the next step.
-        if open { Step::Serving } else { Step::Ended }
+        // If the mailbox is closed but was not empty, the next step finds it empty.
+        if open { ShardStep::Serving } else { ShardStep::Ended }
     }
 
-    /// An orderly end: the next start can compare its state, and tell damage in the last commits from a torn tail.
+    /// Ends orderly: writes a digest and a mark, so that the next start can compare its state and can tell damage in
+    /// the last commits from a torn tail.
     pub(crate) fn end(&mut self) {
         let (now, allowed) = (self.clock.now(), self.pool.publish_allowed());
         Turn::new(&mut self.core, &mut self.appender, now, &mut self.out, allowed).digest();
@@ -116,11 +116,11 @@ impl Shard {
 
     fn until_due(&self) -> Duration {
         let Some(Timestamp(wake)) = self.core.next_wake() else { return IDLE };
-        // A millisecond more, so that it is past when we wake.
+        // One millisecond more, so that the time has passed when the core wakes.
         Duration::from_millis(wake.saturating_sub(self.clock.now().0)).min(IDLE)
     }
 
-    /// Decides at most [`TURN_MAX`] requests and hands over the outputs.
+    /// Decides at most [`TURN_MAX`] requests and submits the outputs.
     fn turn(&mut self) -> Result<(), Stopped> {
         let stepped = self.clock.take_step();
         let now = self.clock.now();
@@ -139,18 +139,19 @@ impl Shard {
             let Some(Request { command, reply, permit }) = self.waiting.batch.pop_front() else {
                 break;
             };
-            // Those who wait for messages are bounded as consumers: they take no room from others.
+            // Requests that wait for messages are limited as consumers instead: they hold no admission budget.
             let permit = permit.filter(|_| !command.waits());
             let request = self.waiting.pending.add(reply, permit);
             turn.command(request, command);
         }
         turn.dispatch();
-        for Output { mut to, durable, written } in self.out.drain(..) {
-            pin_taken(&mut to, &self.segments);
-            let Some(mut word) = self.waiting.pending.word(to) else { continue };
-            self.mailbox.number(&mut word);
-            if let Some(word) = self.waiting.handover.keep(&self.marks, durable, written, word) {
-                self.mailbox.say(word);
+        for Output { mut effect, durable, written } in self.out.drain(..) {
+            pin_taken(&mut effect, &self.segments);
+            let Some(mut output) = self.waiting.pending.route(effect) else { continue };
+            self.mailbox.number(&mut output);
+            if let Some(output) = self.waiting.handover.keep(&self.marks, durable, written, output)
+            {
+                self.mailbox.send_output(output);
             }
         }
         let chunks = self.appender.take().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The whole engine without threads: whoever has it takes every step, so that a seed replays a run to the byte.
+//! The whole engine without threads, for the deterministic simulation. The caller runs every step, so that a seed
+//! replays a run exactly.
 //!
-//! This is the engine of production up to its threads and its clock: the handle, the mailbox and its rooms, the shard's
-//! loop, the pipeline, the reads, the spares and housekeeping. For the deterministic simulation.
+//! This is the production engine except for its threads and its clock: the handle, the mailbox with admission, the
+//! shard's loop, the pipeline, the reads, the spare segments and housekeeping.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,90 +13,90 @@ use std::time::Duration;
 
 use malote_model::Timestamp;
 
+use crate::admission::AdmissionLimits;
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::handle::Engine;
 use crate::housekeeping::Housekeeping;
-use crate::journal::{Keeper, Kept, Marks, Options, Pipeline};
-use crate::mailbox::ToRead;
-use crate::open::{OpenError, Parts, Running};
+use crate::journal::{Marks, Options, Pipeline, SpareMaker, SpareStep};
+use crate::mailbox::ReadRequest;
+use crate::open::{EngineParts, OpenError, Running};
 use crate::reads;
-use crate::room::RoomSizes;
-use crate::shard::{Shard, Step, Waiting};
+use crate::shard::{PendingRequests, Shard, ShardStep};
 
-/// The steps of an engine that has no threads.
+/// An engine without threads.
 pub struct Stepwise {
     shard: Shard,
-    to_read: mpsc::Receiver<ToRead>,
-    keeper: Keeper,
-    /// Housekeeping until the engine stops; none when it has ended.
+    to_read: mpsc::Receiver<ReadRequest>,
+    spare_maker: SpareMaker,
+    /// Housekeeping until the engine stops; `None` after it has ended.
     housekeeping: Option<Pin<Box<dyn Future<Output = ()>>>>,
     ended: bool,
     running: Running,
 }
 
 impl Engine {
-    /// Opens an engine without threads, with rooms of any size.
+    /// Opens an engine without threads, with any admission limits.
     pub fn open_stepwise(
         disk: Arc<dyn Disk>,
         options: &Options,
         chance: Chance,
         clock: impl FnOnce(Timestamp) -> Arc<dyn Clock>,
-        rooms: RoomSizes,
+        rooms: AdmissionLimits,
     ) -> Result<(Engine, Stepwise), OpenError> {
         let pipeline =
             |writer, syncer, callbacks| Ok(Pipeline::stepwise(writer, syncer, callbacks));
-        let parts = Parts::open(disk, options, chance, clock, rooms, pipeline)?;
-        let Parts { engine, running, shard, to_read, keeper, mut housekeeping } = parts;
+        let parts = EngineParts::open(disk, options, chance, clock, rooms, pipeline)?;
+        let EngineParts { engine, running, shard, to_read, spare_maker, mut housekeeping } = parts;
         housekeeping.stepwise = true;
         let keep = |mut housekeeping: Housekeeping| async move { housekeeping.keep().await };
         let housekeeping: Pin<Box<dyn Future<Output = ()>>> = Box::pin(keep(housekeeping));
         let housekeeping = Some(housekeeping);
-        Ok((engine, Stepwise { shard, to_read, keeper, housekeeping, ended: false, running }))
+        Ok((engine, Stepwise { shard, to_read, spare_maker, housekeeping, ended: false, running }))
     }
 }
 
 impl Stepwise {
-    /// One turn of the shard, without waiting. False once the shard has ended.
+    /// Runs one turn of the shard, without waiting. Returns false once the shard has ended.
     pub fn turn(&mut self) -> bool {
         if self.ended {
             return false;
         }
         match self.shard.step(|_| Duration::ZERO) {
-            Step::Serving => return true,
-            Step::Ended => self.shard.end(),
-            Step::Poisoned => {}
+            ShardStep::Serving => return true,
+            ShardStep::Ended => self.shard.end(),
+            ShardStep::Poisoned => {}
         }
-        // As when the thread ends: clients that still wait hear that there is no answer.
-        self.shard.waiting = Waiting::new(&self.shard.appender);
+        // As when the thread ends: clients that still wait get an error.
+        self.shard.waiting = PendingRequests::new(&self.shard.appender);
         self.ended = true;
         false
     }
 
-    /// Writes everything submitted. False if there was nothing to write.
+    /// Writes everything submitted. Returns false if there was nothing to write.
     pub fn write(&self) -> bool {
         self.shard.pipeline.write_step()
     }
 
-    /// Syncs what was written, lazy data only if asked to. False if there was nothing to sync.
+    /// Syncs what was written; lazy data only if asked to. Returns false if there was nothing to sync.
     pub fn sync(&self, lazy: bool) -> bool {
         self.shard.pipeline.sync_step(lazy)
     }
 
-    /// Reads one batch that the core asked for. False if it has not asked for any.
+    /// Serves one read request. Returns false if there is none.
     pub fn read(&self) -> bool {
         let Ok(what) = self.to_read.try_recv() else { return false };
-        reads::bring(what, &self.running.segments, &self.running.mailbox);
+        reads::serve(what, &self.running.segments, &self.running.mailbox);
         true
     }
 
-    /// Makes a piece of a spare segment.
-    pub fn make_spare(&mut self) -> io::Result<Kept> {
-        self.keeper.step()
+    /// Makes a part of a spare segment.
+    pub fn make_spare(&mut self) -> io::Result<SpareStep> {
+        self.spare_maker.step()
     }
 
-    /// Goes on with housekeeping, up to the next tick or to where it waits for the core.
+    /// Continues housekeeping up to its next tick, or until it waits for the core.
     pub fn keep_house(&mut self) {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let over = |keep: &mut Pin<Box<dyn Future<Output = ()>>>| keep.as_mut().poll(&mut cx);
@@ -104,39 +105,38 @@ impl Stepwise {
         }
     }
 
-    /// When the core has something to do by itself.
+    /// When the core has work to do without a request.
     pub fn next_wake(&self) -> Option<Timestamp> {
         self.shard.core.next_wake()
     }
 
-    /// Whether all requests were answered and all room for requests is free.
+    /// Whether all requests were answered and their admission budgets are free.
     pub fn is_idle(&self) -> bool {
         self.shard.waiting.is_empty() && self.running.mailbox.is_idle()
     }
 
-    /// How far the journal is.
     pub fn marks(&self) -> &Marks {
         &self.shard.marks
     }
 
-    /// Takes nothing new from now on.
+    /// Stops accepting requests.
     pub fn close(&self) {
         self.running.mailbox.close();
     }
 
-    /// What recovery found, and whether the engine has failed.
+    /// The recovery report, and whether the engine has failed.
     pub fn running(&self) -> &Running {
         &self.running
     }
 
-    /// Everything that does not add up in the core's state.
+    /// All inconsistencies in the core's state.
     pub fn audit(&self) -> Vec<String> {
         self.shard.core.audit()
     }
 }
 
 impl Drop for Stepwise {
-    /// As when the process ends: requests that were not taken are gone.
+    /// As when the process ends: queued requests are dropped.
     fn drop(&mut self) {
         self.close();
         self.running.mailbox.take(&mut VecDeque::new(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! What a front end asks of topics.
+//! Operations on topics.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::command::{Binding, Command, Reply, TopicFacts};
 use crate::handle::{Engine, EngineError};
 
 impl Engine {
-    /// Makes the topic, or finds it just as asked. Tells whether it is new.
+    /// Creates a topic, or checks that it exists with these settings. Returns whether it was created.
     pub async fn declare_topic(
         &self,
         name: TopicName,
@@ -17,12 +17,12 @@ impl Engine {
         self.declared(Command::DeclareTopic { name, spec: Box::new(spec) }).await
     }
 
-    /// Replaces the properties of a topic; its kind is fixed.
+    /// Replaces the settings of a topic. Its kind cannot be changed.
     pub async fn update_topic(&self, name: TopicName, spec: TopicSpec) -> Result<(), EngineError> {
         self.ask(Command::UpdateTopic { name, spec: Box::new(spec) }).await.map(drop)
     }
 
-    /// Removes a topic and its subscriptions. Queues that were only bound stay.
+    /// Deletes a topic and its subscriptions. Other bound queues stay.
     pub async fn delete_topic(&self, name: TopicName) -> Result<(), EngineError> {
         self.ask(Command::DeleteTopic { name }).await.map(drop)
     }
@@ -36,8 +36,8 @@ impl Engine {
         self.ask(Command::LabelTopic { name, labels }).await.map(drop)
     }
 
-    /// Makes a subscription and its rules, or finds it just as asked: then its rules stay what they are. Without rules
-    /// it takes everything, where its topic's kind has such a rule, and else nothing.
+    /// Creates a subscription with its rules, or checks that it exists with these settings; then its rules stay
+    /// unchanged. Without rules, it gets all messages if the topic's kind has such a default, and otherwise none.
     pub async fn subscribe(
         &self,
         name: QueueName,
@@ -47,7 +47,7 @@ impl Engine {
         self.declared(Command::Subscribe { name, spec: Box::new(spec), rules }).await
     }
 
-    /// Adds a rule for a queue. Tells whether it is new; another of the same name is refused.
+    /// Adds a rule for a queue. Returns whether it is new. A different rule with the same name is refused.
     pub async fn bind(
         &self,
         topic: TopicName,
@@ -57,7 +57,7 @@ impl Engine {
         self.declared(Command::Bind { topic, queue, rule: Box::new(rule) }).await
     }
 
-    /// Puts a rule in the place of the one of that name, with no moment between them.
+    /// Replaces the rule of the same name atomically.
     pub async fn rebind(
         &self,
         topic: TopicName,
@@ -67,7 +67,7 @@ impl Engine {
         self.ask(Command::Rebind { topic, queue, rule: Box::new(rule) }).await.map(drop)
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub async fn unbind(
         &self,
         topic: TopicName,
@@ -77,7 +77,7 @@ impl Engine {
         self.ask(Command::Unbind { topic, queue, rule }).await.map(drop)
     }
 
-    /// Facts about one topic.
+    /// Describes one topic.
     pub async fn topic(&self, name: TopicName) -> Result<TopicFacts, EngineError> {
         match self.ask(Command::DescribeTopic { name }).await? {
             Reply::Topics(mut facts) if facts.len() == 1 => Ok(facts.remove(0)),
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Facts about every topic, by name, asked for a page at a time as [`Engine::list`] does.
+    /// Lists all topics by name, page by page as [`Engine::list`] does.
     pub async fn topics(&self) -> Result<Vec<TopicFacts>, EngineError> {
         let mut all = Vec::new();
         loop {
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// The next [`limits::LIST_MAX`] topics by name, from after one. A page with fewer is the last.
+    /// The next [`limits::LIST_MAX`] topics by name, after a given one. A shorter page is the last one.
     pub async fn topics_page(
         &self,
         after: Option<TopicName>,
@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Rules of a topic, or of one queue on it, by queue and name, from after one.
+    /// Lists rules of a topic, or of one queue on it, by queue and name, after a given one.
     pub async fn rules(
         &self,
         topic: TopicName,

@@ -1,36 +1,35 @@
-//! A transaction: staged in memory, then one command. Dropping it leaves no trace.
+//! A transaction: staged in memory, then committed by one command. Dropping it has no effect.
 
 use malote_model::{
     Address, LeaseToken, Message, QueueName, Refusal, Settlement, Timestamp, limits,
 };
 
-use crate::command::{Command, Reply, StateChange, Work};
-use crate::handle::{Engine, EngineError, Given, Sent, publishing_bytes};
+use crate::command::{Command, Reply, StateChange, TransactionWork};
+use crate::handle::{AssignedId, Engine, EngineError, Sent, publishing_bytes};
 
-/// Sends, settlements and session states that will happen together or not at all.
+/// Sends, settlements and session states that take effect together or not at all.
 pub struct Transaction {
     engine: Engine,
     began: Timestamp,
-    work: Work,
-    given: Vec<Given>,
+    work: TransactionWork,
+    given: Vec<AssignedId>,
     bytes: u64,
 }
 
 impl Engine {
     /// Begins a transaction. It must be committed within two minutes.
     pub fn transaction(&self) -> Transaction {
-        let (began, work) = (self.now(), Work::default());
+        let (began, work) = (self.now(), TransactionWork::default());
         Transaction { engine: self.clone(), began, work, given: Vec::new(), bytes: 0 }
     }
 }
 
 impl Transaction {
-    /// Whether its time is over: nothing more can be staged, and it cannot be committed.
+    /// Whether the time limit has passed: nothing more can be staged or committed.
     pub fn is_over(&self) -> bool {
         self.engine.now().0 > self.began.0 + limits::TRANSACTION_MS_MAX
     }
 
-    /// Stages a message.
     pub fn send(&mut self, to: impl Into<Address>, message: Message) -> Result<(), EngineError> {
         let (items, given) = self.engine.outgoing(vec![(to.into(), message)])?;
         let bytes = items.iter().map(|(_, message)| message.size() as u64).sum();
@@ -40,7 +39,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Stages the end of a lease; with a queue, only if it is of that queue.
+    /// Stages a settlement. If a queue is given, the lease must belong to it.
     pub fn settle(
         &mut self,
         queue: Option<QueueName>,
@@ -59,7 +58,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Stages a session's state; with a queue, only if the session is of that queue.
+    /// Stages a change of a session's state. If a queue is given, the session must belong to it.
     pub fn state(
         &mut self,
         queue: Option<QueueName>,
@@ -92,13 +91,13 @@ impl Transaction {
         Ok(())
     }
 
-    /// Does all of it, durably, or nothing. Tells about the messages sent, in order.
+    /// Commits everything durably, or nothing. Returns the results of the sends, in order.
     pub async fn commit(self) -> Result<Vec<Sent>, EngineError> {
         self.commit_unless(std::future::pending()).await
     }
 
-    /// As [`Transaction::commit`], but once `enough` is over it no longer waits for room: [`Refusal::Busy`], nothing
-    /// done. One that sends nothing needs no room.
+    /// Like [`Transaction::commit`], but stops waiting for admission when `enough` completes: then it returns
+    /// [`Refusal::Busy`] and nothing was done. A transaction without sends needs no admission.
     pub async fn commit_unless(
         self,
         enough: impl Future<Output = ()>,

@@ -1,4 +1,4 @@
-//! Memory and queues keep their bounds, whatever callers do.
+//! Memory and queues stay within their limits, whatever callers do.
 #![allow(clippy::unwrap_used)] // a test
 
 #[path = "common/trap.rs"]
@@ -46,7 +46,7 @@ async fn senders_that_give_up_keep_their_room_until_the_disk_has_taken_what_they
             () = std::future::ready(()) => {}
         }
     }
-    // What was given up is still in memory: there is no room for more.
+    // Abandoned sends are still in memory: there is no budget for more.
     let more = vec![(name("q"), message(100 << 10, None))];
     let more = engine.send_unless(more, std::future::ready(()));
     let more = tokio::time::timeout(Duration::from_secs(60), more).await;
@@ -89,7 +89,7 @@ async fn session_states_count_as_bytes_of_their_queue() {
     assert_eq!(sent, Err(full));
     running.stop().await;
 
-    // They count after a restart, too, and no more once they are cleared.
+    // They count after a restart, too, and no longer once they are cleared.
     let (engine, running) = open(&disk, &trap);
     assert_eq!(engine.describe(name("q")).await.unwrap().bytes, 1000);
     set(&engine, holds[0], 100).await.unwrap();

@@ -1,4 +1,4 @@
-//! A message that the disk holds no longer whole, under a running engine.
+//! Messages that are damaged on disk, in a running engine.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use malote_engine::journal::Options;
 use malote_engine::{
-    Consume, Delivery, Engine, MessageState, Outbound, Peek, Receive, Running, Settings, Wants,
-    Which,
+    Consume, DeadLetterSelection, Delivery, Engine, MessageState, Outbound, Peek, Receive, Running,
+    Settings, Wants,
 };
 use malote_model::{
     Address, Body, BodyKind, DeadLetterTarget, Message, QueueName, QueueSpec, Seq, SessionId,
@@ -36,7 +36,7 @@ fn bodies(deliveries: &[Delivery]) -> Vec<Bytes> {
     deliveries.iter().map(|d| d.stored.message.body.bytes.clone()).collect()
 }
 
-/// Flips one bit of the only place where the data directory has this text. Tells the file.
+/// Flips one bit at the only place where the data directory contains this text. Returns the file.
 #[allow(clippy::disallowed_methods, reason = "what a broken disk does comes through no door")]
 fn damage(dir: &Path, text: &str) -> String {
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -53,7 +53,7 @@ fn damage(dir: &Path, text: &str) -> String {
     panic!("`{text}` is in no file");
 }
 
-async fn look(engine: &Engine, queue: QueueName) -> Vec<malote_engine::Seen> {
+async fn look(engine: &Engine, queue: QueueName) -> Vec<malote_engine::PeekedMessage> {
     let peek = Peek { queue, from: Seq(0), max: 100, session: None, state: None };
     engine.peek(peek).await.unwrap().0
 }
@@ -65,7 +65,7 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
         let (q, other) = (name("q"), name("other"));
         engine.declare(other.clone(), QueueSpec::default()).await.unwrap();
-        // Neither another queue nor dropping is for what cannot be read.
+        // A damaged message goes neither to another queue nor is it dropped.
         let dead_letter = DeadLetterTarget::Queue(other.clone());
         let spec = QueueSpec { sessions, dead_letter, ..QueueSpec::default() };
         engine.declare(q.clone(), spec).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
         let seen = look(&engine, q.clone()).await;
         assert_eq!(seen.iter().map(|s| s.stored.is_ok()).collect::<Vec<_>>(), [false, true, true]);
 
-        // One is asked for: the damaged one is passed over.
+        // One is asked for: the damaged one is skipped.
         let got = engine.receive(receive(q.clone(), 1)).await.unwrap();
         assert_eq!(bodies(&got), ["second body"]);
         let leases = got.iter().filter_map(|d| d.lease).collect();
@@ -95,10 +95,13 @@ async fn a_damaged_message_goes_to_the_dead_letters_and_the_others_arrive() {
         assert_eq!((dead.reason.as_str(), dead.from_seq), ("Damaged", Seq(1)));
         assert!(dead.text.contains(&file) && unreadable.text.contains(&file), "{dead:?}");
 
-        // Received as a dead letter it is set aside, once.
+        // Received as a dead letter, it is deferred, once.
         assert!(engine.receive(receive(q.dead_letters(), 9)).await.unwrap().is_empty());
         assert_eq!(look(&engine, q.dead_letters()).await[0].state, MessageState::Deferred);
-        assert_eq!(engine.redrive(q.clone(), Which::Oldest(9), None).await.unwrap(), 0);
+        assert_eq!(
+            engine.redrive(q.clone(), DeadLetterSelection::Oldest(9), None).await.unwrap(),
+            0
+        );
         running.stop().await;
 
         let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
@@ -133,7 +136,7 @@ async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
         match outbox.next().await {
             Some(Outbound::Deliver(_, deliveries)) => got.extend(bodies(&deliveries)),
             Some(Outbound::Damaged(of, 1)) => {
-                // Neither message of the credit of two is out: one was read, one was not.
+                // Neither message of the credit of two is leased: one was read, one was not.
                 assert_eq!(
                     (of, connection.credit(consumer, 1, false).await.unwrap()),
                     (consumer, 0)
@@ -148,7 +151,7 @@ async fn a_consumer_is_told_of_the_credit_that_a_damaged_message_used() {
     running.stop().await;
 }
 
-/// Segments so small that a test fills many of them. Nothing but snapshots looks at the journal.
+/// Segments so small that a test fills many of them. Only snapshots read the journal.
 fn open_small(dir: &Path) -> (Engine, Running) {
     let journal = Options {
         segment_bytes: 128 << 10,
@@ -161,7 +164,7 @@ fn open_small(dir: &Path) -> (Engine, Running) {
     Engine::open(Settings { journal, ..Settings::at(dir) }).unwrap()
 }
 
-/// Traffic on another queue until so many segments were used again.
+/// Traffic on another queue until this many segments were recycled.
 async fn recycle(engine: &Engine, segments: u64) {
     let noise = name("noise");
     let _ = engine.declare(noise.clone(), QueueSpec::default()).await.unwrap();
@@ -196,11 +199,11 @@ async fn messages_of_a_queue_whose_declaration_is_damaged_are_kept_and_can_be_ad
         let one = Message { message_id: Some(format!("id-{n}")), ..message(&format!("body {n}")) };
         engine.send(vec![(lost.clone(), one)]).await.unwrap();
     }
-    // What was settled does not come back.
+    // Settled messages do not reappear.
     let got = engine.receive(receive(lost.clone(), 1)).await.unwrap();
     let leases = got.iter().filter_map(|d| d.lease).collect();
     engine.settle(None, leases, Settlement::Complete, None).await.unwrap();
-    // Deleted as usual: nobody misses it.
+    // Deleted regularly: it is not recovered.
     let gone = name("gone");
     engine.declare(gone.clone(), QueueSpec::default()).await.unwrap();
     engine.send(vec![(gone.clone(), message("gone"))]).await.unwrap();
@@ -216,7 +219,7 @@ async fn messages_of_a_queue_whose_declaration_is_damaged_are_kept_and_can_be_ad
         facts.into_iter().find(|facts| of_lost(facts) && facts.ready == 4).map(|facts| facts.name)
     };
     let found = recovered(engine.list().await.unwrap()).expect("the messages are in no queue");
-    // The application declares its queue again, and goes on for long.
+    // The application declares its queue again, and runs for a long time.
     engine.declare(lost.clone(), sessioned()).await.unwrap();
     recycle(&engine, 12).await;
     running.stop().await;
@@ -257,7 +260,7 @@ async fn damage_that_is_met_while_serving_does_not_end_snapshots() {
     assert!(facts.snapshot_bytes > 0 && facts.damaged == 1, "{facts:?}");
     running.stop().await;
 
-    // What was served is what comes back; the damaged file is kept.
+    // The served state is restored; the damaged file is kept.
     let (engine, running) = open_small(dir.path());
     assert_eq!(engine.describe(q.clone()).await.unwrap().ready, 2);
     assert_eq!(bodies(&engine.receive(receive(q, 2)).await.unwrap()), ["first", "second"]);

@@ -1,4 +1,4 @@
-//! What happens when a replay comes to another state than the one that was served.
+//! What happens when a replay does not reproduce the served state.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Divergence, Options, Pos, Recovered, Replay, SnapshotError, recover};
 
-/// Keeps nothing; a body of `!` says that the state differs.
+/// Keeps nothing; a body of `!` reports a divergence.
 #[derive(Default)]
 struct Sceptic(Option<Divergence>);
 
@@ -41,7 +41,7 @@ fn open(dir: &Path) -> Recovered {
     recover(Arc::new(OsDisk::open(dir).unwrap()), &options, &mut Sceptic::default()).unwrap()
 }
 
-/// Several segments of journal, durable.
+/// Makes several durable segments.
 fn fill(journal: &mut Recovered, last: &[u8]) {
     append(journal, 300, last);
 }
@@ -49,7 +49,7 @@ fn fill(journal: &mut Recovered, last: &[u8]) {
 fn append(journal: &mut Recovered, count: usize, last: &[u8]) {
     for n in 0..count {
         while journal.pool.spares() < 3 {
-            journal.keeper.step().unwrap();
+            journal.spare_maker.step().unwrap();
         }
         journal.appender.begin();
         let body = if n + 1 == count { last.to_vec() } else { vec![b'x'; 1000] };
@@ -76,7 +76,7 @@ fn a_difference_found_while_serving_stops_snapshots_recycling_and_compaction() {
         matches!(&error, SnapshotError::Diverged(found) if found.what == "everything"),
         "{error}"
     );
-    // For good: nobody asks again, and what is asked all the same does nothing.
+    // Permanently: no snapshot is due, and an explicit one does nothing.
     assert!(!journal.snapshotter.due() && !journal.snapshotter.behind());
     assert!(!journal.snapshotter.wasteful(0) && journal.snapshotter.victims().is_empty());
     assert_eq!(journal.snapshotter.run(&mut Sceptic::default()).unwrap(), None);
@@ -91,7 +91,7 @@ fn a_difference_found_at_the_start_keeps_everything_until_the_start_after_the_ne
     drop(journal);
     let mut journal = open(dir.path());
     assert!(journal.report.diverged.is_some());
-    // What is served is what was replayed: snapshots can be made of it, but nothing is recycled.
+    // The served state is the replayed one: snapshots are possible, but nothing is recycled.
     for _ in 0..3 {
         let made = journal.snapshotter.run(&mut Sceptic::default()).unwrap();
         assert!(made.is_none_or(|made| made.recycled == 0));

@@ -1,10 +1,12 @@
-//! The engine as its callers hold it: threads, a real disk, restarts.
+//! The engine's API: threads, a real disk, restarts.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use malote_engine::{Consume, Engine, Outbound, Peek, Receive, Settings, Wants, Which};
+use malote_engine::{
+    Consume, DeadLetterSelection, Engine, Outbound, Peek, Receive, Settings, Wants,
+};
 use malote_model::{
     Body, BodyKind, Changes, Dedup, LeaseToken, Message, Properties, QueueName, QueueSpec, Seq,
     SessionId, Sessions, Settlement, TopicName, TopicSpec, Value, limits,
@@ -54,7 +56,7 @@ async fn what_was_sent_is_there_after_a_restart() {
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
     let facts = engine.describe(name("q")).await.unwrap();
     assert_eq!((facts.ready, facts.locked, facts.totals.completed), (90, 5, 5));
-    // Free-standing leases live on.
+    // Free-standing leases survive.
     let settled =
         engine.settle(None, leases[5..].to_vec(), Settlement::Complete, None).await.unwrap();
     assert!(settled.iter().all(Result::is_ok));
@@ -143,7 +145,7 @@ async fn dead_letters_are_redriven_and_edited() {
         .resend(name("q").dead_letters(), Seq(1), name("q"), message("edited", None))
         .await
         .unwrap();
-    assert_eq!(engine.redrive(name("q"), Which::Oldest(10), None).await.unwrap(), 2);
+    assert_eq!(engine.redrive(name("q"), DeadLetterSelection::Oldest(10), None).await.unwrap(), 2);
     let got = engine.receive(receive("q", 9, 0)).await.unwrap();
     let bodies: Vec<_> = got.iter().map(|d| d.stored.message.body.bytes.clone()).collect();
     assert_eq!(bodies, ["edited", "m1", "m2"]);
@@ -247,7 +249,7 @@ async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
         .take_while(|_| transaction.settle(None, lease, Settlement::Complete).is_ok())
         .count();
     assert_eq!(small, limits::SEND_BATCH_MAX);
-    // Sends to queues and topics tell their copies apart.
+    // Results of sends to queues and topics differ in their copies.
     engine.declare(name("q"), QueueSpec::default()).await.unwrap();
     let topic = TopicName::new("t").unwrap();
     engine.declare_topic(topic.clone(), TopicSpec::default()).await.unwrap();
@@ -263,7 +265,7 @@ async fn what_a_transaction_holds_is_bounded_whatever_it_is() {
 async fn what_no_listener_has_seen_comes_back_uncounted() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, running) = Engine::open(Settings::at(dir.path())).unwrap();
-    // Nothing here comes back because its lock ends.
+    // No message is returned because its lock expires.
     let spec = QueueSpec { lock_ms: 3_600_000, failed_max: Some(1), ..QueueSpec::default() };
     for free_standing in [true, false] {
         let queue = name(if free_standing { "free" } else { "bound" });
@@ -317,7 +319,7 @@ async fn a_read_that_is_given_up_loses_nothing() {
     engine.send(all.collect()).await.unwrap();
     let mut got = 0;
     while got < 50 {
-        // Whoever listens is called away again and again.
+        // The caller drops the future again and again.
         let next = tokio::time::timeout(std::time::Duration::from_micros(1), outbox.next()).await;
         if let Ok(Some(Outbound::Deliver(_, deliveries))) = next {
             got += deliveries.len();

@@ -1,4 +1,4 @@
-//! Files that go away, or cannot be made, under a running engine.
+//! Files that disappear or cannot be created, in a running engine.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use malote_engine::chance::Chance;
-use malote_engine::disk::{Disk, DiskFile, Entry, MemoryDisk};
+use malote_engine::disk::{DirEntry, Disk, DiskFile, MemoryDisk};
 use malote_engine::journal::Options;
 use malote_engine::{Engine, EngineError, Receive, Running, Settings};
 use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, Settlement};
@@ -78,7 +78,7 @@ async fn an_idle_engine_notices_that_its_directory_or_its_lock_is_gone() {
     }
 }
 
-/// A directory in which no file can be made while there are no descriptors.
+/// A directory in which no file can be created while there are no descriptors.
 #[derive(Clone, Default)]
 struct Scarce {
     disk: MemoryDisk,
@@ -88,7 +88,7 @@ struct Scarce {
 const EMFILE: i32 = 24;
 
 impl Disk for Scarce {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -136,7 +136,7 @@ async fn running_out_of_descriptors_is_called_so_and_passes() {
         Engine::open_on(Arc::new(disk.clone()), &options, Chance::of_system()).unwrap();
     let q = name("q");
     engine.declare(q.clone(), QueueSpec::default()).await.unwrap();
-    // Spares are kept for settling, once there are some.
+    // Spares are reserved for settling, once there are some.
     while running.spares() < options.spares {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -150,7 +150,7 @@ async fn running_out_of_descriptors_is_called_so_and_passes() {
     };
     assert!(refused.contains("file descriptor"), "{refused}");
     assert!(!refused.contains("disk is full"), "{refused}");
-    // Settling goes on.
+    // Settling still works.
     let (max, wait_ms, lock_ms, take, hold, per_session) = (1, 0, None, false, None, 1);
     let receive = Receive { queue: q.clone(), max, wait_ms, lock_ms, take, hold, per_session };
     let got = engine.receive(receive).await.unwrap();

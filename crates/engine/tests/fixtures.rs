@@ -1,15 +1,15 @@
-//! Data directories of earlier versions: whatever was written once is read for ever.
+//! Data directories of earlier versions: every version must be able to read them.
 //!
-//! `fixtures/*.backup` are data directories, packed by the backup format; beside each stands what is in it. A fixture
-//! that was released is never made again. When records change, add one:
+//! `fixtures/*.backup` are data directories in the backup format, each with a description of its content. A released
+//! fixture never changes. When records change, add one:
 //!
 //! ```sh
 //! MALOTE_FIXTURE=v2 cargo test -p malote-engine --test fixtures
 //! UPDATE_EXPECT=1 cargo test -p malote-engine --test fixtures
 //! ```
 //!
-//! The first command writes `v2.backup`, the second what is in it; then read the difference. Time stands still in
-//! here, so that leases, delays and schedules of a fixture are as they were on the day it was made.
+//! The first command writes `v2.backup`, the second its description; then review the difference. The clock of these tests
+//! stands still, so that leases, delays and schedules of a fixture do not expire.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test, and files of its own
 
 use std::fmt::Write;
@@ -18,19 +18,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use expect_test::expect_file;
-use malote_engine::command::{Accept, Attach, Command, Held, MoveWhy, Moving, Reply};
-use malote_engine::compact::{Compaction, RESIDENTS_MAX};
-use malote_engine::core::{Copied, Core, Relocation, To, Turn};
+use malote_engine::command::{Accept, AcceptedSession, Attach, Command, MoveItem, MoveWhy, Reply};
+use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
+use malote_engine::core::{Core, Effect, RecordCopy, Relocation, Turn};
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::{Options, Recovered, recover, restore, verify};
-use malote_engine::{ConsumerId, Outgoing, Peek, StateChange, Stored, Wants, read_state};
+use malote_engine::{ConsumerId, EncodedMessage, Peek, StateChange, Stored, Wants, read_state};
 use malote_model::{
     Address, Body, BodyKind, Changes, DeadLetterTarget, Dedup, Durability, Filter, LeaseToken,
     Message, Native, QueueName, QueueSpec, Refusal, RetryOrder, Rule, Seq, SessionId, Sessions,
     Settlement, SqlAction, Status, Timestamp, TopicName, TopicSpec, Value, When,
 };
 
-/// The day on which every fixture was made.
+/// The date of all fixtures.
 const THEN: u64 = 1_800_000_000_000;
 
 /// The engine without its threads and its clock.
@@ -88,8 +88,8 @@ impl Hand {
         turn.command(request, command);
         turn.dispatch();
         self.flush();
-        let answers = out.into_iter().filter_map(|output| match output.to {
-            To::Request(r, answer) if r == request => Some(answer),
+        let answers = out.into_iter().filter_map(|output| match output.effect {
+            Effect::Request(r, answer) if r == request => Some(answer),
             _ => None,
         });
         answers.last().expect("every command here is answered at once")
@@ -104,7 +104,8 @@ impl Hand {
     }
 
     fn send(&mut self, queue: &str, message: Message) {
-        let items = vec![(Address::Queue(name(queue)), Outgoing::new(&message, false).unwrap())];
+        let items =
+            vec![(Address::Queue(name(queue)), EncodedMessage::new(&message, false).unwrap())];
         self.ask(Command::Send { items });
     }
 
@@ -135,7 +136,7 @@ impl Hand {
         assert!(each.iter().all(Result::is_ok), "{each:?}");
     }
 
-    fn accept(&mut self, queue: &str, id: &str) -> Held {
+    fn accept(&mut self, queue: &str, id: &str) -> AcceptedSession {
         self.next += 1;
         let accept = Accept {
             consumer: ConsumerId(self.next),
@@ -149,18 +150,17 @@ impl Hand {
         held
     }
 
-    /// A snapshot, and copies of what stands in the way of recycling. Tells how many, and how many of them for several
-    /// queues at once.
+    /// Makes a snapshot and copies live records. Returns how many, and how many of them are shared by several queues.
     fn keep_house(&mut self) -> (u64, u64) {
         let mut core = Core::new(1);
         self.journal.snapshotter.run(&mut core).unwrap();
         let victims = self.journal.snapshotter.victims();
-        let residents = core.residents(&victims, RESIDENTS_MAX);
+        let residents = core.live_records_in(&victims, LIVE_RECORDS_MAX);
         let mut compaction = Compaction::new(residents, options().segment_bytes);
         let (mut copied, mut shared) = (0, 0);
         let several = |item: &Relocation| match &item.copy {
-            Copied::Message(kept) => kept.places.len() > 1,
-            Copied::State(..) => false,
+            RecordCopy::Message(kept) => kept.places.len() > 1,
+            RecordCopy::State(..) => false,
         };
         while let Some(items) = compaction.next_batch(&self.journal.segments) {
             shared += items.iter().filter(|item| several(item)).count() as u64;
@@ -181,7 +181,7 @@ fn message(id: &str, of: Option<&str>, body: &str) -> Message {
     }
 }
 
-/// One of everything that a message can carry.
+/// A message with all possible attributes.
 fn rich(id: &str) -> Message {
     let text = |text: &str| Some(String::from(text));
     let properties = [
@@ -229,7 +229,7 @@ fn changes(n: u32) -> Changes {
     Changes { properties }
 }
 
-/// Everything that can stand in a journal, by this version's hand.
+/// Writes everything that a journal can contain, with this version.
 fn make(dir: &Path) -> Hand {
     let mut hand = Hand::open(dir, THEN);
     let plain = QueueSpec { failed_max: Some(2), ..QueueSpec::default() };
@@ -275,12 +275,12 @@ fn make(dir: &Path) -> Hand {
         let (topic, rule) = (topic.clone(), Box::new(rule));
         hand.ask(Command::Bind { topic, queue: name(queue), rule });
     }
-    let news = Outgoing::to_topic(message("news", None, "to three queues"), false).unwrap();
+    let news = EncodedMessage::to_topic(message("news", None, "to three queues"), false).unwrap();
     hand.ask(Command::Send { items: vec![(Address::Topic(topic), news)] });
     hand.send("gone", message("gone", None, "gone"));
     hand.ask(Command::Delete { name: name("gone") });
 
-    // A few hundred that come and go, and between them one of each kind that stays.
+    // A few hundred messages that are sent and completed, and between them one of each kind that stays.
     let leases = hand.any("plain", 6);
     let [a, b, c, d, e, f] = leases[..] else { panic!("{leases:?}") };
     hand.settle(vec![a], Settlement::Abandon { delay_ms: 0, changes: changes(1) });
@@ -307,7 +307,7 @@ fn make(dir: &Path) -> Hand {
             hand.send("graves", message(&format!("n{round}-{n}"), None, &"noise ".repeat(100)));
         }
         let mut leases = hand.any("graves", 100);
-        // The first ones are those that were buried here: one stays, and one of the noise.
+        // The first ones were dead-lettered here: one stays, and one of the others.
         let keep = leases.split_off(leases.len() - 1);
         hand.settle(leases.split_off(1), Settlement::Complete);
         hand.settle(keep, Settlement::Release { delay_ms: 0 });
@@ -318,18 +318,18 @@ fn make(dir: &Path) -> Hand {
     assert!(copied > 10 && shared == 1, "{copied} were copied, {shared} for several queues");
     newer(&mut hand, "before");
     hand.keep_house();
-    // Behind the last snapshot.
+    // After the last snapshot.
     newer(&mut hand, "behind");
     hand.send("plain", message("last", None, "last"));
     let message_id = Some("anew".to_owned());
-    let items = vec![Moving { seq: Seq(1), to: name("plain"), message_id }];
+    let items = vec![MoveItem { seq: Seq(1), to: name("plain"), message_id }];
     let from = name("plain").dead_letters();
     hand.ask(Command::Move { from, items, why: MoveWhy::Redrive });
     hand.any("plain", 1);
     hand
 }
 
-/// What version 1 did not know: a status, a purge of what is out, ids of duplicates, a topic that changed.
+/// What version 1 did not have: a status, purging leased messages, ids of duplicates, a changed topic.
 fn newer(hand: &mut Hand, when: &str) {
     let (status, dead_letters_keep_age) = (Status::SendDisabled, true);
     let closed = QueueSpec { status, dead_letters_keep_age, ..QueueSpec::default() };
@@ -412,7 +412,7 @@ fn describe(hand: &mut Hand) -> String {
     }
     for queue in ["known-before", "known-behind"] {
         let again = Message { dedup_id: Some("key".into()), ..message("other", None, "again") };
-        let again = Outgoing::new(&again, false).unwrap();
+        let again = EncodedMessage::new(&again, false).unwrap();
         let items = vec![(Address::Queue(name(queue)), again)];
         if let Ok(Reply::Sent(receipts)) = hand.try_ask(Command::Send { items }) {
             writeln!(text, "{queue}: {:x?}", receipts[0].first_id).unwrap();
@@ -464,7 +464,7 @@ fn describe_message(stored: &Stored) -> String {
     text
 }
 
-/// A day of the fixture's life, a little later.
+/// Restores a fixture, a little later.
 fn restored(backup: &[u8]) -> (tempfile::TempDir, Hand) {
     let dir = tempfile::tempdir().unwrap();
     restore(&mut &backup[..], &OsDisk::open(dir.path()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The system keeps in memory what of a file it likes: halves of records, too.
+//! The page cache may contain any part of a file, even parts of records.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::io;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use malote_engine::chance::Chance;
-use malote_engine::disk::{Disk, DiskFile, Entry, MemoryDisk};
+use malote_engine::disk::{DirEntry, Disk, DiskFile, MemoryDisk};
 use malote_engine::journal::Options;
 use malote_engine::{Engine, Peek, Receive};
 use malote_model::{Body, BodyKind, Message, QueueName, QueueSpec, Seq};
 
-/// Small, so that most records, and many of their headers, lie over the edge of one.
+/// Small, so that most records, and many of their headers, cross the edge of a page.
 const PAGE_BYTES: u64 = 64;
 
-/// A directory of which each look finds other pages in memory.
+/// A directory whose page cache changes with every read.
 #[derive(Clone, Default)]
 struct Forgetful {
     disk: MemoryDisk,
@@ -34,7 +34,7 @@ impl Forgetful {
 }
 
 impl Disk for Forgetful {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -73,7 +73,7 @@ impl DiskFile for ForgetfulFile {
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let look = self.looks.fetch_add(1, Ordering::Relaxed);
         let first = offset / PAGE_BYTES;
-        // One page of five is not there, and with each look it is another one.
+        // One page of five is missing, a different one with each read.
         let held = (first..).take_while(|page| !(page + look).is_multiple_of(5)).count() as u64;
         let end = (first + held) * PAGE_BYTES;
         match end.checked_sub(offset) {
@@ -127,7 +127,7 @@ async fn a_record_of_which_memory_holds_a_part_is_not_damaged() {
 
     let mut got = Vec::new();
     while got.len() < all.len() {
-        // Taken, not lent: what is thought damaged here is lost.
+        // Removed on delivery: what is mistaken for damaged here is lost.
         let (max, wait_ms, lock_ms, take, hold, per_session) = (20, 0, None, true, None, 1);
         let queue = queue.clone();
         let receive = Receive { queue, max, wait_ms, lock_ms, take, hold, per_session };

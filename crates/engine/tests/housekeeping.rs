@@ -1,4 +1,4 @@
-//! Compaction, backups and what else happens behind, with threads and a real disk.
+//! Compaction, backups and other background work, with threads and a real disk.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ async fn what_lives_in_nearly_empty_segments_is_copied_and_their_space_comes_bac
             (name("q"), message(body, None))
         });
         engine.send(all.collect()).await.unwrap();
-        // One of forty stays.
+        // One message of forty stays.
         let got = engine.receive(receive("q", 40)).await.unwrap();
         let leases: Vec<_> = got.iter().filter_map(|d| d.lease).collect();
         kept.push(got[39].clone());
@@ -80,7 +80,7 @@ async fn what_lives_in_nearly_empty_segments_is_copied_and_their_space_comes_bac
     let live = 200 * 1100;
     let allowed = 2 * live + (2 << 20);
     assert!(engine.journal().written_bytes() > 3 * allowed);
-    // A little traffic, so that snapshots are due; copying needs two of them.
+    // Some traffic, so that snapshots are due; copying needs two of them.
     for _ in 0..2000 {
         let spares = running.spares() as u64 * (256 << 10);
         if running.journal_bytes() + spares.min(3 * (256 << 10)) <= allowed {
@@ -94,7 +94,7 @@ async fn what_lives_in_nearly_empty_segments_is_copied_and_their_space_comes_bac
     }
     let bytes = running.journal_bytes();
     assert!(bytes <= allowed, "{bytes} bytes of journal for {live} live ones");
-    // Leases, counters and contents are as before: here and after a restart.
+    // Leases, counters and contents are unchanged, here and after a restart.
     complete(&engine, kept[..50].iter().filter_map(|d| d.lease).collect()).await;
     running.stop().await;
     let (engine, running) = open(dir.path());
@@ -144,7 +144,7 @@ async fn a_backup_under_load_holds_what_was_answered_before_it_began_and_nothing
         while !stop.load(Ordering::SeqCst) {
             let got = engine.receive(receive("s", 8)).await.unwrap();
             for d in got {
-                // Told before it is asked: whatever is missing later is in here.
+                // Recorded before the request: everything that is missing later is in here.
                 removed.lock().insert(which(&d.stored.message));
                 complete(&engine, vec![d.lease.unwrap()]).await;
             }
@@ -245,7 +245,7 @@ async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() 
     assert_eq!(names(), ["lock"]);
     restore(&mut &good[..], &disk).unwrap();
     assert_eq!(names(), ["lock", "segment-000001.log"]);
-    // What is there is never written over.
+    // Existing data is never overwritten.
     assert!(matches!(restore(&mut &good[..], &disk), Err(RestoreError::NotEmpty(_))));
     let (engine, running) = open(target.path());
     assert_eq!(engine.describe(name("q")).await.unwrap().ready, 10);
@@ -255,7 +255,7 @@ async fn a_backup_that_is_cut_or_changed_is_refused_and_leaves_nothing_behind() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_backup_that_is_finished_can_be_restored() {
-    // In memory, so that segments follow one another as fast as can be.
+    // In memory, so that segments follow one another as fast as possible.
     let options = Options {
         segment_bytes: 16 << 10,
         first_segment_bytes: 16 << 10,
@@ -284,7 +284,7 @@ async fn every_backup_that_is_finished_can_be_restored() {
             let pieces: std::io::Result<Vec<_>> = engine.backup()?.collect();
             Ok::<_, std::io::Error>(pieces?.concat())
         });
-        // Under such a load there may be none; but there is never one that is no good.
+        // Under such a load a backup may fail, but it is never invalid.
         let Ok(bytes) = bytes.await.unwrap() else { continue };
         check_backup(&mut &bytes[..]).unwrap();
         restore(&mut &bytes[..], &MemoryDisk::new()).unwrap_or_else(|why| panic!("{n}: {why}"));

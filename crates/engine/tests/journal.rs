@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use malote_engine::disk::{DirError, Disk, OsDisk};
 use malote_engine::journal::{
-    AppendError, Appender, Callbacks, Commit, GroupPlace, OpenError, Options, Pipeline, Pos,
+    AppendError, Appender, Callbacks, Commit, GroupPosition, Options, Pipeline, Pos, RecoverError,
     Recovered, Replay, SegmentState, recover, verify,
 };
 use malote_engine::{Engine, Settings};
@@ -46,13 +46,13 @@ fn open(path: &std::path::Path, options: &Options) -> (Recovered, Log) {
     (recover(disk, options, &mut log).unwrap(), log)
 }
 
-fn append(appender: &mut Appender, body: &[u8]) -> GroupPlace {
+fn append(appender: &mut Appender, body: &[u8]) -> GroupPosition {
     appender.begin();
     appender.frame(1, |out| out.extend_from_slice(body));
     appender.end(false).unwrap()
 }
 
-/// Each part goes to a thread of its own.
+/// Each part can be sent to its own thread.
 const _: fn() = || {
     fn sent<T: Send>() {}
     sent::<Recovered>();
@@ -66,7 +66,7 @@ fn commits_are_durable_in_order_and_come_back() {
             mut appender,
             writer,
             syncer,
-            keeper,
+            spare_maker,
             pool,
             segments,
             marks,
@@ -76,7 +76,7 @@ fn commits_are_durable_in_order_and_come_back() {
         log,
     ) = open(dir.path(), &small());
     assert_eq!(log, Log::default());
-    let keeper = std::thread::spawn(move || keeper.run());
+    let spare_maker = std::thread::spawn(move || spare_maker.run());
 
     let (sender, durable) = channel();
     let on_written = sender.clone();
@@ -122,11 +122,11 @@ fn commits_are_durable_in_order_and_come_back() {
     assert_eq!(segments.read(last.start).unwrap().1, expected[2999]);
     assert!(segments.count() > 3);
 
-    // Snapshots do not change what comes back.
+    // Snapshots do not change the restored state.
     assert!(snapshotter.run(&mut Log::default()).unwrap().is_some());
     assert!(snapshotter.run(&mut Log::default()).unwrap().is_none());
     pool.stop();
-    keeper.join().unwrap();
+    spare_maker.join().unwrap();
     drop((appender, segments, snapshotter, pool));
     let (recovered, log) = open(dir.path(), &small());
     assert_eq!(log.0, expected);
@@ -158,7 +158,7 @@ fn lazy_commits_are_synced_after_a_while() {
     pipeline
         .submit(Commit { chunks, sync: false, on_written: vec![1], on_durable: vec![] })
         .unwrap();
-    // Written before it is durable: whoever is told does not wait for a sync.
+    // Written before it is durable: it is released without waiting for a sync.
     assert_eq!(done.recv().unwrap(), [1]);
     let mut waited = 0;
     while marks.durable() < end {
@@ -174,7 +174,7 @@ fn a_directory_has_one_owner_and_must_be_one() {
     let first = open(dir.path(), &small());
     let second = Arc::new(OsDisk::open(dir.path()).unwrap());
     let refused = recover(second.clone(), &small(), &mut Log::default()).err().unwrap();
-    assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
+    assert!(matches!(refused, RecoverError::Locked(_)), "{refused}");
     drop(first);
     assert!(recover(second, &small(), &mut Log::default()).is_ok());
 
@@ -191,7 +191,7 @@ fn a_group_is_placed_whole_or_refused() {
     journal.appender.begin();
     journal.appender.frame(1, |out| out.resize(out.len() + max, 0));
     assert!(matches!(journal.appender.end(false), Err(AppendError::TooLarge { .. })));
-    // The largest one does not fit the small first segment.
+    // The largest group does not fit into the small first segment.
     let first = append(&mut journal.appender, b"small");
     journal.appender.begin();
     let frame = journal.appender.frame(9, |out| out.resize(out.len() + max - 18, 7));
@@ -227,7 +227,7 @@ fn zeros_are_written_by_whichever_way_there_is() {
     file.write_at(&[1; 20_000], 0).unwrap();
     let zeros = vec![0; 3 * 4096];
     let block_at = zeros.as_ptr().align_offset(4096);
-    // As spares are filled; then memory, a place and a length that only the page cache takes.
+    // First as spares are filled; then unaligned memory, offset and length, which need the page cache.
     file.fill_at(&zeros[block_at..block_at + 4096], 4096).unwrap();
     file.fill_at(&zeros[block_at + 1..block_at + 101], 10_001).unwrap();
     file.fill_at(&zeros[block_at..block_at + 4096], 20_480).unwrap();
@@ -239,7 +239,7 @@ fn zeros_are_written_by_whichever_way_there_is() {
     }
 }
 
-/// Every file and its content, without the lock.
+/// All files and their contents, without the lock.
 #[allow(clippy::disallowed_methods, reason = "nothing may have changed, whatever the door says")]
 fn contents(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -248,7 +248,7 @@ fn contents(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>
     named.map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
 }
 
-/// A directory that cannot be opened is as before, and the sentence says all of this.
+/// Opening the directory must fail without changing it, and the message must contain these texts.
 fn refused(dir: &std::path::Path, says: &[&str]) {
     let before = contents(dir);
     let why = Engine::open(Settings::at(dir)).err().expect("it must not be opened").to_string();
@@ -281,7 +281,7 @@ fn a_record_that_this_version_does_not_know_is_refused_and_kept() {
     }
 }
 
-/// Writes another format number over what is there.
+/// Overwrites the format number.
 #[allow(clippy::disallowed_methods, reason = "it stands for a version that does not exist yet")]
 fn reformat(path: &std::path::Path, records: &[(usize, usize)]) {
     let mut bytes = std::fs::read(path).unwrap();

@@ -1,4 +1,4 @@
-//! What is removed as it is delivered can be read until its receiver has read it, however late.
+//! Messages that are removed on delivery stay readable until their receiver has read them, however late.
 #![allow(clippy::unwrap_used)] // a test
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn receive(engine: &Engine, queue: &str, take: bool) -> Vec<Delivery> {
     engine.receive(receive).await.unwrap()
 }
 
-/// Fills segments of the journal with messages that are gone at once.
+/// Fills segments of the journal with messages that are completed at once.
 async fn noise(engine: &Engine, kib: usize) {
     for _ in 0..kib / 64 {
         let some = (0..8).map(|_| (name("noise"), message("n".repeat(8 << 10))));
@@ -37,7 +37,7 @@ async fn noise(engine: &Engine, kib: usize) {
     }
 }
 
-/// Records of messages lie over older ones when they were scheduled, forwarded, dead-lettered or changed.
+/// Messages that were scheduled, forwarded, dead-lettered or changed have overlay records.
 #[tokio::test]
 async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_segment() {
     let options = Options {
@@ -72,7 +72,7 @@ async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_seg
     }
     noise(&engine, 512).await;
 
-    // The records over them, in other segments.
+    // The overlays, in other segments.
     clock.advance_ms(2000);
     engine.wake();
     let mut changes = Changes::default();
@@ -85,7 +85,7 @@ async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_seg
     settle(leases[1], Settlement::DeadLetter { reason, text, changes }).await;
     noise(&engine, 512).await;
 
-    // Taken, and not read yet.
+    // Removed on delivery, and not read yet.
     let taken = ["scheduled", "last", "changed", "dead/$deadletterqueue"];
     let (connection, mut outbox) = engine.connect();
     for queue in taken {
@@ -97,7 +97,7 @@ async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_seg
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    // Every segment from before is recycled, if nothing keeps it.
+    // Every earlier segment is recycled, unless it is pinned.
     let (before, recycled) = (engine.disk().segments, engine.disk().recycled);
     while engine.disk().recycled < recycled + before + 20 {
         noise(&engine, 64).await;
@@ -116,6 +116,6 @@ async fn a_slow_receiver_finds_what_it_took_though_the_body_lies_in_an_older_seg
     assert_eq!(bodies, wanted.map(|queue| Bytes::from(body(queue))));
     assert_eq!(engine.damaged(), 0);
 
-    // Read, and so no longer kept.
+    // Read, and so no longer pinned.
     running.stop().await;
 }

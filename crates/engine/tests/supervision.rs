@@ -1,4 +1,4 @@
-//! A panic on any of the engine's threads: nobody waits for ever, the engine is poisoned, and a restart recovers.
+//! A panic on any engine thread: no caller waits forever, the engine is poisoned, and a restart recovers.
 #![allow(clippy::unwrap_used)] // a test
 
 #[path = "common/trap.rs"]
@@ -19,7 +19,7 @@ use malote_model::{
 };
 use trap::{Trap, TrapClock, TrapDisk};
 
-/// For whatever must happen at once: no machine is too slow for it.
+/// A timeout for things that happen at once, even on slow machines.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn name(text: &str) -> QueueName {
@@ -36,7 +36,7 @@ fn receive(queue: &str, wait_ms: u64) -> Receive {
     Receive { queue, max, wait_ms, lock_ms, take, hold, per_session }
 }
 
-/// An engine over a trap, whose clock stands still.
+/// An engine with a trap, whose clock stands still.
 struct Trapped {
     disk: MemoryDisk,
     trap: Trap,
@@ -80,7 +80,7 @@ impl Trapped {
     }
 }
 
-/// Everybody who can wait for the engine.
+/// All kinds of callers that can wait for the engine.
 struct Waiting {
     receive: tokio::task::JoinHandle<Result<usize, EngineError>>,
     accept: tokio::task::JoinHandle<Result<bool, EngineError>>,
@@ -101,7 +101,7 @@ impl Waiting {
             let held = accepting.accept(name("sessions"), None, 20_000, None).await;
             held.map(|held| held.is_some())
         });
-        // Both are with the core when it answers to a third.
+        // Both have reached the core when it answers a third.
         tokio::task::yield_now().await;
         engine.describe(name("q")).await.unwrap();
         Self { receive, accept, connection }
@@ -117,7 +117,7 @@ impl Waiting {
         let said = tokio::time::timeout(AT_ONCE, outbox.next()).await;
         assert!(said.expect("an outbox hangs").is_none());
         tokio::time::timeout(AT_ONCE, connection.end()).await.expect("an end hangs");
-        // Those who come later, too.
+        // Later callers as well.
         let sent = engine.send(vec![(name("q"), message("late"))]);
         let sent = tokio::time::timeout(AT_ONCE, sent).await.expect("a send hangs");
         assert_eq!(sent.unwrap_err(), poisoned);
@@ -128,7 +128,7 @@ impl Waiting {
 }
 
 impl Trapped {
-    /// Waits for the failure and tells it.
+    /// Waits for the failure and returns it.
     async fn failure(&self) -> String {
         for _ in 0..AT_ONCE.as_millis() {
             if let Some(failure) = self.running.failure() {
@@ -140,7 +140,7 @@ impl Trapped {
         panic!("a thread panicked, and nobody noticed");
     }
 
-    /// A restart finds what was answered.
+    /// A restart finds everything that was answered.
     async fn recovers(self) {
         let Self { disk, trap, engine, running, .. } = self;
         trap.clear();
@@ -168,7 +168,7 @@ async fn a_panic_on_the_core_thread() {
     trapped.recovers().await;
 }
 
-/// The core's panic does not wait for a disk that hangs, either.
+/// A panic of the core does not wait for a hanging disk.
 #[tokio::test]
 async fn a_panic_on_the_core_thread_while_syncs_hang() {
     let trapped = Trapped::new().await;
@@ -192,14 +192,14 @@ async fn a_panic_on_the_core_thread_while_syncs_hang() {
     trapped.recovers().await;
 }
 
-/// The pool of spare segments is locked while it asks the disk.
+/// The pool of spare segments is locked while it accesses the disk.
 #[tokio::test]
 async fn a_panic_on_the_thread_of_spare_segments_which_holds_a_lock() {
     let trapped = Trapped::new().await;
     let waiting = Waiting::on(&trapped.engine).await;
     trapped.trap.set("spares");
     let body = "x".repeat(50 << 10);
-    // New segments are begun, until a spare is missing.
+    // Segments are begun until no spare is left.
     while !trapped.running.is_poisoned() {
         let sent = trapped.engine.send(vec![(name("q"), message(&body))]);
         match tokio::time::timeout(AT_ONCE, sent).await.expect("a send hangs") {
@@ -236,7 +236,7 @@ async fn a_panic_on_a_journal_thread() {
     trapped.recovers().await;
 }
 
-/// What a topic was to send later is read by a thread of its own.
+/// Scheduled messages of a topic are read by another thread.
 #[tokio::test]
 async fn a_panic_on_the_reading_thread() {
     let trapped = Trapped::new().await;

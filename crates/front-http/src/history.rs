@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_engine::{Engine, EngineError, Noisy, QueueFacts, Totals};
+use malote_engine::{Engine, EngineError, NoisyTenants, QueueFacts, Totals};
 use malote_model::{QueueName, Timestamp};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub struct Point {
     pub completed: u64,
     /// Tenants that others passed, and what they had.
     #[serde(skip)]
-    pub noisy: Noisy,
+    pub noisy: NoisyTenants,
     /// Of the oldest ready message of the others.
     #[serde(skip)]
     pub quiet_oldest_age_ms: Option<u64>,

@@ -158,7 +158,7 @@ async fn sends_that_come_at_once_stay_in_order() {
     let from = malote_model::Seq(0);
     let peek = malote_engine::Peek { queue, from, max: 1000, session: None, state: None };
     let (seen, _) = world.engine.peek(peek).await.unwrap();
-    let body = |seen: &malote_engine::Seen| {
+    let body = |seen: &malote_engine::PeekedMessage| {
         String::from_utf8(seen.stored.as_ref().unwrap().message.body.bytes.to_vec()).unwrap()
     };
     let bodies: Vec<String> = seen.iter().map(body).collect();

@@ -31,10 +31,10 @@ use crate::audit::{Audit, CallerKind, NoAudit};
 use crate::ids::{QueueName, TopicName};
 use crate::topic::Address;
 
-/// What a caller wants to do to a queue.
+/// What a caller wants to do with a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Put messages in, schedule them, cancel the own schedule.
+    /// Send messages, schedule them, and cancel schedules.
     Send,
     /// Lease, settle, renew, peek, hold sessions and read or write their state.
     Receive,
@@ -43,10 +43,10 @@ pub enum Action {
 }
 
 impl Action {
-    /// Every action, in the order people read them.
+    /// Every action, in reading order.
     pub const ALL: [Action; 3] = [Action::Send, Action::Receive, Action::Manage];
 
-    /// The word used in grants, commands and logs.
+    /// The name used in grants, commands and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Send => "send",
@@ -73,18 +73,18 @@ impl FromStr for Action {
     }
 }
 
-/// A word that names no [`Action`].
+/// The text names no [`Action`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an action: use send, receive or manage")]
 pub struct UnknownAction {
-    /// The word as written.
+    /// The text as written.
     pub text: String,
 }
 
 /// The caller behind a connection or a request. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// `None`: nobody has signed in.
+    /// `None` for an anonymous caller.
     named: Option<Arc<Named>>,
 }
 
@@ -93,22 +93,22 @@ struct Named {
     name: Box<str>,
     credential: Option<CredentialId>,
     kind: CallerKind,
-    /// Which key or token, if it was one.
+    /// The name of the key or token, if it was one.
     credential_name: Option<Box<str>>,
 }
 
-/// Stands for the password, key or token that a caller signed in with. A changed secret is another
-/// credential, so that what the old one allowed can be taken back from connections that are open.
+/// Identifies the password, key or token that a caller signed in with. A changed secret is a new credential, so that
+/// open connections of the old one can be revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CredentialId(pub [u8; 16]);
 
 impl Principal {
-    /// A caller that showed no credential.
+    /// A caller without a credential.
     pub const fn anonymous() -> Self {
         Principal { named: None }
     }
 
-    /// A caller whose credential was verified.
+    /// A caller with a verified credential.
     pub fn named(name: impl Into<Box<str>>) -> Self {
         let (credential, credential_name) = (None, None);
         let kind = CallerKind::User;
@@ -116,13 +116,13 @@ impl Principal {
         Principal { named: Some(Arc::new(named)) }
     }
 
-    /// The same caller by this credential.
+    /// The same caller, signed in with this credential.
     #[must_use]
     pub fn by(self, credential: CredentialId) -> Self {
         self.change(|named| named.credential = Some(credential))
     }
 
-    /// The same caller by the key or token of this name.
+    /// The same caller, signed in with the key or token of this name.
     #[must_use]
     pub fn through(self, kind: CallerKind, credential_name: &str) -> Self {
         self.change(|named| {
@@ -144,28 +144,27 @@ impl Principal {
         Principal { named }
     }
 
-    /// How it proved who it is.
+    /// How the caller was authenticated.
     pub fn kind(&self) -> CallerKind {
         self.named.as_ref().map_or(CallerKind::Anonymous, |named| named.kind)
     }
 
-    /// Which key or token it signed in with, if it was one.
+    /// The name of the key or token that the caller signed in with, if any.
     pub fn credential_name(&self) -> Option<&str> {
         self.named.as_ref()?.credential_name.as_deref()
     }
 
-    /// The verified name; for an anonymous caller the word `anonymous`, which is for people to
-    /// read and never to compare: a user may have that name too.
+    /// The verified name, or `anonymous`. For display only: a user may also be named `anonymous`.
     pub fn name(&self) -> &str {
         self.named.as_ref().map_or("anonymous", |named| &named.name)
     }
 
-    /// What it signed in with, where the store keeps track of that.
+    /// The credential, if the store tracks it.
     pub fn credential(&self) -> Option<CredentialId> {
         self.named.as_ref().and_then(|named| named.credential)
     }
 
-    /// Whether nobody has signed in.
+    /// Whether the caller has not signed in.
     pub fn is_anonymous(&self) -> bool {
         self.named.is_none()
     }
@@ -186,15 +185,15 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// What a permission is checked on: a queue or topic by its own name (see the module's table).
+/// What a permission is checked on: a queue or topic, by its own name (see the table of this module).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
-    /// `None`: every name that there is or may ever be.
+    /// `None` for all queues and topics, existing or not.
     name: Option<&'a str>,
 }
 
 impl<'a> Resource<'a> {
-    /// Every queue and topic that there is or may ever be.
+    /// All queues and topics, existing or not.
     pub const EVERYTHING: Resource<'static> = Resource { name: None };
 
     /// The name; `None` for [`Resource::EVERYTHING`].
@@ -210,7 +209,7 @@ impl fmt::Display for Resource<'_> {
 }
 
 impl<'a> From<&'a QueueName> for Resource<'a> {
-    /// Dead letters belong to their queue.
+    /// A dead-letter set belongs to its queue.
     fn from(queue: &'a QueueName) -> Resource<'a> {
         Resource { name: Some(queue.owner().unwrap_or(queue.as_str())) }
     }
@@ -231,19 +230,20 @@ impl<'a> From<&'a Address> for Resource<'a> {
     }
 }
 
-/// The answer to a caller that lacks a grant. Says who, what, where, and the command that helps.
+/// The refusal for a caller that lacks a grant. It names the caller, the action, the queue, and the command that grants
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// Who asked.
+    /// The caller.
     pub who: Principal,
-    /// What was asked for.
+    /// The action asked for.
     pub action: Action,
-    /// On which queue.
+    /// The queue.
     pub queue: String,
 }
 
 impl Denied {
-    /// The answer to this request.
+    /// Builds the refusal.
     pub fn new(who: &Principal, action: Action, on: Resource<'_>) -> Denied {
         Denied { who: who.clone(), action, queue: on.to_string() }
     }
@@ -269,39 +269,38 @@ impl fmt::Display for Denied {
 
 impl std::error::Error for Denied {}
 
-/// The answer to an anonymous caller that asks for a list on a server with credentials.
+/// The refusal for an anonymous caller that lists queues on a server with credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a list needs credentials and none were given: sign in, and it shows what your grants allow"
 )]
 pub struct SignInRequired;
 
-/// Given to a front end with each request, to say that its caller is authenticated. Until then the server may close the
-/// connection to make room for others.
+/// Passed to a front end with each connection. The front end reports that the caller is authenticated; until then the
+/// server may close the connection to make room for others.
 #[derive(Debug, Clone, Default)]
 pub struct PeerMark(pub Arc<AtomicBool>);
 
 impl PeerMark {
-    /// The caller is authenticated, or need not be.
+    /// Reports that the caller is authenticated, or need not be.
     pub fn set_known(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Resolves to the version of an [`Access`] once it is another one.
+/// Resolves to the new version of an [`Access`] when it changes.
 pub type Changed<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
 
-/// The one permission check, called by every front end for every operation.
+/// The permission check that every front end makes for every operation.
 ///
-/// A check sits on the path of each message: it must not block, wait or do I/O. Both refusals
-/// look the same whether or not the queue exists, so that names cannot be guessed.
+/// It is called for each message, so it must not block, wait or do I/O. A refusal looks the same whether or not the
+/// queue exists, so that names cannot be guessed.
 pub trait Access: Send + Sync {
-    /// Whether `who` may do `action` on this queue or topic. A caller whose credential is no
-    /// longer valid may do nothing.
+    /// Checks whether `who` may do `action` on this queue or topic. A caller with an invalid credential may do nothing.
     fn check(&self, who: &Principal, action: Action, on: Resource<'_>) -> Result<(), Denied>;
 
-    /// Whether `who` may ask for a list of queues or topics, which then shows those that `who` may see. An anonymous
-    /// caller may where it may do everything; elsewhere it can see nothing, and must sign in.
+    /// Checks whether `who` may list queues or topics. The list then shows only those that `who` may see. An anonymous
+    /// caller may list them only if it may do everything; otherwise it must sign in.
     fn check_lists(&self, who: &Principal) -> Result<(), SignInRequired> {
         match who.is_anonymous() && self.check(who, Action::Manage, Resource::EVERYTHING).is_err() {
             true => Err(SignInRequired),
@@ -309,29 +308,29 @@ pub trait Access: Send + Sync {
         }
     }
 
-    /// Whether the caller's credential is valid now: nobody who is not known may hold anything.
+    /// Whether the caller's credential is still valid.
     fn knows(&self, _who: &Principal) -> bool {
         true
     }
 
-    /// Counts the changes of users, credentials and grants. What was allowed under one version is
-    /// checked again under the next.
+    /// A version that changes with users, credentials and grants. Permissions granted under one version are checked
+    /// again under the next.
     fn version(&self) -> u64 {
         0
     }
 
-    /// Waits until the version is another one than `seen`.
+    /// Waits until the version differs from `seen`.
     fn changed(&self, _seen: u64) -> Changed<'_> {
         Box::pin(std::future::pending())
     }
 
-    /// Where logins and administrative operations are recorded.
+    /// The audit log for logins and administrative operations.
     fn audit(&self) -> &dyn Audit {
         &NoAudit
     }
 }
 
-/// Lets everyone do everything: for an engine inside one's own program, and for tests.
+/// Allows everything: for an engine embedded in a program, and for tests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AllowAll;
 

@@ -22,13 +22,13 @@ pub const OBJECT_BYTES_MAX: usize = 512;
 /// Bytes of a detail.
 pub const DETAIL_BYTES_MAX: usize = 512;
 
-/// A word that is not known in its place, such as an action that a newer version wrote.
+/// An unknown identifier, such as an action that a newer version wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not one of: {known}")]
 pub struct UnknownWord {
-    /// The word as written.
+    /// The identifier as written.
     pub text: String,
-    /// The words that are known.
+    /// The known identifiers.
     pub known: String,
 }
 
@@ -39,10 +39,10 @@ macro_rules! words {
         pub enum $name { $($(#[$variant_doc])* $variant,)+ }
 
         impl $name {
-            /// Every one of them.
+            /// All variants.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The stable word.
+            /// The stable identifier.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
@@ -68,17 +68,17 @@ macro_rules! words {
 }
 
 words! {
-    /// How a caller proved who it is.
+    /// How a caller was authenticated.
     CallerKind {
-        /// It did not.
+        /// Not at all.
         Anonymous "anonymous",
-        /// By a password.
+        /// With a password.
         User "user",
-        /// By a signature with a key.
+        /// With a signature by a key.
         Key "key",
-        /// By a bearer token.
+        /// With a bearer token.
         Token "token",
-        /// A user of the operating system, on the machine of the data directory.
+        /// As a user of the operating system, on the machine of the data directory.
         OsUser "os_user",
         /// The server itself.
         Server "server",
@@ -86,7 +86,7 @@ words! {
 }
 
 words! {
-    /// What an operation came in by.
+    /// How an operation reached the server.
     AuditProtocol {
         /// The native HTTP API.
         Http "http",
@@ -108,7 +108,7 @@ words! {
 words! {
     /// What was done, or refused.
     AuditAction {
-        /// Showing a credential.
+        /// Signing in.
         Login "login",
         /// Adding a user.
         UserAdd "user_add",
@@ -116,9 +116,9 @@ words! {
         UserRemove "user_remove",
         /// Changing a user's password.
         PasswordSet "password_set",
-        /// Allowing something.
+        /// Granting a permission.
         Grant "grant",
-        /// Taking a grant back.
+        /// Revoking a grant.
         Revoke "revoke",
         /// Adding a key.
         KeyAdd "key_add",
@@ -128,7 +128,7 @@ words! {
         TokenAdd "token_add",
         /// Removing a token.
         TokenRemove "token_remove",
-        /// Letting everyone in again.
+        /// Allowing anonymous access again.
         Open "open",
         /// Declaring a queue or topic.
         Declare "declare",
@@ -160,13 +160,13 @@ words! {
         BreakSession "break_session",
         /// Reading the state of a session without holding it.
         ReadState "read_state",
-        /// Looking at entities where that needs the permission to manage them.
+        /// Reading entities where that needs the manage permission.
         Read "read",
         /// Reading the audit log.
         ReadAudit "read_audit",
-        /// Copying everything out.
+        /// Making a backup.
         Backup "backup",
-        /// Records that were lost because too many came at once.
+        /// Records that were lost because too many arrived at once.
         Dropped "dropped",
     }
 }
@@ -178,7 +178,7 @@ pub enum AuditOutcome {
     Done,
     /// It was refused and changed nothing.
     Refused(Cow<'static, str>),
-    /// It failed, or the caller left before the answer: it may have been carried out.
+    /// It failed, or the caller disconnected before the answer: it may have been carried out.
     Unknown(Cow<'static, str>),
 }
 
@@ -192,7 +192,7 @@ impl AuditOutcome {
         }
     }
 
-    /// Why it was not carried out, as a stable word of the protocol's.
+    /// Why it was not carried out, as a stable identifier.
     pub fn reason(&self) -> Option<&str> {
         match self {
             AuditOutcome::Done => None,
@@ -201,41 +201,41 @@ impl AuditOutcome {
     }
 }
 
-/// The reason when the caller has left before the answer.
+/// The reason when the caller disconnected before the answer.
 pub const CALLER_LEFT: &str = "caller_left";
 
-/// Who called, or claimed to.
+/// The caller, authenticated or claimed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AuditCaller {
     /// The name; `anonymous` without one.
     pub name: String,
-    /// How it proved who it is; for a refused login, how it tried to.
+    /// How it was authenticated; for a refused login, how it tried to.
     pub kind: CallerKind,
-    /// Which key or token, if it was one.
+    /// The name of the key or token, if any.
     pub credential: Option<String>,
 }
 
 /// One operation, as a front end reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Who.
+    /// The caller.
     pub caller: AuditCaller,
-    /// From where.
+    /// Its address.
     pub peer: Option<IpAddr>,
-    /// By which protocol.
+    /// The protocol.
     pub protocol: AuditProtocol,
-    /// What.
+    /// The action.
     pub action: AuditAction,
-    /// On which queue, topic, user, key or token; empty if on none.
+    /// The queue, topic, user, key or token; empty if there is none.
     pub object: String,
-    /// The protocol's own name of the operation, a rule's name or a grant.
+    /// The protocol's name for the operation, a rule's name, or a grant.
     pub detail: String,
     /// How it ended.
     pub outcome: AuditOutcome,
 }
 
 impl AuditEntry {
-    /// An anonymous operation that was carried out, on nothing, from nowhere.
+    /// A successful anonymous operation without an object or address.
     pub fn new(protocol: AuditProtocol, action: AuditAction) -> AuditEntry {
         AuditEntry {
             caller: AuditCaller {
@@ -252,7 +252,7 @@ impl AuditEntry {
         }
     }
 
-    /// By a caller whose credential was verified, or by nobody.
+    /// Sets the authenticated caller.
     #[must_use]
     pub fn by(mut self, who: &Principal) -> AuditEntry {
         self.caller = AuditCaller {
@@ -263,42 +263,42 @@ impl AuditEntry {
         self
     }
 
-    /// By somebody who claims this name.
+    /// Sets the name that the caller claims.
     #[must_use]
     pub fn claimed(mut self, name: &str, kind: CallerKind) -> AuditEntry {
         self.caller = AuditCaller { name: clean(name, CALLER_BYTES_MAX), kind, credential: None };
         self
     }
 
-    /// From this address.
+    /// Sets the caller's address.
     #[must_use]
     pub fn from(mut self, peer: IpAddr) -> AuditEntry {
         self.peer = Some(peer.to_canonical());
         self
     }
 
-    /// On this object.
+    /// Sets the object.
     #[must_use]
     pub fn on(mut self, object: &str) -> AuditEntry {
         self.object = clean(object, OBJECT_BYTES_MAX);
         self
     }
 
-    /// With this detail.
+    /// Sets the detail.
     #[must_use]
     pub fn detail(mut self, detail: &str) -> AuditEntry {
         self.detail = clean(detail, DETAIL_BYTES_MAX);
         self
     }
 
-    /// With this outcome.
+    /// Sets the outcome.
     #[must_use]
     pub fn outcome(mut self, outcome: AuditOutcome) -> AuditEntry {
         self.outcome = outcome;
         self
     }
 
-    /// Refused, for this reason.
+    /// Sets the outcome to refused, with this reason.
     #[must_use]
     pub fn refused(self, reason: &'static str) -> AuditEntry {
         self.outcome(AuditOutcome::Refused(reason.into()))
@@ -308,11 +308,11 @@ impl AuditEntry {
 /// An entry in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
-    /// Its number: later records have greater ones, also after a restart.
+    /// A number that grows with every record, also across restarts.
     pub seq: u64,
-    /// When it happened; the first time, if it happened repeatedly.
+    /// When it happened; for repeated entries, the first time.
     pub at: Timestamp,
-    /// How often it happened: identical refusals are counted and not repeated.
+    /// How often it happened. Identical refusals are counted, not repeated.
     pub count: u64,
     /// What happened.
     pub entry: AuditEntry,
@@ -321,20 +321,20 @@ pub struct AuditRecord {
 /// Which records to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Those after this number, oldest first; without it, the newest that fit.
+    /// Records after this number, oldest first. Without it: the newest.
     pub after: Option<u64>,
-    /// At most this number of them.
+    /// The maximum number of records.
     pub max: usize,
-    /// Only of callers with this name.
+    /// Only records of this caller.
     pub caller: Option<String>,
-    /// Only with this action.
+    /// Only records with this action.
     pub action: Option<AuditAction>,
-    /// Only with this outcome: `done`, `refused` or `unknown`.
+    /// Only records with this outcome: `done`, `refused` or `unknown`.
     pub outcome: Option<String>,
 }
 
 impl AuditQuery {
-    /// Whether a record is one of those.
+    /// Whether an entry matches.
     pub fn fits(&self, entry: &AuditEntry) -> bool {
         self.caller.as_ref().is_none_or(|caller| entry.caller.name == *caller)
             && self.action.is_none_or(|action| entry.action == action)
@@ -342,35 +342,35 @@ impl AuditQuery {
     }
 }
 
-/// Records that were asked for.
+/// A page of records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditPage {
-    /// By their numbers.
+    /// The records, by number.
     pub records: Vec<AuditRecord>,
-    /// The number up to which the log was searched: the next page begins after it.
+    /// The number up to which the log was searched. The next page begins after it.
     pub last: u64,
-    /// Whether there are more after it.
+    /// Whether more records follow.
     pub more: bool,
 }
 
-/// What became of the records since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AuditCounts {
-    /// Records taken, with their repetitions.
+    /// Records accepted, including repetitions.
     pub recorded: u64,
-    /// Records that were lost because too many came at once.
+    /// Records that were lost because too many arrived at once.
     pub dropped: u64,
-    /// Records that are in memory only, because the file could not be written.
+    /// Records that are only in memory, because the file could not be written.
     pub unwritten: u64,
 }
 
-/// Takes what front ends report. No method may block or wait: they are called on the path of requests.
+/// Receives audit entries from front ends. Methods must not block or wait: they are called for requests.
 pub trait Audit: Send + Sync {
-    /// Takes an entry.
+    /// Records an entry.
     fn record(&self, entry: AuditEntry);
 
-    /// Whether this caller's action from this address is due to be recorded: the first time, and then once an hour.
-    /// For what happens with every request.
+    /// Whether this caller's action from this address should be recorded now: the first time, and then once an hour.
+    /// For actions that happen with every request.
     fn is_due(
         &self,
         who: &Principal,
@@ -382,10 +382,10 @@ pub trait Audit: Send + Sync {
     /// Reads the log.
     fn read(&self, query: &AuditQuery) -> AuditPage;
 
-    /// Counts since the start.
+    /// Counters since the start.
     fn counts(&self) -> AuditCounts;
 
-    /// A request was authenticated, by a protocol that authenticates every request.
+    /// Records that a request was authenticated, for a protocol that authenticates each request.
     fn authenticated(&self, who: &Principal, peer: IpAddr, protocol: AuditProtocol) {
         let login = AuditAction::Login;
         if !who.is_anonymous() && self.is_due(who, peer, protocol, login) {
@@ -393,7 +393,7 @@ pub trait Audit: Send + Sync {
         }
     }
 
-    /// A connection was authenticated.
+    /// Records that a connection was authenticated.
     fn signed_in(&self, who: &Principal, peer: IpAddr, protocol: AuditProtocol) {
         if !who.is_anonymous() {
             self.record(AuditEntry::new(protocol, AuditAction::Login).by(who).from(peer));
@@ -401,7 +401,7 @@ pub trait Audit: Send + Sync {
     }
 }
 
-/// Keeps nothing.
+/// Discards all entries.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoAudit;
 
@@ -421,12 +421,12 @@ impl Audit for NoAudit {
     }
 }
 
-/// Keeps every entry, without a bound: for tests.
+/// Keeps all entries, without a limit: for tests.
 #[derive(Debug, Default)]
 pub struct AuditList(Mutex<Vec<AuditEntry>>);
 
 impl AuditList {
-    /// Takes out what came since the last call.
+    /// Removes and returns the entries since the last call.
     pub fn take(&self) -> Vec<AuditEntry> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -459,14 +459,15 @@ impl Audit for AuditList {
     }
 }
 
-/// An operation under way. Dropped without an outcome, because its caller left, it is recorded as unknown: closing the
-/// connection must not hide what was done. If the caller may not do it, it is recorded as refused.
+/// An operation in progress. If it is dropped without an outcome, because its caller disconnected, it is recorded as
+/// unknown, so that closing the connection does not hide what was done. If the caller lacks the permission, it is
+/// recorded as refused.
 #[must_use]
 pub struct AuditPending {
     access: Arc<dyn Access>,
     who: Principal,
     needs: Action,
-    /// The object's name as it is, for the check.
+    /// The object's unescaped name, for the permission check.
     object: String,
     entry: Option<AuditEntry>,
 }
@@ -484,20 +485,20 @@ impl AuditPending {
         AuditPending { access: access.clone(), who: who.clone(), needs, object, entry }
     }
 
-    /// Says what it turned out to be about.
+    /// Sets the object.
     pub fn on(&mut self, object: &str) {
         self.entry = self.entry.take().map(|entry| entry.on(object));
         self.object = object.to_owned();
     }
 
-    /// It is over.
+    /// Records the outcome.
     pub fn end(mut self, outcome: AuditOutcome) {
         if let Some(entry) = self.entry.take() {
             self.access.audit().record(entry.outcome(outcome));
         }
     }
 
-    /// It need not be recorded.
+    /// Drops the entry without recording it.
     pub fn forget(mut self) {
         self.entry = None;
     }
@@ -506,7 +507,7 @@ impl AuditPending {
         let may = |on: Resource<'_>| self.access.check(&self.who, self.needs, on).is_ok();
         match self.object.as_str() {
             "" => may(Resource::EVERYTHING),
-            // Queues and topics have one name space.
+            // Queues and topics share one name space.
             name => QueueName::new(name).is_ok_and(|name| may((&name).into())),
         }
     }
@@ -524,7 +525,7 @@ impl Drop for AuditPending {
     }
 }
 
-/// Bounds a text and escapes what could break a line, move a cursor or turn the reading direction.
+/// Shortens a text and escapes characters that could break a line, move a cursor or change the reading direction.
 pub fn clean(text: &str, bytes_max: usize) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -1,7 +1,7 @@
-//! Rules of topics: which messages a queue gets a copy of, and what is done to the copy.
+//! Rules of topics: which messages a queue gets a copy of, and how the copy is changed.
 //!
-//! [`Filter::matches`] says what each filter means, for one message at a time. The engine's router finds the same
-//! answers for many rules at once.
+//! [`Filter::matches`] defines each filter for one message at a time. The engine's router gives the same answers for
+//! many rules at once.
 
 use std::sync::Arc;
 
@@ -12,89 +12,90 @@ use crate::message::{Message, Value};
 use crate::refusal::Refusal;
 use crate::sql::{SqlAction, SqlFilter};
 
-/// A named filter and what it does to the copies that it makes. A binding of an exchange is one too.
+/// A named filter with an optional action. A binding of an exchange is a rule as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Unique within its subscription or bound queue.
+    /// The name; unique within its subscription or bound queue.
     pub name: String,
-    /// Which messages.
+    /// Which messages match.
     pub filter: Filter,
-    /// A rule with an action makes a copy of its own.
+    /// Changes the copy. A rule with an action makes its own copy.
     pub action: Option<SqlAction>,
 }
 
-/// Which messages.
+/// Which messages match.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
     /// Every message.
     All,
     /// No message.
     None,
-    /// Those with exactly this key.
+    /// Messages with exactly this key.
     Key(String),
-    /// Those whose key, cut at its dots, fits: `*` is one word, `#` any number of words.
+    /// Messages whose key matches the pattern. Words are separated by dots; `*` matches one word, `#` any number of
+    /// words.
     Pattern(String),
-    /// Those with such properties, in the way of headers exchanges.
+    /// Messages with these properties, as in a headers exchange.
     Headers(Headers),
-    /// Those with all of these fields. Shared: a router keeps them too, and there may be very many.
+    /// Messages whose fields all equal these. Shared, because the router keeps them too and there may be very many.
     Correlation(Arc<Correlation>),
-    /// Those for which the condition is true.
+    /// Messages for which the condition is true.
     Sql(SqlFilter),
 }
 
-/// How many of a headers filter's values must be there.
+/// How many values of a headers filter must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadersMatch {
-    /// All whose names do not begin with `x-`.
+    /// All values whose names do not begin with `x-`.
     #[default]
     All,
-    /// At least one whose name does not begin with `x-`.
+    /// At least one value whose name does not begin with `x-`.
     Any,
-    /// All.
+    /// All values.
     AllWithX,
-    /// At least one.
+    /// At least one value.
     AnyWithX,
 }
 
-/// Values of properties, in the way of headers exchanges (`x-match`).
+/// Property values to match, as in a headers exchange (`x-match`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Headers {
-    /// How many.
+    /// How many values must match.
     pub mode: HeadersMatch,
-    /// Names and values; without a value, being there is enough.
+    /// Names and values. Without a value, any value of the property matches.
     pub values: Vec<(String, Option<Value>)>,
 }
 
-/// Equality with every field that is given.
+/// Matches messages whose fields equal all fields given here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Correlation {
-    /// The sender's id.
+    /// The message id.
     pub message_id: Option<String>,
-    /// The request that it answers.
+    /// The correlation id.
     pub correlation_id: Option<String>,
-    /// Where the sender meant it to go.
+    /// The `to` field.
     pub to: Option<String>,
-    /// Where answers go.
+    /// The `reply_to` field.
     pub reply_to: Option<String>,
-    /// What it is about: the label.
+    /// The subject.
     pub subject: Option<String>,
-    /// Its session.
+    /// The session id.
     pub session: Option<String>,
-    /// The session that answers belong to.
+    /// The `reply_to_session` field.
     pub reply_to_session: Option<String>,
-    /// The media type of its body.
+    /// The content type.
     pub content_type: Option<String>,
-    /// Its routing key.
+    /// The routing key.
     pub key: Option<String>,
-    /// The user's own names and values, names in their exact case.
+    /// Application properties. Names are case-sensitive.
     pub properties: Vec<(String, Value)>,
 }
 
-/// How many texts a correlation can ask for.
+/// The number of text fields of a correlation.
 pub const CORRELATION_FIELDS: usize = 9;
 
 impl Correlation {
-    /// The texts that it asks for, in a fixed order; see [`Correlation::texts_of`].
+    /// The text fields, in a fixed order; see [`Correlation::texts_of`].
     pub fn texts(&self) -> [Option<&str>; CORRELATION_FIELDS] {
         let texts = [
             &self.message_id,
@@ -110,7 +111,7 @@ impl Correlation {
         texts.map(|text| text.as_deref())
     }
 
-    /// The texts to write to, in the order of [`Correlation::texts`].
+    /// Mutable access to the text fields, in the order of [`Correlation::texts`].
     pub fn texts_mut(&mut self) -> [&mut Option<String>; CORRELATION_FIELDS] {
         [
             &mut self.message_id,
@@ -125,7 +126,7 @@ impl Correlation {
         ]
     }
 
-    /// What a message has in their places.
+    /// The fields of a message in the order of [`Correlation::texts`].
     pub fn texts_of<'a>(facts: &Facts<'a>) -> [Option<&'a str>; CORRELATION_FIELDS] {
         let m = facts.message;
         [
@@ -141,7 +142,7 @@ impl Correlation {
         ]
     }
 
-    /// Whether every field that is given equals the message's. One that asks for nothing takes everything.
+    /// Whether every given field equals the message's. Without any field, every message matches.
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         let mut texts = self.texts().into_iter().zip(Self::texts_of(facts));
         let equal = |(name, value): &(String, Value)| {
@@ -153,7 +154,7 @@ impl Correlation {
 }
 
 impl Headers {
-    /// By the rules of headers exchanges: nothing asked for is had by everyone under `all`, by nobody under `any`.
+    /// Matches as a headers exchange does. Without any value, `all` matches every message and `any` matches none.
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         let with_x = matches!(self.mode, HeadersMatch::AllWithX | HeadersMatch::AnyWithX);
         let mut asked = self.values.iter().filter(|(name, _)| with_x || !name.starts_with("x-"));
@@ -168,17 +169,17 @@ impl Headers {
     }
 }
 
-/// The words of a key or pattern. The empty one has none; any other has one more than dots.
+/// The words of a key or pattern, separated by dots. An empty key has no words.
 pub fn words(key: &str) -> impl Iterator<Item = &str> {
     key.split('.').filter(move |_| !key.is_empty())
 }
 
-/// Whether a key fits a pattern: one pass, with a step back to the last `#` where a word does not fit.
+/// Whether a key matches a pattern. One pass; on a mismatch it goes back to the last `#`.
 fn fits(pattern: &str, key: &str) -> bool {
     let pattern: Vec<&str> = words(pattern).collect();
     let key: Vec<&str> = words(key).collect();
     let (mut at, mut word) = (0, 0);
-    // After the last `#`, and the word from which it was tried.
+    // The position after the last `#`, and the word at which matching it began.
     let mut back = None;
     while word < key.len() {
         match pattern.get(at) {
@@ -203,7 +204,7 @@ fn fits(pattern: &str, key: &str) -> bool {
 }
 
 impl Filter {
-    /// The word for its kind.
+    /// The name of the filter kind.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::All => "all",
@@ -216,7 +217,7 @@ impl Filter {
         }
     }
 
-    /// Whether the message is one of those.
+    /// Whether the message matches.
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         match self {
             Self::All => true,
@@ -229,7 +230,7 @@ impl Filter {
         }
     }
 
-    /// Refuses what is larger than a filter may be.
+    /// Returns a refusal if the filter is too large.
     fn check(&self) -> Result<(), Refusal> {
         match self {
             Self::All | Self::None => Ok(()),
@@ -282,10 +283,10 @@ fn check_values<'a>(
 }
 
 impl Rule {
-    /// The property under which a copy tells which rule's action it went through.
+    /// The property that names the rule whose action changed a copy.
     pub const NAME_PROPERTY: &str = "RuleName";
 
-    /// Refuses what no rule can be.
+    /// Returns a refusal if the rule is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
         let name = &self.name;
         if name.is_empty() || name.len() > limits::RULE_NAME_BYTES_MAX {
@@ -297,7 +298,7 @@ impl Rule {
         check_values(parameters.iter().map(|(name, value)| (name, Some(value))))
     }
 
-    /// Makes of a message the copy that the action asks for. Without an action there is nothing to do.
+    /// Applies the action to a copy. Without an action, the copy stays unchanged.
     pub fn act(&self, message: &mut Message, at: Timestamp) {
         if let Some(action) = &self.action {
             action.apply(message, at);

@@ -1,4 +1,4 @@
-//! Names and numbers that identify things. Newtypes, so that a sequence is never mistaken for a time.
+//! Names and numbers that identify things. They are newtypes, so that a sequence number is never mistaken for a time.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::limits;
 use crate::refusal::Refusal;
 
-/// The place of a message in its queue: queue-wide, dense, over all priorities.
+/// The sequence number of a message: unique in its queue and dense, across all priorities.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Seq(pub u64);
 
@@ -19,12 +19,12 @@ impl fmt::Display for Seq {
     }
 }
 
-/// Wall-clock milliseconds since 1970, as the engine's clock tells them.
+/// Wall-clock milliseconds since 1970, from the engine's clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Later by `ms`; far futures saturate instead of wrapping into the past.
+    /// This time plus `ms`. It saturates instead of wrapping.
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
@@ -37,25 +37,26 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The name of a queue: one name space for every protocol.
+/// The name of a queue. All protocols share one name space.
 ///
-/// `orders/$deadletterqueue` names the dead letters of `orders`; other segments beginning with `$` are reserved.
-/// `sales/Subscriptions/audit` names the subscription `audit` of the topic `sales`; that segment is reserved too.
+/// `orders/$deadletterqueue` is the dead-letter set of `orders`; other segments that begin with `$` are reserved.
+/// `sales/Subscriptions/audit` is the subscription `audit` of the topic `sales`; the segment `Subscriptions` is
+/// reserved too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueName(Arc<str>);
 
-/// The last segment of the name of every queue's own dead-letter set.
+/// The last segment of the name of a dead-letter set.
 pub const DEAD_LETTER_SEGMENT: &str = "$deadletterqueue";
 
-/// The segment between a topic and its subscription, in exactly this case. Other cases are reserved all the same:
-/// Service Bus clients write it in any, and two names that they cannot tell apart must not exist.
+/// The segment between a topic and its subscription, in exactly this case. Other cases are reserved as well: Service
+/// Bus clients use any case, and names that they cannot tell apart must not exist.
 pub const SUBSCRIPTION_SEGMENT: &str = "Subscriptions";
 
-/// The last segment of the name of a topic's own store.
+/// The last segment of the name of a topic's inbox.
 const INBOX_SEGMENT: &str = "$inbox";
 
 impl QueueName {
-    /// Checks a name that a user chose. Dead-letter names are accepted: they can be read from.
+    /// Validates a name. Dead-letter names are valid: clients can receive from them.
     pub fn new(name: &str) -> Result<Self, Refusal> {
         let refuse = |why: &'static str| Err(Refusal::BadName { name: clip(name), why });
         let base = name.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'));
@@ -67,7 +68,7 @@ impl QueueName {
         checked.map_or_else(refuse, |()| Ok(Self(name.into())))
     }
 
-    /// The queue in which a subscription's messages wait.
+    /// The queue of a subscription.
     pub fn subscription(topic: &TopicName, subscription: &str) -> Result<Self, Refusal> {
         let name = format!("{topic}/{SUBSCRIPTION_SEGMENT}/{subscription}");
         match check_subscription(subscription) {
@@ -76,7 +77,7 @@ impl QueueName {
         }
     }
 
-    /// The topic and the subscription of which this is the queue. A subscription's dead-letter set is not its queue.
+    /// The topic and the subscription that this queue belongs to. `None` for a subscription's dead-letter set.
     pub fn subscription_of(&self) -> Option<(TopicName, &str)> {
         if self.is_dead_letters() {
             return None;
@@ -90,12 +91,12 @@ impl QueueName {
         !self.is_dead_letters() && split_subscription(&self.0).is_some()
     }
 
-    /// Where a topic keeps what it has not routed yet. No user can write such a name.
+    /// The queue where a topic keeps messages that it has not routed yet. Users cannot write this name.
     pub fn inbox(topic: &TopicName) -> Self {
         Self(format!("{topic}/{INBOX_SEGMENT}").into())
     }
 
-    /// Whether this names what a topic has not routed yet.
+    /// Whether this is the inbox of a topic.
     pub fn is_inbox(&self) -> bool {
         self.0.strip_suffix(INBOX_SEGMENT).is_some_and(|rest| rest.ends_with('/'))
     }
@@ -105,7 +106,7 @@ impl QueueName {
         &self.0
     }
 
-    /// The queue's own dead-letter set.
+    /// The dead-letter set of this queue.
     #[must_use]
     pub fn dead_letters(&self) -> Self {
         if self.is_dead_letters() {
@@ -114,12 +115,12 @@ impl QueueName {
         Self(format!("{}/{DEAD_LETTER_SEGMENT}", self.0).into())
     }
 
-    /// Whether this names a dead-letter set.
+    /// Whether this is a dead-letter set.
     pub fn is_dead_letters(&self) -> bool {
         self.owner().is_some()
     }
 
-    /// The queue whose dead-letter set this is.
+    /// The queue that this dead-letter set belongs to.
     pub fn owner(&self) -> Option<&str> {
         self.0.strip_suffix(DEAD_LETTER_SEGMENT).and_then(|rest| rest.strip_suffix('/'))
     }
@@ -131,7 +132,7 @@ fn split_subscription(name: &str) -> Option<(&str, &str)> {
     Some((topic, subscription))
 }
 
-/// The rules for a name without its reserved ends; what is wrong with it.
+/// Checks a name without its reserved suffix. The error says what is wrong.
 fn check_topic(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("is empty");
@@ -170,12 +171,12 @@ fn check_segments(name: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The name of a topic (an exchange): in the same name space as queues, with the same rules.
+/// The name of a topic (an exchange). Topics and queues share one name space and the same rules.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
 
 impl TopicName {
-    /// Checks a name that a user chose.
+    /// Validates a name.
     pub fn new(name: &str) -> Result<Self, Refusal> {
         match check_topic(name) {
             Ok(()) => Ok(Self(name.into())),
@@ -190,7 +191,7 @@ impl TopicName {
 }
 
 impl std::borrow::Borrow<str> for TopicName {
-    /// Ordered and compared as its text is.
+    /// Consistent with the order and equality of the text.
     fn borrow(&self) -> &str {
         &self.0
     }
@@ -215,7 +216,7 @@ impl fmt::Debug for TopicName {
     }
 }
 
-/// As much of a user's text as an error message may repeat.
+/// Shortens a user's text for an error message.
 pub(crate) fn clip(text: &str) -> String {
     let mut clipped: String = text.chars().take(64).collect();
     if clipped.len() < text.len() {
@@ -225,7 +226,7 @@ pub(crate) fn clip(text: &str) -> String {
 }
 
 impl std::borrow::Borrow<str> for QueueName {
-    /// Ordered and compared as its text is.
+    /// Consistent with the order and equality of the text.
     fn borrow(&self) -> &str {
         &self.0
     }
@@ -250,11 +251,11 @@ impl fmt::Debug for QueueName {
     }
 }
 
-/// A FIFO session: Service Bus session, SQS message group, Kafka key. 1 to 128 characters.
+/// The id of a FIFO session: a Service Bus session, an SQS message group, a Kafka key. 1 to 128 characters.
 #[derive(Clone)]
 pub struct SessionId(Id);
 
-/// Bytes of an id that needs no memory of its own: a queue may have millions of sessions.
+/// Ids up to this length need no heap allocation: a queue may have millions of sessions.
 const SHORT_ID_BYTES: usize = 22;
 
 #[derive(Clone)]
@@ -264,7 +265,7 @@ enum Id {
 }
 
 impl SessionId {
-    /// Checks an id that a sender chose.
+    /// Validates an id.
     pub fn new(id: &str) -> Result<Self, Refusal> {
         let chars = id.chars().take(limits::SESSION_ID_CHARS_MAX + 1).count();
         if chars == 0 || chars > limits::SESSION_ID_CHARS_MAX {
@@ -305,7 +306,7 @@ impl PartialOrd for SessionId {
     }
 }
 
-/// By their bytes, as texts are ordered.
+/// Ordered by bytes, like strings.
 impl Ord for SessionId {
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_bytes().cmp(other.as_bytes())
@@ -337,25 +338,24 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Proof of a lease or of a session hold, 128 bits: boot epoch, slot, grant counter, random part.
+/// Proof of a lease or of a session hold, 128 bits: boot epoch, slot, grant counter and random part.
 ///
-/// The epoch grows at every start and the counter at every grant of the slot, so no token is ever issued
-/// twice; the random part keeps it from being guessed. An old token fails by comparison with what its slot
-/// holds now: no history is kept.
+/// The epoch grows with every start and the counter with every grant of the slot, so no token is issued twice. The
+/// random part makes tokens hard to guess. A token is valid if it equals the token in its slot; no history is kept.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LeaseToken {
-    /// The start of the broker that granted it.
+    /// The boot epoch of the broker that granted it.
     pub epoch: u32,
-    /// Where the engine keeps the lease.
+    /// The slot that holds the lease.
     pub slot: u32,
     /// How often the slot had been granted.
     pub grant: u32,
-    /// Unguessable.
+    /// The random part.
     pub random: u32,
 }
 
 impl LeaseToken {
-    /// The sixteen bytes, most significant first.
+    /// The token as sixteen bytes, most significant first.
     pub fn to_bytes(self) -> [u8; 16] {
         let words = [self.epoch, self.slot, self.grant, self.random];
         let mut bytes = [0; 16];
@@ -365,7 +365,7 @@ impl LeaseToken {
         bytes
     }
 
-    /// The token that these sixteen bytes spell.
+    /// The token from sixteen bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(bytes);
         let word = |shift: u32| (all >> shift) as u32;

@@ -1,7 +1,7 @@
-//! The words of Malote: what a message, a queue, a session and a lease are.
+//! The types of Malote: messages, queues, sessions, leases and refusals.
 //!
-//! No I/O, no engine and no protocol lives here. Every front end translates its own words into these
-//! at its edge, and every refusal the engine can give is one variant of [`Refusal`].
+//! This crate does no I/O and knows no engine and no protocol. Every front end translates its protocol to these types,
+//! and every refusal of the engine is a variant of [`Refusal`].
 
 pub mod access;
 pub mod audit;

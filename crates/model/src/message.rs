@@ -1,51 +1,51 @@
-//! The canonical message: made at ingress, stored, and translated at every egress.
+//! The canonical message: built when a message comes in, stored, and translated for each protocol when it goes out.
 
 use bytes::Bytes;
 
 use crate::ids::{SessionId, Timestamp};
 use crate::limits;
 
-/// What a value that nests too deep counts as: no limit on values is as large.
+/// The size that a value nested too deeply counts as. It exceeds every limit on values.
 const TOO_DEEP_BYTES: usize = 1 << 30;
 
-/// What a sender hands in. The engine adds sequence, times and counters.
+/// A message as a sender passes it in. The engine adds the sequence number, times and counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// The sender's id; a UUID v7 is given at ingress when it is absent.
+    /// The sender's id. The engine generates a UUID v7 if it is absent.
     pub message_id: Option<String>,
-    /// The first `message_id`, kept through routing, dead-lettering and redrive. Given at ingress when absent.
+    /// The first `message_id`, kept through routing, dead-lettering and redrive. Defaults to `message_id`.
     pub origin_id: Option<String>,
-    /// The FIFO session it belongs to.
+    /// The FIFO session that the message belongs to.
     pub session: Option<SessionId>,
-    /// Partition or routing key; absent means the session.
+    /// The partition or routing key. Defaults to the session.
     pub key: Option<String>,
-    /// What it is about: the label, or its type.
+    /// The subject: a label or a message type.
     pub subject: Option<String>,
-    /// Where the sender meant it to go.
+    /// The destination that the sender had in mind. The engine does not use it.
     pub to: Option<String>,
-    /// Where answers go.
+    /// Where replies go.
     pub reply_to: Option<String>,
-    /// The session that answers belong to.
+    /// The session that replies belong to.
     pub reply_to_session: Option<String>,
-    /// The request that this answers.
+    /// The id of the request that this message answers.
     pub correlation_id: Option<String>,
     /// The media type of the body.
     pub content_type: Option<String>,
     /// The encoding of the body.
     pub content_encoding: Option<String>,
-    /// Who sent it, by the sender's word.
+    /// The sending user, as claimed by the sender.
     pub user_id: Option<String>,
-    /// Which application sent it.
+    /// The sending application.
     pub app_id: Option<String>,
-    /// The user's own names and values, in order.
+    /// Application properties, in order.
     pub properties: Properties,
-    /// Higher first.
+    /// Messages with a higher priority are delivered first.
     pub priority: u8,
-    /// When it may be delivered.
+    /// The earliest time of delivery.
     pub when: When,
-    /// Expires so long after it was enqueued.
+    /// The message expires this long after it was enqueued.
     pub ttl_ms: Option<u64>,
-    /// The sender's key for de-duplication.
+    /// The sender's de-duplication key.
     pub dedup_id: Option<String>,
     /// The payload.
     pub body: Body,
@@ -53,28 +53,28 @@ pub struct Message {
     pub native: Option<Native>,
 }
 
-/// When a message may first be delivered.
+/// The earliest time of delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// At once.
+    /// Immediately.
     #[default]
     Now,
-    /// After so many milliseconds, in the place where it was sent: within a session later ones wait for it.
+    /// After this many milliseconds. The message keeps its position: within a session, later messages wait for it.
     Delay(u64),
-    /// Appended at that time as if it were sent then, with a new sequence. It holds no place before.
+    /// At this time. The message is then appended as if it were sent at that time, with a new sequence number.
     At(Timestamp),
 }
 
-/// The payload and what it is.
+/// The payload and its type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// The bytes, shared and never copied on the way through.
+    /// The bytes. They are shared, never copied on the way through.
     pub bytes: Bytes,
-    /// What they mean.
+    /// How to interpret them.
     pub kind: BodyKind,
 }
 
-/// What the bytes of a body mean.
+/// How to interpret the bytes of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BodyKind {
@@ -89,12 +89,12 @@ pub enum BodyKind {
     AmqpSequence = 3,
 }
 
-/// A protocol's own header bytes, used for egress in the same protocol.
+/// Header bytes of one protocol, used when the message leaves through the same protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Native {
-    /// Which protocol wrote them.
+    /// The protocol that wrote them.
     pub protocol: u8,
-    /// As received.
+    /// The bytes as received.
     pub bytes: Bytes,
 }
 
@@ -103,7 +103,7 @@ impl Native {
     pub const AMQP_10: u8 = 1;
 }
 
-/// Ordered names and typed values. A name occurs once.
+/// Application properties: ordered names with typed values. Names are unique.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Properties(Vec<(String, Value)>);
 
@@ -113,7 +113,7 @@ impl Properties {
         Self(Vec::new())
     }
 
-    /// Sets or, in its place, replaces.
+    /// Sets a property. An existing one keeps its position.
     pub fn set(&mut self, name: impl Into<String>, value: Value) {
         let name = name.into();
         match self.0.iter_mut().find(|(have, _)| *have == name) {
@@ -122,33 +122,33 @@ impl Properties {
         }
     }
 
-    /// The value under a name.
+    /// Returns the value of a property.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|(have, _)| have == name).map(|(_, value)| value)
     }
 
-    /// Takes one out; the others keep their order.
+    /// Removes a property. The others keep their order.
     pub fn remove(&mut self, name: &str) -> Option<Value> {
         let at = self.0.iter().position(|(have, _)| have == name)?;
         Some(self.0.remove(at).1)
     }
 
-    /// In order.
+    /// Iterates over the properties in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// How many.
+    /// The number of properties.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None.
+    /// Whether there are no properties.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Lays `over` on top: set, or replaced where the name exists.
+    /// Sets all properties of `over`, replacing those that exist.
     pub fn lay_over(&mut self, over: Self) {
         for (name, value) in over.0 {
             self.set(name, value);
@@ -166,10 +166,10 @@ impl FromIterator<(String, Value)> for Properties {
     }
 }
 
-/// A typed property value: every protocol's types, with their widths.
+/// A typed property value. It covers the types of all protocols, with their widths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing.
+    /// No value.
     Null,
     /// True or false.
     Bool(bool),
@@ -197,7 +197,7 @@ pub enum Value {
     String(String),
     /// Opaque bytes.
     Bytes(Bytes),
-    /// Milliseconds since 1970, signed: users have birthdays before that.
+    /// Milliseconds since 1970; negative values are dates before that.
     Time(i64),
     /// 128 bits.
     Uuid([u8; 16]),
@@ -208,7 +208,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Bytes that it takes, roughly as encoded; what nests too deep is larger than anything may be.
+    /// The approximate encoded size in bytes. Values nested too deeply count as larger than every limit.
     pub fn size(&self) -> usize {
         self.size_at(0)
     }
@@ -231,7 +231,7 @@ impl Value {
         }
     }
 
-    /// As an integer, whatever its width.
+    /// The value as an integer, whatever its width.
     pub fn as_int(&self) -> Option<i128> {
         Some(match *self {
             Self::I8(v) => v.into(),
@@ -246,7 +246,7 @@ impl Value {
         })
     }
 
-    /// As a floating-point number, whatever its width.
+    /// The value as a floating-point number, whatever its width.
     pub fn as_float(&self) -> Option<f64> {
         match *self {
             Self::F32(v) => Some(v.into()),
@@ -255,10 +255,10 @@ impl Value {
         }
     }
 
-    /// Whether both stand for the same, which is what filters ask.
+    /// Whether both values are equal for a filter.
     ///
-    /// Clients choose the width of a number by habit, so widths do not count: integers equal integers and floats
-    /// equal floats. An integer never equals a float, nor a text a number. A NaN is the same as any other.
+    /// Widths do not matter, because clients choose them by habit: integers equal integers and floats equal floats. An
+    /// integer never equals a float, and text never equals a number. All NaNs are equal.
     pub fn same(&self, other: &Self) -> bool {
         if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
             return a == b;

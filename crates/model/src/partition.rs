@@ -1,11 +1,11 @@
-//! Maps any key onto a list of sessions, the same in every language and over every restart.
+//! Maps keys to sessions, identically in every language and after every restart.
 //!
-//! `index = jump(xxh3_64(seed 0, UTF-8 bytes of the key), n)`, where `jump` is the jump consistent hash of Lamping
-//! and Veach: growing the list from n to n + 1 moves only 1/(n + 1) of the keys. `VECTORS` is published in the docs.
+//! `index = jump(xxh3_64(seed 0, UTF-8 bytes of the key), n)`, where `jump` is the jump consistent hash of Lamping and
+//! Veach: growing the list from n to n + 1 moves only 1/(n + 1) of the keys. `VECTORS` is published in the docs.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The place of `key` in a list of `n` sessions. `n` = 0 has no places: the answer is 0.
+/// The index of the session for `key` in a list of `n` sessions; 0 for `n` = 0.
 pub fn partition_of(key: &str, n: u32) -> u32 {
     jump(xxh3_64(key.as_bytes()), n)
 }
@@ -21,7 +21,7 @@ fn jump(mut key: u64, n: u32) -> u32 {
     bucket as u32
 }
 
-/// Test vectors for other languages: key, number of sessions, place.
+/// Test vectors for other languages: key, number of sessions, index.
 pub const VECTORS: &[(&str, u32, u32)] = &[
     ("", 8, 0),
     ("a", 8, 1),

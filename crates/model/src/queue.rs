@@ -1,4 +1,4 @@
-//! What a queue is declared to be. Declaring is idempotent: a differing declaration is refused, field by field.
+//! The settings of a queue. Declaring a queue is idempotent: a declaration with other settings is refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,66 +8,67 @@ use crate::limits;
 use crate::refusal::Refusal;
 use crate::topic::Address;
 
-/// The properties of a queue. They live with the queue and change only through an update.
+/// The settings of a queue. They change only through an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSpec {
-    /// Whether and which sessions.
+    /// Whether messages belong to sessions.
     pub sessions: Sessions,
-    /// How long a lease or an explicit hold lasts unless the receiver asks otherwise.
+    /// How long a lease or session hold lasts, unless the receiver asks for another duration.
     pub lock_ms: u64,
-    /// Dead-letter when `failed` reaches this.
+    /// Dead-letter a message after this many failed deliveries.
     pub failed_max: Option<u32>,
-    /// Dead-letter when receives, releases not counted, reach this.
+    /// Dead-letter a message after this many receives, not counting releases.
     pub receives_max: Option<u32>,
     /// Where dead letters go.
     pub dead_letter: DeadLetterTarget,
-    /// In a queue with a time to live they live from when they came into this one, not from when they died: a standard
-    /// queue of SQS.
+    /// The age of a dead letter counts from when it was sent to this queue, not from when it was dead-lettered. This
+    /// matters if the target has a time to live. Standard queues of SQS work this way.
     pub dead_letters_keep_age: bool,
-    /// In a queue with neither sessions nor priorities, a session id names a tenant, and whoever has much out is passed
-    /// by the others: a standard queue of SQS. Else it means nothing there, and the queue is first in, first out.
+    /// In a queue without sessions and priorities, session ids identify tenants. Tenants with many outstanding messages
+    /// are served after the others, as in standard queues of SQS. Without it, session ids have no effect there and the
+    /// queue is FIFO.
     pub fair: bool,
-    /// What callers may do with it.
+    /// Which operations are enabled.
     pub status: Status,
     /// Whether an answer waits for the disk.
     pub durability: Durability,
     /// What a delayed retry does to the rest of its session.
     pub retry: RetryOrder,
-    /// Added to every message that brings no delay of its own.
+    /// The delay of messages that have no delay of their own.
     pub delay_ms: u64,
-    /// The largest message it takes, body and headers.
+    /// The largest accepted message, body and headers.
     pub message_bytes_max: u64,
-    /// Health warns above so many messages.
+    /// The health check warns above this number of messages.
     pub backlog_warning: u64,
-    /// Messages expire so long after they were enqueued, or earlier if they say so themselves.
+    /// Messages expire this long after they were enqueued. A message may have a shorter time to live of its own.
     pub ttl_ms: Option<u64>,
-    /// What becomes of an expired message.
+    /// What happens to expired messages.
     pub on_expiry: OnExpiry,
-    /// The highest priority that counts; 0 is a queue without priorities.
+    /// The highest priority; 0 for a queue without priorities.
     pub priority_max: u8,
-    /// Whether a message that was sent before is taken again.
+    /// Whether and how duplicates are detected.
     pub dedup: Option<Dedup>,
-    /// At most so many ready messages.
+    /// The maximum number of ready messages.
     pub length_max: Option<u64>,
-    /// At most so many bytes of ready messages.
+    /// The maximum size of all ready messages in bytes.
     pub bytes_max: Option<u64>,
-    /// What happens at those limits.
+    /// What happens at these limits.
     pub overflow: Overflow,
-    /// The queue goes when its last consumer does.
+    /// Delete the queue when its last consumer leaves.
     pub auto_delete: bool,
-    /// The queue goes when nobody consumed from it or declared it for so long.
+    /// Delete the queue after this long without a consumer and without a declaration.
     pub idle_ms_max: Option<u64>,
-    /// The queue belongs to the connection that declared it, and goes with it.
+    /// The queue belongs to the connection that declared it, and is deleted with it.
     pub exclusive: bool,
-    /// Its messages go on to there.
+    /// Forward all messages to this queue or topic.
     pub forward_to: Option<Address>,
-    /// Names and texts that front ends keep with the queue and the engine gives no meaning. Two declarations that
-    /// differ only here are the same.
+    /// Names and values that front ends store with the queue. The engine ignores them: declarations that differ only in
+    /// labels are equal.
     pub labels: BTreeMap<String, String>,
 }
 
 impl Default for QueueSpec {
-    /// A queue made by the native API: docs/concepts/model.md.
+    /// The defaults of the native API; see docs/concepts/model.md.
     fn default() -> Self {
         Self {
             sessions: Sessions::None,
@@ -99,23 +100,23 @@ impl Default for QueueSpec {
     }
 }
 
-/// What callers may do with a queue or topic. What the broker itself brings (copies of a topic, forwarded messages,
-/// dead letters) still comes in, and what is out can still be settled.
+/// Which operations are enabled. The broker itself still adds messages (copies of a topic, forwarded messages, dead
+/// letters), and leased messages can still be settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// Send and receive.
+    /// Sending and receiving.
     #[default]
     Active,
-    /// Receive only.
+    /// Only receiving.
     SendDisabled,
-    /// Send only.
+    /// Only sending.
     ReceiveDisabled,
-    /// Neither.
+    /// Nothing.
     Disabled,
 }
 
 impl Status {
-    /// The word for it.
+    /// The name of the status.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -125,59 +126,59 @@ impl Status {
         }
     }
 
-    /// Whether messages may be sent.
+    /// Whether sending is enabled.
     pub const fn sends(self) -> bool {
         matches!(self, Self::Active | Self::ReceiveDisabled)
     }
 
-    /// Whether messages may be received.
+    /// Whether receiving is enabled.
     pub const fn receives(self) -> bool {
         matches!(self, Self::Active | Self::SendDisabled)
     }
 }
 
-/// What becomes of an expired message.
+/// What happens to expired messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {
-    /// It is gone.
+    /// They are deleted.
     #[default]
     Drop,
-    /// It goes where dead letters go.
+    /// They are dead-lettered.
     DeadLetter,
 }
 
-/// Which messages count as sent before. The key is the sender's `dedup_id`, else its `message_id`.
+/// How duplicates are detected. The key is the sender's `dedup_id`, or else its `message_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dedup {
     /// How long a key is remembered.
     pub window_ms: u64,
-    /// Keys of different sessions have nothing to do with one another.
+    /// Keys are separate for each session.
     pub per_session: bool,
-    /// A message without a key is known by a hash of its body.
+    /// Messages without a key are identified by a hash of the body.
     pub content: bool,
 }
 
-/// What happens to a message that finds its queue full.
+/// What happens when a queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// It is refused.
+    /// New messages are refused.
     #[default]
     Reject,
-    /// The oldest of the lowest priority makes room.
+    /// The oldest message of the lowest priority is deleted.
     DropOldest,
-    /// The oldest of the lowest priority becomes a dead letter.
+    /// The oldest message of the lowest priority is dead-lettered.
     DeadLetterOldest,
 }
 
 /// Whether messages belong to sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sessions {
-    /// Plain FIFO; a session id on a message is kept and orders nothing.
+    /// No sessions: the queue is FIFO. Session ids are stored, but do not affect the order.
     #[default]
     None,
-    /// Any id; every message needs one.
+    /// Every message needs a session id.
     Dynamic,
-    /// Only these ids.
+    /// Every message needs one of these session ids.
     Fixed(Vec<SessionId>),
 }
 
@@ -191,82 +192,82 @@ impl Sessions {
 /// Where dead letters go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeadLetterTarget {
-    /// `<name>/$deadletterqueue`.
+    /// To the queue's own dead-letter set, `<name>/$deadletterqueue`.
     #[default]
     Own,
-    /// Another queue.
+    /// To another queue.
     Queue(QueueName),
-    /// A topic, under the key that they have or under this one.
+    /// To a topic.
     Topic {
-        /// Which.
+        /// The topic.
         topic: TopicName,
-        /// The key.
+        /// A routing key that replaces the message's own.
         key: Option<String>,
     },
-    /// Nowhere: they are gone. An explicit dead-letter still goes to the own set.
+    /// Nowhere: they are deleted. Messages that a receiver dead-letters still go to the queue's own set.
     Drop,
 }
 
-/// What an answered send has survived.
+/// What an answered send survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Power loss: the answer waits for fdatasync.
+    /// A power loss: the answer waits for fdatasync.
     #[default]
     Fsync,
-    /// A crash of the process only: power loss may cut the newest messages.
+    /// A crash of the process. A power loss may lose the newest messages.
     Relaxed,
 }
 
 /// What a delayed retry does to the rest of its session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryOrder {
-    /// The session waits for it: order is kept.
+    /// The session waits for it, so the order is kept.
     #[default]
     Hold,
-    /// The session goes on without it: order is given up for that message.
+    /// The session continues without it, so the order is not kept for that message.
     Skip,
 }
 
 macro_rules! differing {
     ($have:expr, $asked:expr, $($field:ident),+) => {
         $(if $have.$field != $asked.$field {
-            let shown = |spec: &QueueSpec| crate::ids::clip(&spec.$field.shown());
-            return Some((stringify!($field), shown($have), shown($asked)));
+            let display = |spec: &QueueSpec| crate::ids::clip(&spec.$field.display_value());
+            return Some((stringify!($field), display($have), display($asked)));
         })+
     };
 }
 
-/// A value as people write it.
-trait Shown {
-    fn shown(&self) -> String;
+/// Formats a setting for error messages.
+trait DisplayValue {
+    fn display_value(&self) -> String;
 }
 
-impl Shown for u64 {
-    fn shown(&self) -> String {
+impl DisplayValue for u64 {
+    fn display_value(&self) -> String {
         self.to_string()
     }
 }
 
-impl Shown for u8 {
-    fn shown(&self) -> String {
+impl DisplayValue for u8 {
+    fn display_value(&self) -> String {
         self.to_string()
     }
 }
 
-impl Shown for bool {
-    fn shown(&self) -> String {
+impl DisplayValue for bool {
+    fn display_value(&self) -> String {
         self.to_string()
     }
 }
 
-impl<T: ToString> Shown for Option<T> {
-    fn shown(&self) -> String {
+impl<T: ToString> DisplayValue for Option<T> {
+    fn display_value(&self) -> String {
         self.as_ref().map_or("none".into(), T::to_string)
     }
 }
 
 impl Dedup {
-    /// Refuses a window that is none.
+    /// Returns a refusal if the window is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
         let most = limits::DEDUP_WINDOW_MS_MAX;
         if !(1..=most).contains(&self.window_ms) {
@@ -286,14 +287,14 @@ impl fmt::Display for Dedup {
     }
 }
 
-impl Shown for Status {
-    fn shown(&self) -> String {
+impl DisplayValue for Status {
+    fn display_value(&self) -> String {
         self.word().into()
     }
 }
 
-impl Shown for OnExpiry {
-    fn shown(&self) -> String {
+impl DisplayValue for OnExpiry {
+    fn display_value(&self) -> String {
         match self {
             Self::Drop => "drop".into(),
             Self::DeadLetter => "dead_letter".into(),
@@ -301,8 +302,8 @@ impl Shown for OnExpiry {
     }
 }
 
-impl Shown for Overflow {
-    fn shown(&self) -> String {
+impl DisplayValue for Overflow {
+    fn display_value(&self) -> String {
         match self {
             Self::Reject => "reject".into(),
             Self::DropOldest => "drop_oldest".into(),
@@ -311,8 +312,8 @@ impl Shown for Overflow {
     }
 }
 
-impl Shown for Sessions {
-    fn shown(&self) -> String {
+impl DisplayValue for Sessions {
+    fn display_value(&self) -> String {
         match self {
             Self::None => "none".into(),
             Self::Dynamic => "dynamic".into(),
@@ -324,8 +325,8 @@ impl Shown for Sessions {
     }
 }
 
-impl Shown for DeadLetterTarget {
-    fn shown(&self) -> String {
+impl DisplayValue for DeadLetterTarget {
+    fn display_value(&self) -> String {
         match self {
             Self::Own => "own".into(),
             Self::Queue(name) => format!("queue {name}"),
@@ -336,8 +337,8 @@ impl Shown for DeadLetterTarget {
     }
 }
 
-impl Shown for Durability {
-    fn shown(&self) -> String {
+impl DisplayValue for Durability {
+    fn display_value(&self) -> String {
         match self {
             Self::Fsync => "fsync".into(),
             Self::Relaxed => "relaxed".into(),
@@ -345,8 +346,8 @@ impl Shown for Durability {
     }
 }
 
-impl Shown for RetryOrder {
-    fn shown(&self) -> String {
+impl DisplayValue for RetryOrder {
+    fn display_value(&self) -> String {
         match self {
             Self::Hold => "hold".into(),
             Self::Skip => "skip".into(),
@@ -355,7 +356,7 @@ impl Shown for RetryOrder {
 }
 
 impl QueueSpec {
-    /// The first field in which `asked` differs: its name, what it is, what was asked.
+    /// The first field in which `asked` differs: its name, its current value, and the value asked for.
     pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
         differing!(
             self,
@@ -388,7 +389,7 @@ impl QueueSpec {
         None
     }
 
-    /// Refuses what no queue can be.
+    /// Returns a refusal if the specification is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
         let bad = |field: &'static str, why: String| Err(Refusal::BadSpec { field, why });
         if !(limits::LOCK_MS_MIN..=limits::LOCK_MS_MAX).contains(&self.lock_ms) {
@@ -416,13 +417,13 @@ impl QueueSpec {
             if ids.is_empty() || ids.len() > limits::SESSION_LIST_MAX {
                 return bad(
                     "sessions",
-                    format!("a fixed list has 1 to {} ids", limits::SESSION_LIST_MAX),
+                    format!("a fixed list must have 1 to {} ids", limits::SESSION_LIST_MAX),
                 );
             }
             let mut sorted: Vec<_> = ids.iter().collect();
             sorted.sort();
             if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                return bad("sessions", format!("the id `{}` stands in the list twice", pair[0]));
+                return bad("sessions", format!("the id `{}` is in the list twice", pair[0]));
             }
         }
         if self.priority_max > 0 && self.sessions.required() {
@@ -456,7 +457,7 @@ impl QueueSpec {
         let bytes: usize = self.labels.iter().map(|(name, text)| name.len() + text.len()).sum();
         if self.labels.len() > limits::LABELS_MAX || bytes > limits::LABELS_BYTES_MAX {
             let (most, bytes) = (limits::LABELS_MAX, limits::LABELS_BYTES_MAX);
-            return bad("labels", format!("at most {most}, with {bytes} bytes in all"));
+            return bad("labels", format!("at most {most} labels, with {bytes} bytes in total"));
         }
         if let DeadLetterTarget::Topic { key: Some(key), .. } = &self.dead_letter
             && key.len() > limits::RULE_KEY_BYTES_MAX

@@ -1,269 +1,154 @@
-//! Why the engine said no to a well-formed command. Never a bug, never I/O.
+//! Why the engine refused a well-formed command. A refusal is never a bug and never an I/O error.
 
 use crate::ids::{LeaseToken, QueueName, Seq, SessionId, Timestamp, TopicName};
 
-/// A refusal has no effect: nothing changed, nothing is lost. Each front end maps it in one exhaustive `match`.
+/// Why a command was refused. Nothing has changed. Each front end maps refusals in one exhaustive `match`.
+#[allow(missing_docs)] // the field names say what they hold
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such queue.
+    /// The queue does not exist.
     #[error("queue `{queue}` does not exist")]
-    QueueNotFound {
-        /// The name asked for.
-        queue: QueueName,
-    },
-    /// A declaration that differs from what exists.
+    QueueNotFound { queue: QueueName },
+    /// The queue exists with other settings than the declaration.
     #[error(
-        "queue `{queue}` exists with {field} = {is}, not {asked}: declare it as it is, or update it"
+        "queue `{queue}` already exists with {field} = {is}, not {asked}: declare it with its current settings, or update it"
     )]
     QueueDiffers {
-        /// Which queue.
         queue: QueueName,
         /// The first field that differs.
         field: &'static str,
-        /// What it is.
         is: String,
-        /// What was asked.
         asked: String,
     },
-    /// An update that would change what is fixed at declaration.
-    #[error("{field} of queue `{queue}` cannot be changed: delete the queue and declare it anew")]
-    QueueFixed {
-        /// Which queue.
-        queue: QueueName,
-        /// The field.
-        field: &'static str,
-    },
-    /// No such topic.
+    /// The update would change a setting that is fixed when the queue is declared.
+    #[error("{field} of queue `{queue}` cannot be changed: delete the queue and declare it again")]
+    QueueFixed { queue: QueueName, field: &'static str },
+    /// The topic does not exist.
     #[error("topic `{topic}` does not exist")]
-    TopicNotFound {
-        /// The name asked for.
-        topic: TopicName,
-    },
-    /// A declaration that differs from what exists.
+    TopicNotFound { topic: TopicName },
+    /// The topic exists with other settings than the declaration.
     #[error(
-        "topic `{topic}` exists with {field} = {is}, not {asked}: declare it as it is, or delete it first"
+        "topic `{topic}` already exists with {field} = {is}, not {asked}: declare it with its current settings, or delete it first"
     )]
     TopicDiffers {
-        /// Which topic.
         topic: TopicName,
         /// The first field that differs.
         field: &'static str,
-        /// What it is.
         is: String,
-        /// What was asked.
         asked: String,
     },
-    /// A topic that takes messages only from others.
-    #[error("topic `{topic}` is internal: it takes messages only from other topics and queues")]
-    TopicInternal {
-        /// Which topic.
-        topic: TopicName,
-    },
-    /// A rule of that name is there, and is another.
-    #[error("queue `{queue}` has another rule `{rule}` on topic `{topic}`: remove it first")]
-    RuleDiffers {
-        /// Which topic.
-        topic: TopicName,
-        /// Which queue.
-        queue: QueueName,
-        /// The rule's name.
-        rule: String,
-    },
-    /// No such rule.
+    /// The topic accepts messages only from other topics and queues.
+    #[error("topic `{topic}` is internal: it accepts messages only from other topics and queues")]
+    TopicInternal { topic: TopicName },
+    /// A different rule with this name exists.
+    #[error(
+        "queue `{queue}` already has a different rule `{rule}` on topic `{topic}`: remove it first"
+    )]
+    RuleDiffers { topic: TopicName, queue: QueueName, rule: String },
+    /// The rule does not exist.
     #[error("queue `{queue}` has no rule `{rule}` on topic `{topic}`")]
-    RuleNotFound {
-        /// Which topic.
-        topic: TopicName,
-        /// Which queue.
-        queue: QueueName,
-        /// The rule's name.
-        rule: String,
-    },
-    /// A specification no queue can have.
+    RuleNotFound { topic: TopicName, queue: QueueName, rule: String },
+    /// The specification of a queue, topic or rule is invalid.
     #[error("{field}: {why}")]
-    BadSpec {
-        /// The field.
-        field: &'static str,
-        /// What it must be.
-        why: String,
-    },
-    /// A name no queue and no topic can have.
+    BadSpec { field: &'static str, why: String },
+    /// The name is not valid for a queue or topic.
     #[error("name `{name}` {why}")]
     BadName {
         /// The start of the name.
         name: String,
-        /// What is wrong with it.
         why: &'static str,
     },
-    /// The operation does not exist on a dead-letter set.
+    /// The operation is not possible on a dead-letter set.
     #[error("`{queue}` is a dead-letter set: {why}")]
     DeadLetterSet {
-        /// Which.
         queue: QueueName,
         /// What to do instead.
         why: &'static str,
     },
-    /// A queue that dead letters of another go to.
-    #[error("queue `{queue}` is where dead letters of `{by}` go: update `{by}` first")]
-    QueueInUse {
-        /// Which.
-        queue: QueueName,
-        /// Who needs it.
-        by: QueueName,
-    },
-    /// A session id that is none.
+    /// The queue is the dead-letter target of another queue.
+    #[error("queue `{queue}` is the dead-letter target of `{by}`: update `{by}` first")]
+    QueueInUse { queue: QueueName, by: QueueName },
+    /// The session id is invalid.
     #[error("session id `{session}` must have 1 to 128 characters")]
     BadSessionId {
         /// The start of the id.
         session: String,
     },
-    /// A message without a session for a session queue.
-    #[error("queue `{queue}` needs a session id on every message")]
-    SessionRequired {
-        /// Which queue.
-        queue: QueueName,
-    },
-    /// A session operation on a queue without sessions.
+    /// The message has no session id, and the queue has sessions.
+    #[error("queue `{queue}` requires a session id on every message")]
+    SessionRequired { queue: QueueName },
+    /// The operation needs sessions, and the queue has none.
     #[error("queue `{queue}` has no sessions: declare it with sessions to use them")]
-    NoSessions {
-        /// Which queue.
-        queue: QueueName,
-    },
-    /// Not on the fixed list.
+    NoSessions { queue: QueueName },
+    /// The session id is not in the queue's fixed list.
     #[error(
-        "session `{session}` is not on the fixed list of queue `{queue}`: use one of its ids, or map keys onto them"
+        "session `{session}` is not in the fixed list of queue `{queue}`: use one of its ids, or map keys onto them"
     )]
-    SessionNotListed {
-        /// Which queue.
-        queue: QueueName,
-        /// The id asked for.
-        session: SessionId,
-    },
-    /// Somebody else holds it.
+    SessionNotListed { queue: QueueName, session: SessionId },
+    /// Another receiver holds the session.
     #[error("session `{session}` is held by another receiver until {until}")]
     SessionHeld {
-        /// Which session.
         session: SessionId,
         /// When the hold ends unless it is renewed.
         until: Timestamp,
     },
-    /// Receiving from a session queue in a way that needs a hold first.
+    /// The receiver must hold a session before it can receive from this queue.
     #[error("queue `{queue}` has sessions: accept a session first, then receive with its token")]
-    HoldRequired {
-        /// Which queue.
-        queue: QueueName,
-    },
-    /// The lease or hold is over.
-    #[error("lease {lease} is over: it expired, was released or was already settled")]
-    LeaseLost {
-        /// The token.
-        lease: LeaseToken,
-    },
-    /// Not a token at all.
-    #[error("`{token}` is not a lease token: 32 hexadecimal digits")]
-    BadToken {
-        /// The start of what was given.
-        token: String,
-    },
-    /// No such message in the state that the operation needs.
-    #[error("queue `{queue}` has no {what} message with sequence {seq}")]
+    HoldRequired { queue: QueueName },
+    /// The lease or hold has ended.
+    #[error("lease {lease} is no longer valid: it expired, was released or was already settled")]
+    LeaseLost { lease: LeaseToken },
+    /// The text is not a lease token.
+    #[error("`{token}` is not a lease token: expected 32 hexadecimal digits")]
+    BadToken { token: String },
+    /// The queue has no message with this sequence number in the state that the operation needs.
+    #[error("queue `{queue}` has no {what} message with sequence number {seq}")]
     MessageNotFound {
-        /// Which queue.
         queue: QueueName,
-        /// The sequence.
         seq: Seq,
         /// scheduled, deferred, dead-lettered …
         what: &'static str,
     },
-    /// Larger than the queue takes.
+    /// The message is larger than the queue accepts.
     #[error(
-        "message has {size_bytes} bytes, queue `{queue}` takes {size_bytes_max}: raise message_bytes_max or send less"
+        "the message has {size_bytes} bytes; queue `{queue}` accepts at most {size_bytes_max}: raise message_bytes_max or send less"
     )]
-    MessageTooLarge {
-        /// Which queue.
-        queue: QueueName,
-        /// Its size.
-        size_bytes: u64,
-        /// The limit.
-        size_bytes_max: u64,
-    },
-    /// The queue is as full as it was declared to become.
+    MessageTooLarge { queue: QueueName, size_bytes: u64, size_bytes_max: u64 },
+    /// The queue has reached its length or size limit.
     #[error("queue `{queue}` is full ({field} = {limit}): receive from it, or raise {field}")]
-    QueueFull {
-        /// Which queue.
-        queue: QueueName,
-        /// The limit's name.
-        field: &'static str,
-        /// The limit.
-        limit: u64,
-    },
-    /// An operator allows neither this nor anything like it for the time being.
+    QueueFull { queue: QueueName, field: &'static str, limit: u64 },
+    /// The queue or topic is disabled for this operation.
     #[error("{what} `{name}` is {status}: {why}")]
-    Disabled {
-        /// queue or topic.
-        what: &'static str,
-        /// Which.
-        name: String,
-        /// The word for what it is.
-        status: &'static str,
-        /// What cannot be done.
-        why: &'static str,
-    },
-    /// An operation that order within sessions does not allow.
+    Disabled { what: &'static str, name: String, status: &'static str, why: &'static str },
+    /// The operation would break the order within sessions.
     #[error("queue `{queue}` has sessions: {why}")]
-    HasSessions {
-        /// Which queue.
-        queue: QueueName,
-        /// What cannot be done.
-        why: &'static str,
-    },
+    HasSessions { queue: QueueName, why: &'static str },
     /// The queue belongs to another connection.
     #[error("queue `{queue}` is exclusive to the connection that declared it")]
-    QueueExclusive {
-        /// Which queue.
-        queue: QueueName,
-    },
-    /// The transaction waited for its end for too long.
-    #[error("the transaction is over: it must be committed within {limit_ms} ms of its beginning")]
-    TransactionOver {
-        /// How long it may take.
-        limit_ms: u64,
-    },
-    /// A number or text outside of what is allowed.
+    QueueExclusive { queue: QueueName },
+    /// The transaction was not committed in time.
+    #[error("the transaction timed out: it must be committed within {limit_ms} ms after it begins")]
+    TransactionOver { limit_ms: u64 },
+    /// A value is out of range.
     #[error("{what} must be {rule}")]
-    OutOfRange {
-        /// Which value.
-        what: &'static str,
-        /// What it must be.
-        rule: String,
-    },
-    /// More than one request may carry: it would be refused again.
+    OutOfRange { what: &'static str, rule: String },
+    /// The request carries too much. Retrying does not help.
     #[error("too many {what}: the limit is {limit}")]
-    BatchTooLarge {
-        /// Of what, in one what.
-        what: &'static str,
-        /// The limit.
-        limit: u64,
-    },
-    /// A bound of the whole engine: possible again when some of them are gone.
+    BatchTooLarge { what: &'static str, limit: u64 },
+    /// A limit of the whole engine is reached. Retrying may help later.
     #[error("too many {what}: the limit is {limit}")]
-    BoundReached {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        limit: u64,
-    },
-    /// Publishing must wait: what was sent before is not on disk yet. Settling goes on.
-    #[error("too much is being sent at once: nothing was sent, try again shortly")]
+    BoundReached { what: &'static str, limit: u64 },
+    /// Too many sends are waiting for the disk. Settling still works.
+    #[error("too much is being sent at once: nothing was sent; try again shortly")]
     Busy,
-    /// Publishing must stop for want of space; settling goes on.
+    /// The disk is full. Receiving and settling still work.
     #[error(
-        "the disk is full: sending is refused until space returns; receiving and settling go on"
+        "the disk is full: sending is refused until space is freed; receiving and settling still work"
     )]
     DiskFull,
-    /// Publishing must stop because the journal cannot be continued for another reason; settling goes on.
+    /// The journal cannot grow, for a reason other than a full disk. Receiving and settling still work.
     #[error(
-        "no journal segment can be made: {why}; sending is refused until that changes, receiving and settling go on"
+        "no journal segment can be created: {why}; sending is refused until this is fixed; receiving and settling still work"
     )]
     NoSegment {
         /// What is wrong, and what to do.

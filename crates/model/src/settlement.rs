@@ -1,44 +1,46 @@
-//! How a lease can end by the holder's word, and why a message became a dead letter.
+//! How a holder settles a message, and why messages are dead-lettered.
 
 use std::fmt;
 
 use crate::message::Properties;
 
-/// What the holder of a message wants to happen to it.
+/// What the holder of a lease wants to happen to the message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settlement {
-    /// The work is done: the message goes.
+    /// The work is done: remove the message.
     Complete,
-    /// It failed: counted, and available again after `delay_ms`, or dead-lettered at the queue's limit.
+    /// The work failed. Counts as a failed delivery. The message is available again after `delay_ms`, or is
+    /// dead-lettered at the queue's limit.
     Abandon {
-        /// Not before so many milliseconds from now. 0 is at once.
+        /// Milliseconds before the message is delivered again; 0 for immediately.
         delay_ms: u64,
-        /// Laid over the message.
+        /// Properties to change.
         changes: Changes,
     },
-    /// It was not tried: available again in its place after `delay_ms`, nothing counted.
+    /// The message was not processed. It is available again after `delay_ms`, in its old position, and nothing is
+    /// counted.
     Release {
-        /// Not before so many milliseconds from now.
+        /// Milliseconds before the message is delivered again; 0 for immediately.
         delay_ms: u64,
     },
-    /// Set aside: found only by its sequence from now on.
+    /// Set the message aside. It can then be received only by its sequence number.
     Defer {
-        /// Laid over the message.
+        /// Properties to change.
         changes: Changes,
     },
-    /// It can never succeed.
+    /// Processing can never succeed: dead-letter the message.
     DeadLetter {
-        /// A short, stable word for programs.
+        /// A short, stable identifier for programs.
         reason: String,
-        /// What happened, for people.
+        /// An explanation for people.
         text: String,
-        /// Laid over the message.
+        /// Properties to change.
         changes: Changes,
     },
 }
 
 impl Settlement {
-    /// Its name, for logs.
+    /// The name of the settlement, for logs.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -50,71 +52,71 @@ impl Settlement {
     }
 }
 
-/// Properties laid over a message: set, or replaced where the name exists.
+/// Changes to the properties of a message: existing ones are replaced, others are added.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Names and their new values.
+    /// The names and their new values.
     pub properties: Properties,
 }
 
 impl Changes {
-    /// Nothing changes.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.properties.is_empty()
     }
 
-    /// Bytes that they take, roughly as encoded.
+    /// The approximate encoded size in bytes.
     pub fn size(&self) -> usize {
         let sizes = self.properties.iter().map(|(name, value)| name.len() + value.size());
         sizes.fold(0, usize::saturating_add)
     }
 }
 
-/// Why a message is among the dead letters.
+/// Why a message was dead-lettered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeadReason {
-    /// A holder said so, with these words.
+    /// A receiver asked for it.
     Asked {
-        /// The holder's word.
+        /// The receiver's reason.
         reason: String,
-        /// The holder's explanation.
+        /// The receiver's explanation.
         text: String,
     },
-    /// `failed` reached the queue's limit.
+    /// The number of failed deliveries reached the queue's limit.
     MaxFailed {
-        /// How often it had failed.
+        /// Failed deliveries.
         failed: u32,
         /// The queue's limit.
         failed_max: u32,
     },
-    /// Receives (releases not counted) reached the queue's limit.
+    /// The number of receives, without releases, reached the queue's limit.
     MaxReceives {
-        /// How often it had been received.
+        /// Receives, without releases.
         receives: u32,
         /// The queue's limit.
         receives_max: u32,
     },
-    /// Its time to live was over.
+    /// Its time to live expired.
     Expired,
-    /// It was the oldest when its queue overflowed.
+    /// It was the oldest message when its queue overflowed.
     Overflowed,
-    /// It has no session that the queue takes.
+    /// It has no session id that the queue accepts.
     NoSession,
     /// It was forwarded too often.
     TooManyHops,
-    /// It came back, by itself, to where it had died before.
+    /// Dead-letter targets led it back to a queue that it was dead-lettered from before.
     Cycle,
-    /// The topic of its queue's dead letters found nobody who wants it.
+    /// No rule of the dead-letter topic matched it.
     Unroutable,
-    /// The disk holds it no longer whole.
+    /// It is damaged on disk.
     Damaged {
-        /// Which file, where in it, and what is wrong there.
+        /// The file, the position and the error.
         text: String,
     },
 }
 
 impl DeadReason {
-    /// The stable word that programs compare: the holder's own, or Service Bus's name for a limit.
+    /// The stable identifier that programs compare: the receiver's own, or Service Bus's name for a limit.
     pub fn word(&self) -> &str {
         match self {
             Self::Asked { reason, .. } => reason,
@@ -129,7 +131,7 @@ impl DeadReason {
         }
     }
 
-    /// The sentence for people; a limit names its counter.
+    /// The explanation for people. For a limit, it names the counter.
     pub fn text(&self) -> String {
         match self {
             Self::Asked { text, .. } | Self::Damaged { text } => text.clone(),
@@ -142,13 +144,14 @@ impl DeadReason {
             Self::Expired => "its time to live was over".into(),
             Self::Overflowed => "the queue was full and it was the oldest".into(),
             Self::NoSession => {
-                "the queue has sessions, and the message has none that it takes".into()
+                "the queue has sessions, and the message has no session id that it accepts".into()
             }
-            Self::TooManyHops => "it was forwarded too often: queues forward in a circle".into(),
-            Self::Cycle => "its dead-letter targets lead back to a queue where it had died".into(),
-            Self::Unroutable => {
-                "the topic that takes the queue's dead letters knows no queue for it".into()
+            Self::TooManyHops => "it was forwarded too often: the queues forward in a cycle".into(),
+            Self::Cycle => {
+                "its dead-letter targets lead back to a queue that it was dead-lettered from before"
+                    .into()
             }
+            Self::Unroutable => "no rule of the dead-letter topic matches it".into(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a topic is declared to be. A topic (an exchange) keeps no messages: it copies each to the queues whose rules
+//! The settings of a topic. A topic (an exchange) stores no messages: it copies each message to the queues whose rules
 //! match.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use crate::ids::{QueueName, TopicName};
 use crate::queue::{Dedup, Status};
 use crate::refusal::Refusal;
 
-/// Where messages go: a queue, or a topic that copies them to queues.
+/// A destination for messages: a queue, or a topic that copies them to queues.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A queue.
@@ -41,27 +41,27 @@ impl fmt::Display for Address {
 /// The properties of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicSpec {
-    /// Which rules it takes.
+    /// Which filters its rules may have.
     pub kind: TopicKind,
-    /// Gone with its last rule, if it ever had one.
+    /// Delete the topic when its last rule is removed.
     pub auto_delete: bool,
-    /// Takes messages from other topics only.
+    /// Accept messages only from other topics and queues.
     pub internal: bool,
-    /// Whether a message that was sent before is routed again.
+    /// Whether and how duplicates are detected.
     pub dedup: Option<Dedup>,
-    /// Whether callers may send to it.
+    /// Whether clients may send to it.
     pub status: Status,
 }
 
-/// Which rules a topic takes.
+/// Which filters the rules of a topic may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopicKind {
-    /// Any filter, under the names of its rules: Service Bus topics, and the default.
+    /// Any filter, in named rules. This is the kind of Service Bus topics, and the default.
     #[default]
     Filter,
-    /// The exact key.
+    /// An exact key.
     Direct,
-    /// Everything.
+    /// No filter: every message matches.
     Fanout,
     /// Patterns over the words of the key.
     Topic,
@@ -70,7 +70,7 @@ pub enum TopicKind {
 }
 
 impl TopicKind {
-    /// The word for it.
+    /// The name of the kind.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Filter => "filter",
@@ -81,7 +81,7 @@ impl TopicKind {
         }
     }
 
-    /// Whether its rules may have such a filter.
+    /// Whether its rules may have this filter.
     pub fn takes(self, filter: &Filter) -> bool {
         match self {
             Self::Filter => true,
@@ -92,7 +92,7 @@ impl TopicKind {
         }
     }
 
-    /// What its filters must be, for a refusal.
+    /// The filters that it accepts, for an error message.
     const fn wants(self) -> &'static str {
         match self {
             Self::Filter => "any filter",
@@ -105,7 +105,7 @@ impl TopicKind {
 }
 
 impl TopicSpec {
-    /// The first field in which `asked` differs: its name, what it is, what was asked.
+    /// The first field in which `asked` differs: its name, its current value, and the value asked for.
     pub fn difference(&self, asked: &Self) -> Option<(&'static str, String, String)> {
         let Self { kind, auto_delete, internal, dedup, status } = self;
         let word = |kind: TopicKind| kind.word().to_owned();
@@ -127,7 +127,7 @@ impl TopicSpec {
         (*status != asked.status).then(|| ("status", word(*status), word(asked.status)))
     }
 
-    /// Refuses what no topic can be.
+    /// Returns a refusal if the specification is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.dedup {
             Some(dedup) if dedup.per_session => {
@@ -139,7 +139,7 @@ impl TopicSpec {
         }
     }
 
-    /// Refuses a rule that no topic can have, or that one of this kind cannot.
+    /// Returns a refusal if the rule is invalid, or not possible on a topic of this kind.
     pub fn check_rule(&self, rule: &Rule) -> Result<(), Refusal> {
         if !self.kind.takes(&rule.filter) {
             let (kind, wants) = (self.kind.word(), self.kind.wants());
@@ -147,7 +147,7 @@ impl TopicSpec {
             return Err(Refusal::BadSpec { field: "filter", why });
         }
         if rule.action.is_some() && self.kind != TopicKind::Filter {
-            let why = "must be absent but on a filter topic".into();
+            let why = "is only allowed on a filter topic".into();
             return Err(Refusal::BadSpec { field: "action", why });
         }
         rule.check()

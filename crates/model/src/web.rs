@@ -1,37 +1,37 @@
-//! Requests that a web page makes a browser send.
+//! Protects HTTP endpoints from requests that a foreign web page makes a browser send.
 //!
-//! A page may send requests to any server that its reader's machine reaches, a broker on loopback included, and the
-//! browser adds credentials that it remembers. Every HTTP surface asks one [`WebGuard`] before anything else. Browsers
-//! mark such requests with headers that a page can neither set nor remove; other clients send none of them.
+//! A page can send requests to any server that the user's machine can reach, including a broker on loopback, and the
+//! browser adds stored credentials. Every HTTP endpoint asks one [`WebGuard`] first. Browsers mark such requests with
+//! headers that a page can neither set nor remove; other clients send none of them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Which pages may call the broker, and by which names it may be called.
+/// Which web pages may call the broker, and under which host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebGuard {
-    /// Names by which the broker may be called, without port; IP addresses always may. Empty: any name. An open
-    /// broker on loopback should list `localhost`: otherwise a page can make its own name point there (DNS rebinding)
-    /// and be of the broker's own origin.
+    /// Host names under which the broker may be called, without port; IP addresses are always allowed. Empty allows any
+    /// name. An open broker on loopback should list `localhost`: otherwise a page can make its own name resolve to
+    /// loopback (DNS rebinding) and pass as the broker's own origin.
     pub hosts: Vec<String>,
     /// Web origins, besides the broker's own, whose pages may call it: `https://ops.example.com`.
     pub origins: Vec<String>,
 }
 
-/// Why a request was refused as coming from a foreign web page.
+/// Why a request was refused as foreign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// The browser says which page sent it.
+    /// The browser named the page's origin.
     Page {
         /// The page's origin.
         origin: String,
     },
-    /// The browser says only that a page of another origin sent it.
+    /// The browser reported only that the page has another origin.
     Site {
         /// The value of `Sec-Fetch-Site`.
         site: String,
     },
-    /// It calls the broker by a name that is not the broker's.
+    /// The request uses a host name that is not the broker's.
     Host {
         /// The value of `Host`.
         host: String,
@@ -56,9 +56,9 @@ impl fmt::Display for Foreign {
 impl std::error::Error for Foreign {}
 
 impl WebGuard {
-    /// Refuses pages of other origins, and names that are not the broker's.
+    /// Refuses pages of other origins, and host names that are not the broker's.
     ///
-    /// `header` gives the value of a header by its name in lower case.
+    /// `header` returns the value of a header, given its name in lower case.
     pub fn check<'a>(&self, header: impl Fn(&str) -> Option<&'a str>) -> Result<(), Foreign> {
         let host = header("host");
         if let Some(host) = host
@@ -78,23 +78,23 @@ impl WebGuard {
                 return Err(Foreign::Page { origin: origin.to_owned() });
             }
         }
-        // Without `Origin`: images, frames, links and redirects. A page on another port of the same host is
-        // `same-site`. `none` is an address that the user typed or kept.
+        // Requests without `Origin`: images, frames, links and redirects. A page on another port of the same host is
+        // `same-site`. `none` is an address that the user typed or bookmarked.
         match header("sec-fetch-site") {
             None | Some("same-origin" | "none") => Ok(()),
             Some(site) => Err(Foreign::Site { site: site.to_owned() }),
         }
     }
 
-    /// Whether a browser sent the request. A page cannot hide it: neither header is the page's to set. Over plain HTTP
-    /// to another machine browsers leave the first one out.
+    /// Whether a browser sent the request. A page cannot set either header. Over plain HTTP to another machine,
+    /// browsers omit the first one.
     pub fn is_browser<'a>(header: impl Fn(&str) -> Option<&'a str>) -> bool {
         header("sec-fetch-site").is_some()
             || header("user-agent").is_some_and(|agent| agent.starts_with("Mozilla/"))
     }
 
-    /// Whether a value of `Host` can only mean a machine nearby: an IP address, or a name without a dot. Nobody can
-    /// register such a name and make it point here.
+    /// Whether a `Host` value can only mean a nearby machine: an IP address, or a name without a dot, which cannot be
+    /// registered.
     pub fn is_local_name(host: &str) -> bool {
         is_address(host) || !name_of(host).contains('.')
     }

@@ -69,7 +69,7 @@ pub enum ServeError {
     Signals(#[source] std::io::Error),
     /// The disk or the engine failed while serving.
     #[error("{0}; nothing more was accepted: start again to recover what is stored")]
-    Poisoned(malote_engine::Failure),
+    Poisoned(malote_engine::EngineFailure),
     /// Work under way was cut off.
     #[error("stopped before everything under way was finished; nothing that was answered is lost")]
     CutOff,

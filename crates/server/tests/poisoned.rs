@@ -16,7 +16,7 @@ use malote_engine::chance::Chance;
 use malote_engine::clock::SystemClock;
 use malote_engine::disk::OsDisk;
 use malote_engine::journal::Options;
-use malote_engine::{Engine, Failure, Running};
+use malote_engine::{Engine, EngineFailure, Running};
 use malote_model::QueueName;
 use malote_server::settings::{Environment, RawSettings, Settings};
 use malote_server::{ServeError, serve};
@@ -79,7 +79,7 @@ async fn a_failed_sync_is_told_to_those_who_wait_and_ends_the_process() {
     let answer = sending.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("\"code\":\"poisoned\""), "{answer}");
-    assert!(matches!(serving.await.unwrap(), Err(ServeError::Poisoned(Failure::Disk(_)))));
+    assert!(matches!(serving.await.unwrap(), Err(ServeError::Poisoned(EngineFailure::Disk(_)))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

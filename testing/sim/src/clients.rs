@@ -6,8 +6,8 @@ pub(crate) mod topics;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::command::{Accept, Attach, ConnectionId, Grant, Reply};
-use malote_engine::{ConsumerId, Moving, Wants};
+use malote_engine::command::{Accept, Attach, ConnectionId, MessageGrant, Reply};
+use malote_engine::{ConsumerId, MoveItem, Wants};
 use malote_model::{
     Address, Body, BodyKind, Changes, LeaseToken, Message, Properties, QueueName, QueueSpec,
     Refusal, Seq, SessionId, Sessions, Settlement, Timestamp, Value, When,
@@ -129,7 +129,7 @@ impl Clients {
         }
     }
 
-    pub(crate) fn delivered(&mut self, id: ConsumerId, grants: &[Grant]) {
+    pub(crate) fn delivered(&mut self, id: ConsumerId, grants: &[MessageGrant]) {
         for client in &mut self.clients {
             let Some((_, queue)) = client.consumers.iter().find(|(have, _)| *have == id) else {
                 continue;
@@ -523,7 +523,10 @@ impl Clients {
                 for &seq in q.msgs.keys().take(count) {
                     self.next_message += 1;
                     let id = rng.chance(40).then(|| format!("renamed {}", self.next_message));
-                    items.push(Moving { message_id: id, ..Moving::as_it_is(Seq(seq), to.clone()) });
+                    items.push(MoveItem {
+                        message_id: id,
+                        ..MoveItem::unchanged(Seq(seq), to.clone())
+                    });
                 }
                 Ask::Move { from, items }
             }

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use malote_engine::disk::{Disk, DiskFile, Entry};
+use malote_engine::disk::{DirEntry, Disk, DiskFile};
 
 use crate::rng::Rng;
 
@@ -244,13 +244,13 @@ impl State {
 }
 
 impl Disk for SimDisk {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         let state = self.state();
         let len = |index: &usize| state.contents[*index].seen.len() as u64;
         Ok(state
             .names
             .iter()
-            .map(|(name, index)| Entry { name: name.clone(), len: len(index) })
+            .map(|(name, index)| DirEntry { name: name.clone(), len: len(index) })
             .collect())
     }
 

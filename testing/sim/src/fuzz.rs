@@ -18,7 +18,7 @@ use malote_engine::journal::{
     HEADER_BYTES, HeaderBlock, KIND_MARK, Options, Pos, Recovered, Replay, decode_frame,
     decode_header, decode_snapshot, recover,
 };
-use malote_engine::topic::Router;
+use malote_engine::topic::TopicRouter;
 use malote_engine::{Stored, decode_rule, decode_topic_spec, encode_rule};
 
 use malote_front_http::native::decode_frame as decode_native;
@@ -222,7 +222,7 @@ fn rule(_: &mut Subject, bytes: &[u8]) {
     assert!(decode_rule(&encoded).is_some(), "its own bytes are a rule");
     let message = routed_message();
     let facts = Facts::new(&message, Timestamp(5));
-    let mut router = Router::new(1);
+    let mut router = TopicRouter::new(1);
     router.insert(1, rule.clone());
     let mut hits = Vec::new();
     router.route(&facts, &mut hits);

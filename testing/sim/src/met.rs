@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use malote_engine::event::{Event, Removal, Why};
+use malote_engine::event::{Event, MoveReason, Removal};
 use malote_model::{DeadReason, Refusal};
 
 /// Counts by name.
@@ -98,11 +98,11 @@ fn word(event: &Event) -> &'static str {
         Event::Returned(_) => "event returned",
         Event::Deferred { .. } => "event deferred",
         Event::Moved(moved) => match &moved.why {
-            Why::Due => "event moved, due",
-            Why::Redriven => "event moved, redriven",
-            Why::Routed => "event moved, routed",
-            Why::Forwarded => "event moved, forwarded",
-            Why::Dead { reason, .. } => match reason {
+            MoveReason::Due => "event moved, due",
+            MoveReason::Redriven => "event moved, redriven",
+            MoveReason::Routed => "event moved, routed",
+            MoveReason::Forwarded => "event moved, forwarded",
+            MoveReason::DeadLettered { reason, .. } => match reason {
                 DeadReason::MaxFailed { .. } => "event dead, failed",
                 DeadReason::MaxReceives { .. } => "event dead, received",
                 DeadReason::Asked { .. } => "event dead, asked",
@@ -123,7 +123,7 @@ fn word(event: &Event) -> &'static str {
         Event::TopicDeleted { .. } => "event topic deleted",
         Event::Bound { .. } => "event bound",
         Event::Unbound { .. } => "event unbound",
-        Event::Kept(_) => "event kept",
+        Event::Relocated(_) => "event kept",
         Event::Digest(_) => "event digest",
     }
 }

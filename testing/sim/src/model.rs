@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use malote_engine::journal::Pos;
-use malote_engine::{Outgoing, Totals};
+use malote_engine::{EncodedMessage, Totals};
 use malote_model::{
     Changes, DeadReason, Durability, LeaseToken, Message, Overflow, Properties, QueueName,
     QueueSpec, Rule, SessionId, TopicName, TopicSpec,
@@ -27,7 +27,7 @@ pub struct Letter {
     pub message: Message,
     /// Its id was given on the way: the sender does not know it by that.
     pub id_given: bool,
-    pub outgoing: Outgoing,
+    pub outgoing: EncodedMessage,
 }
 
 /// Without its payload.
@@ -45,7 +45,7 @@ impl Letter {
     pub fn new(mut message: Message, id_given: bool) -> Self {
         // A message comes from itself, unless it says otherwise.
         message.origin_id = message.origin_id.or_else(|| message.message_id.clone());
-        let outgoing = Outgoing::new(&message, id_given)
+        let outgoing = EncodedMessage::new(&message, id_given)
             .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"));
         Self { message, id_given, outgoing }
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use malote_engine::command::{Attach, Command, Reply};
-use malote_engine::compact::{Compaction, RESIDENTS_MAX};
-use malote_engine::core::{Core, To, Turn};
+use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
+use malote_engine::core::{Core, Effect, Turn};
 use malote_engine::disk::Disk;
 use malote_engine::journal::{Options, Recovered, recover};
-use malote_engine::{ConsumerId, Outgoing, Peek, Stored, Wants};
+use malote_engine::{ConsumerId, EncodedMessage, Peek, Stored, Wants};
 use malote_model::{
     Address, Body, BodyKind, LeaseToken, Message, QueueName, QueueSpec, Refusal, Seq, Settlement,
     Timestamp,
@@ -54,7 +54,9 @@ impl Broker {
         }
         self.journal.syncer.sync().unwrap();
         // As many spares as the disk allows.
-        while self.journal.keeper.step().unwrap() == malote_engine::journal::Kept::Worked {}
+        while self.journal.spare_maker.step().unwrap() == malote_engine::journal::SpareStep::Worked
+        {
+        }
     }
 
     fn ask(&mut self, command: Command) -> Result<Reply, Refusal> {
@@ -67,8 +69,8 @@ impl Broker {
         turn.command(1, command);
         turn.dispatch();
         self.flush();
-        let answer = out.into_iter().find_map(|output| match output.to {
-            To::Request(1, answer) => Some(answer),
+        let answer = out.into_iter().find_map(|output| match output.effect {
+            Effect::Request(1, answer) => Some(answer),
             _ => None,
         });
         answer.unwrap()
@@ -78,7 +80,7 @@ impl Broker {
         let bytes = Bytes::from([&n.to_le_bytes()[..], &[n as u8; 4000]].concat());
         let body = Body { bytes, kind: BodyKind::Bytes };
         let message = Message { body, ..Message::default() };
-        let outgoing = Outgoing::new(&message, false).unwrap();
+        let outgoing = EncodedMessage::new(&message, false).unwrap();
         self.ask(Command::Send { items: vec![(Address::Queue(queue()), outgoing)] })
     }
 
@@ -106,7 +108,7 @@ impl Broker {
         let mut core = Core::new(1);
         self.journal.snapshotter.run(&mut core).unwrap();
         let victims = self.journal.snapshotter.victims();
-        let residents = core.residents(&victims, RESIDENTS_MAX);
+        let residents = core.live_records_in(&victims, LIVE_RECORDS_MAX);
         let mut compaction = Compaction::new(residents, options().segment_bytes);
         let mut copied = 0;
         while let Some(items) = compaction.next_batch(&self.journal.segments) {

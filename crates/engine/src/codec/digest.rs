@@ -1,6 +1,6 @@
-//! The body of a digest's record: numbers, then hashes of eight bytes.
+//! The body of a digest record: numbers, then hashes of eight bytes.
 
-use super::read::{Put, Reader, Truncated};
+use super::read::{EncodeExt, Malformed, Reader};
 use crate::event::{Digest, LeaseDigest, QueueDigest, SessionDigest, TopicDigest};
 
 pub(super) fn put_digest(out: &mut Vec<u8>, digest: &Digest) {
@@ -18,7 +18,7 @@ pub(super) fn put_digest(out: &mut Vec<u8>, digest: &Digest) {
         out.put_queue(of.queue);
         put_hash(out, of.settings);
         put_hash(out, of.counters);
-        out.put_var(0); // digests of method 1 left out some keys
+        out.put_var(0); // digests of method 1 omitted some keys
         put_hash(out, of.keys);
         out.put_var(of.from);
         out.put_var(of.to);
@@ -41,7 +41,7 @@ pub(super) fn put_digest(out: &mut Vec<u8>, digest: &Digest) {
     put_hash(out, leases.hash);
 }
 
-pub(super) fn get_digest(r: &mut Reader<'_>) -> Result<Digest, Truncated> {
+pub(super) fn get_digest(r: &mut Reader<'_>) -> Result<Digest, Malformed> {
     let (method, at) = (r.u8()?, r.time()?);
     let damage = (0..r.count()?).map(|_| Ok((r.pos()?, r.pos()?))).collect::<Result<_, _>>()?;
     let totals = hash(r)?;
@@ -55,12 +55,12 @@ pub(super) fn get_digest(r: &mut Reader<'_>) -> Result<Digest, Truncated> {
     Ok(Digest { method, at, damage, totals, queues, topics, leases })
 }
 
-fn get_queue(r: &mut Reader<'_>) -> Result<QueueDigest, Truncated> {
+fn get_queue(r: &mut Reader<'_>) -> Result<QueueDigest, Malformed> {
     let (queue, settings, counters) = (r.queue()?, hash(r)?, hash(r)?);
     let (_, keys) = (r.var()?, hash(r)?);
     let (from, to, messages) = (r.var()?, r.var()?, hash(r)?);
     let session = |r: &mut Reader<'_>| {
-        let session = r.session()?.ok_or(Truncated)?;
+        let session = r.session()?.ok_or(Malformed)?;
         Ok(SessionDigest { session, below: r.var()?, hash: hash(r)? })
     };
     let sessions = (0..r.count()?).map(|_| session(r)).collect::<Result<_, _>>()?;
@@ -71,6 +71,6 @@ fn put_hash(out: &mut Vec<u8>, hash: u64) {
     out.extend_from_slice(&hash.to_le_bytes());
 }
 
-fn hash(r: &mut Reader<'_>) -> Result<u64, Truncated> {
+fn hash(r: &mut Reader<'_>) -> Result<u64, Malformed> {
     r.fixed().map(u64::from_le_bytes)
 }

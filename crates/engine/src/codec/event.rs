@@ -1,4 +1,5 @@
-//! Events as journal records. The frame's kind says which; the body begins with the version of that kind's layout.
+//! Events as journal records. The frame's kind is the type of the event; the body begins with the version of its
+//! layout.
 
 use bytes::Bytes;
 use malote_model::{DeadReason, LeaseToken, Seq, SessionId, Timestamp};
@@ -6,24 +7,25 @@ use smallvec::SmallVec;
 
 use super::digest::{get_digest, put_digest};
 use super::message::{get_properties, put_properties};
-use super::read::{Put, Reader, Truncated};
+use super::read::{EncodeExt, Malformed, Reader};
 use super::rule::{get_rule, get_topic_spec, put_rule, put_topic_spec};
 use super::spec::{get_spec, put_spec};
 use super::stored::DeadLetter;
 use crate::event::{
-    Cause, Event, Kept, Leased, Moved, Over, Placed, QueueId, Removal, Returned, Sent, Way, Why,
+    Event, LeaseEnd, LeasedEvent, MessageRef, MoveReason, MovedEvent, Overlay, Placement, QueueId,
+    RelocatedMessage, Removal, ReturnedEvent, RouteHistory, SentEvent,
 };
 use crate::format::{NotUnderstood, is_known};
 
 pub(super) const VERSION: u8 = 1;
-/// A grant of several sessions' messages.
+/// Grants messages of several sessions.
 const LEASED_SESSIONS: u8 = 2;
-/// A grant that says when it was made.
+/// Includes the time of the grant.
 const LEASED_AT: u8 = 3;
-/// Records that say more than those of version 1: a specification with a status, a purge that takes what is out, a
-/// move or a send that keeps an id, a state that says when it was set, a copy that knows its first place.
+/// Additions to version 1: the status in settings, purging leased messages, ids of moved and sent messages, the time of
+/// a session state, the first sequence number of a copied message.
 pub(super) const VERSION_MORE: u8 = 2;
-/// Another specification of a queue or topic, with the time since when.
+/// A change of settings with its time.
 const UPDATED_AT: u8 = 3;
 const KIND_DECLARED: u8 = 2;
 const KIND_UPDATED: u8 = 3;
@@ -36,11 +38,10 @@ pub(super) const KIND_RETURNED: u8 = 11;
 pub(super) const KIND_DEFERRED: u8 = 12;
 pub(super) const KIND_MOVED: u8 = 13;
 pub(super) const KIND_STATE: u8 = 16;
-/// Binaries that do not know digests must refuse a journal with one.
+/// Versions that do not know digests must refuse a journal with one.
 const KIND_DIGEST: u8 = 22;
-pub(super) const KIND_KEPT: u8 = 64;
+pub(super) const KIND_RELOCATED: u8 = 64;
 
-/// The frame kind of an event.
 pub(crate) fn kind_of(event: &Event) -> u8 {
     match event {
         Event::Booted { .. } => 1,
@@ -64,12 +65,12 @@ pub(crate) fn kind_of(event: &Event) -> u8 {
         Event::TopicDeleted { .. } => 18,
         Event::Bound { .. } => 19,
         Event::Unbound { .. } => 20,
-        Event::Kept(_) => KIND_KEPT,
+        Event::Relocated(_) => KIND_RELOCATED,
         Event::Digest(_) => KIND_DIGEST,
     }
 }
 
-/// The version of a record's layout. Those that have nothing more to say than the first are written as ever.
+/// The version of a record's layout: the oldest that can express the event.
 fn version_of(event: &Event) -> u8 {
     match event {
         Event::Leased(_) => LEASED_AT,
@@ -80,7 +81,7 @@ fn version_of(event: &Event) -> u8 {
         | Event::TopicDeclared { .. } => VERSION_MORE,
         Event::Sent(sent) if sent.known_as.is_some() => VERSION_MORE,
         Event::Moved(moved) if moved.message_id.is_some() => VERSION_MORE,
-        Event::Kept(kept) if kept.first_seq.is_some() => VERSION_MORE,
+        Event::Relocated(kept) if kept.first_seq.is_some() => VERSION_MORE,
         _ => VERSION,
     }
 }
@@ -112,7 +113,7 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_bool(*paused);
         }
-        // That it takes what is out is its version.
+        // The version says whether leased messages are included.
         Event::Purged { queue, below, .. } => {
             out.put_queue(*queue);
             out.put_var(*below);
@@ -124,10 +125,10 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
                 Removal::Completed => 0,
                 Removal::Taken => 1,
                 Removal::Cancelled => 2,
-                Removal::Dropped(Cause::Released) => 3,
+                Removal::Dropped(LeaseEnd::Released) => 3,
                 Removal::Replaced => 4,
-                Removal::Dropped(Cause::Abandoned) => 5,
-                Removal::Dropped(Cause::Lost) => 6,
+                Removal::Dropped(LeaseEnd::Abandoned) => 5,
+                Removal::Dropped(LeaseEnd::Lost) => 6,
                 Removal::Expired => 7,
                 Removal::Overflowed => 8,
                 Removal::Unrouted => 9,
@@ -142,18 +143,18 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_var(leases.len() as u64);
             leases.iter().for_each(|lease| out.extend_from_slice(&lease.to_bytes()));
         }
-        Event::Returned(Returned { queue, seq, cause, due, parked, over }) => {
+        Event::Returned(ReturnedEvent { queue, seq, cause, due, parked, overlay }) => {
             out.put_queue(*queue);
             out.put_var(*seq);
-            put_over(out, over.as_ref());
+            put_overlay(out, overlay.as_ref());
             out.put_u8(*cause as u8);
             out.put_time(*due);
             out.put_bool(*parked);
         }
-        Event::Deferred { queue, seq, over } => {
+        Event::Deferred { queue, seq, overlay } => {
             out.put_queue(*queue);
             out.put_var(*seq);
-            put_over(out, over.as_ref());
+            put_overlay(out, overlay.as_ref());
         }
         Event::Moved(moved) => put_moved(out, moved),
         Event::Held { queue, session, token, until, bound } => {
@@ -197,15 +198,15 @@ pub(crate) fn encode_event(out: &mut Vec<u8>, event: &Event) {
             out.put_queue(*queue);
             out.put_str(rule);
         }
-        Event::Kept(kept) => put_kept(out, kept),
+        Event::Relocated(kept) => put_relocated(out, kept),
         Event::Digest(digest) => put_digest(out, digest),
     }
 }
 
-fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
+fn put_relocated(out: &mut Vec<u8>, kept: &RelocatedMessage) {
     out.reserve(kept.head.len() + kept.body.len() + 64);
     out.put_var(kept.places.len() as u64);
-    for &(queue, seq) in &kept.places {
+    for &MessageRef { queue, seq } in &kept.places {
         out.put_queue(queue);
         out.put_var(seq);
     }
@@ -228,9 +229,13 @@ fn put_kept(out: &mut Vec<u8>, kept: &Kept) {
 }
 
 /// Leaves the reader at the message's headers.
-pub(super) fn get_kept(r: &mut Reader<'_>, version: u8) -> Result<Kept, Truncated> {
+pub(super) fn get_relocated(
+    r: &mut Reader<'_>,
+    version: u8,
+) -> Result<RelocatedMessage, Malformed> {
     let n = r.count()?;
-    let places = (0..n).map(|_| Ok((r.queue()?, r.var()?))).collect::<Result<_, _>>()?;
+    let place = |_| Ok(MessageRef { queue: r.queue()?, seq: r.var()? });
+    let places = (0..n).map(place).collect::<Result<_, _>>()?;
     let (at, sent_at) = (r.time()?, r.time()?);
     let (dead, n) = (r.bool()?, r.count()?);
     let mut deaths = Vec::new();
@@ -242,10 +247,10 @@ pub(super) fn get_kept(r: &mut Reader<'_>, version: u8) -> Result<Kept, Truncate
     }
     let first_seq = if version == VERSION_MORE { Some(r.var()?) } else { None };
     let (head, body) = (Bytes::new(), Bytes::new());
-    Ok(Kept { places, at, sent_at, dead, deaths, first_seq, head, body })
+    Ok(RelocatedMessage { places, at, sent_at, dead, deaths, first_seq, head, body })
 }
 
-/// Zigzag differences: sequences of one event are neighbours.
+/// Zigzag-encoded differences, because the sequence numbers of one event are close together.
 fn put_seqs(out: &mut Vec<u8>, seqs: &[u64]) {
     out.put_var(seqs.len() as u64);
     let mut last = 0_u64;
@@ -263,7 +268,7 @@ const fn unzigzag(coded: u64) -> u64 {
     (coded >> 1) ^ (coded & 1).wrapping_neg()
 }
 
-fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Truncated> {
+fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
     let n = r.count()?;
     let mut last = 0_u64;
     let each = |_| {
@@ -273,8 +278,8 @@ fn get_seqs(r: &mut Reader<'_>) -> Result<Vec<u64>, Truncated> {
     (0..n).map(each).collect()
 }
 
-/// The tokens of one grant differ in slot, grant and random part: the epoch stands once.
-fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
+/// The tokens of one grant share the epoch, which is stored once.
+fn put_leased(out: &mut Vec<u8>, leased: &LeasedEvent) {
     out.put_queue(leased.queue);
     out.put_time(leased.at);
     out.put_time(leased.until);
@@ -303,7 +308,7 @@ fn put_leased(out: &mut Vec<u8>, leased: &Leased) {
     }
 }
 
-fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
+fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<LeasedEvent, Malformed> {
     let queue = r.queue()?;
     let at = if version == LEASED_AT { r.time()? } else { Timestamp(0) };
     let (until, flags) = (r.time()?, r.u8()?);
@@ -311,7 +316,7 @@ fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
     let mut sessions = Vec::new();
     if version >= LEASED_SESSIONS {
         for _ in 0..r.count()? {
-            sessions.push((r.session()?.ok_or(Truncated)?, r.count()?));
+            sessions.push((r.session()?.ok_or(Malformed)?, r.count()?));
         }
     } else if let Some(session) = r.session()? {
         sessions.push((session, usize::MAX));
@@ -329,7 +334,7 @@ fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
         let random = u32::from_le_bytes(r.fixed()?);
         items.push((last, LeaseToken { epoch, slot, grant, random }));
     }
-    Ok(Leased {
+    Ok(LeasedEvent {
         queue,
         at,
         until,
@@ -341,11 +346,11 @@ fn get_leased(r: &mut Reader<'_>, version: u8) -> Result<Leased, Truncated> {
     })
 }
 
-fn put_over(out: &mut Vec<u8>, over: Option<&Over>) {
-    // No record stands at position 0.
-    out.put_var(over.map_or(0, |over| over.from.get()));
-    if let Some(over) = over {
-        put_checked_properties(out, &over.properties);
+fn put_overlay(out: &mut Vec<u8>, overlay: Option<&Overlay>) {
+    // No record is at position 0.
+    out.put_var(overlay.map_or(0, |overlay| overlay.from.get()));
+    if let Some(overlay) = overlay {
+        put_checked_properties(out, &overlay.properties);
     }
 }
 
@@ -354,31 +359,31 @@ fn put_checked_properties(out: &mut Vec<u8>, properties: &malote_model::Properti
         .expect("the command's properties were checked when it was decided");
 }
 
-pub(super) fn get_over(r: &mut Reader<'_>) -> Result<Option<Over>, Truncated> {
+pub(super) fn get_overlay(r: &mut Reader<'_>) -> Result<Option<Overlay>, Malformed> {
     let from = r.pos()?;
     if from.get() == 0 {
         return Ok(None);
     }
-    Ok(Some(Over { from, properties: get_properties(r)? }))
+    Ok(Some(Overlay { from, properties: get_properties(r)? }))
 }
 
-pub(crate) fn put_way(out: &mut Vec<u8>, way: &Way) {
-    out.put_var(way.died_in.len() as u64);
-    way.died_in.iter().for_each(|&queue| out.put_queue(queue));
-    out.put_u8(way.hops);
-    out.put_queue(way.home.unwrap_or_default());
+pub(crate) fn put_history(out: &mut Vec<u8>, history: &RouteHistory) {
+    out.put_var(history.dead_lettered_in.len() as u64);
+    history.dead_lettered_in.iter().for_each(|&queue| out.put_queue(queue));
+    out.put_u8(history.hops);
+    out.put_queue(history.dead_lettered_from.unwrap_or_default());
 }
 
-pub(crate) fn get_way(r: &mut Reader<'_>) -> Result<Way, Truncated> {
+pub(crate) fn get_history(r: &mut Reader<'_>) -> Result<RouteHistory, Malformed> {
     let n = r.count()?;
-    let died_in = (0..n).map(|_| r.queue()).collect::<Result<_, _>>()?;
+    let dead_lettered_in = (0..n).map(|_| r.queue()).collect::<Result<_, _>>()?;
     let hops = r.u8()?;
-    // No queue has the number 0.
-    let home = Some(r.queue()?).filter(|&home| home != QueueId::default());
-    Ok(Way { died_in, hops, home })
+    // No queue has the id 0.
+    let dead_lettered_from = Some(r.queue()?).filter(|&home| home != QueueId::default());
+    Ok(RouteHistory { dead_lettered_in, hops, dead_lettered_from })
 }
 
-fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
+fn put_moved(out: &mut Vec<u8>, moved: &MovedEvent) {
     out.put_queue(moved.from_queue);
     out.put_var(moved.from_seq);
     out.put_pos(moved.from);
@@ -388,20 +393,20 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     out.put_var(u64::from(moved.size));
     out.put_u8(moved.priority);
     out.put_var(moved.ttl_ms.map_or(0, |ms| ms + 1));
-    put_way(out, &moved.way);
+    put_history(out, &moved.history);
     out.put_bool(moved.key.is_some());
     moved.key.iter().for_each(|key| out.put_str(key));
     moved.message_id.iter().for_each(|id| out.put_str(id));
     match &moved.why {
-        Why::Due => out.put_u8(0),
-        Why::Redriven => out.put_u8(1),
-        Why::Routed => out.put_u8(5),
-        Why::Forwarded => out.put_u8(6),
-        Why::Dead { reason, source, receives, failed, cause } => {
+        MoveReason::Due => out.put_u8(0),
+        MoveReason::Redriven => out.put_u8(1),
+        MoveReason::Routed => out.put_u8(5),
+        MoveReason::Forwarded => out.put_u8(6),
+        MoveReason::DeadLettered { reason, source, receives, failed, cause } => {
             out.put_u8(match cause {
-                Cause::Released => 2,
-                Cause::Abandoned => 3,
-                Cause::Lost => 4,
+                LeaseEnd::Released => 2,
+                LeaseEnd::Abandoned => 3,
+                LeaseEnd::Lost => 4,
             });
             match reason {
                 DeadReason::Asked { reason, text } => {
@@ -438,21 +443,22 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     put_checked_properties(out, &moved.properties);
 }
 
-pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Truncated> {
+pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<MovedEvent, Malformed> {
     let (from_queue, from_seq, from) = (r.queue()?, r.var()?, r.pos()?);
     let (places, at) = (get_places(r)?, r.time()?);
     let (session, size) = (r.session()?, r.var32()?);
     let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
-    let way = get_way(r)?;
+    let history = get_history(r)?;
     let key = if r.bool()? { Some(r.str()?.to_owned()) } else { None };
     let message_id = if version == VERSION_MORE { Some(r.str()?.to_owned()) } else { None };
     let why = match r.u8()? {
-        0 => Why::Due,
-        1 => Why::Redriven,
-        5 => Why::Routed,
-        6 => Why::Forwarded,
+        0 => MoveReason::Due,
+        1 => MoveReason::Redriven,
+        5 => MoveReason::Routed,
+        6 => MoveReason::Forwarded,
         dead @ 2..=4 => {
-            let cause = [Cause::Released, Cause::Abandoned, Cause::Lost][usize::from(dead - 2)];
+            let cause =
+                [LeaseEnd::Released, LeaseEnd::Abandoned, LeaseEnd::Lost][usize::from(dead - 2)];
             let reason = match r.u8()? {
                 0 => DeadReason::Asked { reason: r.str()?.to_owned(), text: r.str()?.to_owned() },
                 1 => DeadReason::MaxFailed { failed: r.var32()?, failed_max: r.var32()? },
@@ -464,15 +470,15 @@ pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Trunca
                 7 => DeadReason::TooManyHops,
                 8 => DeadReason::Cycle,
                 9 => DeadReason::Unroutable,
-                _ => return Err(Truncated),
+                _ => return Err(Malformed),
             };
             let (source, receives, failed) = (r.name()?, r.var32()?, r.var32()?);
-            Why::Dead { reason, source, receives, failed, cause }
+            MoveReason::DeadLettered { reason, source, receives, failed, cause }
         }
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let properties = get_properties(r)?;
-    Ok(Moved {
+    Ok(MovedEvent {
         from_queue,
         from_seq,
         from,
@@ -482,7 +488,7 @@ pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Trunca
         size,
         priority,
         ttl_ms,
-        way,
+        history,
         key,
         message_id,
         why,
@@ -490,18 +496,18 @@ pub(super) fn get_moved(r: &mut Reader<'_>, version: u8) -> Result<Moved, Trunca
     })
 }
 
-fn get_updated_at(r: &mut Reader<'_>, version: u8) -> Result<Timestamp, Truncated> {
+fn get_updated_at(r: &mut Reader<'_>, version: u8) -> Result<Timestamp, Malformed> {
     if version >= UPDATED_AT { r.time() } else { Ok(Timestamp(0)) }
 }
 
 impl Event {
-    /// What a journal frame says, for whoever must look into a journal. The body of a message is left out.
+    /// Decodes a journal frame, for inspecting a journal. The body of a message is omitted.
     pub fn decode(kind: u8, body: &[u8]) -> Option<Event> {
         decode_event(kind, body).ok()
     }
 }
 
-/// What a record in the journal says, as [`decode_event`] reads it, or why it cannot be taken in.
+/// Decodes a journal record, or returns why it cannot be decoded.
 pub(crate) fn understand_event(kind: u8, body: &[u8]) -> Result<Event, NotUnderstood> {
     let version = body.first().copied().unwrap_or(0);
     decode_event(kind, body).map_err(|_| match is_known(kind, version) {
@@ -510,12 +516,12 @@ pub(crate) fn understand_event(kind: u8, body: &[u8]) -> Result<Event, NotUnders
     })
 }
 
-/// What a record says, but for the body of a message: a replay needs only its size.
-pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
+/// Decodes a record, except for the body of a message: a replay needs only its size.
+pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Malformed> {
     let r = &mut Reader::new(body);
     let version = r.u8()?;
     if !is_known(kind, version) {
-        return Err(Truncated);
+        return Err(Malformed);
     }
     let more = version == VERSION_MORE;
     Ok(match kind {
@@ -539,15 +545,15 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
                 0 => Removal::Completed,
                 1 => Removal::Taken,
                 2 => Removal::Cancelled,
-                3 => Removal::Dropped(Cause::Released),
+                3 => Removal::Dropped(LeaseEnd::Released),
                 4 => Removal::Replaced,
-                5 => Removal::Dropped(Cause::Abandoned),
-                6 => Removal::Dropped(Cause::Lost),
+                5 => Removal::Dropped(LeaseEnd::Abandoned),
+                6 => Removal::Dropped(LeaseEnd::Lost),
                 7 => Removal::Expired,
                 8 => Removal::Overflowed,
                 9 => Removal::Unrouted,
                 10 => Removal::Purged,
-                _ => return Err(Truncated),
+                _ => return Err(Malformed),
             };
             Event::Removed { queue, why, session: r.session()?, seqs: get_seqs(r)? }
         }
@@ -558,16 +564,25 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             Event::Renewed { until, leases: (0..n).map(|_| r.token()).collect::<Result<_, _>>()? }
         }
         KIND_RETURNED => {
-            let (queue, seq, over) = (r.queue()?, r.var()?, get_over(r)?);
+            let (queue, seq, overlay) = (r.queue()?, r.var()?, get_overlay(r)?);
             let cause = match r.u8()? {
-                0 => Cause::Released,
-                1 => Cause::Abandoned,
-                2 => Cause::Lost,
-                _ => return Err(Truncated),
+                0 => LeaseEnd::Released,
+                1 => LeaseEnd::Abandoned,
+                2 => LeaseEnd::Lost,
+                _ => return Err(Malformed),
             };
-            Event::Returned(Returned { queue, seq, cause, due: r.time()?, parked: r.bool()?, over })
+            Event::Returned(ReturnedEvent {
+                queue,
+                seq,
+                cause,
+                due: r.time()?,
+                parked: r.bool()?,
+                overlay,
+            })
         }
-        KIND_DEFERRED => Event::Deferred { queue: r.queue()?, seq: r.var()?, over: get_over(r)? },
+        KIND_DEFERRED => {
+            Event::Deferred { queue: r.queue()?, seq: r.var()?, overlay: get_overlay(r)? }
+        }
         KIND_MOVED => Event::Moved(Box::new(get_moved(r, version)?)),
         14 => {
             let (queue, session, token) = (r.queue()?, named(r)?, r.token()?);
@@ -598,9 +613,9 @@ pub(crate) fn decode_event(kind: u8, body: &[u8]) -> Result<Event, Truncated> {
             let (topic, queue) = (r.queue()?, r.queue()?);
             Event::Unbound { topic, queue, rule: r.str()?.to_owned() }
         }
-        KIND_KEPT => Event::Kept(Box::new(get_kept(r, version)?)),
+        KIND_RELOCATED => Event::Relocated(Box::new(get_relocated(r, version)?)),
         KIND_DIGEST => Event::Digest(Box::new(get_digest(r)?)),
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     })
 }
 
@@ -613,7 +628,7 @@ const TOPIC: u8 = 32;
 const BODY_AT: u8 = 64;
 const WAY: u8 = 128;
 
-fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
+fn put_places(out: &mut Vec<u8>, places: &[Placement]) {
     out.put_var(places.len() as u64);
     for place in places {
         out.put_queue(place.queue);
@@ -622,13 +637,13 @@ fn put_places(out: &mut Vec<u8>, places: &[Placed]) {
     }
 }
 
-fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placed; 1]>, Truncated> {
+fn get_places(r: &mut Reader<'_>) -> Result<SmallVec<[Placement; 1]>, Malformed> {
     let n = r.count()?;
-    let place = |_| Ok(Placed { queue: r.queue()?, seq: r.var()?, due: r.time()? });
+    let place = |_| Ok(Placement { queue: r.queue()?, seq: r.var()?, due: r.time()? });
     (0..n).map(place).collect()
 }
 
-fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
+fn put_sent(out: &mut Vec<u8>, sent: &SentEvent) {
     out.reserve(sent.size as usize + 64);
     put_places(out, &sent.places);
     out.put_time(sent.at);
@@ -640,7 +655,7 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
         (SESSION, sent.session.is_some()),
         (TOPIC, sent.topic.is_some()),
         (BODY_AT, sent.body_at.is_some()),
-        (WAY, sent.way != Way::default()),
+        (WAY, sent.history != RouteHistory::default()),
     ];
     out.put_u8(flags.iter().filter(|(_, set)| *set).fold(0, |all, (flag, _)| all | flag));
     if sent.priority > 0 {
@@ -661,11 +676,11 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
     if let Some(topic) = sent.topic {
         out.put_queue(topic);
     }
-    if sent.way != Way::default() {
-        put_way(out, &sent.way);
+    if sent.history != RouteHistory::default() {
+        put_history(out, &sent.history);
     }
     match sent.body_at {
-        // Its size counts as if the body were here.
+        // The size is counted as if the body were here.
         Some(body_at) => {
             out.put_pos(body_at);
             out.put_var(u64::from(sent.size));
@@ -679,7 +694,7 @@ fn put_sent(out: &mut Vec<u8>, sent: &Sent) {
 }
 
 /// Leaves the reader at the message's headers.
-pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<Sent, Truncated> {
+pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<SentEvent, Malformed> {
     let places = get_places(r)?;
     let (at, flags) = (r.time()?, r.u8()?);
     let priority = if flags & PRIORITY != 0 { r.u8()? } else { 0 };
@@ -689,15 +704,15 @@ pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<Sent, Truncate
         if version == VERSION_MORE { Some(u128::from_be_bytes(r.fixed()?)) } else { None };
     let session = if flags & SESSION != 0 { Some(named(r)?) } else { None };
     let topic = if flags & TOPIC != 0 { Some(r.queue()?) } else { None };
-    let way = if flags & WAY != 0 { get_way(r)? } else { Way::default() };
+    let history = if flags & WAY != 0 { get_history(r)? } else { RouteHistory::default() };
     let (body_at, size) = match flags & BODY_AT {
-        0 => (None, u32::try_from(r.rest().len()).map_err(|_| Truncated)?),
+        0 => (None, u32::try_from(r.rest().len()).map_err(|_| Malformed)?),
         _ => (Some(r.pos()?), r.var32()?),
     };
-    Ok(Sent {
+    Ok(SentEvent {
         topic,
         body_at,
-        way,
+        history,
         places,
         at,
         scheduled: flags & SCHEDULED != 0,
@@ -712,8 +727,8 @@ pub(super) fn get_sent(r: &mut Reader<'_>, version: u8) -> Result<Sent, Truncate
     })
 }
 
-fn named(r: &mut Reader<'_>) -> Result<SessionId, Truncated> {
-    SessionId::new(r.str()?).map_err(|_| Truncated)
+fn named(r: &mut Reader<'_>) -> Result<SessionId, Malformed> {
+    SessionId::new(r.str()?).map_err(|_| Malformed)
 }
 
 #[cfg(test)]
@@ -723,7 +738,7 @@ mod tests {
 
     fn leased(at: u64, sessions: &[(&str, usize)]) -> Event {
         let token = |slot| LeaseToken { epoch: 3, slot, grant: 1, random: 0xa1b2_c3d4 };
-        Event::Leased(Leased {
+        Event::Leased(LeasedEvent {
             queue: QueueId(5),
             at: Timestamp(at),
             until: Timestamp(7),

@@ -1,4 +1,4 @@
-//! Messages: headers first, body last, so that a body is copied once and a header can be read without it.
+//! Encoding of messages: headers first, body last, so that a body is copied once and headers can be read without it.
 
 use std::ops::Range;
 
@@ -9,30 +9,30 @@ use malote_model::{
 
 use sha2::{Digest, Sha256};
 
-use super::read::{Put, Reader, Truncated, slice_of};
+use super::read::{EncodeExt, Malformed, Reader, slice_of};
 
-/// Room for what a head has when little is said in it: two ids, and some numbers.
+/// Capacity for a small head: two ids and some numbers.
 const HEAD_BYTES: usize = 128;
 
-/// A message on its way into the core, encoded in its sender's task.
+/// A message that was encoded in its sender's task, on its way into the core.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
+pub struct EncodedMessage {
     pub(crate) session: Option<SessionId>,
     pub(crate) when: When,
     pub(crate) priority: u8,
     pub(crate) ttl_ms: Option<u64>,
-    /// Where in the head the message's id stands, if that is not what it is known by; else empty.
+    /// The range of the message id in the head, if it is not the de-duplication key; otherwise empty.
     name: Range<usize>,
-    /// Where in the head the sender's key for de-duplication stands; empty if there is none.
+    /// The range of the sender's de-duplication key in the head; empty if there is none.
     key: Range<usize>,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
-    /// The message itself, for a topic to look at.
+    /// The message itself, for routing by a topic.
     pub(crate) facts: Option<Box<Message>>,
 }
 
-impl Outgoing {
-    /// Checks and encodes. `id_given` tells that the message's id is not the sender's: nothing is known by it.
+impl EncodedMessage {
+    /// Validates and encodes a message. With `id_given`, its id was generated, and is not a de-duplication key.
     pub fn new(message: &Message, id_given: bool) -> Result<Self, Refusal> {
         let texts = texts_of(message);
         for (name, text) in TEXT_NAMES.iter().zip(texts) {
@@ -57,7 +57,7 @@ impl Outgoing {
         }
         let native_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
         let mut head = Vec::with_capacity(HEAD_BYTES + native_bytes);
-        let Head { id, key, properties_bytes } = put_head(&mut head, message, id_given)?;
+        let HeadLayout { id, key, properties_bytes } = put_head(&mut head, message, id_given)?;
         if properties_bytes > limits::PROPERTIES_BYTES_MAX {
             let rule = format!("at most {} bytes together", limits::PROPERTIES_BYTES_MAX);
             return Err(Refusal::OutOfRange { what: "properties", rule });
@@ -75,14 +75,14 @@ impl Outgoing {
         })
     }
 
-    /// Checks and encodes a message for a topic.
+    /// Validates and encodes a message for a topic.
     pub fn to_topic(message: Message, id_given: bool) -> Result<Self, Refusal> {
         let outgoing = Self::new(&message, id_given)?;
         Ok(Self { facts: Some(Box::new(message)), ..outgoing })
     }
 
-    /// What de-duplication knows the message by: 128 bits of SHA-256, so that nobody can make two alike. Without a
-    /// key of the sender's it is the content's, if that counts.
+    /// The de-duplication key: 128 bits of SHA-256, so that collisions cannot be constructed. Without a key of the
+    /// sender, the content is hashed, if `content` is set.
     pub(crate) fn dedup_key(&self, content: bool) -> Option<u128> {
         let what = match (&self.head[self.key.clone()], content) {
             (&[], true) => &self.body[..],
@@ -93,8 +93,8 @@ impl Outgoing {
         digest.first_chunk().map(|half| u128::from_le_bytes(*half))
     }
 
-    /// Its id as a number, if it is a UUID as the engine writes them. One that is what the message is known by needs no
-    /// keeping: whoever sends the message again says the same.
+    /// The message id as a number, if it is a UUID in the engine's format and not the de-duplication key. A key need
+    /// not be stored: the sender of a duplicate uses the same one.
     pub(crate) fn known_as(&self) -> Option<u128> {
         let id = &self.head[self.name.clone()];
         let uuid = uuid::Uuid::try_parse_ascii(id).ok()?;
@@ -103,7 +103,7 @@ impl Outgoing {
         written.then(|| uuid.as_u128())
     }
 
-    /// Bytes that the record of one place may have.
+    /// An upper bound of the record size for one queue.
     pub(crate) fn room(&self) -> usize {
         self.size() + self.session.as_ref().map_or(0, |session| session.as_str().len()) + 176
     }
@@ -114,21 +114,21 @@ impl Outgoing {
     }
 }
 
-/// What stands where in an encoded head.
-pub(super) struct Head {
-    /// The message's id.
+/// The layout of an encoded head.
+pub(super) struct HeadLayout {
+    /// The message id.
     pub id: Range<usize>,
-    /// The sender's key for de-duplication; empty if there is none.
+    /// The sender's de-duplication key; empty if there is none.
     pub key: Range<usize>,
     pub properties_bytes: usize,
 }
 
-/// Writes everything but the body. Where a message comes from is, unless it says otherwise, itself.
+/// Encodes everything except the body. The origin id defaults to the message id.
 pub(super) fn put_head(
     head: &mut Vec<u8>,
     message: &Message,
     id_given: bool,
-) -> Result<Head, Refusal> {
+) -> Result<HeadLayout, Refusal> {
     let mut texts = texts_of(message);
     texts[ORIGIN_ID] = texts[ORIGIN_ID].or(texts[MESSAGE_ID]);
     let present = texts.iter().enumerate().filter(|(_, text)| text.is_some());
@@ -159,7 +159,7 @@ pub(super) fn put_head(
         }
     }
     head.put_u8(message.body.kind as u8);
-    Ok(Head { id, key, properties_bytes })
+    Ok(HeadLayout { id, key, properties_bytes })
 }
 
 const MESSAGE_ID: usize = 0;
@@ -200,8 +200,8 @@ fn texts_of(m: &Message) -> [Option<&str>; 13] {
     texts.map(|text| text.as_deref())
 }
 
-/// Headers and body as `Outgoing` wrote them, one after the other.
-pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Truncated> {
+/// Decodes headers and body of an `EncodedMessage`.
+pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Malformed> {
     let mut r = Reader::new(at);
     let mask = r.var()?;
     let mut m = Message::default();
@@ -221,7 +221,7 @@ pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Truncated
         &mut m.dedup_id,
     ];
     if mask >> texts.len() != 0 {
-        return Err(Truncated);
+        return Err(Malformed);
     }
     for (i, text) in texts.into_iter().enumerate() {
         if mask & 1 << i != 0 {
@@ -241,7 +241,7 @@ pub(super) fn get_message(whole: &Bytes, at: &[u8]) -> Result<Message, Truncated
         1 => BodyKind::Text,
         2 => BodyKind::AmqpValue,
         3 => BodyKind::AmqpSequence,
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     m.body = Body { bytes: slice_of(whole, r.rest()), kind };
     Ok(m)
@@ -256,7 +256,7 @@ pub(crate) fn put_properties(out: &mut Vec<u8>, properties: &Properties) -> Resu
     Ok(())
 }
 
-pub(crate) fn get_properties(r: &mut Reader<'_>) -> Result<Properties, Truncated> {
+pub(crate) fn get_properties(r: &mut Reader<'_>) -> Result<Properties, Malformed> {
     let n = r.count()?;
     (0..n).map(|_| Ok((r.str()?.to_owned(), get_value(r, 0)?))).collect()
 }
@@ -313,9 +313,9 @@ pub(super) fn put_value(out: &mut Vec<u8>, value: &Value, depth: usize) -> Resul
     Ok(())
 }
 
-pub(super) fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Truncated> {
+pub(super) fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Malformed> {
     if depth > limits::VALUE_DEPTH_MAX {
-        return Err(Truncated);
+        return Err(Malformed);
     }
     Ok(match r.u8()? {
         0 => Value::Null,
@@ -344,6 +344,6 @@ pub(super) fn get_value(r: &mut Reader<'_>, depth: usize) -> Result<Value, Trunc
             let entries = (0..n).map(|_| Ok((r.str()?.to_owned(), get_value(r, depth + 1)?)));
             Value::Map(entries.collect::<Result<_, _>>()?)
         }
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     })
 }

@@ -6,17 +6,17 @@ use malote_model::{LeaseToken, QueueName, SessionId, Timestamp, TopicName};
 use crate::event::QueueId;
 use crate::journal::Pos;
 
-/// The bytes end too early, or say what cannot be.
+/// The bytes are truncated or malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the record is cut short or malformed")]
-pub(crate) struct Truncated;
+pub(crate) struct Malformed;
 
-/// Takes values off the front of a slice.
+/// Reads values from a slice.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
-type Got<T> = Result<T, Truncated>;
+type ReadResult<T> = Result<T, Malformed>;
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
@@ -27,102 +27,102 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    pub(crate) fn take(&mut self, n: usize) -> Got<&'a [u8]> {
-        let (front, rest) = self.rest.split_at_checked(n).ok_or(Truncated)?;
+    pub(crate) fn take(&mut self, n: usize) -> ReadResult<&'a [u8]> {
+        let (front, rest) = self.rest.split_at_checked(n).ok_or(Malformed)?;
         self.rest = rest;
         Ok(front)
     }
 
-    pub(crate) fn u8(&mut self) -> Got<u8> {
+    pub(crate) fn u8(&mut self) -> ReadResult<u8> {
         Ok(self.take(1)?[0])
     }
 
-    pub(crate) fn bool(&mut self) -> Got<bool> {
+    pub(crate) fn bool(&mut self) -> ReadResult<bool> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Truncated),
+            _ => Err(Malformed),
         }
     }
 
-    pub(crate) fn fixed<const N: usize>(&mut self) -> Got<[u8; N]> {
-        self.take(N)?.try_into().map_err(|_| Truncated)
+    pub(crate) fn fixed<const N: usize>(&mut self) -> ReadResult<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| Malformed)
     }
 
     #[inline]
-    pub(crate) fn var(&mut self) -> Got<u64> {
+    pub(crate) fn var(&mut self) -> ReadResult<u64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                return Err(Truncated);
+                return Err(Malformed);
             }
             value |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(Truncated)
+        Err(Malformed)
     }
 
-    pub(crate) fn var32(&mut self) -> Got<u32> {
-        u32::try_from(self.var()?).map_err(|_| Truncated)
+    pub(crate) fn var32(&mut self) -> ReadResult<u32> {
+        u32::try_from(self.var()?).map_err(|_| Malformed)
     }
 
-    /// A number of things that follow, each at least one byte long: never more than there are bytes.
-    pub(crate) fn count(&mut self) -> Got<usize> {
+    /// Reads a number of items, each at least one byte long: never more than there are bytes.
+    pub(crate) fn count(&mut self) -> ReadResult<usize> {
         let n = self.var()?;
         if n > self.rest.len() as u64 {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         Ok(n as usize)
     }
 
-    pub(crate) fn bytes(&mut self) -> Got<&'a [u8]> {
+    pub(crate) fn bytes(&mut self) -> ReadResult<&'a [u8]> {
         let n = self.count()?;
         self.take(n)
     }
 
-    pub(crate) fn str(&mut self) -> Got<&'a str> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Truncated)
+    pub(crate) fn str(&mut self) -> ReadResult<&'a str> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
     }
 
-    pub(crate) fn time(&mut self) -> Got<Timestamp> {
+    pub(crate) fn time(&mut self) -> ReadResult<Timestamp> {
         self.var().map(Timestamp)
     }
 
-    pub(crate) fn pos(&mut self) -> Got<Pos> {
+    pub(crate) fn pos(&mut self) -> ReadResult<Pos> {
         self.var().map(Pos::from_u64)
     }
 
-    pub(crate) fn queue(&mut self) -> Got<QueueId> {
+    pub(crate) fn queue(&mut self) -> ReadResult<QueueId> {
         self.var32().map(QueueId)
     }
 
-    pub(crate) fn name(&mut self) -> Got<QueueName> {
-        QueueName::new(self.str()?).map_err(|_| Truncated)
+    pub(crate) fn name(&mut self) -> ReadResult<QueueName> {
+        QueueName::new(self.str()?).map_err(|_| Malformed)
     }
 
-    pub(crate) fn topic(&mut self) -> Got<TopicName> {
-        TopicName::new(self.str()?).map_err(|_| Truncated)
+    pub(crate) fn topic(&mut self) -> ReadResult<TopicName> {
+        TopicName::new(self.str()?).map_err(|_| Malformed)
     }
 
-    pub(crate) fn token(&mut self) -> Got<LeaseToken> {
+    pub(crate) fn token(&mut self) -> ReadResult<LeaseToken> {
         self.fixed().map(LeaseToken::from_bytes)
     }
 
-    /// An empty text stands for none: no session id is empty.
-    pub(crate) fn session(&mut self) -> Got<Option<SessionId>> {
+    /// An empty text means no session: session ids are never empty.
+    pub(crate) fn session(&mut self) -> ReadResult<Option<SessionId>> {
         match self.str()? {
             "" => Ok(None),
-            id => SessionId::new(id).map(Some).map_err(|_| Truncated),
+            id => SessionId::new(id).map(Some).map_err(|_| Malformed),
         }
     }
 }
 
 /// Appends values to a buffer.
-pub(crate) trait Put {
+pub(crate) trait EncodeExt {
     fn put_u8(&mut self, value: u8);
     fn put_var(&mut self, value: u64);
     fn put_bytes(&mut self, bytes: &[u8]);
@@ -147,7 +147,7 @@ pub(crate) trait Put {
     }
 }
 
-impl Put for Vec<u8> {
+impl EncodeExt for Vec<u8> {
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }
@@ -182,8 +182,8 @@ mod tests {
             let mut buf = Vec::new();
             buf.put_var(value);
             assert_eq!(Reader::new(&buf).var(), Ok(value));
-            assert_eq!(Reader::new(&buf[..buf.len() - 1]).var(), Err(Truncated));
+            assert_eq!(Reader::new(&buf[..buf.len() - 1]).var(), Err(Malformed));
         }
-        assert_eq!(Reader::new(&[0xff; 10]).var(), Err(Truncated));
+        assert_eq!(Reader::new(&[0xff; 10]).var(), Err(Malformed));
     }
 }

@@ -1,6 +1,6 @@
-//! Topics and their rules.
+//! Encoding of topics and their rules.
 //!
-//! A SQL text is kept as it was written and parsed again when it is read: what once parsed must always parse.
+//! A SQL text is stored as written and parsed again when it is read, so every text that was once valid must stay valid.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use malote_model::{
 };
 
 use super::message::{get_value, put_value};
-use super::read::{Put, Reader, Truncated};
+use super::read::{EncodeExt, Malformed, Reader};
 use super::spec::{get_dedup, get_status, put_dedup, put_status};
 
-/// The bytes of a rule; refused is what no rule can be.
+/// Encodes a rule. An invalid rule is refused.
 pub fn encode_rule(rule: &Rule) -> Result<Vec<u8>, Refusal> {
     let mut out = Vec::new();
     put_rule(&mut out, rule)?;
     Ok(out)
 }
 
-/// The rule that these bytes spell, if it is one.
+/// Decodes a rule.
 pub fn decode_rule(bytes: &[u8]) -> Option<Rule> {
     let r = &mut Reader::new(bytes);
     let rule = get_rule(r).ok()?;
     r.rest().is_empty().then_some(rule)
 }
 
-/// The bytes of a topic's properties.
+/// Encodes the settings of a topic.
 pub fn encode_topic_spec(spec: &TopicSpec) -> Vec<u8> {
     let mut out = Vec::new();
     put_topic_spec(&mut out, spec);
     out
 }
 
-/// The properties that these bytes spell, if they are some.
+/// Decodes the settings of a topic.
 pub fn decode_topic_spec(bytes: &[u8]) -> Option<TopicSpec> {
     let r = &mut Reader::new(bytes);
     let spec = get_topic_spec(r, true).ok()?;
@@ -56,15 +56,15 @@ pub(crate) fn put_topic_spec(out: &mut Vec<u8>, spec: &TopicSpec) {
     put_status(out, *status);
 }
 
-/// Without `more` it was written before there was a status.
-pub(crate) fn get_topic_spec(r: &mut Reader<'_>, more: bool) -> Result<TopicSpec, Truncated> {
+/// Without `more`, the encoding has no status.
+pub(crate) fn get_topic_spec(r: &mut Reader<'_>, more: bool) -> Result<TopicSpec, Malformed> {
     let kind = match r.u8()? {
         0 => TopicKind::Filter,
         1 => TopicKind::Direct,
         2 => TopicKind::Fanout,
         3 => TopicKind::Topic,
         4 => TopicKind::Headers,
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let (auto_delete, internal, dedup) = (r.bool()?, r.bool()?, get_dedup(r)?);
     let status = if more { get_status(r)? } else { Status::Active };
@@ -123,7 +123,7 @@ pub(crate) fn put_rule(out: &mut Vec<u8>, rule: &Rule) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Truncated> {
+pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Malformed> {
     let name = r.str()?.to_owned();
     let filter = match r.u8()? {
         0 => Filter::All,
@@ -136,7 +136,7 @@ pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Truncated> {
                 1 => HeadersMatch::Any,
                 2 => HeadersMatch::AllWithX,
                 3 => HeadersMatch::AnyWithX,
-                _ => return Err(Truncated),
+                _ => return Err(Malformed),
             };
             let n = r.count()?;
             let each = |_| {
@@ -151,7 +151,7 @@ pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Truncated> {
             let mask = r.var()?;
             let texts = correlation.texts_mut();
             if mask >> texts.len() != 0 {
-                return Err(Truncated);
+                return Err(Malformed);
             }
             for (i, text) in texts.into_iter().enumerate() {
                 if mask & 1 << i != 0 {
@@ -163,18 +163,18 @@ pub(crate) fn get_rule(r: &mut Reader<'_>) -> Result<Rule, Truncated> {
         }
         6 => {
             let text = r.str()?;
-            Filter::Sql(SqlFilter::new(text, get_named(r)?).map_err(|_| Truncated)?)
+            Filter::Sql(SqlFilter::new(text, get_named(r)?).map_err(|_| Malformed)?)
         }
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let action = if r.bool()? {
         let text = r.str()?;
-        Some(SqlAction::new(text, get_named(r)?).map_err(|_| Truncated)?)
+        Some(SqlAction::new(text, get_named(r)?).map_err(|_| Malformed)?)
     } else {
         None
     };
     let rule = Rule { name, filter, action };
-    rule.check().map_err(|_| Truncated)?;
+    rule.check().map_err(|_| Malformed)?;
     Ok(rule)
 }
 
@@ -186,7 +186,7 @@ fn put_named(out: &mut Vec<u8>, values: &[(String, Value)]) -> Result<(), Refusa
     })
 }
 
-fn get_named(r: &mut Reader<'_>) -> Result<Vec<(String, Value)>, Truncated> {
+fn get_named(r: &mut Reader<'_>) -> Result<Vec<(String, Value)>, Malformed> {
     let n = r.count()?;
     (0..n).map(|_| Ok((r.str()?.to_owned(), get_value(r, 0)?))).collect()
 }
@@ -267,7 +267,7 @@ mod tests {
         let rule = |name: &str, filter| Rule { name: name.into(), filter, action: None };
         encode_rule(&rule("", Filter::All)).unwrap_err();
         encode_rule(&rule("r", Filter::Key("k".repeat(513)))).unwrap_err();
-        // A good rule but for its name, which the bytes spell as empty.
+        // A valid rule, except for its empty name.
         let mut bytes = encode_rule(&rule("r", Filter::All)).unwrap();
         bytes.splice(..2, [0]);
         assert_eq!(decode_rule(&bytes), None);

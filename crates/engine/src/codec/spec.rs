@@ -1,11 +1,11 @@
-//! Queue specifications.
+//! Encoding of queue settings.
 
 use malote_model::{
     Address, DeadLetterTarget, Dedup, Durability, OnExpiry, Overflow, QueueSpec, RetryOrder,
     SessionId, Sessions, Status,
 };
 
-use super::read::{Put, Reader, Truncated};
+use super::read::{EncodeExt, Malformed, Reader};
 
 pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
     match &spec.sessions {
@@ -18,7 +18,7 @@ pub(crate) fn put_spec(out: &mut Vec<u8>, spec: &QueueSpec) {
         }
     }
     out.put_var(spec.lock_ms);
-    // Limits are at least 1, so 0 stands for none.
+    // Limits are at least 1, so 0 means none.
     out.put_var(u64::from(spec.failed_max.unwrap_or(0)));
     out.put_var(u64::from(spec.receives_max.unwrap_or(0)));
     match &spec.dead_letter {
@@ -81,13 +81,13 @@ pub(super) fn put_status(out: &mut Vec<u8>, status: Status) {
     });
 }
 
-pub(super) fn get_status(r: &mut Reader<'_>) -> Result<Status, Truncated> {
+pub(super) fn get_status(r: &mut Reader<'_>) -> Result<Status, Malformed> {
     Ok(match r.u8()? {
         0 => Status::Active,
         1 => Status::SendDisabled,
         2 => Status::ReceiveDisabled,
         3 => Status::Disabled,
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     })
 }
 
@@ -99,24 +99,24 @@ pub(super) fn put_dedup(out: &mut Vec<u8>, dedup: Option<Dedup>) {
     }
 }
 
-pub(super) fn get_dedup(r: &mut Reader<'_>) -> Result<Option<Dedup>, Truncated> {
+pub(super) fn get_dedup(r: &mut Reader<'_>) -> Result<Option<Dedup>, Malformed> {
     Ok(match r.var()? {
         0 => None,
         window_ms => Some(Dedup { window_ms, per_session: r.bool()?, content: r.bool()? }),
     })
 }
 
-/// Without `more` it was written before there was a status.
-pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Truncated> {
+/// Without `more`, the encoding has no status.
+pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Malformed> {
     let sessions = match r.u8()? {
         0 => Sessions::None,
         1 => Sessions::Dynamic,
         2 => {
             let n = r.count()?;
-            let ids = (0..n).map(|_| SessionId::new(r.str()?).map_err(|_| Truncated));
+            let ids = (0..n).map(|_| SessionId::new(r.str()?).map_err(|_| Malformed));
             Sessions::Fixed(ids.collect::<Result<_, _>>()?)
         }
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let lock_ms = r.var()?;
     let failed_max = Some(r.var32()?).filter(|&n| n > 0);
@@ -127,7 +127,7 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Trun
         2 => DeadLetterTarget::Queue(r.name()?),
         3 => DeadLetterTarget::Topic { topic: r.topic()?, key: None },
         4 => DeadLetterTarget::Topic { topic: r.topic()?, key: Some(r.str()?.to_owned()) },
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let durability = if r.bool()? { Durability::Relaxed } else { Durability::Fsync };
     let retry = if r.bool()? { RetryOrder::Skip } else { RetryOrder::Hold };
@@ -141,21 +141,21 @@ pub(crate) fn get_spec(r: &mut Reader<'_>, more: bool) -> Result<QueueSpec, Trun
         0 => Overflow::Reject,
         1 => Overflow::DropOldest,
         2 => Overflow::DeadLetterOldest,
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let (auto_delete, exclusive) = (r.bool()?, r.bool()?);
     let forward_to = match r.u8()? {
         0 => None,
         1 => Some(Address::Queue(r.name()?)),
         2 => Some(Address::Topic(r.topic()?)),
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let n = r.count()?;
     let label = |_| Ok((r.str()?.to_owned(), r.str()?.to_owned()));
-    let labels = (0..n).map(label).collect::<Result<_, Truncated>>()?;
+    let labels = (0..n).map(label).collect::<Result<_, Malformed>>()?;
     let (status, flags) = if more { (get_status(r)?, r.u8()?) } else { (Status::Active, 0) };
     if flags > 0b11 {
-        return Err(Truncated);
+        return Err(Malformed);
     }
     Ok(QueueSpec {
         labels,

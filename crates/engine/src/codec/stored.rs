@@ -1,4 +1,4 @@
-//! Reading a message back: its newest record and, under it, those that it lies over.
+//! Reading a stored message: its newest record, and the older records under it.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -8,62 +8,58 @@ use bytes::Bytes;
 use malote_model::{Message, QueueName, Seq, Timestamp, limits};
 
 use super::event::{
-    KIND_DEFERRED, KIND_KEPT, KIND_MOVED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
-    get_kept, get_moved, get_over, get_sent,
+    KIND_DEFERRED, KIND_MOVED, KIND_RELOCATED, KIND_RETURNED, KIND_SENT, KIND_STATE, VERSION_MORE,
+    get_moved, get_overlay, get_relocated, get_sent,
 };
 use super::message::{get_message, put_head};
-use super::read::{Reader, Truncated, slice_of};
-use crate::event::{Kept, Why};
+use super::read::{Malformed, Reader, slice_of};
+use crate::event::{MoveReason, RelocatedMessage};
 use crate::format::is_known;
-use crate::journal::{Patience, Pos, Reading, Segments};
+use crate::journal::{FrameReader, Pos, ReadMode, Segments};
 
-/// A message as it is stored now, with all that was laid over it.
+/// A stored message, with all its overlays applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// As sent, with later changes of its properties.
+    /// The message as sent, with later property changes.
     pub message: Message,
-    /// When it entered the queue that it is in.
+    /// When it was added to its current queue.
     pub enqueued_at: Timestamp,
-    /// When it was first sent, wherever it has been since.
+    /// When it was first sent.
     pub sent_at: Timestamp,
-    /// Why it is a dead letter, if it is one.
+    /// Why it was dead-lettered, if it is a dead letter.
     pub dead: Option<DeadLetter>,
-    /// Every time that it became one, newest first; a topic or a queue may have taken it up again since.
+    /// All times that it was dead-lettered, newest first. It may have been routed or moved since.
     pub deaths: Vec<DeadLetter>,
-    /// Its place in the queue that it was first sent to, if it left that as a dead letter, or for a queue or topic that
-    /// it was forwarded to.
+    /// Its sequence number in the queue that it was first sent to, if it was dead-lettered or forwarded from there.
     pub first_seq: Option<Seq>,
-    /// Records that were read: many when much was laid over it.
+    /// The number of records read; many if there are many overlays.
     pub depth: u32,
 }
 
-/// Why, whence and when a message became a dead letter.
+/// When and why a message was dead-lettered, and from which queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// A stable word.
+    /// A stable identifier.
     pub reason: String,
-    /// A sentence.
+    /// An explanation.
     pub text: String,
-    /// When.
     pub at: Timestamp,
-    /// Out of which queue.
     pub from: QueueName,
-    /// Its place there.
     pub from_seq: Seq,
-    /// Grants before.
+    /// Deliveries before.
     pub receives: u32,
     /// Failed deliveries before.
     pub failed: u32,
 }
 
-/// A message that the disk holds no longer whole.
+/// A message that is damaged on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Which file, where in it, and what is wrong there.
+    /// The file, the position and the error.
     pub text: String,
-    /// Why it is a dead letter, as far as that can be read.
+    /// Why it was dead-lettered, if that is readable.
     pub dead: Option<Box<DeadLetter>>,
-    /// Nothing is damaged: compaction moved it away, and its segment is used for something else.
+    /// The message is not damaged: compaction moved it, and its segment was recycled.
     pub gone: bool,
 }
 
@@ -74,16 +70,17 @@ impl Unreadable {
 }
 
 impl Stored {
-    /// Reads the record at `pos` and those under it, however long it takes.
+    /// Reads the record at `pos` and the older records under it. Blocks on the disk.
     pub fn read_now(segments: &Segments, pos: Pos) -> io::Result<Self> {
-        Self::read(&mut segments.reading(false), pos, Patience::Blocking, &mut None)
+        Self::read(&mut segments.reading(false), pos, ReadMode::Blocking, &mut None)
     }
 
-    /// Reads the record at `pos` and those under it. `dead` is told also if one under it cannot be read.
+    /// Reads the record at `pos` and the older records under it. `dead` is set even if one of the older records is
+    /// unreadable.
     pub(crate) fn read(
-        reading: &mut Reading,
+        reading: &mut FrameReader,
         pos: Pos,
-        patience: Patience,
+        mode: ReadMode,
         dead: &mut Option<Box<DeadLetter>>,
     ) -> io::Result<Self> {
         let malformed = |pos: Pos| {
@@ -95,31 +92,34 @@ impl Stored {
         let (mut moved_at, mut key, mut message_id) = (None, None, None);
         let mut first_seq = None;
         let mut deaths = Vec::new();
-        // The headers, once they are found; the body may stand further down.
+        // The headers, once they are found; the body may be in an older record.
         let mut found: Option<(Timestamp, Timestamp, Box<Message>)> = None;
         let mut next = pos;
         for depth in 1..=limits::CHANGES_CHAIN_MAX {
-            let (kind, bytes) = reading.frame(next, patience)?;
-            match Link::of(kind, &bytes).map_err(|_| malformed(next))? {
-                Link::Over(from, properties) => {
+            let (kind, bytes) = reading.frame(next, mode)?;
+            match ChainRecord::of(kind, &bytes).map_err(|_| malformed(next))? {
+                ChainRecord::Overlay(from, properties) => {
                     over.push(properties);
                     next = from;
                 }
-                Link::Moved(moved) => {
+                ChainRecord::Moved(moved) => {
                     next = moved.from;
                     if found.is_some() {
-                        continue; // what happened to whose body it is
+                        continue; // this is the history of a copy that shares the body
                     }
                     let newest = moved_at.is_none();
-                    // The newest move tells where it is now; older ones are history.
+                    // The newest move says where the message is now; older ones are history.
                     moved_at.get_or_insert(moved.at);
                     key = key.or(moved.key);
                     message_id = message_id.or(moved.message_id);
-                    // A schedule's first place serves to cancel it, and an inbox is nobody's queue.
-                    if !matches!(moved.why, Why::Due | Why::Routed) {
+                    // The first sequence number of a schedule is only for cancelling it, and an inbox is not visible to
+                    // users.
+                    if !matches!(moved.why, MoveReason::Due | MoveReason::Routed) {
                         first_seq = Some(Seq(moved.from_seq));
                     }
-                    if let Why::Dead { reason, source, receives, failed, .. } = moved.why {
+                    if let MoveReason::DeadLettered { reason, source, receives, failed, .. } =
+                        moved.why
+                    {
                         let death = DeadLetter {
                             reason: reason.word().to_owned(),
                             text: reason.text(),
@@ -136,7 +136,7 @@ impl Stored {
                     }
                     over.push(moved.properties);
                 }
-                Link::Sent(at, mut message, body_at) => {
+                ChainRecord::Sent(at, mut message, body_at) => {
                     let body = message.body.bytes.clone();
                     if found.is_none() {
                         let over = std::mem::take(&mut over);
@@ -168,9 +168,9 @@ impl Stored {
                         depth,
                     });
                 }
-                Link::Kept(kept, mut message) => {
+                ChainRecord::Relocated(kept, mut message) => {
                     if let Some((enqueued_at, sent_at, mut message_found)) = found {
-                        // Only its body is wanted.
+                        // Only its body is needed.
                         message_found.body.bytes = message.body.bytes;
                         let dead = dead.take().map(|dead| *dead);
                         let message = *message_found;
@@ -215,8 +215,8 @@ impl Stored {
         Err(malformed(next))
     }
 
-    /// Reads those at `positions`, in order. What memory holds is read at once; for the rest a thread that may wait
-    /// is asked. Fewer than asked for only when the process is ending.
+    /// Reads the messages at `positions`, in order. Reads from the page cache at once, and the rest on a blocking
+    /// thread. Returns fewer results only if the process is ending.
     pub(crate) async fn load(
         segments: &Segments,
         positions: Vec<Pos>,
@@ -226,28 +226,29 @@ impl Stored {
         let mut all = Vec::with_capacity(positions.len());
         for (n, &pos) in positions.iter().enumerate() {
             let mut dead = None;
-            reading.turn_to(n);
-            match Self::read(&mut reading, pos, Patience::None, &mut dead) {
-                // Memory may hold the half of a frame, too: that a record is damaged is for the patient read to say.
+            reading.seek(n);
+            match Self::read(&mut reading, pos, ReadMode::CacheOnly, &mut dead) {
+                // The page cache may contain a part of a frame: only the blocking read decides whether the record is
+                // damaged.
                 Err(_) => {
                     let rest = positions.clone();
                     let mut waiting = move || {
                         let each = rest.iter().enumerate().skip(n).map(|(n, &pos)| {
                             let mut dead = None;
-                            reading.turn_to(n);
-                            Self::read(&mut reading, pos, Patience::Blocking, &mut dead)
+                            reading.seek(n);
+                            Self::read(&mut reading, pos, ReadMode::Blocking, &mut dead)
                                 .map_err(|error| Unreadable::new(&error, dead))
                         });
                         each.collect::<Vec<_>>()
                     };
-                    // Without a runtime the caller's own thread waits for the disk.
+                    // Without a runtime, the caller's thread blocks on the disk.
                     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
                         all.extend(waiting());
                         return all;
                     };
                     match runtime.spawn_blocking(waiting).await {
                         Ok(rest) => all.extend(rest),
-                        // The caller's own panic, then: what it was granted comes back.
+                        // Continue the panic in the caller: its grants are then returned.
                         Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
                         Err(_) => {}
                     }
@@ -260,22 +261,22 @@ impl Stored {
     }
 }
 
-enum Link {
-    Over(Pos, malote_model::Properties),
-    Moved(Box<crate::event::Moved>),
+enum ChainRecord {
+    Overlay(Pos, malote_model::Properties),
+    Moved(Box<crate::event::MovedEvent>),
     Sent(Timestamp, Box<Message>, Option<Pos>),
-    Kept(Box<Kept>, Box<Message>),
+    Relocated(Box<RelocatedMessage>, Box<Message>),
 }
 
-/// A message as compaction copies it: all that its records say, in one. Its places are for the caller to fill in.
-pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
-    let mut stored = Stored::read(reading, pos, Patience::Blocking, &mut None)?;
-    // A message may go round for years; what it died of long ago is of no use to anybody.
+/// Reads a complete copy of a message, for compaction. The caller fills in its positions.
+pub(crate) fn read_whole(reading: &mut FrameReader, pos: Pos) -> io::Result<RelocatedMessage> {
+    let mut stored = Stored::read(reading, pos, ReadMode::Blocking, &mut None)?;
+    // A message may be dead-lettered again and again for years; keep only the newest entries.
     stored.deaths.truncate(limits::DEATHS_MAX);
     let mut head = Vec::with_capacity(256);
     put_head(&mut head, &stored.message, false)
         .map_err(|refusal| io::Error::new(io::ErrorKind::InvalidData, refusal.to_string()))?;
-    Ok(Kept {
+    Ok(RelocatedMessage {
         places: Vec::new(),
         at: stored.enqueued_at,
         sent_at: stored.sent_at,
@@ -287,12 +288,12 @@ pub(crate) fn read_whole(reading: &mut Reading, pos: Pos) -> io::Result<Kept> {
     })
 }
 
-impl Link {
-    fn of(kind: u8, bytes: &Bytes) -> Result<Self, Truncated> {
+impl ChainRecord {
+    fn of(kind: u8, bytes: &Bytes) -> Result<Self, Malformed> {
         let mut r = Reader::new(bytes);
         let version = r.u8()?;
         if !is_known(kind, version) {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         match kind {
             KIND_SENT => {
@@ -303,22 +304,22 @@ impl Link {
             KIND_RETURNED | KIND_DEFERRED => {
                 r.queue()?;
                 r.var()?;
-                let over = get_over(&mut r)?.ok_or(Truncated)?;
-                Ok(Self::Over(over.from, over.properties))
+                let over = get_overlay(&mut r)?.ok_or(Malformed)?;
+                Ok(Self::Overlay(over.from, over.properties))
             }
-            KIND_KEPT => {
-                let kept = Box::new(get_kept(&mut r, version)?);
-                Ok(Self::Kept(kept, Box::new(get_message(bytes, r.rest())?)))
+            KIND_RELOCATED => {
+                let kept = Box::new(get_relocated(&mut r, version)?);
+                Ok(Self::Relocated(kept, Box::new(get_message(bytes, r.rest())?)))
             }
             KIND_MOVED => Ok(Self::Moved(Box::new(get_moved(&mut r, version)?))),
-            _ => Err(Truncated),
+            _ => Err(Malformed),
         }
     }
 }
 
-/// The session state stored at `pos`; none if that is not one.
+/// Reads the session state at `pos`; `None` if the record is not one.
 pub fn read_state(segments: &Segments, pos: Pos) -> io::Result<Option<Bytes>> {
-    let (kind, bytes) = segments.reading(false).frame(pos, Patience::Blocking)?;
+    let (kind, bytes) = segments.reading(false).frame(pos, ReadMode::Blocking)?;
     Ok(state_of(kind, &bytes))
 }
 

@@ -1,4 +1,4 @@
-//! Declaring, changing and looking at queues.
+//! Declaring, updating, describing and listing queues.
 
 use std::ops::Bound;
 
@@ -7,17 +7,17 @@ use malote_model::{
 };
 
 use super::consume::Consumer;
-use super::leases::Leased;
-use super::queue::{Place, Queue, Touched};
-use super::sessions::{Session, Sessions};
-use super::{Decided, FRAME_ROOM, Needs, Turn};
+use super::leases::LeaseTarget;
+use super::queue::{MessageStatus, Queue, TrackedMessage};
+use super::sessions::{Session, SessionTable};
+use super::{Decided, FRAME_ROOM, Turn, WaitFor};
 use crate::command::{Command, ConnectionId, ConsumerId, Peek, Peeked, Reply, SessionFacts};
 use crate::event::{Event, QueueId};
 
-/// Messages that one peek looks at before it says where to go on.
+/// Messages that one peek examines before it returns a partial page.
 const PEEK_SCAN_MAX: usize = 20_000;
 
-/// Places for sessions that one list looks at before it says where to go on.
+/// Session slots that one page examines before it returns a partial page.
 const SESSION_SCAN_MAX: u32 = 20_000;
 
 impl Turn<'_> {
@@ -30,7 +30,7 @@ impl Turn<'_> {
         if name.is_dead_letters() {
             return Err(Refusal::DeadLetterSet {
                 queue: name,
-                why: "it comes and goes with its queue",
+                why: "it is created and deleted with its queue",
             });
         }
         if let Ok((id, q)) = self.core.queue(&name) {
@@ -38,7 +38,7 @@ impl Turn<'_> {
             self.check_exclusive(&name, connection)?;
             self.core.used(id, self.now);
             return match difference {
-                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                None => Ok(Some((Reply::Declared { created: false }, WaitFor::Settled))),
                 Some((field, is, asked)) => {
                     Err(Refusal::QueueDiffers { queue: name, field, is, asked })
                 }
@@ -51,10 +51,10 @@ impl Turn<'_> {
         let queue = self.make_queue(name, spec, connection, 0)?;
         self.end();
         self.made_queue(queue, connection);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(Some((Reply::Declared { created: true }, WaitFor::Durable)))
     }
 
-    /// Makes a queue, if it can be; the group stays open, with `room` left in it.
+    /// Creates a queue. The group stays open, with `room` bytes left in it.
     pub(super) fn make_queue(
         &mut self,
         name: QueueName,
@@ -76,13 +76,13 @@ impl Turn<'_> {
         Ok(queue)
     }
 
-    /// What follows once the queue is journaled.
+    /// Finishes creating a queue, after it was journaled.
     pub(super) fn made_queue(&mut self, queue: QueueId, connection: Option<ConnectionId>) {
         self.core.used(queue, self.now);
         self.core.arm_idle(queue);
         let exclusive = self.core.queues.get(&queue).is_some_and(|q| q.spec.exclusive);
         if let Some(connection) = connection.filter(|_| exclusive) {
-            self.own_queue(connection, queue);
+            self.bind_queue(connection, queue);
         }
     }
 
@@ -125,10 +125,10 @@ impl Turn<'_> {
         if received {
             self.end_disabled(queue);
         }
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
-    /// Whoever consumes from a queue that lets nobody receive any more is told so. What is out stays out.
+    /// Ends the consumers of a queue whose receiving was disabled. Leased messages stay leased.
     fn end_disabled(&mut self, queue: QueueId) {
         let Some(Err(why)) = self.core.queues.get(&queue).map(|q| q.check_receives()) else {
             return;
@@ -149,30 +149,30 @@ impl Turn<'_> {
                 why: "delete its queue, or purge it",
             });
         }
-        let aims_here = self.core.aimed_at.get(name).and_then(|ids| ids.first());
+        let aims_here = self.core.dead_letter_sources.get(name).and_then(|ids| ids.first());
         if let Some(other) = aims_here.and_then(|id| self.core.queues.get(id)) {
             return Err(Refusal::QueueInUse { queue: name.clone(), by: other.name.clone() });
         }
         self.remove_queue(queue)?;
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
     pub(super) fn pause(&mut self, name: &QueueName, paused: bool) -> Decided {
         let (queue, q) = self.core.queue(name)?;
         if q.paused == paused {
-            return Ok(Some((Reply::Done, Needs::Settled)));
+            return Ok(Some((Reply::Done, WaitFor::Settled)));
         }
         self.begin(FRAME_ROOM)?;
         self.commit(Event::Paused { queue, paused }, false);
         if let Some(rest) = self.wake_holders(queue, 0) {
-            self.core.put_off(rest);
+            self.core.add_background_work(rest);
         }
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
     pub(super) fn describe(&mut self, name: &QueueName) -> Decided {
         let (id, _) = self.core.queue(name)?;
-        Ok(Some((Reply::Queues(self.facts(id).into_iter().collect()), Needs::Settled)))
+        Ok(Some((Reply::Queues(self.facts(id).into_iter().collect()), WaitFor::Settled)))
     }
 
     fn facts(&self, id: QueueId) -> Option<crate::command::QueueFacts> {
@@ -185,7 +185,7 @@ impl Turn<'_> {
         Some(q.facts(dead))
     }
 
-    /// A page, so that no turn grows with the number of queues.
+    /// Returns a page, so that a turn does not grow with the number of queues.
     pub(super) fn list(&self, after: Option<&QueueName>, max: usize) -> Reply {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.core.names.range::<QueueName, _>((from, Bound::Unbounded));
@@ -194,18 +194,18 @@ impl Turn<'_> {
         Reply::Queues(facts.take(max.min(limits::LIST_MAX)).collect())
     }
 
-    /// A queue with sessions that a command needs to find by their messages, if they cannot tell them yet.
+    /// The queue whose index must get session slots before this command can run, if any.
     pub(super) fn must_prepare(&mut self, command: &Command) -> Option<QueueId> {
         let (Command::Move { from, .. } | Command::Replace { from, .. }) = command else {
             return None;
         };
         let id = *self.core.names.get(from)?;
-        self.core.queues.get_mut(&id)?.must_find_sessions();
+        self.core.queues.get_mut(&id)?.start_session_slots();
         self.core.prepare(id);
         self.core.queues.get(&id).is_some_and(|q| !q.is_prepared()).then_some(id)
     }
 
-    /// By slot: an order by name would have to look at all of them, or be kept up for nobody.
+    /// Lists sessions by slot. An order by name would need all of them, or another index.
     pub(super) fn list_sessions(&mut self, name: &QueueName, from: u32, max: usize) -> Decided {
         let (q, there) = self.sessions_of(name)?;
         let max = max.min(limits::RECEIVE_BATCH_MAX);
@@ -216,33 +216,34 @@ impl Turn<'_> {
             slot += 1;
         }
         let next = (slot < there.slots()).then_some(slot);
-        Ok(Some((Reply::Sessions { sessions, next }, Needs::Settled)))
+        Ok(Some((Reply::Sessions { sessions, next }, WaitFor::Settled)))
     }
 
     pub(super) fn describe_session(&mut self, name: &QueueName, session: &SessionId) -> Decided {
         let (q, there) = self.sessions_of(name)?;
         let found = there.find(session).and_then(|slot| there.at(slot));
         let sessions = found.map(|session| self.session_facts(q, session)).into_iter().collect();
-        Ok(Some((Reply::Sessions { sessions, next: None }, Needs::Settled)))
+        Ok(Some((Reply::Sessions { sessions, next: None }, WaitFor::Settled)))
     }
 
-    fn sessions_of(&self, name: &QueueName) -> Result<(&Queue, &Sessions), Refusal> {
+    fn sessions_of(&self, name: &QueueName) -> Result<(&Queue, &SessionTable), Refusal> {
         let (_, q) = self.core.queue(name)?;
         let none = || Refusal::NoSessions { queue: name.clone() };
         Ok((q, q.sessions.as_ref().ok_or_else(none)?))
     }
 
     fn session_facts(&self, q: &Queue, s: &Session) -> SessionFacts {
-        let hold = self.core.leases.at(s.rare().hold);
-        let head = s.line.first();
-        let waits = head.and_then(|seq| q.touched.get(&seq)).filter(|t| t.place == Place::Delayed);
+        let hold = self.core.leases.at(s.extras().hold);
+        let head = s.pending.first();
+        let waits =
+            head.and_then(|seq| q.tracked.get(&seq)).filter(|t| t.status == MessageStatus::Delayed);
         SessionFacts {
             session: s.id.clone(),
-            messages: s.line.len() as u64,
-            locked: u64::from(s.out),
+            messages: s.pending.len() as u64,
+            locked: u64::from(s.locked),
             held_until: hold.map(|hold| Timestamp(hold.until)),
-            state_bytes: s.rare().state.map_or(0, |state| u64::from(state.bytes)),
-            state_at: Timestamp(s.rare().state.map_or(0, |state| state.at)),
+            state_bytes: s.extras().state.map_or(0, |state| u64::from(state.bytes)),
+            state_at: Timestamp(s.extras().state.map_or(0, |state| state.at)),
             first: head.map(Seq),
             delayed_until: waits.map(|t| Timestamp(t.due)),
         }
@@ -261,10 +262,10 @@ impl Turn<'_> {
                 break;
             }
             let from = next.map_or(0, |seq| seq.0);
-            // In a queue with sessions the session's own line is followed; elsewhere the reader looks at each.
+            // In a queue with sessions, follow the session's pending list. Otherwise the caller filters the messages.
             let seq = match line {
                 None => q.index.next(from),
-                Some(session) => session.and_then(|s| s.line.get(s.line.place(from))),
+                Some(session) => session.and_then(|s| s.pending.get(s.pending.lower_bound(from))),
             };
             let Some(seq) = seq else {
                 next = None;
@@ -272,32 +273,36 @@ impl Turn<'_> {
             };
             next = Some(Seq(seq + 1));
             let Some(pos) = q.pos(seq) else { continue };
-            let touched = q.touched.get(&seq);
-            let place = touched.map_or(Place::Ready, |t| t.place);
+            let tracked = q.tracked.get(&seq);
+            let place = tracked.map_or(MessageStatus::Ready, |t| t.status);
             if peek.state.is_some_and(|state| state != place.state()) {
                 continue;
             }
-            let due = touched
-                .filter(|t| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled));
+            let due = tracked.filter(|t| {
+                matches!(
+                    t.status,
+                    MessageStatus::Delayed | MessageStatus::Parked | MessageStatus::Scheduled
+                )
+            });
             let deferred = match place {
-                Place::Locked(slot) => matches!(
+                MessageStatus::Locked(slot) => matches!(
                     self.core.leases.at(slot).map(|lease| lease.what),
-                    Some(Leased::Message { deferred: true, .. })
+                    Some(LeaseTarget::Message { deferred: true, .. })
                 ),
-                place => place == Place::Deferred,
+                place => place == MessageStatus::Deferred,
             };
             items.push(Peeked {
                 seq: Seq(seq),
                 pos,
                 state: place.state(),
                 deferred,
-                receives: touched.map_or(0, |t| t.receives),
-                failed: touched.map_or(0, |t| t.failed),
-                first_at: touched.and_then(Touched::first_at),
+                receives: tracked.map_or(0, |t| t.receives),
+                failed: tracked.map_or(0, |t| t.failed),
+                first_at: tracked.and_then(TrackedMessage::first_at),
                 due: due.map(|t| Timestamp(t.due)),
             });
         }
-        Ok(Some((Reply::Peeked { items, next }, Needs::Settled)))
+        Ok(Some((Reply::Peeked { items, next }, WaitFor::Settled)))
     }
 }
 

@@ -1,59 +1,61 @@
-//! What events do to the state. Never refuses, never fails: after damage on disk some events are missing, and what
-//! follows them must still be applied as far as it makes sense.
+//! Applying events to the state. This never refuses and never fails: after damage on disk some events are missing, and
+//! later events must still be applied as far as possible.
 
 use std::collections::BTreeSet;
 
 use malote_model::{DeadLetterTarget, DeadReason, QueueSpec, SessionId, Timestamp};
 
-use super::dedup::First;
-use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::{Arrival, Gone, Kept, Place, Touched};
-use super::sessions::State;
-use super::{Core, Timer, Under};
-use crate::event::{Event, Moved, Placed, QueueId, Removal, Sent, Way, Why};
+use super::dedup::FirstSend;
+use super::leases::{Lease, LeaseTarget, NONE};
+use super::queue::{Arrival, CarriedAttributes, MessageStatus, RemovedMessage, TrackedMessage};
+use super::sessions::StoredState;
+use super::{BaseRecord, Core, Timer};
+use crate::event::{
+    Event, MessageRef, MoveReason, MovedEvent, Placement, QueueId, Removal, RouteHistory, SentEvent,
+};
 use crate::journal::Pos;
 
 impl Core {
-    /// Applies one event that stands at `pos`.
+    /// Applies the event whose record is at `pos`.
     pub fn apply(&mut self, pos: Pos, event: &Event) {
         match event {
             Event::Booted { epoch, at } => {
                 self.epoch = *epoch;
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.end_bound_leases();
             }
             Event::Declared { queue, dead, name, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.next_queue = self.next_queue.max(queue.0 + 1).max(dead.0 + 1);
                 self.add_queue(*queue, *dead, name.clone(), spec, *at);
-                self.aim(*queue, &DeadLetterTarget::Own, &spec.dead_letter);
+                self.set_dead_letter_target(*queue, &DeadLetterTarget::Own, &spec.dead_letter);
             }
             Event::Updated { queue, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 let Some(q) = self.queues.get_mut(queue) else { return };
-                self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
-                let aimed_at = q.spec.dead_letter.clone();
+                self.dedup_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
+                let dead_letter_sources = q.spec.dead_letter.clone();
                 q.respecify(spec, self.last_at);
-                self.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
+                self.dedup_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
                 let dead = q.dead;
-                self.aim(*queue, &aimed_at, &spec.dead_letter);
-                // A topic's inbox has no dead letters: it names itself.
+                self.set_dead_letter_target(*queue, &dead_letter_sources, &spec.dead_letter);
+                // A topic's inbox has no dead-letter set: `dead` is its own id.
                 if let Some(letters) = self.queues.get_mut(&dead).filter(|_| dead != *queue) {
-                    letters.spec = letters_spec(spec);
+                    letters.spec = dead_letter_set_spec(spec);
                 }
                 self.prepare(*queue);
                 self.arm_expiry(*queue);
                 self.arm_idle(*queue);
                 self.may_overflow(*queue);
-                // It may send its messages on from now on, or deliver them.
-                self.touch(*queue);
+                // Its messages may now be forwarded or delivered.
+                self.mark_dirty(*queue);
             }
             Event::Deleted { queue } => self.drop_queue(*queue),
             Event::Paused { queue, paused } => {
                 if let Some(q) = self.queues.get_mut(queue) {
                     q.paused = *paused;
                 }
-                self.touch(*queue);
+                self.mark_dirty(*queue);
             }
             Event::Purged { queue, below, leased } => self.purge_queue(*queue, *below, *leased),
             Event::Sent(sent) => self.sent(pos, sent),
@@ -72,7 +74,9 @@ impl Core {
                 }
             }
             Event::Returned(returned) => self.returned(pos, returned),
-            Event::Deferred { queue, seq, over } => self.deferred(pos, *queue, *seq, over.as_ref()),
+            Event::Deferred { queue, seq, overlay } => {
+                self.deferred(pos, *queue, *seq, overlay.as_ref())
+            }
             Event::Moved(moved) => self.moved(pos, moved),
             Event::Held { token, .. } if !self.leases.plausible(token.slot) => {}
             Event::Held { queue, session, token, until, bound } => {
@@ -80,17 +84,17 @@ impl Core {
                 let Some(sessions) = q.sessions.as_mut() else { return };
                 let slot = sessions.find_or_add(session);
                 let Some(s) = sessions.at_mut(slot) else { return };
-                (s.rare_mut().hold, s.cursor) = (token.slot, 0);
+                (s.extras_mut().hold, s.cursor) = (token.slot, 0);
                 q.sessions_held += 1;
                 q.refresh_session(slot);
-                let what = Kind::Session { session: slot };
+                let what = LeaseTarget::Session { session: slot };
                 self.grant(Lease::new(*token, *queue, until.0, *bound, what));
             }
             Event::Unheld { queue, session, lost } => {
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let Some(slot) = q.sessions.as_ref().and_then(|s| s.find(session)) else { return };
                 let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) else { return };
-                let rare = s.rare_mut();
+                let rare = s.extras_mut();
                 let hold = std::mem::replace(&mut rare.hold, NONE);
                 rare.consumers.clear();
                 s.cursor = 0;
@@ -98,30 +102,30 @@ impl Core {
                 q.totals.sessions_lost += u64::from(*lost);
                 q.refresh_session(slot);
                 self.revoke(hold);
-                self.touch(*queue);
+                self.mark_dirty(*queue);
             }
             Event::TopicDeclared { topic, name, spec, at } => {
                 self.topic_declared(*topic, name, spec, *at);
             }
             Event::TopicUpdated { topic, spec, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 self.topic_updated(*topic, spec);
             }
             Event::TopicDeleted { topic } => self.drop_topic(*topic),
             Event::Bound { topic, queue, rule } => self.bound(*topic, *queue, rule),
             Event::Unbound { topic, queue, rule } => self.unbound(*topic, *queue, rule),
             Event::State { queue, session, state, at } => {
-                self.saw(at.0);
+                self.advance_time(at.0);
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let (Some(sessions), state_bytes) = (&mut q.sessions, &mut q.state_bytes) else {
                     return;
                 };
                 let slot = sessions.find_or_add(session);
                 if let Some(s) = sessions.at_mut(slot) {
-                    let bytes = |state: &State| u64::from(state.bytes);
-                    let rare = s.rare_mut();
+                    let bytes = |state: &StoredState| u64::from(state.bytes);
+                    let rare = s.extras_mut();
                     *state_bytes -= rare.state.as_ref().map_or(0, bytes);
-                    rare.state = state.as_ref().map(|state| State {
+                    rare.state = state.as_ref().map(|state| StoredState {
                         pos,
                         bytes: state.len() as u32,
                         at: at.0,
@@ -132,17 +136,17 @@ impl Core {
                 sessions.forget_if_idle(slot);
                 self.may_overflow(*queue);
             }
-            Event::Kept(kept) => self.kept(pos, kept),
+            Event::Relocated(message) => self.relocated(pos, message),
             Event::Digest(digest) => self.compare(pos, digest),
         }
     }
 
-    pub(super) fn saw(&mut self, at: u64) {
+    pub(super) fn advance_time(&mut self, at: u64) {
         self.last_at = self.last_at.max(at);
     }
 
-    /// Deliveries of this queue are looked at again before the turn ends.
-    pub(super) fn touch(&mut self, id: QueueId) {
+    /// Marks a queue, so that its deliveries are checked before the turn ends.
+    pub(super) fn mark_dirty(&mut self, id: QueueId) {
         if let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id))
             && !q.dirty
         {
@@ -151,26 +155,27 @@ impl Core {
         }
     }
 
-    pub(super) fn touch_session(&mut self, id: QueueId, slot: u32) {
+    pub(super) fn mark_session_dirty(&mut self, id: QueueId, slot: u32) {
         let held = self
             .queues
             .get(&id)
             .and_then(|q| q.sessions.as_ref()?.at(slot))
-            .is_some_and(|s| !s.rare().consumers.is_empty());
+            .is_some_and(|s| !s.extras().consumers.is_empty());
         if let Some(live) = self.live.as_mut()
             && held
         {
             live.dirty_sessions.push((id, slot));
         }
-        self.touch(id);
+        self.mark_dirty(id);
     }
 
-    fn sent(&mut self, pos: Pos, sent: &Sent) {
-        self.saw(sent.at.0);
-        let Sent { at, scheduled, session, priority, ttl_ms, dedup, known_as, size, .. } = sent;
+    fn sent(&mut self, pos: Pos, sent: &SentEvent) {
+        self.advance_time(sent.at.0);
+        let SentEvent { at, scheduled, session, priority, ttl_ms, dedup, known_as, size, .. } =
+            sent;
         let tenant = session.as_ref();
-        // A session id that is only a tenant's is nothing to a message but that.
-        let orders = |place: &Placed| self.queues.get(&place.queue).is_some_and(|q| q.orders());
+        // In a queue without sessions, a session id only identifies the tenant.
+        let orders = |place: &Placement| self.queues.get(&place.queue).is_some_and(|q| q.orders());
         let session = tenant.filter(|_| sent.places.iter().any(orders));
         if let Some(topic) = sent.topic {
             self.remember_published(topic, *dedup, *known_as, at.0);
@@ -180,13 +185,13 @@ impl Core {
         }
         if let Some(body_at) = sent.body_at {
             self.share(body_at);
-            self.under.insert(pos, Under { from: body_at, users: 1 });
+            self.base_records.insert(pos, BaseRecord { from: body_at, users: 1 });
         }
         for place in &sent.places {
             let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
             if let Some(key) = dedup {
-                let first = First { seq: place.seq, id: *known_as };
+                let first = FirstSend { seq: place.seq, id: *known_as };
                 self.remember(place.queue, *key, session, first, at.0);
             }
             let arrival = Arrival {
@@ -199,9 +204,9 @@ impl Core {
                 tenant,
                 priority: *priority,
                 ttl_ms: *ttl_ms,
-                way: Some(&sent.way).filter(|way| **way != Way::default()),
+                history: Some(&sent.history).filter(|history| **history != RouteHistory::default()),
             };
-            self.arrive(pos, place.queue, &arrival);
+            self.add_message(pos, place.queue, &arrival);
             if sent.body_at.is_some()
                 && let Some(q) = self.queues.get_mut(&place.queue)
             {
@@ -210,67 +215,70 @@ impl Core {
         }
     }
 
-    /// Puts a message into a queue and, if the queue has sessions, into the line of its own.
-    fn arrive(&mut self, pos: Pos, id: QueueId, arrival: &Arrival<'_>) {
+    /// Adds a message to a queue and, if the queue has sessions, to its session.
+    fn add_message(&mut self, pos: Pos, id: QueueId, arrival: &Arrival<'_>) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Arrival { seq, due, scheduled, session, priority, ttl_ms, way, .. } = *arrival;
+        let Arrival { seq, due, scheduled, session, priority, ttl_ms, history, .. } = *arrival;
         if seq < q.next_seq {
-            return; // never: sequences only grow
+            return; // impossible: sequence numbers only grow
         }
         let in_line = session.filter(|_| !scheduled);
         let slot = in_line.and_then(|session| Some(q.sessions.as_mut()?.find_or_add(session)));
-        q.enter(pos, arrival, slot);
+        q.insert(pos, arrival, slot);
         if due > 0 {
-            let place = if scheduled { Place::Scheduled } else { Place::Delayed };
+            let place = if scheduled { MessageStatus::Scheduled } else { MessageStatus::Delayed };
             self.wait(id, seq, place, due);
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let way = way.cloned();
-        // In a line, the session is known by that: only what else it remembers counts.
+        let history = history.cloned();
+        // A pending message of a session is found through the session; only its history needs to be kept.
         let keeps = match slot {
-            Some(_) => way.as_ref().is_some_and(|way| *way != Way::default()),
-            None => scheduled || way.is_some(),
+            Some(_) => history.as_ref().is_some_and(|history| *history != RouteHistory::default()),
+            None => scheduled || history.is_some(),
         };
-        let way = way.unwrap_or_default();
-        let kept = Kept { session: session.cloned(), priority, ttl_ms, way };
-        if (keeps || q.keeps_all()) && kept != Kept::default() {
-            q.kept.insert(seq, kept);
+        let history = history.unwrap_or_default();
+        let carried = CarriedAttributes { session: session.cloned(), priority, ttl_ms, history };
+        if (keeps || q.keeps_attributes()) && carried != CarriedAttributes::default() {
+            q.carried.insert(seq, carried);
         }
         if let Some(slot) = slot {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-                s.line.insert(seq);
+                s.pending.insert(seq);
                 s.cursor = s.cursor.min(seq);
             }
-            if let Some(touched) = q.touched.get_mut(&seq) {
-                touched.session = slot;
+            if let Some(tracked) = q.tracked.get_mut(&seq) {
+                tracked.session = slot;
             }
             q.refresh_session(slot);
-            self.touch_session(id, slot);
+            self.mark_session_dirty(id, slot);
         } else {
             if due == 0 && q.sessions.is_none() {
                 q.make_ready(seq);
             }
-            self.touch(id);
+            self.mark_dirty(id);
         }
         self.arm_expiry(id);
         self.may_overflow(id);
     }
 
-    /// There may be more ready messages than before: limits are looked at before the turn ends.
+    /// Marks a queue, so that its limits are checked before the turn ends.
     pub(super) fn may_overflow(&mut self, id: QueueId) {
         let limited = self.queues.get(&id).is_some_and(|q| q.drops());
         if let Some(live) = self.live.as_mut().filter(|_| limited) {
-            live.overfull.push(id);
+            live.over_limit.push(id);
         }
     }
 
-    /// A message waits until `due`.
-    fn wait(&mut self, id: QueueId, seq: u64, place: Place, due: u64) {
-        let timer = self.live.as_mut().map(|live| live.timers.set(due, Timer::Due(id, seq)));
+    /// Lets a message wait until `due`.
+    fn wait(&mut self, id: QueueId, seq: u64, place: MessageStatus, due: u64) {
+        let timer = self
+            .live
+            .as_mut()
+            .map(|live| live.timers.set(due, Timer::Due(MessageRef { queue: id, seq })));
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let touched = q.touched.entry(seq).or_default();
-        let from = touched.place;
-        (touched.place, touched.due, touched.timer) = (place, due, timer);
+        let tracked = q.tracked.entry(seq).or_default();
+        let from = tracked.status;
+        (tracked.status, tracked.due, tracked.timer) = (place, due, timer);
         q.recount(seq, Some(from), Some(place));
         q.settle_cursor();
     }
@@ -298,15 +306,15 @@ impl Core {
             if why == Removal::Taken {
                 q.totals.delivered += 1;
                 q.totals.redelivered +=
-                    u64::from(q.touched.get(&seq).is_some_and(|t| t.receives > 0));
+                    u64::from(q.tracked.get(&seq).is_some_and(|t| t.receives > 0));
             }
             let unheld = matches!(why, Removal::Replaced | Removal::Expired | Removal::Overflowed);
-            let line = if unheld { q.line_of(seq) } else { None };
-            self.touched(1);
-            self.leave(pos, id, seq);
-            self.left_line(pos, id, line);
+            let line = if unheld { q.session_slot_of(seq) } else { None };
+            self.count_processed(1);
+            self.remove_message(pos, id, seq);
+            self.refresh_after_removal(pos, id, line);
         }
-        // Taken without a lease: the session must be told what is gone from the front of its line.
+        // Messages taken without a lease: the session must drop them from the front of its pending list.
         let Some(q) = self.queues.get_mut(&id) else { return };
         if let Some(slot) = session.and_then(|session| q.sessions.as_ref()?.find(session)) {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
@@ -314,93 +322,94 @@ impl Core {
             }
             q.refresh_session(slot);
             if why == Removal::Purged {
-                self.touch_session(id, slot);
+                self.mark_session_dirty(id, slot);
             }
         }
     }
 
-    /// Takes a message out of its queue, whatever its place was.
-    fn leave(&mut self, pos: Pos, id: QueueId, seq: u64) {
+    /// Removes a message from its queue, whatever its status.
+    fn remove_message(&mut self, pos: Pos, id: QueueId, seq: u64) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(Gone { newest, touched }) = q.take_out(seq) else { return };
+        let Some(RemovedMessage { newest, tracked }) = q.remove(seq) else { return };
         if let Some(newest) = newest {
             self.forget_records(newest);
         }
-        let Some(touched) = touched else { return };
-        if let (Some(timer), Some(live)) = (touched.timer, self.live.as_mut()) {
+        let Some(tracked) = tracked else { return };
+        if let (Some(timer), Some(live)) = (tracked.timer, self.live.as_mut()) {
             live.timers.cancel(timer);
         }
-        match touched.place {
-            Place::Locked(slot) => self.unlock(pos, id, slot),
-            Place::Deferred | Place::Parked => self.unpark(id, touched.session),
-            // A session finds out by itself what is gone from the front of its line.
-            Place::Ready | Place::Delayed | Place::Scheduled => {}
+        match tracked.status {
+            MessageStatus::Locked(slot) => self.unlock(pos, id, slot),
+            MessageStatus::Deferred | MessageStatus::Parked => self.unpark(id, tracked.session),
+            // A session drops removed messages when they reach the front of its pending list.
+            MessageStatus::Ready | MessageStatus::Delayed | MessageStatus::Scheduled => {}
         }
     }
 
-    /// A message that nobody had is gone from a session's line: whoever stood behind it may be next, or nobody.
-    fn left_line(&mut self, pos: Pos, id: QueueId, slot: Option<u32>) {
+    /// Updates a session after a message that was not leased was removed. Another message may be next now.
+    fn refresh_after_removal(&mut self, pos: Pos, id: QueueId, slot: Option<u32>) {
         if let (Some(slot), Some(q)) = (slot, self.queues.get_mut(&id)) {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                 s.rests_on = s.rests_on.max(pos);
             }
             q.refresh_session(slot);
-            self.touch_session(id, slot);
+            self.mark_session_dirty(id, slot);
         }
     }
 
     fn unpark(&mut self, id: QueueId, slot: u32) {
         let Some(q) = self.queues.get_mut(&id) else { return };
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-            s.less_aside();
+            s.decrement_aside();
         }
         q.refresh_session(slot);
     }
 
-    /// Forgets what lies over what, from the newest record down to one that others need too.
+    /// Drops a chain of overlays, from the newest record down to one that other messages use.
     pub(super) fn forget_records(&mut self, newest: Pos) {
         let mut next = newest;
-        while let Some(under) = self.under.get_mut(&next) {
+        while let Some(under) = self.base_records.get_mut(&next) {
             under.users -= 1;
             if under.users > 0 {
                 return;
             }
             let from = under.from;
-            self.under.remove(&next);
+            self.base_records.remove(&next);
             next = from;
         }
     }
 
-    /// One more needs a record and what lies under it.
+    /// Counts another user of a record.
     fn share(&mut self, pos: Pos) {
-        if let Some(under) = self.under.get_mut(&pos) {
+        if let Some(under) = self.base_records.get_mut(&pos) {
             under.users += 1;
         }
     }
 
-    fn moved(&mut self, pos: Pos, moved: &Moved) {
-        self.saw(moved.at.0);
-        let Moved { from_queue, from_seq, from, at, why, .. } = moved;
-        // The records under it stay live, now under the new place: they are taken off the old one first.
+    fn moved(&mut self, pos: Pos, moved: &MovedEvent) {
+        self.advance_time(moved.at.0);
+        let MovedEvent { from_queue, from_seq, from, at, why, .. } = moved;
+        // The older records stay live under the new position, so they are detached from the old one first.
         if let Some(q) = self.queues.get_mut(from_queue) {
             q.newest.remove(from_seq);
-            if let Why::Dead { reason, cause, .. } = why {
+            if let MoveReason::DeadLettered { reason, cause, .. } = why {
                 q.totals.dead_lettered += 1;
                 q.totals.expired += u64::from(*reason == DeadReason::Expired);
                 q.totals.lease_ended(*cause);
             }
         }
-        if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == Why::Routed) {
+        if let Some(topic) = self.topics.get_mut(from_queue).filter(|_| *why == MoveReason::Routed)
+        {
             topic.totals.copies += moved.places.len() as u64;
         }
-        let line = self.queues.get_mut(from_queue).and_then(|q| q.line_of(*from_seq));
-        self.touched(1);
-        self.leave(pos, *from_queue, *from_seq);
-        self.left_line(pos, *from_queue, line);
+        let line = self.queues.get_mut(from_queue).and_then(|q| q.session_slot_of(*from_seq));
+        self.count_processed(1);
+        self.remove_message(pos, *from_queue, *from_seq);
+        self.refresh_after_removal(pos, *from_queue, line);
         let users = moved.places.iter().filter(|place| self.queues.contains_key(&place.queue));
-        // One more, so that it outlasts this.
+        // One more, so that the record survives until the end of this function.
         let users = users.count() as u32 + 1;
-        self.under.insert(pos, Under { from: *from, users });
+        self.base_records.insert(pos, BaseRecord { from: *from, users });
         for place in &moved.places {
             let Some(q) = self.queues.get_mut(&place.queue) else { continue };
             q.totals.sent += 1;
@@ -414,39 +423,44 @@ impl Core {
                 tenant: moved.session.as_ref(),
                 priority: moved.priority,
                 ttl_ms: moved.ttl_ms,
-                way: Some(&moved.way),
+                history: Some(&moved.history),
             };
-            self.arrive(pos, place.queue, &arrival);
-            // `newest` names every place with records under it, so that leaving forgets them.
+            self.add_message(pos, place.queue, &arrival);
+            // `newest` has an entry for every position with overlays, so that removing the message drops them.
             if let Some(q) = self.queues.get_mut(&place.queue) {
                 q.newest.insert(place.seq, pos);
             }
-            self.deepened(place.queue, place.seq, pos);
+            self.check_depth(place.queue, place.seq, pos);
         }
         self.forget_records(pos);
     }
 
-    /// Timers are not part of the journal: they follow from the state.
+    /// Sets all timers after a replay. They are not journaled, but follow from the state.
     pub(super) fn set_timers(&mut self, now: Timestamp) {
         let Some(live) = self.live.as_mut() else { return };
-        // By their moments: what is overdue fires in the order in which it came due.
-        let waits =
-            |t: &Touched| matches!(t.place, Place::Delayed | Place::Parked | Place::Scheduled);
+        // Sorted by time, so that overdue timers fire in their order.
+        let waits = |t: &TrackedMessage| {
+            matches!(
+                t.status,
+                MessageStatus::Delayed | MessageStatus::Parked | MessageStatus::Scheduled
+            )
+        };
         let mut due = Vec::new();
         for (&id, q) in &self.queues {
-            let waiting = q.touched.iter().filter(|(_, t)| waits(t));
+            let waiting = q.tracked.iter().filter(|(_, t)| waits(t));
             due.extend(waiting.map(|(&seq, t)| (t.due, id, seq)));
         }
         due.sort_unstable();
         for (at, id, seq) in due {
-            let touched = self.queues.get_mut(&id).and_then(|q| q.touched.get_mut(&seq));
-            if let Some(touched) = touched {
-                touched.timer = Some(live.timers.set(at, Timer::Due(id, seq)));
+            let tracked = self.queues.get_mut(&id).and_then(|q| q.tracked.get_mut(&seq));
+            if let Some(tracked) = tracked {
+                tracked.timer =
+                    Some(live.timers.set(at, Timer::Due(MessageRef { queue: id, seq })));
             }
         }
         let seq = |lease: &Lease| match lease.what {
-            Kind::Message { seq, .. } => seq,
-            Kind::Session { .. } => 0,
+            LeaseTarget::Message { seq, .. } => seq,
+            LeaseTarget::Session { .. } => 0,
         };
         let mut leases: Vec<_> =
             self.leases.iter().map(|l| (l.until, l.queue, seq(l), l.token.slot)).collect();
@@ -457,12 +471,12 @@ impl Core {
         for id in ids {
             self.arm_expiry(id);
             self.arm_topic(id);
-            // Nobody can have used it while the broker was not there.
+            // The time while the broker was down does not count as idle.
             self.used(id, now);
             self.arm_idle(id);
-            // What waits to go on, in an inbox or on its way to another queue, was offered to nobody since the start.
-            if self.queues.get(&id).is_some_and(|q| q.keeps_all()) {
-                self.touch(id);
+            // Messages that wait to be routed or forwarded are offered again.
+            if self.queues.get(&id).is_some_and(|q| q.keeps_attributes()) {
+                self.mark_dirty(id);
             }
         }
     }
@@ -470,36 +484,37 @@ impl Core {
     fn purge_queue(&mut self, id: QueueId, below: u64, leased: bool) {
         let Some(q) = self.queues.get(&id) else { return };
         if leased {
-            let is_out = |(&seq, t): (&u64, &Touched)| {
-                (seq < below && matches!(t.place, Place::Locked(_))).then_some(seq)
+            let is_out = |(&seq, t): (&u64, &TrackedMessage)| {
+                (seq < below && matches!(t.status, MessageStatus::Locked(_))).then_some(seq)
             };
-            let mut out: Vec<u64> = q.touched.iter().filter_map(is_out).collect();
+            let mut out: Vec<u64> = q.tracked.iter().filter_map(is_out).collect();
             out.sort_unstable();
-            out.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
-            // As if nothing had ever been sent.
+            out.into_iter().for_each(|seq| self.remove_message(Pos::ZERO, id, seq));
+            // Also forget the de-duplication keys, as if nothing had ever been sent.
             let seen = self.queues.get_mut(&id).and_then(|q| q.seen.as_mut());
             let forgotten = seen.map(std::mem::take);
-            self.seen_keys -= forgotten.map_or(0, |seen| seen.len());
+            self.dedup_keys -= forgotten.map_or(0, |seen| seen.len());
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.locked > 0 || below < q.next_seq {
-            let stays = |seq: u64| seq >= below || matches!(q.place(seq), Place::Locked(_));
+            let stays =
+                |seq: u64| seq >= below || matches!(q.status(seq), MessageStatus::Locked(_));
             let gone: Vec<_> =
                 q.index.iter().map(|(seq, _)| seq).filter(|&seq| !stays(seq)).collect();
-            gone.into_iter().for_each(|seq| self.leave(Pos::ZERO, id, seq));
+            gone.into_iter().for_each(|seq| self.remove_message(Pos::ZERO, id, seq));
         } else {
-            // Nothing is out: all goes at once.
+            // No message is leased: remove everything at once.
             q.index.clear();
             q.returned.clear();
             q.fair = None;
             q.lanes.iter_mut().for_each(BTreeSet::clear);
-            q.kept.clear();
+            q.carried.clear();
             q.expiring.clear();
             q.own_expiries = 0;
             q.aside_bytes = 0;
             (q.delayed, q.scheduled, q.deferred, q.cursor) = (0, 0, 0, q.next_seq);
             let timers: Vec<_> =
-                q.touched.drain().filter_map(|(_, touched)| touched.timer).collect();
+                q.tracked.drain().filter_map(|(_, tracked)| tracked.timer).collect();
             let records: Vec<_> = q.newest.drain().map(|(_, newest)| newest).collect();
             if let Some(live) = self.live.as_mut() {
                 timers.into_iter().for_each(|timer| live.timers.cancel(timer));
@@ -510,11 +525,11 @@ impl Core {
         let slots: Vec<u32> =
             q.sessions.as_ref().map_or_else(Vec::new, |s| s.iter().map(|(slot, _)| slot).collect());
         for slot in slots {
-            if q.touched.is_empty()
+            if q.tracked.is_empty()
                 && let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot))
-                && s.rare().aside > 0
+                && s.extras().aside > 0
             {
-                s.rare_mut().aside = 0;
+                s.extras_mut().aside = 0;
             }
             q.refresh_session(slot);
         }
@@ -522,41 +537,47 @@ impl Core {
 
     pub(super) fn drop_queue(&mut self, id: QueueId) {
         let Some(dead) = self.queues.get(&id).map(|q| q.dead) else { return };
-        // A topic's inbox has no dead letters.
+        // A topic's inbox has no dead-letter set.
         for id in if id == dead { vec![id] } else { vec![id, dead] } {
             let Some(q) = self.queues.remove(&id) else { continue };
             self.names.remove(&q.name);
             self.forget_bindings(&q, id);
-            self.seen_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
+            self.dedup_keys -= q.seen.as_ref().map_or(0, |seen| seen.len());
             if q.owner.is_none() {
-                self.aim(id, &q.spec.dead_letter, &DeadLetterTarget::Own);
+                self.set_dead_letter_target(id, &q.spec.dead_letter, &DeadLetterTarget::Own);
             }
             if let Some(live) = self.live.as_mut() {
-                let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.again);
+                let own = q.expiry.map(|(_, timer)| timer).into_iter().chain(q.idle).chain(q.retry);
                 own.for_each(|timer| live.timers.cancel(timer));
             }
-            self.clear_away_at_once_or_later(id, q);
+            self.free_queue(id, q);
         }
     }
 
-    /// A queue's dead letters went there, and go here.
-    pub(super) fn aim(&mut self, id: QueueId, from: &DeadLetterTarget, to: &DeadLetterTarget) {
+    /// Updates the index of dead-letter targets.
+    pub(super) fn set_dead_letter_target(
+        &mut self,
+        id: QueueId,
+        from: &DeadLetterTarget,
+        to: &DeadLetterTarget,
+    ) {
         if let DeadLetterTarget::Queue(name) = from
-            && let Some(ids) = self.aimed_at.get_mut(name)
+            && let Some(ids) = self.dead_letter_sources.get_mut(name)
         {
             ids.remove(&id);
             if ids.is_empty() {
-                self.aimed_at.remove(name);
+                self.dead_letter_sources.remove(name);
             }
         }
         if let DeadLetterTarget::Queue(name) = to {
-            self.aimed_at.entry(name.clone()).or_default().insert(id);
+            self.dead_letter_sources.entry(name.clone()).or_default().insert(id);
         }
     }
 }
 
-/// Dead letters keep their session ids but not their order: the set has no sessions, no limits and no end.
-pub(super) fn letters_spec(spec: &QueueSpec) -> QueueSpec {
+/// The settings of a dead-letter set. Dead letters keep their session ids but not their order: the set has no sessions,
+/// no limits and no expiry.
+pub(super) fn dead_letter_set_spec(spec: &QueueSpec) -> QueueSpec {
     QueueSpec {
         lock_ms: spec.lock_ms,
         durability: spec.durability,

@@ -1,7 +1,7 @@
 //! A column of the index: plain while its block grows, packed once it is full.
 //!
-//! Packed numbers are the heights above a straight line, each in as many bits as the highest needs. Positions of
-//! messages grow evenly and their sizes are alike, so that a few bits are enough.
+//! Packed values are offsets from a straight line, each with as many bits as the largest needs. Positions of messages
+//! grow evenly and their sizes are similar, so a few bits are enough.
 
 use super::index::BLOCK_MAX;
 
@@ -54,7 +54,7 @@ impl Column {
         }
     }
 
-    /// It will rarely change from here on.
+    /// Packs the column, which will rarely change from here on.
     pub(super) fn pack(&mut self) {
         if let Self::Plain(values) = self {
             *self = Self::Packed(Packed::new(values));
@@ -62,7 +62,7 @@ impl Column {
     }
 }
 
-/// Grows a column to the double, but never beyond a whole block.
+/// Doubles the capacity of a column, but never beyond a whole block.
 pub(super) fn put<T>(column: &mut Vec<T>, value: T) {
     if column.len() == column.capacity() {
         column.reserve_exact(column.len().clamp(4, BLOCK_MAX.saturating_sub(column.len()).max(4)));
@@ -72,9 +72,9 @@ pub(super) fn put<T>(column: &mut Vec<T>, value: T) {
 
 #[derive(Debug, Clone)]
 pub(super) struct Packed {
-    /// How much the line rises from one number to the next, with sixteen binary places.
+    /// The slope of the line, with sixteen fractional bits.
     slope: u64,
-    /// The lowest number's height above the line, or below it.
+    /// The lowest offset from the line.
     low: i64,
     len: u32,
     bits: u32,
@@ -168,7 +168,7 @@ mod tests {
         let even: Vec<u32> = (0..4095).map(|i| i * 173 + i / 10 * 24).collect();
         assert!(packed(&even).bits <= 9, "{}", packed(&even).bits);
         assert_eq!(packed(&[1024; 4095]).bits, 0);
-        // The line is not a slope of whole numbers only.
+        // The slope may be fractional.
         let odd: Vec<u32> = (0..4095).map(|i| i * 1001 / 10).collect();
         assert!(packed(&odd).bits <= 2);
     }

@@ -1,53 +1,55 @@
-//! Consumers, credit, and handing messages out. Waiting costs no task and no timer per message.
+//! Consumers, credit and delivery. A waiting consumer costs no task, and messages need no timer.
 
-use malote_model::{LeaseToken, QueueName, Refusal, Seq, Timestamp, limits};
+use malote_model::{LeaseToken, Refusal, Seq, Timestamp, limits};
 
-use super::leases::{Leased as Kind, Leases, NONE};
-use super::queue::{Place, Queue, Touched};
+use super::background::SLICE_MAX;
+use super::leases::{LeaseTarget, Leases, NONE};
+use super::queue::{MessageStatus, Queue, TrackedMessage};
 use super::timers::TimerId;
-use super::work::SLICE_MAX;
-use super::{Decided, FRAME_ROOM, Live, Needs, Output, Stalled, Timer, To, Turn};
-use crate::command::{Attach, ConnectionId, ConsumerId, Grant, Notice, Reply, Wants};
-use crate::event::{Event, Leased, QueueId, Removal};
+use super::{Decided, Effect, FRAME_ROOM, LiveState, Output, Stalled, Timer, Turn, WaitFor};
+use crate::command::{
+    Attach, ConnectionId, ConsumerId, MessageGrant, Notice, ReceiveDeferred, Reply, Wants,
+};
+use crate::event::{Event, LeasedEvent, QueueId, Removal};
 use crate::journal::Pos;
 
-/// Messages that are handed out before something else is done: more than what comes in meanwhile, so that it gets out.
+/// Messages delivered in one turn. This is more than can arrive meanwhile, so that queues can drain.
 const DISPATCH_MAX: usize = 16 * SLICE_MAX;
 
-/// Sending a message on is as much work as handing out so many.
+/// Forwarding a message is as much work as delivering this many.
 pub(super) const FORWARD_WORK: usize = 8;
 
-/// Somebody who wants messages, or a session.
+/// A consumer of messages, or a request for a session.
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub queue: QueueId,
     pub connection: Option<ConnectionId>,
     pub free_standing: bool,
-    pub wants: Want,
+    pub wants: ConsumerDemand,
     pub credit: u32,
     pub take: bool,
     pub lock_ms: Option<u64>,
-    /// A long poll or a waiting accept: the request to answer, once.
+    /// For a long poll or a waiting accept: the request to answer once.
     pub request: Option<u64>,
     pub timer: Option<TimerId>,
-    /// Stands in the queue's line of waiting consumers.
+    /// Whether the consumer is in the queue's list of waiting consumers.
     pub waiting: bool,
 }
 
-/// What a consumer wants.
+/// What a consumer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Want {
+pub(super) enum ConsumerDemand {
     Messages {
         per_session: u32,
     },
-    /// Messages of the session that the hold in this slot holds.
+    /// Messages of the session of this hold.
     Held(LeaseToken),
     /// A session to hold.
     Session,
 }
 
-impl Live {
-    /// Binds a lease to a connection.
+impl LiveState {
+    /// Adds a lease to the list of a connection.
     fn link(&mut self, leases: &mut Leases, connection: ConnectionId, slot: u32) {
         let connected = self.connections.entry(connection).or_default();
         let first = std::mem::replace(&mut connected.first, slot);
@@ -59,7 +61,7 @@ impl Live {
         }
     }
 
-    /// The list of a connection begins with another lease now.
+    /// Sets the first lease in the list of a connection.
     pub(super) fn set_first(&mut self, connection: ConnectionId, first: u32) {
         if let Some(connected) = self.connections.get_mut(&connection) {
             connected.first = first;
@@ -84,16 +86,18 @@ impl Turn<'_> {
         let sessioned = q.sessions.is_some();
         let wants = match wants {
             Wants::Any { .. } if sessioned && take => return Err(Refusal::HoldRequired { queue }),
-            Wants::Any { per_session } => Want::Messages { per_session: per_session.max(1) },
+            Wants::Any { per_session } => {
+                ConsumerDemand::Messages { per_session: per_session.max(1) }
+            }
             Wants::Held(_) if !sessioned => return Err(Refusal::NoSessions { queue }),
             Wants::Held(token) => {
                 let session = self.held_session(id, token)?;
                 let q = self.core.queues.get_mut(&id);
                 if let Some(s) = q.and_then(|q| q.sessions.as_mut()?.at_mut(session)) {
-                    s.rare_mut().consumers.push(consumer);
+                    s.extras_mut().consumers.push(consumer);
                 }
                 self.core.live().dirty_sessions.push((id, session));
-                Want::Held(token)
+                ConsumerDemand::Held(token)
             }
         };
         self.add_consumer(
@@ -112,11 +116,11 @@ impl Turn<'_> {
             },
         )?;
         let Some(until) = once_until else {
-            self.want(consumer);
-            return Ok(Some((Reply::Done, Needs::Settled)));
+            self.add_waiting(consumer);
+            return Ok(Some((Reply::Done, WaitFor::Settled)));
         };
-        // A long poll looks at once: what is there is the answer, and nothing that came later overtakes it.
-        self.want(consumer);
+        // A long poll is served at once, before messages that arrive later.
+        self.add_waiting(consumer);
         self.end();
         self.dispatch();
         if self.core.live().consumers.contains_key(&consumer) {
@@ -125,7 +129,7 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// The session that a valid hold of this queue holds.
+    /// The session of a valid hold of this queue.
     pub(super) fn held_session(&self, queue: QueueId, token: LeaseToken) -> Result<u32, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
         let lease = self
@@ -134,7 +138,7 @@ impl Turn<'_> {
             .find(token)
             .filter(|lease| lease.queue == queue && self.now.0 < lease.until);
         match lease.map(|lease| lease.what) {
-            Some(Kind::Session { session }) => Ok(session),
+            Some(LeaseTarget::Session { session }) => Ok(session),
             _ => Err(lost),
         }
     }
@@ -165,10 +169,10 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Answers a waiting request at `until` at the latest; at once if that is past.
+    /// Answers a waiting request at `until` at the latest.
     pub(super) fn wait_until(&mut self, id: ConsumerId, until: Timestamp) {
         if until <= self.now {
-            return self.waited_enough(id);
+            return self.end_wait(id);
         }
         let live = self.core.live();
         let timer = live.timers.set(until.0, Timer::Wait(id));
@@ -177,16 +181,18 @@ impl Turn<'_> {
         }
     }
 
-    /// A wait ends with nothing.
-    pub(super) fn waited_enough(&mut self, id: ConsumerId) {
+    /// Ends a wait without a result.
+    pub(super) fn end_wait(&mut self, id: ConsumerId) {
         if let Some(consumer) = self.remove_consumer(id)
             && let Some(request) = consumer.request
         {
             let nothing = match consumer.wants {
-                Want::Session => Reply::Accepted(None),
-                Want::Messages { .. } | Want::Held(_) => Reply::Delivered(Vec::new()),
+                ConsumerDemand::Session => Reply::Accepted(None),
+                ConsumerDemand::Messages { .. } | ConsumerDemand::Held(_) => {
+                    Reply::Delivered(Vec::new())
+                }
             };
-            self.answer(request, Ok(nothing), Needs::Settled);
+            self.answer(request, Ok(nothing), WaitFor::Settled);
         }
     }
 
@@ -200,22 +206,22 @@ impl Turn<'_> {
             connected.consumers.remove(&id);
         }
         let held = match consumer.wants {
-            Want::Held(token) => self.held_session(consumer.queue, token).ok(),
-            Want::Messages { .. } | Want::Session => None,
+            ConsumerDemand::Held(token) => self.held_session(consumer.queue, token).ok(),
+            ConsumerDemand::Messages { .. } | ConsumerDemand::Session => None,
         };
         if let Some(q) = self.core.queues.get_mut(&consumer.queue) {
             q.consumers = q.consumers.saturating_sub(1);
             if let Some(s) = held.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-                s.rare_mut().consumers.retain(|&other| other != id);
+                s.extras_mut().consumers.retain(|&other| other != id);
             }
         }
-        self.tidy_line(consumer.queue);
+        self.prune_waiting(consumer.queue);
         self.consumer_left(consumer.queue);
         Some(consumer)
     }
 
-    /// Whoever left stays in the line until its turn comes, or until the line is mostly such.
-    fn tidy_line(&mut self, queue: QueueId) {
+    /// Removes consumers that left from the list of waiting consumers, once they are the majority.
+    fn prune_waiting(&mut self, queue: QueueId) {
         let Some(live) = self.core.live.as_ref() else { return };
         if let Some(q) = self.core.queues.get_mut(&queue)
             && q.waiting.len() as u64 > 2 * q.consumers + 64
@@ -226,9 +232,9 @@ impl Turn<'_> {
 
     pub(super) fn credit(&mut self, id: ConsumerId, credit: u32, replace: bool) -> Decided {
         let live = self.core.live();
-        // A consumer that just ended by itself: its notice is on the way.
+        // The consumer just ended; its notice is being sent.
         let Some(consumer) = live.consumers.get_mut(&id) else {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
+            return Ok(Some((Reply::Count(0), WaitFor::Settled)));
         };
         let had = consumer.credit;
         let total = if replace { credit } else { consumer.credit.saturating_add(credit) };
@@ -239,23 +245,23 @@ impl Turn<'_> {
             });
         }
         consumer.credit = total;
-        if let Want::Held(token) = consumer.wants {
+        if let ConsumerDemand::Held(token) = consumer.wants {
             let queue = consumer.queue;
             if let Ok(session) = self.held_session(queue, token) {
                 self.core.live().dirty_sessions.push((queue, session));
             }
         }
-        self.want(id);
-        Ok(Some((Reply::Count(had.into()), Needs::Settled)))
+        self.add_waiting(id);
+        Ok(Some((Reply::Count(had.into()), WaitFor::Settled)))
     }
 
-    /// Puts a consumer that wants something into its queue's line.
-    pub(super) fn want(&mut self, id: ConsumerId) {
+    /// Adds a consumer with demand to its queue's list of waiting consumers.
+    pub(super) fn add_waiting(&mut self, id: ConsumerId) {
         let Some(consumer) = self.core.live().consumers.get_mut(&id) else { return };
         let wants = match consumer.wants {
-            Want::Messages { .. } => consumer.credit > 0,
-            Want::Session => true,
-            Want::Held(_) => false,
+            ConsumerDemand::Messages { .. } => consumer.credit > 0,
+            ConsumerDemand::Session => true,
+            ConsumerDemand::Held(_) => false,
         };
         if wants && !consumer.waiting {
             consumer.waiting = true;
@@ -263,22 +269,22 @@ impl Turn<'_> {
             if let Some(q) = self.core.queues.get_mut(&queue) {
                 q.waiting.push_back(id);
             }
-            self.core.touch(queue);
+            self.core.mark_dirty(queue);
         }
     }
 
-    /// Ends a consumer; a waiting request is answered with nothing, which nobody may be there to hear.
+    /// Detaches a consumer. A waiting request gets an empty reply.
     pub(super) fn detach(&mut self, id: ConsumerId) -> Decided {
-        self.waited_enough(id);
-        Ok(Some((Reply::Done, Needs::Settled)))
+        self.end_wait(id);
+        Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
-    /// Hands out what there is to those who want it, for every queue and session that something happened to.
+    /// Delivers messages in all queues and sessions that changed.
     pub fn dispatch(&mut self) {
         self.left = DISPATCH_MAX;
-        self.remove_left();
-        self.offer_deep();
-        // What is left is looked at in the next turn, which is at once.
+        self.remove_unused_queues();
+        self.request_rewrites();
+        // The rest is handled in the next turn, which begins at once.
         while self.left > 0 {
             let live = self.core.live();
             if let Some((queue, session)) = live.dirty_sessions.pop() {
@@ -288,11 +294,11 @@ impl Turn<'_> {
                     q.dirty = false;
                     self.serve_queue(queue);
                 }
-            } else if live.overfull.is_empty() {
+            } else if live.over_limit.is_empty() {
                 break;
             } else {
-                // What was forwarded may be too much where it came to; what makes room may go on as a dead letter.
-                self.make_room();
+                // Forwarding may have filled the target, and making room may dead-letter messages.
+                self.enforce_limits();
             }
         }
         self.digest_if_due();
@@ -304,12 +310,12 @@ impl Turn<'_> {
             return self.forward(id);
         }
         if q.name.is_inbox() {
-            return self.offer_inbox(id);
+            return self.request_inbox_reads(id);
         }
         let now = self.now.0;
         while let Some(q) = self.core.queues.get_mut(&id) {
             if self.left == 0 {
-                return self.core.touch(id);
+                return self.core.mark_dirty(id);
             }
             let Some(&consumer_id) = q.waiting.front().filter(|_| q.delivers()) else { return };
             let first_session = q.sessions.as_ref().and_then(|s| s.first_ready());
@@ -323,23 +329,25 @@ impl Turn<'_> {
             let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { continue };
             consumer.waiting = false;
             let served = match consumer.wants {
-                Want::Session => self.grant_session(consumer_id, id),
-                Want::Messages { per_session } => self.grant_messages(consumer_id, id, per_session),
-                Want::Held(_) => Ok(()),
+                ConsumerDemand::Session => self.grant_session(consumer_id, id),
+                ConsumerDemand::Messages { per_session } => {
+                    self.grant_messages(consumer_id, id, per_session)
+                }
+                ConsumerDemand::Held(_) => Ok(()),
             };
             self.end();
             if served.is_err() || self.core.leases.room() == 0 {
                 return self.wait_for_room(consumer_id, id);
             }
-            // Whoever is not satisfied goes to the end of the line.
-            self.want(consumer_id);
+            // A consumer that still has credit goes to the end of the list.
+            self.add_waiting(consumer_id);
         }
     }
 
-    /// A consumer keeps its turn. Nothing is marked to be looked at: it would be at once, and again without end.
+    /// The consumer keeps its turn. The queue is not marked as changed: that would retry at once, without end.
     fn wait_for_room(&mut self, consumer_id: ConsumerId, id: QueueId) {
         if let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id)
-            && (consumer.credit > 0 || consumer.wants == Want::Session)
+            && (consumer.credit > 0 || consumer.wants == ConsumerDemand::Session)
         {
             consumer.waiting = true;
             if let Some(q) = self.core.queues.get_mut(&id) {
@@ -365,7 +373,7 @@ impl Turn<'_> {
             wanted = wanted.min(share.clamp(1, 256));
         }
         wanted = wanted.min(limits::RECEIVE_BATCH_MAX).min(self.core.leases.room());
-        let mut picked = Picked::default();
+        let mut picked = PickedMessages::default();
         let mut bytes = 0;
         if q.sessions.is_none() {
             picked.seqs = q.ready_batch(wanted, limits::DELIVERY_BYTES_MAX, out, self.now.0);
@@ -386,7 +394,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The head of the ready ring, or who stands behind `last`, after those whose messages are gone have left it.
+    /// The head of the ready ring, or the session after `last`. Sessions without messages are removed from the ring.
     pub(super) fn ready_session_after(&mut self, id: QueueId, last: Option<u32>) -> Option<u32> {
         let now = self.now.0;
         loop {
@@ -409,14 +417,14 @@ impl Turn<'_> {
         }
     }
 
-    /// The next messages of a session, at most so many, and no more once `bytes` is past the bound.
+    /// Picks the next messages of a session: at most `most`, and none once `bytes` exceeds the limit.
     fn pick_of_session(
         &self,
         id: QueueId,
         slot: u32,
         most: usize,
         bytes: &mut u64,
-        picked: &mut Picked,
+        picked: &mut PickedMessages,
     ) {
         let Some(q) = self.core.queues.get(&id) else { return };
         let (mut last, mut count) = (None, 0);
@@ -439,22 +447,22 @@ impl Turn<'_> {
             self.left -= 1;
             let Some(q) = self.core.queues.get(&id).filter(|q| q.delivers()) else { return };
             let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return };
-            let hold = s.rare().hold;
-            // Whoever attached first and has credit.
+            let hold = s.extras().hold;
+            // The first attached consumer with credit.
             let Some(live) = self.core.live.as_ref() else { return };
             let credit =
                 |id: &ConsumerId| live.consumers.get(id).map_or(0, |consumer| consumer.credit);
-            let Some(&consumer_id) = s.rare().consumers.iter().find(|id| credit(id) > 0) else {
+            let Some(&consumer_id) = s.extras().consumers.iter().find(|id| credit(id) > 0) else {
                 return;
             };
             let most = (credit(&consumer_id) as usize).min(limits::RECEIVE_BATCH_MAX);
-            // What ends with the hold stands in one group, so there is a bound to it.
-            let most = most.min((limits::CREDIT_MAX.saturating_sub(s.out)) as usize);
+            // All leases of a hold end in one journal group, so their number must be bounded.
+            let most = most.min((limits::CREDIT_MAX.saturating_sub(s.locked)) as usize);
             let most = most.min(self.core.leases.room());
-            let mut picked = Picked::default();
+            let mut picked = PickedMessages::default();
             self.pick_of_session(id, slot, most, &mut 0, &mut picked);
             let Some(&newest) = picked.seqs.last() else { return };
-            // Told with it, so that whoever holds the session need not ask to know that there is no more.
+            // Tells the holder that no more messages are ready, without a further request.
             let last = q.next_of(slot, Some(newest), self.now.0).is_none();
             let leased = self.lease(consumer_id, id, picked, Some(hold));
             self.end();
@@ -470,35 +478,35 @@ impl Turn<'_> {
         }
     }
 
-    /// Leases or takes messages for a consumer. The group stays open.
+    /// Leases messages to a consumer, or removes them on delivery. The group stays open.
     fn lease(
         &mut self,
         consumer_id: ConsumerId,
         id: QueueId,
-        picked: Picked,
+        picked: PickedMessages,
         hold: Option<u32>,
-    ) -> Result<Granted, Refusal> {
+    ) -> Result<GrantedMessages, Refusal> {
         let Some(consumer) = self.core.live().consumers.get(&consumer_id) else {
-            return Ok(Granted::default());
+            return Ok(GrantedMessages::default());
         };
         let (take, lock_ms) = (consumer.take, consumer.lock_ms);
         let connection = consumer.connection.filter(|_| !consumer.free_standing);
-        let granting = Granting { hold, take, lock_ms, connection, deferred: false };
-        self.grant(id, picked, granting)
+        let options = GrantOptions { hold, take, lock_ms, connection, deferred: false };
+        self.grant(id, picked, options)
     }
 
-    /// Leases or takes what was picked. Opens a group.
+    /// Leases the picked messages, or removes them on delivery. Opens a group.
     fn grant(
         &mut self,
         id: QueueId,
-        picked: Picked,
-        granting: Granting,
-    ) -> Result<Granted, Refusal> {
-        let Picked { seqs, sessions } = picked;
-        let Granting { hold: hold_slot, take, lock_ms, connection, deferred } = granting;
+        picked: PickedMessages,
+        options: GrantOptions,
+    ) -> Result<GrantedMessages, Refusal> {
+        let PickedMessages { seqs, sessions } = picked;
+        let GrantOptions { hold: hold_slot, take, lock_ms, connection, deferred } = options;
         let (mut grants, mut rests_on) = (Vec::with_capacity(seqs.len()), Pos::ZERO);
         let Some(q) = self.core.queues.get(&id).filter(|_| !seqs.is_empty()) else {
-            return Ok(Granted::default());
+            return Ok(GrantedMessages::default());
         };
         let until = self.now.plus_ms(lock_ms.unwrap_or(q.spec.lock_ms));
         let mut of_sessions = Vec::with_capacity(sessions.len());
@@ -513,14 +521,17 @@ impl Turn<'_> {
         }
         for &seq in &seqs {
             let Some(pos) = q.pos(seq) else { continue };
-            let counts = q.touched.get(&seq);
+            let counts = q.tracked.get(&seq);
             let (receives, failed) = counts.map_or((0, 0), |t| (t.receives, t.failed));
-            let first_at =
-                if receives == 0 { Some(self.now) } else { counts.and_then(Touched::first_at) };
+            let first_at = if receives == 0 {
+                Some(self.now)
+            } else {
+                counts.and_then(TrackedMessage::first_at)
+            };
             if q.durable() {
                 rests_on = rests_on.max(after(pos));
             }
-            grants.push(Grant {
+            grants.push(MessageGrant {
                 seq: Seq(seq),
                 pos,
                 lease: None,
@@ -529,18 +540,18 @@ impl Turn<'_> {
                 failed,
                 first_at,
                 last: false,
-                // The core forgets them with the message; whoever reads it needs them all.
+                // The core forgets the older records together with the message, but the reader needs them.
                 under: if take { self.core.records_under(pos) } else { None },
                 pin: None,
             });
         }
         self.begin(room)?;
         if take {
-            // A session's messages are taken only by its holder: there is one session, or none.
+            // Only the holder can take messages of a session, so there is at most one session.
             let session = of_sessions.pop().map(|(session, _)| session);
             self.commit(Event::Removed { queue: id, why: Removal::Taken, session, seqs }, false);
-            // Gone before it is given: the removal itself must be on disk.
-            return Ok(Granted { grants, needs: Needs::Durable });
+            // The message is removed before it is delivered, so the removal itself must be on disk.
+            return Ok(GrantedMessages { grants, needs: WaitFor::Durable });
         }
         let mut items = Vec::with_capacity(seqs.len());
         for (nth, grant) in grants.iter_mut().enumerate() {
@@ -549,14 +560,14 @@ impl Turn<'_> {
             items.push((grant.seq.0, token));
         }
         let hold = hold_slot.and_then(|slot| self.core.leases.at(slot));
-        // Under an explicit hold only the hold's own deadline counts.
+        // Under an explicit hold, only the hold's deadline counts.
         let until = hold.map_or(until, |hold| Timestamp(hold.until));
         let bound = hold.map_or(connection.is_some(), |hold| hold.bound);
         let hold = hold.map(|hold| hold.token);
         grants.iter_mut().for_each(|grant| grant.until = until);
         let tokens: Vec<u32> = items.iter().map(|(_, token)| token.slot).collect();
         self.commit(
-            Event::Leased(Leased {
+            Event::Leased(LeasedEvent {
                 queue: id,
                 at: self.now,
                 until,
@@ -568,11 +579,11 @@ impl Turn<'_> {
             }),
             true,
         );
-        // A message under a hold ends with the hold; a list of its own would end it twice.
+        // A lease under a hold ends with the hold. In the connection's list it would end twice.
         if let (Some(connection), None) = (connection, hold_slot) {
             tokens.into_iter().for_each(|slot| self.bind(Some(connection), slot));
         }
-        Ok(Granted { grants, needs: Needs::Granted(rests_on) })
+        Ok(GrantedMessages { grants, needs: WaitFor::Granted(rests_on) })
     }
 
     pub(super) fn bind(&mut self, connection: Option<ConnectionId>, slot: u32) {
@@ -581,9 +592,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Says what was granted, and lowers the credit. The group must have been closed.
-    fn deliver(&mut self, consumer_id: ConsumerId, granted: Granted) {
-        let Granted { grants, needs } = granted;
+    /// Sends the granted messages and reduces the credit. The group must be closed.
+    fn deliver(&mut self, consumer_id: ConsumerId, granted: GrantedMessages) {
+        let GrantedMessages { grants, needs } = granted;
         if grants.is_empty() {
             return;
         }
@@ -591,25 +602,25 @@ impl Turn<'_> {
         let (durable, written) = self.marks(needs);
         let Some(consumer) = self.core.live().consumers.get_mut(&consumer_id) else { return };
         consumer.credit = consumer.credit.saturating_sub(grants.len() as u32);
-        let to = match consumer.request {
+        let effect = match consumer.request {
             Some(request) => {
                 self.remove_consumer(consumer_id);
-                To::Request(request, Ok(Reply::Delivered(grants)))
+                Effect::Request(request, Ok(Reply::Delivered(grants)))
             }
-            None => To::Consumer(consumer_id, Notice::Deliver(grants)),
+            None => Effect::Consumer(consumer_id, Notice::Deliver(grants)),
         };
-        self.out.push(Output { to, durable, written });
+        self.out.push(Output { effect, durable, written });
     }
 
-    /// A consumer ends by itself.
+    /// Ends a consumer for a reason of the engine's.
     pub(super) fn end_consumer(&mut self, id: ConsumerId, why: Refusal) {
         let Some(consumer) = self.remove_consumer(id) else { return };
         match consumer.request {
-            Some(request) => self.answer(request, Err(why), Needs::Settled),
+            Some(request) => self.answer(request, Err(why), WaitFor::Settled),
             None => {
-                let (durable, written) = self.marks(Needs::Settled);
+                let (durable, written) = self.marks(WaitFor::Settled);
                 self.out.push(Output {
-                    to: To::Consumer(id, Notice::Ended(why)),
+                    effect: Effect::Consumer(id, Notice::Ended(why)),
                     durable,
                     written,
                 });
@@ -617,15 +628,8 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn receive_deferred(
-        &mut self,
-        queue: &QueueName,
-        seqs: &[Seq],
-        hold: Option<LeaseToken>,
-        lock_ms: Option<u64>,
-        take: bool,
-        connection: Option<ConnectionId>,
-    ) -> Decided {
+    pub(super) fn receive_deferred(&mut self, receive: ReceiveDeferred) -> Decided {
+        let ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } = receive;
         check_lock(lock_ms)?;
         if seqs.len() > limits::RECEIVE_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
@@ -636,46 +640,47 @@ impl Turn<'_> {
         if !take && seqs.len() > self.core.leases.room() {
             return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
-        let (id, q) = self.core.queue(queue)?;
+        let (id, q) = self.core.queue(&queue)?;
         q.check_receives()?;
         let session = match (q.sessions.is_some(), hold) {
             (true, Some(token)) => Some(self.held_session(id, token)?),
-            (true, None) => return Err(Refusal::HoldRequired { queue: queue.clone() }),
+            (true, None) => return Err(Refusal::HoldRequired { queue }),
             (false, _) => None,
         };
         let belongs = |q: &Queue, seq: u64| {
-            let Some(touched) = q.touched.get(&seq) else { return false };
-            touched.place == Place::Deferred && session.is_none_or(|slot| touched.session == slot)
+            let Some(tracked) = q.tracked.get(&seq) else { return false };
+            tracked.status == MessageStatus::Deferred
+                && session.is_none_or(|slot| tracked.session == slot)
         };
         if let Some(&seq) = seqs.iter().find(|seq| !belongs(q, seq.0)) {
-            return Err(Refusal::MessageNotFound { queue: queue.clone(), seq, what: "deferred" });
+            return Err(Refusal::MessageNotFound { queue, seq, what: "deferred" });
         }
         let mut seqs: Vec<u64> = seqs.iter().map(|seq| seq.0).collect();
         seqs.sort_unstable();
         seqs.dedup();
         let sessions = session.map(|slot| (slot, seqs.len())).into_iter().collect();
         let hold = session.and(hold).map(|hold| hold.slot);
-        let granting = Granting { hold, take, lock_ms, connection, deferred: true };
-        let granted = self.grant(id, Picked { seqs, sessions }, granting)?;
+        let options = GrantOptions { hold, take, lock_ms, connection, deferred: true };
+        let granted = self.grant(id, PickedMessages { seqs, sessions }, options)?;
         self.end();
         Ok(Some((Reply::Delivered(granted.grants), granted.needs)))
     }
 }
 
-/// What a record of a grant needs for a message, and for a session beside its id.
+/// Space that the record of a grant needs for each message, and for each session besides its id.
 const ITEM_ROOM: usize = 32;
 
 /// Messages for one consumer.
 #[derive(Default)]
-struct Picked {
+struct PickedMessages {
     seqs: Vec<u64>,
-    /// Slots of their sessions, in order, and how many are of each.
+    /// The slots of their sessions, in order, with the number of messages of each.
     sessions: Vec<(u32, usize)>,
 }
 
-/// How messages are granted.
-struct Granting {
-    /// Slot of the explicit hold of their session.
+/// How to grant messages.
+struct GrantOptions {
+    /// The slot of the explicit hold of their session.
     hold: Option<u32>,
     take: bool,
     lock_ms: Option<u64>,
@@ -683,19 +688,19 @@ struct Granting {
     deferred: bool,
 }
 
-/// What was granted, and what telling it waits for.
-struct Granted {
-    grants: Vec<Grant>,
-    needs: Needs,
+/// Granted messages, and what their delivery waits for.
+struct GrantedMessages {
+    grants: Vec<MessageGrant>,
+    needs: WaitFor,
 }
 
-impl Default for Granted {
+impl Default for GrantedMessages {
     fn default() -> Self {
-        Self { grants: Vec::new(), needs: Needs::Granted(Pos::ZERO) }
+        Self { grants: Vec::new(), needs: WaitFor::Granted(Pos::ZERO) }
     }
 }
 
-/// Everything before the end of the record at `pos` must be durable: marks move from group to group.
+/// The position after the record at `pos`. Marks move from group to group, so the whole group is included.
 pub(super) fn after(pos: Pos) -> Pos {
     if pos == Pos::ZERO { pos } else { Pos::from_u64(pos.get() + 1) }
 }

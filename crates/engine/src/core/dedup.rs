@@ -1,4 +1,4 @@
-//! Which messages a queue has seen lately: a key is remembered for a window and then forgotten, a bucket at a time.
+//! Detecting duplicates: a queue remembers keys for a time window, and drops them in buckets.
 
 use std::collections::VecDeque;
 
@@ -6,46 +6,46 @@ use hashbrown::HashTable;
 use malote_model::Dedup;
 
 use super::snapshot::{VERSION_KNOWN_FROM, VERSION_MORE};
-use crate::codec::{Put, Truncated, Window};
+use crate::codec::{EncodeExt, Malformed, StreamReader};
 
-/// A window is this many buckets wide: so much is forgotten at once, and so much later than it might be.
+/// Buckets in a window. Keys are dropped one bucket at a time, so up to this fraction too late.
 const BUCKETS: u64 = 8;
 
-/// Keys in the order of time. They are parts of SHA-256, so they need no other hash.
+/// De-duplication keys in order of time. They are parts of SHA-256, so they need no other hash.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct DedupWindow {
     buckets: VecDeque<Bucket>,
     len: usize,
-    /// Keys that were seen earlier are forgotten, whatever the window: they were out of it when it changed.
+    /// Keys from before this time are invalid: they were outside the window when it changed.
     known_from: u64,
 }
 
 #[derive(Debug, Default)]
 struct Bucket {
     from: u64,
-    /// When its last key came, after its start.
+    /// The time of the last key, relative to `from`.
     last: u32,
-    keys: HashTable<Known>,
+    keys: HashTable<DedupEntry>,
     /// The sum of the keys' digests.
     sum: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct DedupEntry {
     key: u128,
-    /// The id of the message, if that is a UUID and no part of its key; else 0.
+    /// The message id, if it is a UUID and not the key; otherwise 0.
     id: u128,
     seq: u64,
-    /// After the start of its bucket.
+    /// The time, relative to the start of the bucket.
     after: u32,
 }
 
-impl Known {
+impl DedupEntry {
     fn hash(&self) -> u64 {
         self.key as u64
     }
 
-    /// Keys are parts of SHA-256: only the numbers beside them need mixing.
+    /// Keys are parts of SHA-256: only the other numbers need mixing.
     fn digest(&self) -> u64 {
         let Self { key, id, seq, after } = self;
         let beside = (seq ^ u64::from(*after).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -53,9 +53,9 @@ impl Known {
     }
 }
 
-/// The message that a key was first seen with.
+/// The message that a key was first sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct First {
+pub(super) struct FirstSend {
     pub seq: u64,
     pub id: Option<u128>,
 }
@@ -64,7 +64,7 @@ fn width(window_ms: u64) -> u64 {
     (window_ms / BUCKETS).max(1)
 }
 
-impl Seen {
+impl DedupWindow {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -74,45 +74,45 @@ impl Seen {
         self.buckets.iter().map(|bucket| bucket.keys.iter().count()).sum()
     }
 
-    /// What a key was seen with within the window.
-    pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<First> {
+    /// Finds the first message with this key within the window.
+    pub(super) fn find(&self, key: u128, now: u64, window_ms: u64) -> Option<FirstSend> {
         let known = |bucket: &Bucket| {
             let known = bucket.keys.find(key as u64, |known| known.key == key)?;
             let at = bucket.from + u64::from(known.after);
-            let first = First { seq: known.seq, id: Some(known.id).filter(|&id| id != 0) };
+            let first = FirstSend { seq: known.seq, id: Some(known.id).filter(|&id| id != 0) };
             let known = at >= self.known_from && now < at.saturating_add(window_ms);
             known.then_some(first)
         };
         self.buckets.iter().rev().find_map(known)
     }
 
-    /// Remembers a key, under the newest sequence. Time only moves on; an event that says otherwise counts as now.
-    /// Tells whether there is one more.
-    pub(super) fn insert(&mut self, key: u128, first: First, at: u64, window_ms: u64) -> bool {
+    /// Stores a key with the newest sequence number. A time that goes backwards counts as now. Returns whether the key
+    /// is new.
+    pub(super) fn insert(&mut self, key: u128, first: FirstSend, at: u64, window_ms: u64) -> bool {
         let fits = |bucket: &Bucket| at.saturating_sub(bucket.from) < width(window_ms);
         if !self.buckets.back().is_some_and(fits) {
             if let Some(closed) = self.buckets.back_mut() {
-                closed.keys.shrink_to_fit(Known::hash);
+                closed.keys.shrink_to_fit(DedupEntry::hash);
             }
             self.buckets.push_back(Bucket { from: at, ..Bucket::default() });
         }
         let Some(bucket) = self.buckets.back_mut() else { return false };
         let after = u32::try_from(at.saturating_sub(bucket.from)).unwrap_or(u32::MAX);
         bucket.last = bucket.last.max(after);
-        let known = Known { key, id: first.id.unwrap_or(0), seq: first.seq, after };
+        let known = DedupEntry { key, id: first.id.unwrap_or(0), seq: first.seq, after };
         bucket.sum = bucket.sum.wrapping_add(known.digest());
         if let Some(old) = bucket.keys.find_mut(key as u64, |known| known.key == key) {
             bucket.sum = bucket.sum.wrapping_sub(old.digest());
             *old = known;
             return false;
         }
-        bucket.keys.insert_unique(key as u64, known, Known::hash);
+        bucket.keys.insert_unique(key as u64, known, DedupEntry::hash);
         self.len += 1;
         true
     }
 
-    /// Another window, or none, from `at` on, which is a time that the journal knows. Keys that are out of the window by
-    /// then stay forgotten under a longer one, in the live state as in a replay.
+    /// Changes the window, or removes it, at the journaled time `at`. Keys outside the window at that time stay invalid
+    /// under a longer one, in the live state as in a replay.
     pub(super) fn respecify(
         seen: &mut Option<Box<Self>>,
         old: Option<Dedup>,
@@ -131,7 +131,7 @@ impl Seen {
 
     fn window_changed(&mut self, at: u64, old_window_ms: u64) {
         self.forget(at, old_window_ms);
-        // Of a bucket that is partly out of the window, keys are not looked for one by one: there may be millions.
+        // Keys of a partly expired bucket are not removed one by one: there may be millions.
         let from = at.checked_sub(old_window_ms).map_or(0, |last| last + 1);
         self.known_from = self.known_from.max(from);
     }
@@ -140,7 +140,7 @@ impl Seen {
         self.known_from
     }
 
-    /// Start, number of keys and sum of every bucket that has keys within the window at `at`.
+    /// Calls `each` with the start, key count and sum of every bucket that has keys within the window at `at`.
     pub(super) fn sums(&self, window_ms: u64, at: u64, mut each: impl FnMut(u64, u64, u64)) {
         for bucket in &self.buckets {
             let end = bucket.from.saturating_add(u64::from(bucket.last)).saturating_add(window_ms);
@@ -150,13 +150,13 @@ impl Seen {
         }
     }
 
-    /// When the oldest bucket is out of the window as a whole.
+    /// When the oldest bucket is completely outside the window.
     pub(super) fn forget_at(&self, window_ms: u64) -> Option<u64> {
         let oldest = self.buckets.front()?;
         Some(oldest.from.saturating_add(u64::from(oldest.last)).saturating_add(window_ms))
     }
 
-    /// Drops what is out of the window. Tells how many keys.
+    /// Drops buckets outside the window. Returns the number of keys.
     pub(super) fn forget(&mut self, now: u64, window_ms: u64) -> usize {
         let before = self.len;
         while self.forget_at(window_ms).is_some_and(|at| at <= now) {
@@ -185,8 +185,8 @@ impl Seen {
         }
     }
 
-    /// From a snapshot of this version.
-    pub(super) fn restore(r: &mut Window<'_>, version: u8) -> Result<Self, Truncated> {
+    /// Restores from a snapshot of this version.
+    pub(super) fn restore(r: &mut StreamReader<'_>, version: u8) -> Result<Self, Malformed> {
         let mut seen = Self::default();
         let more = version >= VERSION_MORE;
         if version >= VERSION_KNOWN_FROM {
@@ -200,13 +200,13 @@ impl Seen {
                     let key = u128::from_le_bytes(r.fixed()?);
                     let (seq, after) = (r.var()?, r.var32()?);
                     let id = if more && r.bool()? { u128::from_le_bytes(r.fixed()?) } else { 0 };
-                    Ok(Known { key, id, seq, after })
+                    Ok(DedupEntry { key, id, seq, after })
                 })?;
                 last = last.max(known.after);
                 sum = sum.wrapping_add(known.digest());
-                keys.insert_unique(known.hash(), known, Known::hash);
+                keys.insert_unique(known.hash(), known, DedupEntry::hash);
             }
-            from.checked_add(u64::from(u32::MAX)).ok_or(Truncated)?;
+            from.checked_add(u64::from(u32::MAX)).ok_or(Malformed)?;
             seen.len += keys.len();
             seen.buckets.push_back(Bucket { from, last, keys, sum });
         }
@@ -220,8 +220,9 @@ mod tests {
 
     #[test]
     fn a_key_is_known_for_its_window_and_then_forgotten() {
-        let (window_ms, mut seen) = (1000, Seen::default());
-        let first = |n: u64| First { seq: n, id: n.is_multiple_of(2).then_some(u128::from(n) + 7) };
+        let (window_ms, mut seen) = (1000, DedupWindow::default());
+        let first =
+            |n: u64| FirstSend { seq: n, id: n.is_multiple_of(2).then_some(u128::from(n) + 7) };
         let key = |n: u64| u128::from(n) << 64 | u128::from(n % 3);
         for n in 0..100_u64 {
             seen.insert(key(n), first(n), 5000 + 10 * n, window_ms);
@@ -235,7 +236,7 @@ mod tests {
         seen.save(&mut saved);
         let restored = |mut saved: &[u8]| {
             let bytes = saved.len() as u64;
-            Seen::restore(&mut Window::new(&mut saved, bytes), VERSION_KNOWN_FROM)
+            DedupWindow::restore(&mut StreamReader::new(&mut saved, bytes), VERSION_KNOWN_FROM)
         };
         let back = restored(&saved).unwrap();
         assert_eq!((back.find(key(50), 5600, window_ms), back.len()), (Some(first(50)), 100));

@@ -1,33 +1,33 @@
-//! What becomes due: lapsed leases, delays, schedules, waits. Decided by the same loop, from the same clock.
+//! Timers: expired leases, delays, schedules and waits, handled by the core's loop and its clock.
 
 use std::collections::VecDeque;
 
 use malote_model::Timestamp;
 
-use super::leases::{Lease, Leased as Kind};
-use super::queue::Place;
-use super::work::SLICE_MAX;
+use super::background::SLICE_MAX;
+use super::leases::{Lease, LeaseTarget};
+use super::queue::MessageStatus;
 use super::{FRAME_ROOM, SMALL_ROOM, Stalled, Timer, Turn};
-use crate::event::{Cause, Event, QueueId};
+use crate::event::{Event, LeaseEnd, MessageRef};
 
-/// Timers that fire in one turn; the rest in the next, which is at once if nothing else is to be done.
+/// Timers handled in one turn. The rest follows in the next turn, which then begins at once.
 const DUE_MAX: usize = SLICE_MAX / 4;
 
-/// When a record finds no room, it is tried again after so long.
+/// The delay before a retry, if the journal had no room.
 const AGAIN_MS: u64 = 1000;
 
 impl Timer {
-    /// What it does is journaled.
+    /// Whether handling the timer needs space in the journal.
     fn needs_room(self) -> bool {
         match self {
             Self::Lease(_) | Self::Due(..) | Self::Expiry(_) | Self::Idle(_) => true,
-            Self::Wait(_) | Self::Again(_) | Self::Stalled => false,
+            Self::Wait(_) | Self::Retry(_) | Self::Stalled => false,
         }
     }
 }
 
 impl Turn<'_> {
-    /// The clock moved forward by `by_ms` without that much time having passed: no lease is shorter for it.
+    /// Extends all leases after the wall clock stepped forward by `by_ms`, so that none becomes shorter.
     pub fn clock_stepped(&mut self, by_ms: u64) {
         if cfg!(feature = "mutate-skip-clock-step") {
             return;
@@ -46,17 +46,17 @@ impl Turn<'_> {
         }
     }
 
-    /// Does what is due by now, a bounded number of things.
+    /// Handles due timers, a bounded number of them.
     pub fn expire(&mut self) {
         self.left = SLICE_MAX;
-        self.work();
+        self.run_background_work();
         let mut due = Vec::new();
         let now = self.now.0;
         self.core.live().timers.advance(now, &mut due, DUE_MAX);
-        // Fired timers are gone from the wheel: nobody may cancel them any more while the others are dealt with.
+        // Fired timers are no longer in the wheel, so their owners must not cancel them.
         due.iter().for_each(|&timer| self.has_fired(timer));
         self.core.live().due.extend(due);
-        // For want of room they wait, all of them: none passes another.
+        // If the journal has no room, all of them wait, so that none overtakes another.
         let held = self.core.live().due_held.is_some_and(|until| now < until);
         let mut waiting = VecDeque::new();
         while self.left > 0
@@ -67,22 +67,22 @@ impl Turn<'_> {
                 continue;
             }
             self.left -= 1;
-            self.core.touched(1);
+            self.core.count_processed(1);
             let done = match timer {
                 Timer::Lease(slot) => self.lease_due(slot),
-                Timer::Due(queue, seq) => self.message_due(queue, seq),
+                Timer::Due(message) => self.message_due(message),
                 Timer::Wait(consumer) => {
-                    self.waited_enough(consumer);
+                    self.end_wait(consumer);
                     true
                 }
                 Timer::Expiry(queue) => self.expiry_due(queue),
                 Timer::Idle(queue) => self.idle_due(queue),
-                Timer::Again(queue) => {
-                    self.core.touch(queue);
+                Timer::Retry(queue) => {
+                    self.core.mark_dirty(queue);
                     true
                 }
                 Timer::Stalled => {
-                    self.go_on();
+                    self.retry_stalled();
                     true
                 }
             };
@@ -99,13 +99,13 @@ impl Turn<'_> {
                 self.stall(Stalled::Due);
             }
         }
-        self.make_room();
+        self.enforce_limits();
     }
 
     fn lease_due(&mut self, slot: u32) -> bool {
         let now = self.now.0;
-        // The slot may have been granted anew, with a timer of its own or under a hold.
-        let held = |what: Kind| matches!(what, Kind::Message { hold: Some(_), .. });
+        // The slot may have been granted again, with its own timer or under a hold.
+        let held = |what: LeaseTarget| matches!(what, LeaseTarget::Message { hold: Some(_), .. });
         let fired = |lease: &&Lease| lease.timer.is_none() && !held(lease.what);
         let Some(lease) = self.core.leases.at(slot).filter(fired) else { return true };
         if !self.core.queues.contains_key(&lease.queue) {
@@ -118,31 +118,32 @@ impl Turn<'_> {
             return true;
         }
         match lease.what {
-            Kind::Session { .. } => self.end_hold(slot, Cause::Lost).is_ok(),
-            Kind::Message { .. } => self.end_lease(slot, Cause::Lost).is_ok(),
+            LeaseTarget::Session { .. } => self.end_hold(slot, LeaseEnd::Lost).is_ok(),
+            LeaseTarget::Message { .. } => self.end_lease(slot, LeaseEnd::Lost).is_ok(),
         }
     }
 
-    fn message_due(&mut self, id: QueueId, seq: u64) -> bool {
+    fn message_due(&mut self, message: MessageRef) -> bool {
+        let MessageRef { queue: id, seq } = message;
         let Some(q) = self.core.queues.get(&id) else { return true };
-        let Some(touched) = q.touched.get(&seq).filter(|touched| touched.timer.is_none()) else {
+        let Some(tracked) = q.tracked.get(&seq).filter(|tracked| tracked.timer.is_none()) else {
             return true;
         };
-        match touched.place {
-            Place::Scheduled => {
+        match tracked.status {
+            MessageStatus::Scheduled => {
                 if self.begin(FRAME_ROOM).is_err() {
                     return false;
                 }
                 self.activate(id, seq);
             }
-            // Being ready again follows from the clock and is not journaled: a replay finds the delay over as well.
-            Place::Delayed | Place::Parked => self.core.delay_over(id, seq),
-            Place::Ready | Place::Locked(_) | Place::Deferred => {}
+            // The end of a delay follows from the clock and is not journaled: a replay sees it as well.
+            MessageStatus::Delayed | MessageStatus::Parked => self.core.delay_over(id, seq),
+            MessageStatus::Ready | MessageStatus::Locked(_) | MessageStatus::Deferred => {}
         }
         true
     }
 
-    /// There was no room in the journal for this: it is tried again.
+    /// Schedules a retry, because the journal had no room.
     pub(super) fn stall(&mut self, what: Stalled) {
         let at = self.now.0 + AGAIN_MS;
         let live = self.core.live();
@@ -152,15 +153,15 @@ impl Turn<'_> {
         live.stalled.insert(what);
     }
 
-    /// Tries what had found no room; what finds none again stalls again.
-    fn go_on(&mut self) {
+    /// Retries everything that was blocked.
+    fn retry_stalled(&mut self) {
         for what in std::mem::take(&mut self.core.live().stalled) {
             match what {
-                Stalled::Queue(queue) => self.core.touch(queue),
+                Stalled::Queue(queue) => self.core.mark_dirty(queue),
                 Stalled::Session(queue, slot) => {
                     self.core.live().dirty_sessions.push((queue, slot));
                 }
-                Stalled::Connection(connection, clean) => self.end_bound(connection, clean),
+                Stalled::Connection(connection, clean) => self.end_connection(connection, clean),
                 Stalled::Work => {
                     let blocked = std::mem::take(&mut self.core.live().blocked);
                     self.core.live().work.extend(blocked);
@@ -170,7 +171,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Notes at its owner that a timer has fired.
+    /// Clears the timer field of the timer's owner.
     fn has_fired(&mut self, timer: Timer) {
         match timer {
             Timer::Lease(slot) => {
@@ -178,9 +179,9 @@ impl Turn<'_> {
                     lease.timer = None;
                 }
             }
-            Timer::Due(queue, seq) => {
+            Timer::Due(MessageRef { queue, seq }) => {
                 if let Some(t) =
-                    self.core.queues.get_mut(&queue).and_then(|q| q.touched.get_mut(&seq))
+                    self.core.queues.get_mut(&queue).and_then(|q| q.tracked.get_mut(&seq))
                 {
                     t.timer = None;
                 }
@@ -200,9 +201,9 @@ impl Turn<'_> {
                     q.idle = None;
                 }
             }
-            Timer::Again(queue) => {
+            Timer::Retry(queue) => {
                 if let Some(q) = self.core.queues.get_mut(&queue) {
-                    q.again = None;
+                    q.retry = None;
                 }
             }
             Timer::Stalled => {}

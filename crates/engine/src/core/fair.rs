@@ -1,13 +1,13 @@
-//! Fairness between tenants in a queue without sessions: a session id orders and locks nothing there, it names a
-//! tenant, as a message group of a standard queue of SQS does. While one has much of what is out, messages of the
-//! others go first; it gets what they leave, and all if there is nobody else.
+//! Fairness between tenants in a queue without sessions. There, a session id does not order or lock messages; it
+//! identifies a tenant. While one tenant has a large share of the leased messages, messages of the others go first. It
+//! gets what they leave, or everything if there are no others.
 //!
-//! Only a queue to which somebody sent such a message has this, for messages from then on, until it is empty. A
-//! tenant is 32 bits of a hash, which stand in the index and so in the snapshot: the rest is made from there. Two
-//! tenants with the same bits wait for one another, and no more than that.
+//! A queue uses this from its first message with a session id on, until it is empty. A tenant is 32 bits of a hash,
+//! which are stored in the index and so in the snapshot; the rest is rebuilt from there. Tenants with the same bits are
+//! treated as one.
 //!
-//! A noisy tenant has more than a tenth of what is out, so there are nine at most: whoever looks for a quiet one passes
-//! no more than that.
+//! A noisy tenant has more than a tenth of the leased messages, so there are at most nine: a search for a quiet one
+//! skips no more than that.
 
 use std::collections::{BTreeMap, BTreeSet, btree_set};
 use std::iter::Peekable;
@@ -17,21 +17,21 @@ use malote_model::SessionId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FixedState, fixed};
-use crate::command::Noisy;
+use crate::command::NoisyTenants;
 
-/// Messages without a tenant: each counts as its own, so they are never noisy.
-pub(super) const NOBODY: u32 = 0;
+/// Messages without a tenant. Each counts separately, so they are never noisy.
+pub(super) const NO_TENANT: u32 = 0;
 
-/// A tenant with fewer messages out is quiet.
+/// A tenant with fewer leased messages is quiet.
 const NOISY_OUT_MIN: u64 = 30;
 
-/// A tenant is quiet unless so many times what it has out are more than all that is.
+/// A tenant is noisy if it has more than this fraction (1/n) of all leased messages.
 const NOISY_SHARE: u64 = 10;
 
-/// The tenant that a session id names.
+/// The tenant of a session id.
 pub(super) fn tenant(id: &SessionId) -> u32 {
-    // By a hash that is the same after every start.
-    (xxh3_64(id.as_str().as_bytes()) as u32).max(NOBODY + 1)
+    // The hash must be the same after every start.
+    (xxh3_64(id.as_str().as_bytes()) as u32).max(NO_TENANT + 1)
 }
 
 #[derive(Debug, Default)]
@@ -44,27 +44,27 @@ fn is_noisy(out: u64, all_out: u64) -> bool {
     out >= NOISY_OUT_MIN && out * NOISY_SHARE > all_out
 }
 
-/// A tenant's first ready message, and whose it is.
-type Head = (u64, u32);
+/// The first ready message of a tenant, and the tenant.
+type TenantHead = (u64, u32);
 
-/// What the tenants of a queue have ready, and out.
+/// Ready and leased messages of the tenants of a queue.
 #[derive(Debug)]
-pub(super) struct Fair {
-    /// What stands before this came before there were tenants: the queue's cursor knows it.
+pub(super) struct FairQueue {
+    /// Messages before this arrived before there were tenants. The queue's cursor covers them.
     pub from: u64,
-    /// Those that have something.
+    /// Tenants with ready or leased messages.
     tenants: HashMap<u32, Tenant, FixedState>,
-    heads: BTreeSet<Head>,
-    /// How many are out, of those that have so many out that they may be noisy, and whose.
+    heads: BTreeSet<TenantHead>,
+    /// Tenants that have enough leased messages to be noisy, by their number.
     loud: BTreeSet<(u64, u32)>,
 }
 
-impl Fair {
+impl FairQueue {
     pub(super) fn new(from: u64) -> Self {
         Self { from, tenants: fixed(), heads: BTreeSet::new(), loud: BTreeSet::new() }
     }
 
-    /// A message is ready.
+    /// Adds a ready message.
     pub(super) fn put(&mut self, tenant: u32, seq: u64) {
         let Tenant { ready, .. } = self.tenants.entry(tenant).or_default();
         let head = ready.first().copied();
@@ -77,7 +77,7 @@ impl Fair {
         }
     }
 
-    /// A message is not ready any more, if it was.
+    /// Removes a message, if it is ready.
     pub(super) fn take(&mut self, tenant: u32, seq: u64) {
         let Some(Tenant { ready, .. }) = self.tenants.get_mut(&tenant) else { return };
         let was_head = ready.first() == Some(&seq);
@@ -90,27 +90,27 @@ impl Fair {
         }
     }
 
-    /// A message went out.
-    pub(super) fn went_out(&mut self, tenant: u32) {
-        if tenant != NOBODY {
+    /// Counts a message as leased.
+    pub(super) fn add_leased(&mut self, tenant: u32) {
+        if tenant != NO_TENANT {
             let Tenant { out, .. } = self.tenants.entry(tenant).or_default();
             *out += 1;
             let is = *out;
-            self.turn_up(tenant, is - 1, is);
+            self.update_loud(tenant, is - 1, is);
         }
     }
 
-    /// A message is not out any more.
-    pub(super) fn came_in(&mut self, tenant: u32) {
+    /// Counts a message as no longer leased.
+    pub(super) fn remove_leased(&mut self, tenant: u32) {
         if let Some(Tenant { out, .. }) = self.tenants.get_mut(&tenant) {
             let was = *out;
             *out = was.saturating_sub(1);
-            self.turn_up(tenant, was, was.saturating_sub(1));
+            self.update_loud(tenant, was, was.saturating_sub(1));
             self.forget_if_idle(tenant);
         }
     }
 
-    fn turn_up(&mut self, tenant: u32, was: u64, is: u64) {
+    fn update_loud(&mut self, tenant: u32, was: u64, is: u64) {
         if was >= NOISY_OUT_MIN {
             self.loud.remove(&(was, tenant));
         }
@@ -119,11 +119,11 @@ impl Fair {
         }
     }
 
-    /// Who is noisy while so much is out, and what they have.
-    pub(super) fn noisy(&self, all_out: u64) -> Noisy {
+    /// The noisy tenants and their messages, if `all_out` messages are leased in total.
+    pub(super) fn noisy(&self, all_out: u64) -> NoisyTenants {
         let loudest = self.loud.iter().rev().take_while(|(out, _)| is_noisy(*out, all_out));
         let ready = |tenant: u32| self.tenants.get(&tenant).map_or(0, |t| t.ready.len() as u64);
-        loudest.fold(Noisy::default(), |so_far, &(out, tenant)| Noisy {
+        loudest.fold(NoisyTenants::default(), |so_far, &(out, tenant)| NoisyTenants {
             tenants: so_far.tenants + 1,
             ready: so_far.ready + ready(tenant),
             locked: so_far.locked + out,
@@ -137,7 +137,7 @@ impl Fair {
         }
     }
 
-    /// The oldest ready message that `counts`, whosever it is.
+    /// The oldest ready message that `counts`, of any tenant.
     pub(super) fn oldest(&self, counts: impl Fn(u64) -> bool) -> Option<u64> {
         let mut best: Option<u64> = None;
         for &(head, tenant) in &self.heads {
@@ -154,35 +154,35 @@ impl Fair {
         self.tenants.get(&tenant)?.ready.range(seq..).copied().find(|&seq| counts(seq))
     }
 
-    /// What to deliver, one after the other, of what `counts`, while so much is out.
-    pub(super) fn picks<F: Fn(u64) -> bool>(&self, all_out: u64, counts: F) -> Picks<'_, F> {
+    /// Picks messages to deliver, one after the other.
+    pub(super) fn picks<F: Fn(u64) -> bool>(&self, all_out: u64, counts: F) -> FairPicks<'_, F> {
         let (rest, open, picked) = (self.heads.iter().peekable(), BTreeSet::new(), BTreeMap::new());
-        Picks { fair: self, all_out, counts, rest, open, picked }
+        FairPicks { fair: self, all_out, counts, rest, open, picked }
     }
 }
 
-/// Messages that are picked before any of them goes out: each as if those before it were out already.
-pub(super) struct Picks<'a, F> {
-    fair: &'a Fair,
+/// Picks messages before they are leased. Each pick counts the earlier ones as leased.
+pub(super) struct FairPicks<'a, F> {
+    fair: &'a FairQueue,
     all_out: u64,
     counts: F,
-    /// Heads that were not looked at yet.
-    rest: Peekable<btree_set::Iter<'a, Head>>,
-    /// What the others have next.
-    open: BTreeSet<Head>,
-    /// How many of each will be out besides.
+    /// Heads that have not been examined yet.
+    rest: Peekable<btree_set::Iter<'a, TenantHead>>,
+    /// The next message of each examined tenant.
+    open: BTreeSet<TenantHead>,
+    /// Picked messages by tenant.
     picked: BTreeMap<u32, u64>,
 }
 
-impl<F: Fn(u64) -> bool> Picks<'_, F> {
-    /// With what was picked.
+impl<F: Fn(u64) -> bool> FairPicks<'_, F> {
+    /// Leased and picked messages of a tenant.
     fn out(&self, tenant: u32) -> u64 {
         let out = self.fair.tenants.get(&tenant).map_or(0, |t| t.out);
         out + self.picked.get(&tenant).copied().unwrap_or(0)
     }
 
     fn is_noisy(&self, tenant: u32) -> bool {
-        tenant != NOBODY && is_noisy(self.out(tenant), self.all_out)
+        tenant != NO_TENANT && is_noisy(self.out(tenant), self.all_out)
     }
 
     fn open(&mut self, tenant: u32, from: u64) {
@@ -190,23 +190,23 @@ impl<F: Fn(u64) -> bool> Picks<'_, F> {
         self.open.extend(next.map(|seq| (seq, tenant)));
     }
 
-    /// The oldest of those that are quiet.
-    pub(super) fn quiet(&mut self) -> Option<Head> {
+    /// The oldest message of a quiet tenant.
+    pub(super) fn quiet(&mut self) -> Option<TenantHead> {
         loop {
             let best = self.open.iter().copied().find(|&(_, tenant)| !self.is_noisy(tenant));
-            let is_older = |head: &&Head| best.is_none_or(|best| **head < best);
+            let is_older = |head: &&TenantHead| best.is_none_or(|best| **head < best);
             let Some(&(seq, tenant)) = self.rest.next_if(is_older) else { return best };
             self.open(tenant, seq);
         }
     }
 
-    /// When nobody is quiet: of whom the fewest are out.
-    pub(super) fn noisy(&self) -> Option<Head> {
+    /// If no tenant is quiet: a message of the tenant with the fewest leased messages.
+    pub(super) fn noisy(&self) -> Option<TenantHead> {
         self.open.iter().copied().min_by_key(|&(seq, tenant)| (self.out(tenant), seq))
     }
 
-    /// One of these goes; `out` if it is out from then on.
-    pub(super) fn pick(&mut self, (seq, tenant): Head, out: bool) {
+    /// Picks a message. `out` says whether it will be leased.
+    pub(super) fn pick(&mut self, (seq, tenant): TenantHead, out: bool) {
         self.open.remove(&(seq, tenant));
         self.went(out);
         if out {
@@ -215,7 +215,7 @@ impl<F: Fn(u64) -> bool> Picks<'_, F> {
         self.open(tenant, seq + 1);
     }
 
-    /// A message that no tenant has goes.
+    /// Counts a picked message without a tenant.
     pub(super) fn went(&mut self, out: bool) {
         self.all_out += u64::from(out);
     }
@@ -225,14 +225,14 @@ impl<F: Fn(u64) -> bool> Picks<'_, F> {
 mod tests {
     use super::*;
 
-    /// One message after the other, and everybody looked at for each.
+    /// A slow reference implementation.
     fn plainly(ready: &BTreeMap<u64, u32>, out: &[u64], max: usize) -> Vec<u64> {
         let (mut ready, mut out) = (ready.clone(), out.to_vec());
         let mut picked = Vec::new();
         while picked.len() < max {
             let all: u64 = out.iter().sum();
             let noise = |tenant: u32| match out[tenant as usize] {
-                _ if tenant == NOBODY => 0,
+                _ if tenant == NO_TENANT => 0,
                 n if n >= 30 && n * 10 > all => n,
                 _ => 0,
             };
@@ -245,7 +245,7 @@ mod tests {
         picked
     }
 
-    fn picked(fair: &Fair, all_out: u64, max: usize) -> Vec<u64> {
+    fn picked(fair: &FairQueue, all_out: u64, max: usize) -> Vec<u64> {
         let mut picks = fair.picks(all_out, |_| true);
         let next = || {
             let head = picks.quiet().or_else(|| picks.noisy())?;
@@ -262,13 +262,13 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
-        let mut fair = Fair::new(0);
+        let mut fair = FairQueue::new(0);
         let mut ready: BTreeMap<u64, u32> = BTreeMap::new();
         let mut gone: Vec<(u64, u32)> = Vec::new();
         let mut out = vec![0_u64; 14];
         let (mut passed, mut most) = (0, 0);
         for step in 0..6000 {
-            // A few tenants send most of it, and what is out grows and shrinks.
+            // A few tenants send most messages, and the number of leased messages grows and shrinks.
             let tenant = if random(3) == 0 { random(14) } else { 1 + random(3) } as u32;
             ready.insert(step, tenant);
             fair.put(tenant, step);
@@ -281,7 +281,7 @@ mod tests {
             let loud = |tenant: &usize| is_noisy(out[*tenant], all);
             let noisy: Vec<usize> = (1..out.len()).filter(loud).collect();
             let of = |tenant: &u32| noisy.contains(&(*tenant as usize));
-            let expected = Noisy {
+            let expected = NoisyTenants {
                 tenants: noisy.len() as u64,
                 ready: ready.values().filter(|tenant| of(tenant)).count() as u64,
                 locked: noisy.iter().map(|&tenant| out[tenant]).sum(),
@@ -291,7 +291,7 @@ mod tests {
             for &seq in batch.iter().filter(|_| step / 500 % 2 == 0) {
                 let tenant = ready.remove(&seq).unwrap();
                 fair.take(tenant, seq);
-                fair.went_out(tenant);
+                fair.add_leased(tenant);
                 out[tenant as usize] += 1;
                 gone.push((seq, tenant));
             }
@@ -300,7 +300,7 @@ mod tests {
                     break;
                 }
                 let (seq, tenant) = gone.swap_remove(random(gone.len() as u64) as usize);
-                fair.came_in(tenant);
+                fair.remove_leased(tenant);
                 out[tenant as usize] -= 1;
                 if random(3) == 0 {
                     ready.insert(seq, tenant);
@@ -312,14 +312,14 @@ mod tests {
         for (seq, tenant) in ready {
             fair.take(tenant, seq);
         }
-        gone.iter().for_each(|&(_, tenant)| fair.came_in(tenant));
+        gone.iter().for_each(|&(_, tenant)| fair.remove_leased(tenant));
         assert!(fair.tenants.is_empty() && fair.heads.is_empty() && fair.loud.is_empty());
     }
 
     #[test]
     fn a_tenant_is_the_same_after_every_start() {
         let id = |id: &str| tenant(&SessionId::new(id).unwrap());
-        // Snapshots hold these.
+        // Snapshots contain these values.
         assert_eq!([id("a"), id("tenant-7")], [513_166_879, 2_990_516_746]);
     }
 }

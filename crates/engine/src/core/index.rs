@@ -1,23 +1,24 @@
-//! Where each message of a queue stands in the journal: two or three bytes a message.
+//! The journal position of each message of a queue: two or three bytes per message.
 //!
-//! Consecutive sequences share a block: a base position, 32-bit distances from it, sizes in a 16-bit float, and a
-//! bitmap of those that still live. Both columns are packed when the block is full. A block is closed early when positions run past 32 bits (a queue that gets one
-//! message an hour beside one that gets a million) and dropped when none of it lives.
+//! Consecutive sequence numbers share a block: a base position, 32-bit distances from it, sizes as 16-bit floats, and a
+//! bitmap of live messages. Distances and sizes are packed when the block is full. A block is closed early if positions
+//! exceed 32 bits (a queue with one message an hour beside one with a million), and dropped when none of its messages
+//! is live.
 //!
-//! What only some queues need stands in columns that other blocks do not have: when a message was enqueued, when it
-//! expires by its own word, its priority, its session.
+//! Columns that only some queues need are absent from other blocks: the time of enqueueing, the message's own expiry,
+//! the priority, and the session.
 //!
-//! Messages that compaction copied lie far ahead of their neighbours: a block may have a second base, and a bitmap of
-//! those that count from it. When all that live do, it becomes the only one.
+//! Messages that compaction copied are far ahead of their neighbours: a block may have a second base, and a bitmap of
+//! the messages that use it. When all live messages use it, it becomes the only one.
 
 use std::collections::VecDeque;
 
 use super::column::{Column, put};
-use crate::codec::{Put, Reader, Truncated, Window};
+use crate::codec::{EncodeExt, Malformed, Reader, StreamReader};
 use crate::journal::Pos;
 
-/// Messages of one block. One less than a round number: allocators put a little beside what is asked for, and take a
-/// size that is a quarter larger when that does not fit.
+/// Messages of one block. One less than a power of two: with the allocator's overhead, a full power of two would use
+/// the next size class.
 pub(super) const BLOCK_MAX: usize = 4095;
 
 /// Blocks of older snapshots may be longer.
@@ -31,47 +32,47 @@ struct Block {
     size: Column,
     live: Vec<u64>,
     live_count: u32,
-    /// Nothing is added any more.
+    /// No more messages are added.
     closed: bool,
-    /// When its first and its last message were enqueued: without a column, ages are told to a block's precision.
+    /// When the first and the last message were enqueued. Without a column, ages have the precision of a block.
     first_at: u64,
     last_at: u64,
-    /// Columns, each empty or as long as `delta`: when enqueued, after `first_at`;
+    /// Columns, each empty or as long as `delta`: when the message was enqueued, relative to `first_at`;
     at: Vec<u32>,
-    /// when it expires by its own word, 0 for never;
+    /// the message's own expiry, 0 for none;
     expires: Vec<u64>,
     /// its priority;
     priority: Vec<u8>,
-    /// the slot of its session or, in a queue without, its tenant.
+    /// the slot of its session or, in a queue without sessions, its tenant.
     session: Vec<u32>,
-    /// Those that were copied elsewhere; most blocks have none.
-    moved: Option<Box<Elsewhere>>,
+    /// Messages that compaction copied elsewhere; most blocks have none.
+    moved: Option<Box<SecondBase>>,
 }
 
-/// Messages of a block that count from another base.
+/// Messages of a block whose positions are relative to another base.
 #[derive(Debug, Clone)]
-struct Elsewhere {
+struct SecondBase {
     base: u64,
     which: Vec<u64>,
 }
 
-/// A message on its way into the index.
+/// A message to add to the index.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub seq: u64,
     pub pos: Pos,
     pub size: u32,
     pub at: u64,
-    /// Its own expiry, 0 for none.
+    /// Its own expiry; 0 for none.
     pub expires: u64,
     pub priority: u8,
-    /// The slot of its session, if it must be found by its sequence; or its tenant.
+    /// The slot of its session, if it must be found by sequence number; or its tenant.
     pub session: Option<u32>,
-    /// Its time is asked for one day: the queue has a time to live.
+    /// Whether its time is needed, because the queue has a time to live.
     pub timed: bool,
 }
 
-/// A column that most blocks never need begins with the first value that is not zero.
+/// A column that most blocks do not need begins with the first value that is not zero.
 fn put_rare<T: Copy + Default + PartialEq>(column: &mut Vec<T>, i: usize, value: T) {
     if !column.is_empty() || value != T::default() {
         column.resize(i, T::default());
@@ -99,7 +100,7 @@ impl Block {
         self.live[i / 64] & (1 << (i % 64)) != 0
     }
 
-    /// Bytes of a message, to the precision of their coding.
+    /// The size of a message, to the precision of its encoding.
     fn bytes(&self, i: usize) -> u64 {
         unpack_size(self.size.get(i) as u16)
     }
@@ -114,13 +115,13 @@ impl Block {
         Pos::from_u64(base + u64::from(self.delta.get(i)))
     }
 
-    /// Points at a later position; false if it is too far from what the block knows.
+    /// Sets a later position. Returns false if it is too far from both bases.
     fn relocate(&mut self, i: usize, pos: Pos) -> bool {
         let words = self.live.len();
         let near = |base: u64| pos.get().checked_sub(base).and_then(|d| u32::try_from(d).ok());
         let moved = self
             .moved
-            .get_or_insert_with(|| Box::new(Elsewhere { base: pos.get(), which: vec![0; words] }));
+            .get_or_insert_with(|| Box::new(SecondBase { base: pos.get(), which: vec![0; words] }));
         let Some(delta) = near(moved.base) else { return false };
         self.delta.set(i, delta);
         moved.which[i / 64] |= 1 << (i % 64);
@@ -134,7 +135,7 @@ impl Block {
         true
     }
 
-    /// The first that lives at or after `i`.
+    /// The first live message at or after `i`.
     fn next_live(&self, i: usize) -> Option<usize> {
         let mut word = i / 64;
         let mut bits = *self.live.get(word)? & (u64::MAX << (i % 64));
@@ -145,12 +146,12 @@ impl Block {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
-    fn restore(r: &mut Reader<'_>) -> Result<Self, Truncated> {
+    fn restore(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (first, base, first_at) = (r.var()?, r.var()?, r.var()?);
         let (last_at, n) = (r.var()?, r.count()?);
         let far = |from: u64| from.checked_add(u64::from(u32::MAX)).is_none();
         if n == 0 || n > BLOCK_MAX_EVER || first.checked_add(n as u64).is_none() {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         let delta = Column::Plain(le(r.take(n * 4)?, u32::from_le_bytes));
         let size = le(r.take(n * 2)?, |bytes| u32::from(u16::from_le_bytes(bytes)));
@@ -167,18 +168,18 @@ impl Block {
         let session = le(column(8, 4)?, u32::from_le_bytes);
         let moved = match r.var()? {
             0 => None,
-            base if far(base) => return Err(Truncated),
+            base if far(base) => return Err(Malformed),
             base => {
                 let which = le(r.take(live.len() * 8)?, u64::from_le_bytes);
-                Some(Box::new(Elsewhere { base, which }))
+                Some(Box::new(SecondBase { base, which }))
             }
         };
         let live_count = live.iter().map(|word| word.count_ones()).sum();
-        // Nobody lives behind the last.
+        // No bits are set after the last message.
         let behind = live.last().map_or(0, |word| word.checked_shr((n % 64) as u32).unwrap_or(0));
         let beyond = n % 64 != 0 && behind != 0;
         if columns > 15 || far(first_at) || far(base) || live_count == 0 || beyond {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         Ok(Self {
             first,
@@ -199,7 +200,7 @@ impl Block {
     }
 }
 
-/// Positions and sizes of the live messages of a queue, by sequence.
+/// Positions and sizes of the live messages of a queue, by sequence number.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Index {
     blocks: VecDeque<Block>,
@@ -217,9 +218,9 @@ impl Index {
         self.bytes
     }
 
-    /// Adds the message with the next sequence; sequences only grow.
-    pub(super) fn push(&mut self, entry: Entry) {
-        let Entry { seq, pos, size, at, expires, priority, session, timed } = entry;
+    /// Adds the message with the next sequence number.
+    pub(super) fn push(&mut self, entry: IndexEntry) {
+        let IndexEntry { seq, pos, size, at, expires, priority, session, timed } = entry;
         let near = |distance: u64| distance <= u64::from(u32::MAX);
         let fits = |b: &Block| {
             b.end() == seq
@@ -275,25 +276,26 @@ impl Index {
         self.find(seq).is_some_and(|(b, i)| self.blocks[b].lives(i))
     }
 
-    /// Where the message was first recorded, and its size.
+    /// The position of the first record of a message, and its size.
     pub(super) fn get(&self, seq: u64) -> Option<(Pos, u32)> {
         let (b, i) = self.find(seq)?;
         let block = &self.blocks[b];
         block.lives(i).then(|| (block.pos(i), block.bytes(i) as u32))
     }
 
-    /// The message was copied to a later position. False if that is too far for its block, or it is not there.
+    /// Sets the new position of a copied message. Returns false if it is too far for its block, or the message does not
+    /// exist.
     pub(super) fn relocate(&mut self, seq: u64, pos: Pos) -> bool {
         let Some((b, i)) = self.find(seq) else { return false };
         self.blocks[b].lives(i) && self.blocks[b].relocate(i, pos)
     }
 
-    /// Bytes of a message, 0 if it is not there.
+    /// The size of a message; 0 if it does not exist.
     pub(super) fn size(&self, seq: u64) -> u64 {
         self.get(seq).map_or(0, |(_, size)| u64::from(size))
     }
 
-    /// Takes a message out; false if it was not there.
+    /// Removes a message. Returns false if it does not exist.
     pub(super) fn remove(&mut self, seq: u64) -> bool {
         let Some((b, i)) = self.find(seq) else { return false };
         let block = &mut self.blocks[b];
@@ -305,13 +307,13 @@ impl Index {
         self.len -= 1;
         self.bytes -= block.bytes(i);
         if block.live_count == 0 {
-            // Also the last block: whatever comes next opens a new one.
+            // Also the last block: the next message opens a new one.
             self.blocks.remove(b);
         }
         true
     }
 
-    /// The first live sequence at or after `seq`.
+    /// The first live sequence number at or after `seq`.
     pub(super) fn next(&self, seq: u64) -> Option<u64> {
         let at = self.blocks.partition_point(|b| b.end() <= seq);
         let block = self.blocks.get(at)?;
@@ -319,13 +321,13 @@ impl Index {
         if let Some(i) = block.next_live(from) {
             return Some(block.first + i as u64);
         }
-        // A block in the list holds at least one that lives.
+        // Every block has at least one live message.
         let block = self.blocks.get(at + 1)?;
         block.next_live(0).map(|i| block.first + i as u64)
     }
 
-    /// When a message expires, by its own word or by its queue's `ttl_ms`. Of a block without times it is the last
-    /// message's time that counts: later, never earlier.
+    /// When a message expires, by its own expiry or by its queue's `ttl_ms`. In a block without times, the last
+    /// message's time is used: too late, never too early.
     pub(super) fn expires_at(&self, seq: u64, ttl_ms: Option<u64>) -> Option<u64> {
         let (b, i) = self.find(seq)?;
         let own = self.blocks[b].expires.get(i).copied().filter(|&at| at > 0);
@@ -333,7 +335,7 @@ impl Index {
         own.into_iter().chain(queues).min()
     }
 
-    /// When a message was enqueued, or its block's last one.
+    /// When a message was enqueued, or the last one of its block.
     pub(super) fn when(&self, seq: u64) -> Option<u64> {
         self.find(seq).map(|(b, i)| self.blocks[b].when(i))
     }
@@ -343,13 +345,13 @@ impl Index {
         found.copied().unwrap_or(0)
     }
 
-    /// The slot of the session that a message was enqueued in, or its tenant, where that is kept.
+    /// The session slot or the tenant of a message, where the index has it.
     pub(super) fn session(&self, seq: u64) -> Option<u32> {
         let (b, i) = self.find(seq)?;
         self.blocks[b].session.get(i).copied()
     }
 
-    /// Keeps the slot of a message's session.
+    /// Stores the session slot of a message.
     pub(super) fn set_session(&mut self, seq: u64, slot: u32) {
         let Some((b, i)) = self.find(seq) else { return };
         let block = &mut self.blocks[b];
@@ -359,22 +361,22 @@ impl Index {
         block.session[i] = slot;
     }
 
-    /// Whether a message may be unable to tell its session.
-    pub(super) fn lacks_sessions(&self) -> bool {
+    /// Whether the session slot of any message is missing.
+    pub(super) fn lacks_session_slots(&self) -> bool {
         self.blocks.iter().any(|b| b.session.is_empty() || b.session.contains(&u32::MAX))
     }
 
-    /// Drops the first block, with whatever stands there; false when there is none.
+    /// Drops the first block. Returns false if there is none.
     pub(super) fn pop_block(&mut self) -> bool {
         self.blocks.pop_front().is_some()
     }
 
-    /// Where blocks that keep a slot for each message begin.
+    /// The first sequence number of the blocks with session slots.
     pub(super) fn first_with_session(&self) -> Option<u64> {
         self.blocks.iter().find(|b| !b.session.is_empty()).map(|b| b.first)
     }
 
-    /// Live messages that expire by their own word: when, and which.
+    /// Live messages with their own expiry: the time and the sequence number.
     pub(super) fn own_expiries(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blocks.iter().flat_map(|b| {
             let each = b.expires.iter().enumerate();
@@ -388,18 +390,18 @@ impl Index {
         self.find(seq).map(|(b, _)| self.blocks[b].first_at)
     }
 
-    /// Live sequences in order, with their positions.
+    /// Live sequence numbers in order, with their positions.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Pos)> {
         self.entries().map(|(seq, pos, _)| (seq, pos))
     }
 
-    /// Live messages at or after `seq`, in order, with what each has of its own.
-    pub(super) fn entries_from(&self, seq: u64) -> impl Iterator<Item = Entry> {
+    /// Live messages at or after `seq`, in order, with all their columns.
+    pub(super) fn entries_from(&self, seq: u64) -> impl Iterator<Item = IndexEntry> {
         let at = self.blocks.partition_point(|b| b.end() <= seq);
         self.blocks.range(at..).flat_map(move |b| {
             let from = seq.saturating_sub(b.first) as usize;
             let live = std::iter::successors(b.next_live(from), |&i| b.next_live(i + 1));
-            live.map(|i| Entry {
+            live.map(|i| IndexEntry {
                 seq: b.first + i as u64,
                 pos: b.pos(i),
                 size: b.bytes(i) as u32,
@@ -412,7 +414,7 @@ impl Index {
         })
     }
 
-    /// Live sequences in order, with their positions and sizes.
+    /// Live sequence numbers in order, with their positions and sizes.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Pos, u64)> {
         self.blocks.iter().flat_map(|b| {
             let each = (0..b.delta.len()).filter(|&i| b.lives(i));
@@ -424,7 +426,7 @@ impl Index {
         *self = Self::default();
     }
 
-    /// Slots of sessions are renamed: a snapshot numbers them anew.
+    /// Serializes the index. `rename` maps session slots to their numbers in the snapshot.
     pub(super) fn save(&self, out: &mut Vec<u8>, rename: impl Fn(u32) -> u32) {
         out.put_var(self.blocks.len() as u64);
         for b in &self.blocks {
@@ -446,26 +448,26 @@ impl Index {
             b.expires.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()));
             out.extend_from_slice(&b.priority);
             b.session.iter().for_each(|&v| out.extend_from_slice(&rename(v).to_le_bytes()));
-            // No record stands at position 0.
+            // No record is at position 0.
             out.put_var(b.moved.as_ref().map_or(0, |moved| moved.base));
             let which = b.moved.iter().flat_map(|moved| &moved.which);
             which.for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
         }
     }
 
-    pub(super) fn restore(w: &mut Window<'_>) -> Result<Self, Truncated> {
+    pub(super) fn restore(w: &mut StreamReader<'_>) -> Result<Self, Malformed> {
         let mut index = Self::default();
         let mut floor = 0;
         for _ in 0..w.count()? {
             let block = w.item(Block::restore)?;
             if block.first < floor {
-                return Err(Truncated);
+                return Err(Malformed);
             }
             floor = block.end();
             index.len += u64::from(block.live_count);
             let living = (0..block.size.len()).filter(|&i| block.lives(i));
             index.bytes += living.map(|i| block.bytes(i)).sum::<u64>();
-            // The last may go on growing.
+            // The last block may grow further.
             if let Some(before) = index.blocks.back_mut() {
                 before.close();
             }
@@ -493,9 +495,9 @@ fn unpack_size(coded: u16) -> u64 {
 mod tests {
     use super::*;
 
-    fn restored(mut saved: &[u8]) -> Result<Index, Truncated> {
+    fn restored(mut saved: &[u8]) -> Result<Index, Malformed> {
         let bytes = saved.len() as u64;
-        Index::restore(&mut Window::new(&mut saved, bytes))
+        Index::restore(&mut StreamReader::new(&mut saved, bytes))
     }
 
     #[test]
@@ -530,7 +532,7 @@ mod tests {
             let pos_of = Pos::from_u64(pos);
             let at = 1000 + seq;
             let entry =
-                Entry { seq, pos: pos_of, size: 100, at, expires, priority, session, timed };
+                IndexEntry { seq, pos: pos_of, size: 100, at, expires, priority, session, timed };
             index.push(entry);
             assert_eq!((index.priority(seq), index.session(seq)), (priority, session));
             let (own, by_queue) = (Some(expires).filter(|&at| at > 0), timed.then_some(at + 5));
@@ -578,13 +580,13 @@ mod tests {
         for seq in 0..100 {
             let (pos, size, at, expires, priority) = (Pos::from_u64(1000 + seq), 10, 0, 0, 0);
             let (session, timed) = (None, false);
-            index.push(Entry { seq, pos, size, at, expires, priority, session, timed });
+            index.push(IndexEntry { seq, pos, size, at, expires, priority, session, timed });
         }
         // A second base, then all of them far beyond the first.
         let far = 1 << 40;
         (0..100).for_each(|seq| assert!(index.relocate(seq, Pos::from_u64(far + seq))));
         assert!(index.blocks[0].moved.is_none());
-        // So there is a second base to be had once more.
+        // Then another second base is possible.
         let farther = 1 << 50;
         assert!(index.relocate(7, Pos::from_u64(farther)));
         assert!(!index.relocate(8, Pos::from_u64(1 << 60)), "a third is too many");

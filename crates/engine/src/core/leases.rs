@@ -1,4 +1,4 @@
-//! Leases and holds, by slot. A token names its slot; whether it is still good is one comparison.
+//! Leases and session holds, by slot. A token contains its slot; one comparison shows whether it is valid.
 
 use malote_model::{LeaseToken, limits};
 
@@ -6,28 +6,25 @@ use super::timers::TimerId;
 use crate::command::ConnectionId;
 use crate::event::QueueId;
 
-/// Something in somebody's hands.
+/// A lease of a message, or a session hold.
 #[derive(Debug, Clone)]
 pub(super) struct Lease {
-    /// The whole token: what is compared.
+    /// The whole token, for comparison.
     pub token: LeaseToken,
-    /// Of which queue.
     pub queue: QueueId,
-    /// Ends unless renewed. A message under an explicit hold ends with the hold.
+    /// When it ends, unless it is renewed. A message under an explicit hold ends with the hold.
     pub until: u64,
-    /// Ends with its connection. Not known again after a restart, when such leases are over.
+    /// Ends with its connection. After a restart such leases have ended.
     pub bound: bool,
-    /// The connection it is bound to.
     pub connection: Option<ConnectionId>,
-    /// What it is.
-    pub what: Leased,
-    /// Fires at, or before, `until`: renewing does not touch it.
+    pub what: LeaseTarget,
+    /// Fires at or before `until`: renewing does not change it.
     pub timer: Option<TimerId>,
-    /// What the timer was set for.
+    /// The time that the timer was set for.
     pub armed_for: u64,
-    /// Of a hold: the first of the messages out under it.
+    /// For a hold: the first of its messages' leases.
     pub first: u32,
-    /// Neighbours in the list of their hold or of their connection.
+    /// Neighbours in the list of their hold or connection.
     pub prev: u32,
     pub next: u32,
 }
@@ -38,7 +35,7 @@ impl Lease {
         queue: QueueId,
         until: u64,
         bound: bool,
-        what: Leased,
+        what: LeaseTarget,
     ) -> Self {
         Self {
             token,
@@ -56,32 +53,37 @@ impl Lease {
     }
 }
 
-/// What is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leased {
-    /// A message, of a session or not, under an explicit hold or not.
-    Message { seq: u64, session: Option<u32>, hold: Option<u32>, deferred: bool },
-    /// A session.
-    Session { session: u32 },
+pub(super) enum LeaseTarget {
+    /// A message, with or without a session, under an explicit hold or not.
+    Message {
+        seq: u64,
+        session: Option<u32>,
+        hold: Option<u32>,
+        deferred: bool,
+    },
+    Session {
+        session: u32,
+    },
 }
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Slots that a replay may find missing at once, after damage. A record that leaves more of them out is no record.
+/// The largest gap between slots after damage. A record with a larger gap is implausible.
 const GAP_MAX: usize = 1 << 16;
 
-/// Every lease and hold, by slot.
+/// All leases and holds, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     slots: Vec<Option<Box<Lease>>>,
-    /// Grants of each slot so far: part of the token.
+    /// The number of grants of each slot. It is part of the token.
     grants: Vec<u32>,
     free: Vec<u32>,
     len: usize,
 }
 
 impl Leases {
-    /// The next free slots and the grant counters they would get, without taking them.
+    /// The next free slots and their grant counters, without taking them.
     pub(super) fn upcoming(&self, nth: usize) -> (u32, u32) {
         let slot = match self.free.len().checked_sub(nth + 1) {
             Some(i) => self.free[i],
@@ -94,35 +96,34 @@ impl Leases {
         self.len
     }
 
-    /// How many slots there are, with a lease or without.
+    /// The number of slots, including free ones.
     pub(super) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Grants of a slot so far.
     pub(super) fn grants(&self, slot: u32) -> u32 {
         self.grants.get(slot as usize).copied().unwrap_or(0)
     }
 
-    /// How many more there may be.
+    /// How many more leases are possible.
     pub(super) fn room(&self) -> usize {
         limits::LEASES_MAX.saturating_sub(self.len)
     }
 
-    /// Whether a slot can be: they are taken one after the other, and only what damage hid may lie between.
+    /// Whether a slot number is plausible: slots are taken in order, and only damage leaves gaps.
     pub(super) fn plausible(&self, slot: u32) -> bool {
         (slot as usize) < (self.slots.len() + GAP_MAX).min(limits::LEASES_MAX)
     }
 
-    /// Puts a lease where its token says. In a replay the slots may come in any order.
+    /// Stores a lease in the slot of its token. In a replay, slots may come in any order.
     pub(super) fn insert(&mut self, lease: Lease) -> u32 {
         let slot = lease.token.slot;
         let at = slot as usize;
         if self.free.last() == Some(&slot) {
             self.free.pop();
         }
-        // Only in a replay is it another: those of a deleted queue are given back a few at a time, and not in the same
-        // order. What is then wrong about the free slots is put right before the next one is taken.
+        // Only in a replay it is another slot: leases of a deleted queue are freed in slices, in another order. The
+        // list of free slots is corrected before the next one is taken.
         while self.slots.len() <= at {
             if self.slots.len() < at {
                 self.free.push(self.slots.len() as u32);
@@ -151,7 +152,7 @@ impl Leases {
         self.slots.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// The lease that this very token stands for. Fencing: an old token of a slot granted anew finds nothing.
+    /// The lease of this token. Fencing: an old token does not match after its slot was granted again.
     pub(super) fn find(&self, token: LeaseToken) -> Option<&Lease> {
         let lease = self.at(token.slot)?;
         (cfg!(feature = "mutate-no-fencing") || lease.token == token).then_some(lease)
@@ -161,28 +162,27 @@ impl Leases {
         self.slots.iter().flatten().map(|lease| &**lease)
     }
 
-    /// Grant counters and leases by slot, and the free slots in the order in which they are taken.
+    /// Grant counters and leases by slot, and the free slots in the order of use.
     pub(super) fn parts(&self) -> (Vec<(u32, Option<&Lease>)>, Vec<u32>) {
         let slots =
             self.grants.iter().copied().zip(self.slots.iter().map(|lease| lease.as_deref()));
         (slots.collect(), self.free_once(self.free.clone()))
     }
 
-    /// After a replay: forgets free slots that were taken out of turn.
+    /// After a replay: removes slots from the free list that are in use.
     pub(super) fn tidy(&mut self) {
         let free = std::mem::take(&mut self.free);
         self.free = self.free_once(free);
     }
 
-    /// The next slot of a snapshot: how often it was granted, and what is in it.
+    /// Adds the next slot of a snapshot.
     pub(super) fn push(&mut self, grant: u32, lease: Option<Lease>) {
         self.grants.push(grant);
         self.len += usize::from(lease.is_some());
         self.slots.push(lease.map(Box::new));
     }
 
-    /// The free slots of a snapshot, in the order in which they are taken. Only slots that are there and free, and
-    /// each once: a snapshot is not trusted further than that.
+    /// Sets the free slots from a snapshot, in the order of use. Slots that are not free, and repetitions, are ignored.
     pub(super) fn set_free(&mut self, free: Vec<u32>) {
         self.free = self.free_once(free);
     }

@@ -1,4 +1,4 @@
-//! Queues that go by themselves: with their last consumer, with their connection, or when nobody uses them.
+//! Queues that are deleted automatically: with their last consumer, with their connection, or when they are idle.
 
 use malote_model::{QueueName, Refusal, Timestamp};
 
@@ -7,7 +7,7 @@ use crate::command::ConnectionId;
 use crate::event::QueueId;
 
 impl Core {
-    /// Sets the timer of a queue that goes when it is idle. It looks for itself whether the queue was used since.
+    /// Sets the idle timer of a queue. When it fires, it checks whether the queue was used since.
     pub(super) fn arm_idle(&mut self, id: QueueId) {
         let (Some(live), Some(q)) = (self.live.as_mut(), self.queues.get_mut(&id)) else { return };
         if let Some(timer) = q.idle.take() {
@@ -19,7 +19,7 @@ impl Core {
         }
     }
 
-    /// Somebody used the queue.
+    /// Records that the queue was used.
     pub(super) fn used(&mut self, id: QueueId, now: Timestamp) {
         if let Some(q) = self.queues.get_mut(&id) {
             q.used_at = now.0;
@@ -28,7 +28,7 @@ impl Core {
 }
 
 impl Turn<'_> {
-    /// The queue's idle timer fired. False when it could not go for want of room.
+    /// Handles the idle timer. Returns false if the journal had no room to delete the queue.
     pub(super) fn idle_due(&mut self, id: QueueId) -> bool {
         let Some(q) = self.core.queues.get_mut(&id) else { return true };
         let Some(idle_ms_max) = q.spec.idle_ms_max else { return true };
@@ -42,36 +42,36 @@ impl Turn<'_> {
         self.remove_queue(id).is_ok()
     }
 
-    /// A consumer left: its queue may go with it.
+    /// Records that a consumer left; its queue may be deleted.
     pub(super) fn consumer_left(&mut self, id: QueueId) {
         let Some(q) = self.core.queues.get_mut(&id) else { return };
         q.used_at = self.now.0;
         if q.spec.auto_delete && q.had_consumer && q.consumers == 0 {
-            self.core.live().leaving.push(id);
+            self.core.live().unused.push(id);
         }
     }
 
-    /// Queues whose last consumer left go at the end of the turn, unless somebody came.
-    pub(super) fn remove_left(&mut self) {
-        for id in std::mem::take(&mut self.core.live().leaving) {
+    /// Deletes queues whose last consumer left in this turn, unless a new one was attached.
+    pub(super) fn remove_unused_queues(&mut self) {
+        for id in std::mem::take(&mut self.core.live().unused) {
             let q = self.core.queues.get(&id);
             let left = q.is_some_and(|q| q.spec.auto_delete && q.consumers == 0);
             if left && self.remove_queue(id).is_err() {
-                self.core.live().leaving.push(id);
+                self.core.live().unused.push(id);
             }
         }
     }
 
-    /// Exclusive queues do not survive their connection, and so no restart.
-    pub(super) fn remove_orphans(&mut self) -> Result<(), Refusal> {
+    /// Deletes exclusive queues after a start: their connections are gone.
+    pub(super) fn remove_exclusive_queues(&mut self) -> Result<(), Refusal> {
         let exclusive = self.core.queues.iter().filter(|(_, q)| q.spec.exclusive);
         let mut ids: Vec<_> = exclusive.map(|(&id, _)| id).collect();
         ids.sort_unstable();
         ids.into_iter().try_for_each(|id| self.remove_queue(id))?;
-        self.remove_left_topics()
+        self.remove_topics_without_rules()
     }
 
-    /// Whether a connection may use a queue.
+    /// Returns a refusal if the queue is exclusive to another connection.
     pub(super) fn check_exclusive(
         &self,
         name: &QueueName,

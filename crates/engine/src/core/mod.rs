@@ -1,25 +1,27 @@
-//! The deterministic core: all queue semantics, no I/O, no clock, no chance of its own.
+//! The deterministic core: all queue semantics, without I/O, clock or randomness.
 //!
-//! A [`Turn`] *decides* (`admin`, `remove`, `send`, `consume`, `settle`, `hold`, `expire`), each step yielding an event that is
-//! journaled and then *applied* (`apply`). Only `apply` changes durable state, and it cannot fail; a replay is `apply`
-//! alone. What must be said to callers is an [`Output`] with the journal position it rests on.
+//! A [`Turn`] *decides* (`admin`, `remove`, `send`, `consume`, `settle`, `session_holds`, `expire`). Each decision is
+//! an event that is journaled and then *applied* (`apply`, `apply_leases`). Only `apply` changes durable state, and it
+//! cannot fail; a replay is `apply` alone. Everything for callers is an [`Output`] with the journal position that it
+//! depends on.
 
 mod admin;
 mod apply;
-mod audit;
+mod apply_leases;
+mod background;
 mod column;
-mod connected;
+mod connections;
+mod consistency;
 mod consume;
 mod dedup;
 mod digest;
+mod enqueue;
 mod expire;
 mod fair;
-mod held;
-mod hold;
+mod forward;
 mod index;
 mod leases;
 mod lifecycle;
-mod line;
 mod orphans;
 mod purge;
 mod queue;
@@ -29,6 +31,8 @@ mod remove;
 mod resolve;
 mod route;
 mod send;
+mod seq_list;
+mod session_holds;
 mod sessions;
 mod settle;
 mod snapshot;
@@ -36,9 +40,8 @@ mod snapshot;
 mod tests;
 mod timers;
 mod topic;
-mod transact;
+mod transaction;
 mod ttl;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
@@ -46,15 +49,15 @@ use std::hash::BuildHasher;
 use hashbrown::HashMap;
 use malote_model::{LeaseToken, QueueName, Refusal, Timestamp, TopicName};
 
+use self::background::{BackgroundWork, SLICE_MAX};
 use self::leases::Leases;
 use self::queue::Queue;
-pub use self::relocate::{Copied, Relocation, Resident, Whose};
-use self::timers::Wheel;
+pub use self::relocate::{LiveRecord, RecordCopy, RecordOwner, Relocation};
+use self::timers::TimerWheel;
 use self::topic::Topic;
-use self::work::{SLICE_MAX, Work};
 use crate::codec::{encode_event, kind_of};
-use crate::command::{Command, ConnectionId, ConsumerId, Notice, Reply, ToRoute};
-use crate::event::{Event, QueueId};
+use crate::command::{Command, ConnectionId, ConsumerId, InboxItem, Notice, Reply};
+use crate::event::{Event, MessageRef, QueueId};
 use crate::journal::{AppendError, Appender, Pos, Replay as _, blocked_by};
 
 /// All state of the engine.
@@ -65,141 +68,140 @@ pub struct Core {
     leases: Leases,
     topics: HashMap<QueueId, Box<Topic>, FixedState>,
     topic_names: BTreeMap<TopicName, QueueId>,
-    /// Records that lie over others, and over which: all of them are live.
-    under: HashMap<Pos, Under, FixedState>,
-    /// Rules of all topics.
+    /// The older record under each overlay. All of them are live.
+    base_records: HashMap<Pos, BaseRecord, FixedState>,
+    /// The number of rules of all topics.
     rules: usize,
-    /// Keys that all queues remember.
-    seen_keys: usize,
-    /// Queues whose dead letters go to a queue of this name.
-    aimed_at: BTreeMap<QueueName, BTreeSet<QueueId>>,
+    /// The number of de-duplication keys of all queues and topics.
+    dedup_keys: usize,
+    /// The queues whose dead letters go to the queue of this name.
+    dead_letter_sources: BTreeMap<QueueName, BTreeSet<QueueId>>,
     epoch: u32,
-    /// The latest time in any event: the clock starts no earlier.
+    /// The latest time in any event. The clock starts no earlier.
     last_at: u64,
     hash_seed: u64,
-    /// What replay found missing; not part of the state.
+    /// Records of missing queues, found by replay. Not part of the state.
     orphans: orphans::Orphans,
     #[cfg(test)]
-    touched_items: usize,
-    /// What a replay found by comparing digests.
-    checks: digest::Checks,
-    /// Everything below is not durable: it begins anew with every start.
-    live: Option<Live>,
+    processed_items: usize,
+    /// Results of comparing digests during a replay.
+    checks: digest::DigestChecks,
+    /// State that is not durable and starts empty with every start; `None` during a replay.
+    live: Option<LiveState>,
 }
 
-/// What a record lies over, and how many messages need it.
+/// The older record under an overlay, and the number of messages that use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Under {
+struct BaseRecord {
     from: Pos,
     users: u32,
 }
 
-struct Live {
-    timers: Wheel<Timer>,
-    /// Timers that fired and were not dealt with yet, and until when none of them is for want of room.
+struct LiveState {
+    timers: TimerWheel<Timer>,
+    /// Timers that fired and were not handled yet. While the journal has no room, they wait until `due_held`.
     due: VecDeque<Timer>,
     due_held: Option<u64>,
-    /// What is done a slice at a time, and what of it found no room in the journal.
-    work: VecDeque<Work>,
-    blocked: Vec<Work>,
+    /// Work done in slices, and work that is blocked because the journal has no room.
+    work: VecDeque<BackgroundWork>,
+    blocked: Vec<BackgroundWork>,
     consumers: HashMap<ConsumerId, consume::Consumer, FixedState>,
-    connections: HashMap<ConnectionId, connected::Connected, FixedState>,
-    /// Queues that may have something to deliver, and sessions whose holder may.
+    connections: HashMap<ConnectionId, connections::ConnectionState, FixedState>,
+    /// Queues, and sessions with a holder, that may have messages to deliver.
     dirty: Vec<QueueId>,
     dirty_sessions: Vec<(QueueId, u32)>,
-    /// Queues that may hold more than they should, and queues whose last consumer left.
-    overfull: Vec<QueueId>,
-    leaving: Vec<QueueId>,
-    /// Messages under so many records that they should be stored anew.
-    deep: Vec<(QueueId, u64)>,
-    /// What found no room in the journal and is tried again, all of it by one timer.
+    /// Queues that may exceed their limits, and queues whose last consumer left.
+    over_limit: Vec<QueueId>,
+    unused: Vec<QueueId>,
+    /// Messages with so many overlays that they should be stored again.
+    to_rewrite: Vec<MessageRef>,
+    /// What is retried because the journal had no room. One timer serves all of it.
     stalled: BTreeSet<Stalled>,
     random: u64,
     /// Where the next digest continues.
-    rounds: digest::Rounds,
+    progress: digest::DigestProgress,
 }
 
-/// Something that found no room in the journal.
+/// Something that is retried because the journal had no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stalled {
-    /// Delivery of a queue.
+    /// Delivery from a queue.
     Queue(QueueId),
-    /// Delivery to the holder of the session in a slot.
+    /// Delivery to the holder of the session in this slot.
     Session(QueueId, u32),
-    /// The end of what was bound to a connection; true if it was closed and not lost.
+    /// Ending what is bound to a connection; true for a clean close.
     Connection(ConnectionId, bool),
-    /// Work that is done a slice at a time.
+    /// Background work.
     Work,
     /// Timers that fired.
     Due,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timer {
     Lease(u32),
-    Due(QueueId, u64),
+    Due(MessageRef),
     Wait(ConsumerId),
-    /// Something of a queue expires.
+    /// Messages or keys of a queue expire.
     Expiry(QueueId),
     /// A queue may have been idle for too long.
     Idle(QueueId),
-    /// What a queue could not send on.
-    Again(QueueId),
+    /// A queue or topic retries forwarding or routing.
+    Retry(QueueId),
     Stalled,
 }
 
-/// Something to say, once the journal is far enough.
+/// An effect that may take place once the journal has reached its positions.
 #[derive(Debug)]
 pub struct Output {
-    /// To whom.
-    pub to: To,
-    /// Not before this much is durable.
+    pub effect: Effect,
+    /// The position that must be durable first.
     pub durable: Pos,
-    /// Not before this much is written.
+    /// The position that must be written first.
     pub written: Pos,
 }
 
-/// Whom an output is for, and what it says.
+/// A reply, a notice or a request to the shell.
 #[derive(Debug)]
-pub enum To {
-    /// The answer to the request with this number.
+pub enum Effect {
+    /// The reply to the request with this number.
     Request(u64, Result<Reply, Refusal>),
     /// A notice to a consumer of a connection.
     Consumer(ConsumerId, Notice),
-    /// Messages of a topic's inbox to read and to bring back with `Command::Route`.
-    Route(QueueId, Vec<ToRoute>),
-    /// Messages under so many records that they should be stored anew, with `Command::Relocate`.
-    Rewrite(Vec<Resident>),
+    /// Messages of a topic's inbox to read and to send back with `Command::Route`.
+    Route(QueueId, Vec<InboxItem>),
+    /// Messages to read and to store again with `Command::Relocate`.
+    Rewrite(Vec<LiveRecord>),
 }
 
-/// One batch of work at one moment: commands, then what became due, then deliveries.
+/// One batch of work at one time: commands, then due timers, then deliveries.
 pub struct Turn<'a> {
     pub(super) core: &'a mut Core,
     pub(super) log: &'a mut Appender,
     pub(super) now: Timestamp,
     pub(super) out: &'a mut Vec<Output>,
-    /// False while the last journal segments are kept for settling.
+    /// False while the last journal segments are reserved for settling.
     pub(super) publish_allowed: bool,
-    /// Tokens of other queues are as good as lost.
+    /// If set, tokens of other queues are treated as lost.
     scope: Option<QueueId>,
     eager: bool,
     open: bool,
-    /// Bytes that the open group may have.
+    /// The size limit of the open group.
     room: usize,
-    /// Messages, sessions or leases that this step may still deal with beside what was asked for.
+    /// How many more messages, sessions or leases this step may process, besides what was asked for.
     left: usize,
 }
 
-/// A frame of a group has at most this beside what is counted: all its numbers, a session id and a key of 512 bytes
-/// each, and the name of a queue, of up to 403. A group that outgrows the room it asked for is a broken invariant.
+/// Space for a frame besides what is counted separately: all its numbers, a session id and a key of 512 bytes each, and
+/// a queue name of up to 403 bytes. A group that exceeds its reserved space is a broken invariant.
 const FRAME_ROOM: usize = 2048;
 
-/// The same for a record that names its message only by numbers: a lease that is renewed, or ends with no dead letter.
+/// Space for a record that contains only numbers, such as a renewed lease.
 const SMALL_ROOM: usize = 64;
 
 impl Core {
-    /// An empty core. The seed only spreads hashes: nothing visible depends on it.
+    /// An empty core. The seed only affects hash tables, nothing visible.
     pub fn new(hash_seed: u64) -> Self {
         Self {
             queues: fixed(),
@@ -208,27 +210,27 @@ impl Core {
             leases: Leases::default(),
             topics: fixed(),
             topic_names: BTreeMap::new(),
-            under: fixed(),
+            base_records: fixed(),
             rules: 0,
-            seen_keys: 0,
-            aimed_at: BTreeMap::new(),
+            dedup_keys: 0,
+            dead_letter_sources: BTreeMap::new(),
             #[cfg(test)]
-            touched_items: 0,
+            processed_items: 0,
             epoch: 0,
             last_at: 0,
             hash_seed,
             orphans: orphans::Orphans::default(),
-            checks: digest::Checks::default(),
+            checks: digest::DigestChecks::default(),
             live: None,
         }
     }
 
-    /// The latest time that the journal knows: the clock starts no earlier.
+    /// The latest time in the journal. The clock starts no earlier.
     pub fn last_at(&self) -> Timestamp {
         Timestamp(self.last_at)
     }
 
-    /// Ends the replay: a new epoch begins. Its record must be durable before anything is served.
+    /// Ends the replay and begins a new epoch. Its record must be durable before anything is served.
     pub fn go_live(
         &mut self,
         log: &mut Appender,
@@ -236,8 +238,8 @@ impl Core {
         random: u64,
     ) -> Result<(), Refusal> {
         self.leases.tidy();
-        self.live = Some(Live {
-            timers: Wheel::new(now.0),
+        self.live = Some(LiveState {
+            timers: TimerWheel::new(now.0),
             due: VecDeque::new(),
             due_held: None,
             work: VecDeque::new(),
@@ -246,12 +248,12 @@ impl Core {
             connections: fixed(),
             dirty: Vec::new(),
             dirty_sessions: Vec::new(),
-            overfull: Vec::new(),
-            deep: Vec::new(),
-            leaving: Vec::new(),
+            over_limit: Vec::new(),
+            to_rewrite: Vec::new(),
+            unused: Vec::new(),
             stalled: BTreeSet::new(),
             random,
-            rounds: digest::Rounds::default(),
+            progress: digest::DigestProgress::default(),
         });
         let mut out = Vec::new();
         let mut turn = Turn::new(self, log, now, &mut out, true);
@@ -259,16 +261,16 @@ impl Core {
         let epoch = turn.core.epoch + 1;
         turn.commit(Event::Booted { epoch, at: now }, false);
         turn.end();
-        turn.remove_orphans()?;
+        turn.remove_exclusive_queues()?;
         self.set_timers(now);
         Ok(())
     }
 
-    /// De-duplication keys as they are counted, and as queues and topics hold them: the same number.
+    /// The number of de-duplication keys, as counted and as held by queues and topics. Both must be equal.
     pub fn keys(&self) -> (usize, usize) {
         let queues = self.queues.values().filter_map(|q| q.seen.as_ref());
         let topics = self.topics.values().filter_map(|t| t.seen.as_ref());
-        (self.seen_keys, queues.chain(topics).map(|seen| seen.len()).sum())
+        (self.dedup_keys, queues.chain(topics).map(|seen| seen.len()).sum())
     }
 
     /// When the next timer may fire.
@@ -285,13 +287,12 @@ impl Core {
         Ok((id, self.queues.get(&id).ok_or_else(missing)?))
     }
 
-    fn live(&mut self) -> &mut Live {
+    fn live(&mut self) -> &mut LiveState {
         self.live.as_mut().expect("a turn is taken only after the replay")
     }
 }
 
 impl<'a> Turn<'a> {
-    /// A turn at `now`.
     pub fn new(
         core: &'a mut Core,
         log: &'a mut Appender,
@@ -303,24 +304,28 @@ impl<'a> Turn<'a> {
         Self { core, log, now, out, publish_allowed, scope, eager, open, room, left }
     }
 
-    /// Decides one command and queues its answer.
+    /// Decides one command and queues its reply.
     pub fn command(&mut self, request: u64, command: Command) {
         self.left = SLICE_MAX;
         let decided = self.decide(request, command);
         self.scope = None;
         self.end();
-        self.make_room();
+        self.enforce_limits();
         match decided {
             Ok(Some((reply, needs))) => self.answer(request, Ok(reply), needs),
             Ok(None) => {}
-            // A refusal rests on all that was decided before it.
-            Err(refusal) => self.answer(request, Err(refusal), Needs::Settled),
+            // A refusal depends on everything decided before it.
+            Err(refusal) => self.answer(request, Err(refusal), WaitFor::Settled),
         }
     }
 
     fn decide(&mut self, request: u64, command: Command) -> Decided {
         if let Some(queue) = self.must_prepare(&command) {
-            self.core.put_off(Work::Command(queue, request, Box::new(command)));
+            self.core.add_background_work(BackgroundWork::Command(
+                queue,
+                request,
+                Box::new(command),
+            ));
             return Ok(None);
         }
         match command {
@@ -342,9 +347,7 @@ impl<'a> Turn<'a> {
             Command::Credit { consumer, credit, replace } => self.credit(consumer, credit, replace),
             Command::Detach { consumer } => self.detach(consumer),
             Command::Disconnect { connection, clean } => self.disconnect(connection, clean),
-            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
-                self.receive_deferred(&queue, &seqs, hold, lock_ms, take, connection)
-            }
+            Command::ReceiveDeferred(receive) => self.receive_deferred(receive),
             Command::Within { queue, command } => {
                 self.scope = Some(self.core.queue(&queue)?.0);
                 self.decide(request, *command)
@@ -372,7 +375,7 @@ impl<'a> Turn<'a> {
             Command::Route { topic, items } => self.route(topic, items),
             Command::DescribeTopic { name } => self.describe_topic(&name),
             Command::ListTopics { after, max } => {
-                Ok(Some((self.list_topics(after.as_ref(), max), Needs::Settled)))
+                Ok(Some((self.list_topics(after.as_ref(), max), WaitFor::Settled)))
             }
             Command::Rules { topic, queue, after, max } => {
                 self.list_rules(&topic, queue.as_ref(), after.as_ref(), max)
@@ -380,10 +383,10 @@ impl<'a> Turn<'a> {
             Command::Peek(peek) => self.peek(&peek),
             Command::Describe { queue } => self.describe(&queue),
             Command::List { after, max } => {
-                Ok(Some((self.list(after.as_ref(), max), Needs::Settled)))
+                Ok(Some((self.list(after.as_ref(), max), WaitFor::Settled)))
             }
             Command::Resolve { name } => {
-                Ok(Some((Reply::Resolved(self.core.resolve(&name)), Needs::Settled)))
+                Ok(Some((Reply::Resolved(self.core.resolve(&name)), WaitFor::Settled)))
             }
             Command::Sessions { queue, from, max } => self.list_sessions(&queue, from, max),
             Command::Session { queue, session } => self.describe_session(&queue, &session),
@@ -394,16 +397,16 @@ impl<'a> Turn<'a> {
                 let mut body = Vec::new();
                 self.core.save(&mut body);
                 let covered = self.log.end_pos();
-                Ok(Some((Reply::Saved { covered, body }, Needs::Settled)))
+                Ok(Some((Reply::Saved { covered, body }, WaitFor::Settled)))
             }
             Command::Mark => {
                 self.log.mark();
-                Ok(Some((Reply::Done, Needs::Settled)))
+                Ok(Some((Reply::Done, WaitFor::Settled)))
             }
         }
     }
 
-    /// Opens a journal group with room for `bytes`: from here on positions are known as frames are added.
+    /// Opens a journal group with space for `bytes`. From here on, positions are known as frames are added.
     fn begin(&mut self, bytes: usize) -> Result<(), Refusal> {
         assert!(!self.open, "groups do not nest");
         self.log.begin_with_room(bytes).map_err(|error| match error {
@@ -417,7 +420,7 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    /// Journals an event and applies it. `lazy` events ride with the next commit; nobody waits for them.
+    /// Journals an event and applies it. A `lazy` event is synced with the next commit.
     fn commit(&mut self, event: Event, lazy: bool) -> Pos {
         assert!(self.open, "events belong to a group");
         self.eager |= !lazy;
@@ -430,7 +433,7 @@ impl<'a> Turn<'a> {
     fn end(&mut self) {
         if self.open {
             self.open = false;
-            // Only at the end of a segment is it fatal; in tests it is everywhere.
+            // In production, this is fatal only at the end of a segment.
             debug_assert!(self.log.group_bytes() <= self.room, "a group outgrew its room");
             self.log.end_group(!self.eager);
         }
@@ -441,25 +444,25 @@ impl<'a> Turn<'a> {
         no_segment(self.log.blocked_by())
     }
 
-    fn answer(&mut self, request: u64, answer: Result<Reply, Refusal>, needs: Needs) {
+    fn answer(&mut self, request: u64, answer: Result<Reply, Refusal>, needs: WaitFor) {
         let (durable, written) = self.marks(needs);
-        self.out.push(Output { to: To::Request(request, answer), durable, written });
+        self.out.push(Output { effect: Effect::Request(request, answer), durable, written });
     }
 
-    /// What an output must wait for. The group it rests on must have been closed.
-    fn marks(&self, needs: Needs) -> (Pos, Pos) {
+    /// The positions that an output waits for. The group that it depends on must be closed.
+    fn marks(&self, needs: WaitFor) -> (Pos, Pos) {
         match needs {
-            Needs::Settled => (self.log.last_eager(), Pos::ZERO),
-            Needs::Durable => (self.log.end_pos(), Pos::ZERO),
-            Needs::Written => (Pos::ZERO, self.log.end_pos()),
-            Needs::Granted(durable) => (durable, self.log.end_pos()),
+            WaitFor::Settled => (self.log.last_eager(), Pos::ZERO),
+            WaitFor::Durable => (self.log.end_pos(), Pos::ZERO),
+            WaitFor::Written => (Pos::ZERO, self.log.end_pos()),
+            WaitFor::Granted(durable) => (durable, self.log.end_pos()),
         }
     }
 
-    /// The lease that a token stands for, if it is within the scope of the command.
+    /// The lease of a token, if it is within the scope of the command.
     fn lease_of(&self, token: LeaseToken) -> Option<&leases::Lease> {
         let lease = self.core.leases.find(token)?;
-        // Of a queue that was deleted, leases go a few at a time; they are over at once.
+        // Leases of a deleted queue are removed in slices, but are invalid at once.
         let live = self.core.live.as_ref();
         let there = live.is_some_and(|live| live.work.is_empty())
             || self.core.queues.contains_key(&lease.queue);
@@ -479,34 +482,34 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// No journal segment can be made, because of this or because the disk is full.
+/// The refusal if no journal segment can be created.
 fn no_segment(why: Option<String>) -> Refusal {
     why.map_or(Refusal::DiskFull, |why| Refusal::NoSegment { why })
 }
 
-/// What an answer waits for.
+/// What a reply waits for.
 #[derive(Debug, Clone, Copy)]
-enum Needs {
-    /// All that was decided so far, lazy records apart.
+enum WaitFor {
+    /// Everything decided so far, except lazy records, must be durable.
     Settled,
-    /// The group just closed, on disk.
+    /// The group that was just closed must be durable.
     Durable,
-    /// The group just closed, with the operating system.
+    /// The group that was just closed must be written.
     Written,
-    /// The group just closed written, and this much on disk.
+    /// The group that was just closed must be written, and this position must be durable.
     Granted(Pos),
 }
 
-impl Needs {
+impl WaitFor {
     fn of(durable: bool) -> Self {
         if durable { Self::Durable } else { Self::Written }
     }
 }
 
-/// An answer now, an answer later (`None`), or a refusal.
-type Decided = Result<Option<(Reply, Needs)>, Refusal>;
+/// A reply now, a reply later (`None`), or a refusal.
+type Decided = Result<Option<(Reply, WaitFor)>, Refusal>;
 
-/// A hasher without a seed of its own: the same run twice is the same run. Keys are numbers that the engine chose.
+/// A hasher without a random seed, so that runs are reproducible. Its keys are numbers that the engine chose.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FixedState;
 
@@ -522,7 +525,7 @@ pub(crate) struct FixedHasher(u64);
 
 impl std::hash::Hasher for FixedHasher {
     fn finish(&self) -> u64 {
-        // The table takes its bits from both ends.
+        // The table uses bits from both ends.
         self.0 ^ (self.0 >> 32)
     }
     fn write(&mut self, bytes: &[u8]) {

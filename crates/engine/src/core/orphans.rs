@@ -1,11 +1,10 @@
-//! Records whose queue is missing. A queue that replay does not know although a record sends to it was declared in a
-//! part of the journal that is damaged: its declaration is lost, its messages are intact. Replay makes a queue for them,
-//! `recovered-N`, so they are live, listed and kept like any others, and an operator can forward them to where they
-//! belong.
+//! Records whose queue is missing. If a record sends to a queue that replay does not know, the queue was declared in a
+//! damaged part of the journal: its declaration is lost, but its messages are intact. Replay creates a queue
+//! `recovered-N` for them, so that they are live and listed, and an operator can forward them.
 //!
-//! On an undamaged journal this never happens: a record is only written for a queue that exists, numbers are never used
-//! again, and nothing names a queue after the record that deletes it. Replay alone decides here, from the records alone,
-//! so every replay of the same records makes the same queues.
+//! On an undamaged journal this never happens: records are only written for existing queues, ids are never reused, and
+//! no record refers to a queue after its deletion. Only replay decides here, from the records alone, so every replay of
+//! the same records creates the same queues.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +15,17 @@ use super::queue::Queue;
 use crate::event::{Event, QueueId};
 use crate::journal::{ORPHANS_MAX, Orphan, Pos};
 
-/// Marks the number of a recovered queue's own dead-letter set. Declared queues are numbered from 1 and never get here.
+/// Marks the id of a recovered queue's dead-letter set. Ids of declared queues never reach it.
 const RECOVERED_DEAD: u32 = 1 << 31;
 
-/// Missing queues and topics that records named since this core was made.
+/// Missing queues and topics that records have referred to.
 #[derive(Debug, Default)]
 pub(super) struct Orphans(BTreeMap<QueueId, Orphan>);
 
 impl Orphans {
     fn note(&mut self, id: QueueId, recovered: Option<&QueueName>, pos: Pos) {
         if self.0.len() >= ORPHANS_MAX && !self.0.contains_key(&id) {
-            return; // the queue is recovered all the same
+            return; // the queue is recovered anyway
         }
         let orphan = self.0.entry(id).or_insert_with(|| Orphan::new(id.0, pos));
         orphan.records += 1;
@@ -43,14 +42,14 @@ impl Orphans {
 }
 
 impl Queue {
-    /// Whether replay made it for messages whose own queue is missing.
+    /// Whether replay created the queue for messages whose own queue is missing.
     pub(super) fn is_recovered(&self) -> bool {
         self.dead.0 & RECOVERED_DEAD != 0 && self.owner.is_none()
     }
 }
 
 impl Core {
-    /// Before an event is replayed: makes the queues that it puts something into and that are missing.
+    /// Before an event is replayed: creates missing queues that it adds something to.
     pub(super) fn recover_orphans(&mut self, pos: Pos, event: &Event) {
         match event {
             Event::Sent(sent) => {
@@ -60,7 +59,7 @@ impl Core {
                 moved.places.iter().for_each(|place| self.recover_queue(pos, place.queue));
             }
             Event::Updated { queue, .. } => self.recover_queue(pos, *queue),
-            // A recovered queue has no sessions, so it has no place for this.
+            // A recovered queue has no sessions, so it cannot hold this.
             Event::State { queue, .. } if self.is_missing_or_recovered(*queue) => {
                 self.orphans.note(*queue, None, pos);
             }
@@ -87,7 +86,8 @@ impl Core {
                     self.drop_topic(deleted);
                 }
             }
-            // It was deleted as usual after all. Its dead letters, which have the next number, go with it.
+            // The missing queue was deleted regularly later. Its dead-letter set, which has the next id, is deleted
+            // too.
             Event::Deleted { queue } if self.is_missing_or_recovered(*queue) => {
                 let dead = QueueId(queue.0 + 1);
                 self.orphans.0.remove(queue);
@@ -113,7 +113,7 @@ impl Core {
     }
 
     fn recover_queue(&mut self, pos: Pos, id: QueueId) {
-        // The dead-letter set of a recovered queue comes with it.
+        // A dead-letter set is recovered together with its queue.
         let id = QueueId(id.0 & !RECOVERED_DEAD);
         if let Some(q) = self.queues.get(&id) {
             if q.is_recovered() && self.orphans.0.contains_key(&id) {
@@ -125,23 +125,23 @@ impl Core {
         if id == QueueId::default() {
             return;
         }
-        // As many as could ever have been declared; beyond that the segments of the records are kept, and that is all.
+        // The limit of declared queues applies. Beyond it, only the segments of the records are kept.
         if self.queues.len() / 2 >= limits::QUEUES_MAX {
             self.orphans.note(id, None, pos);
             return;
         }
-        // Nothing expires, overflows or is dead-lettered by itself. Without sessions it can be forwarded, and what its
-        // messages are elsewhere, their sessions above all, is kept (`Queue::keeps_all`).
+        // Nothing expires, overflows or is dead-lettered. Without sessions it can be forwarded, and the attributes of
+        // its messages, above all their sessions, are kept (`Queue::keeps_attributes`).
         let spec = QueueSpec { failed_max: None, ..QueueSpec::default() };
         let name = self.recovered_name(id);
         let (dead, at) = (QueueId(id.0 | RECOVERED_DEAD), Timestamp(self.last_at));
         self.orphans.note(id, Some(&name), pos);
-        // Its number, and that of its own dead-letter set, are never given again.
+        // The ids of the queue and of its dead-letter set are never reused.
         self.next_queue = self.next_queue.max(id.0.saturating_add(2));
         self.add_queue(id, dead, name, &spec, at);
     }
 
-    /// A queue was declared under the name that a recovered one got here: that one takes another.
+    /// Renames a recovered queue, because a queue with its name is declared.
     fn free_name(&mut self, name: &QueueName) {
         let Some(&id) = self.names.get(name).filter(|id| self.is_recovered(**id)) else { return };
         let renamed = self.recovered_name(id);
@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    /// A name that no queue has.
+    /// An unused name.
     fn recovered_name(&self, id: QueueId) -> QueueName {
         let mut text = format!("recovered-{}", id.0);
         loop {
@@ -173,7 +173,7 @@ impl Core {
         }
     }
 
-    /// A queue and its dead-letter set come to be.
+    /// Adds a queue and its dead-letter set.
     pub(super) fn add_queue(
         &mut self,
         id: QueueId,
@@ -183,7 +183,7 @@ impl Core {
         at: Timestamp,
     ) {
         let made = Queue::new(name.clone(), spec.clone(), dead, at, self.hash_seed);
-        let dead_spec = super::apply::letters_spec(spec);
+        let dead_spec = super::apply::dead_letter_set_spec(spec);
         let mut letters = Queue::new(name.dead_letters(), dead_spec, dead, at, self.hash_seed);
         letters.owner = Some(id);
         self.names.insert(name.dead_letters(), dead);

@@ -1,121 +1,124 @@
-//! One queue: its messages by place and state. Changed only by `apply`.
+//! The state of one queue. Changed only by `apply`.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 use malote_model::{Durability, Overflow, QueueName, QueueSpec, Refusal, SessionId, Timestamp};
 
-use super::dedup::Seen;
-use super::fair::{self, Fair};
-use super::index::{Entry, Index};
-use super::sessions::{NONE, Sessions};
+use super::dedup::DedupWindow;
+use super::fair::{self, FairQueue};
+use super::index::{Index, IndexEntry};
+use super::sessions::{NONE, SessionTable};
 use super::timers::TimerId;
 use super::{FixedState, fixed};
-use crate::command::{ConnectionId, ConsumerId, MessageState, Noisy, QueueFacts, Totals};
-use crate::event::{QueueId, Way};
+use crate::command::{ConnectionId, ConsumerId, MessageState, NoisyTenants, QueueFacts, Totals};
+use crate::event::{QueueId, RouteHistory};
 use crate::journal::Pos;
 
-/// A queue. A message that was never delivered, delayed or set aside is only a place in the index.
+/// A queue. A message that was never delivered, delayed or deferred exists only in the index.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub name: QueueName,
     pub spec: QueueSpec,
-    /// Its own dead-letter set; itself for a dead-letter set.
+    /// Its own dead-letter set. A dead-letter set refers to itself.
     pub dead: QueueId,
-    /// The queue whose dead-letter set this is.
+    /// The queue that this dead-letter set belongs to.
     pub owner: Option<QueueId>,
     pub created_at: Timestamp,
     pub paused: bool,
     pub index: Index,
-    /// The newest record of messages that something was laid over.
+    /// The newest record of messages that have overlays.
     pub newest: HashMap<u64, Pos, FixedState>,
     pub next_seq: u64,
-    /// Without sessions: what stands here or later was not delivered yet.
+    /// Without sessions: messages from here on have not been delivered yet.
     pub cursor: u64,
     /// Without sessions: ready messages before the cursor.
     pub returned: BTreeSet<u64>,
-    /// Without sessions: what tenants have, if there are any.
-    pub fair: Option<Box<Fair>>,
-    /// Messages that are more than a place in the index.
-    pub touched: HashMap<u64, Touched, FixedState>,
-    /// With priorities: ready messages by priority. Without, the cursor and what returned tell which are ready.
+    /// Without sessions: the ready and leased messages of tenants, if there are any.
+    pub fair: Option<Box<FairQueue>>,
+    /// Messages with more state than the index holds.
+    pub tracked: HashMap<u64, TrackedMessage, FixedState>,
+    /// With priorities: ready messages by priority. Without, `cursor` and `returned` determine which messages are
+    /// ready.
     pub lanes: Vec<BTreeSet<u64>>,
-    /// What scheduled messages and dead letters will be once they stand in a line.
-    pub kept: HashMap<u64, Kept, FixedState>,
-    /// Messages that expire by their own word, and when; one that is out when it does is not looked for any more.
+    /// Attributes of messages that are scheduled or will move to another queue, and need them there.
+    pub carried: HashMap<u64, CarriedAttributes, FixedState>,
+    /// Messages with their own expiry, by time. A message that is leased when it expires is removed here, and checked
+    /// when it is returned.
     pub expiring: BTreeSet<(u64, u64)>,
-    /// How many of its messages have such a word, out or not.
+    /// The number of messages with their own expiry, leased or not.
     pub own_expiries: u64,
-    /// What stands before this does not expire by the queue's time to live any more.
+    /// Messages before this have been checked against the queue's time to live.
     pub expire_from: u64,
-    /// What it has seen, if it cares.
-    pub seen: Option<Box<Seen>>,
-    /// Topics with rules that lead here.
+    /// De-duplication keys, if the queue detects duplicates.
+    pub seen: Option<Box<DedupWindow>>,
+    /// Topics with rules for this queue.
     pub bound_to: BTreeSet<QueueId>,
-    /// Bytes of messages that are not ready, if bytes are limited.
+    /// Bytes of messages that are not ready, if the queue limits bytes.
     pub aside_bytes: u64,
-    /// Bytes of the states of all sessions: they count as the queue's.
+    /// Bytes of all session states. They count as bytes of the queue.
     pub state_bytes: u64,
-    /// What stands before this is counted there.
-    weighed: u64,
-    /// Messages learn their sessions: those of slots before this do know them, and of this one those before a sequence.
-    marking: Option<(u32, u64)>,
+    /// Messages before this are included in `aside_bytes`.
+    counted_to: u64,
+    /// Progress of writing session slots into the index: all sessions before this slot are done, and of this one all
+    /// messages before this sequence number.
+    slot_progress: Option<(u32, u64)>,
     /// With sessions: no message before this is ready.
     pub oldest: u64,
     pub locked: u64,
     pub delayed: u64,
     pub scheduled: u64,
     pub deferred: u64,
-    pub sessions: Option<Sessions>,
+    pub sessions: Option<SessionTable>,
     pub sessions_held: u64,
     pub totals: Totals,
-    /// Consumers that want something, in turn. Not part of the durable state, nor is what follows.
+    /// Waiting consumers, in turn. This field and those below are not durable.
     pub waiting: VecDeque<ConsumerId>,
     pub consumers: u64,
     pub dirty: bool,
-    /// When something of it expires next, and the timer for that.
+    /// When something expires next, and the timer for it.
     pub expiry: Option<(u64, TimerId)>,
-    /// Since when nobody has used it, if that counts, and the timer.
+    /// The timer for deleting the idle queue.
     pub idle: Option<TimerId>,
-    /// It could not send its messages on, and tries again.
-    pub again: Option<TimerId>,
+    /// The timer for retrying to forward or route.
+    pub retry: Option<TimerId>,
     pub used_at: u64,
     pub had_consumer: bool,
-    /// Whose it is, if it is exclusive.
+    /// The connection that owns an exclusive queue.
     pub connection: Option<ConnectionId>,
 }
 
-/// What a message will be once it stands in a line.
+/// Attributes that a message needs when it moves to another queue, or when it becomes due.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct CarriedAttributes {
     pub session: Option<SessionId>,
     pub priority: u8,
     pub ttl_ms: Option<u64>,
-    pub way: Way,
+    pub history: RouteHistory,
 }
 
-/// A message that was delivered, delayed or set aside.
+/// A message that was delivered, delayed or deferred.
 #[derive(Debug, Clone)]
-pub(super) struct Touched {
-    pub place: Place,
+pub(super) struct TrackedMessage {
+    pub status: MessageStatus,
     pub receives: u32,
     pub failed: u32,
     pub released: u32,
     pub lost: u32,
-    /// When it was first granted; 0 if it was not, or if that is not known.
+    /// When it was first delivered; 0 if never or unknown.
     pub first: u64,
-    /// When it is due, in the places that wait.
+    /// When it becomes due, if it waits.
     pub due: u64,
-    /// The session of a message set aside or parked.
+    /// The session slot of a deferred or parked message.
     pub session: u32,
     pub timer: Option<TimerId>,
 }
 
-impl Default for Touched {
+impl Default for TrackedMessage {
     fn default() -> Self {
-        let place = Place::Ready;
+        let status = MessageStatus::Ready;
         Self {
-            place,
+            status,
             receives: 0,
             failed: 0,
             released: 0,
@@ -128,28 +131,28 @@ impl Default for Touched {
     }
 }
 
-impl Touched {
+impl TrackedMessage {
     pub(super) fn first_at(&self) -> Option<Timestamp> {
         (self.first > 0).then_some(Timestamp(self.first))
     }
 }
 
-/// Where a touched message is.
+/// The status of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MessageStatus {
     Ready,
-    /// Out, under the lease in this slot.
+    /// Leased; the slot of the lease.
     Locked(u32),
-    /// Waits in its place.
+    /// Waits in its position.
     Delayed,
-    /// Waits beside its session, which goes on.
+    /// Waits outside its session, which continues without it.
     Parked,
-    /// Holds no place yet.
+    /// Not part of the order yet.
     Scheduled,
     Deferred,
 }
 
-impl Place {
+impl MessageStatus {
     pub(super) fn state(self) -> MessageState {
         match self {
             Self::Ready => MessageState::Ready,
@@ -161,7 +164,7 @@ impl Place {
     }
 }
 
-/// A message that comes into a queue.
+/// A message that is added to a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub seq: u64,
@@ -170,18 +173,18 @@ pub(super) struct Arrival<'a> {
     pub scheduled: bool,
     pub size: u32,
     pub session: Option<&'a SessionId>,
-    /// Whose it is, where that counts.
+    /// The tenant, where tenants are used.
     pub tenant: Option<&'a SessionId>,
     pub priority: u8,
     pub ttl_ms: Option<u64>,
-    /// It comes from another queue, and may go back one day: what it remembers of its way.
-    pub way: Option<&'a Way>,
+    /// Set if the message comes from another queue.
+    pub history: Option<&'a RouteHistory>,
 }
 
-/// What is left of a message that is gone.
-pub(super) struct Gone {
+/// What remains of a removed message.
+pub(super) struct RemovedMessage {
     pub newest: Option<Pos>,
-    pub touched: Option<Touched>,
+    pub tracked: Option<TrackedMessage>,
 }
 
 impl Queue {
@@ -192,7 +195,7 @@ impl Queue {
         created_at: Timestamp,
         hash_seed: u64,
     ) -> Self {
-        let sessions = spec.sessions.required().then(|| Sessions::new(hash_seed));
+        let sessions = spec.sessions.required().then(|| SessionTable::new(hash_seed));
         let lanes = if spec.priority_max == 0 { 0 } else { usize::from(spec.priority_max) + 1 };
         let seen = spec.dedup.map(|_| Box::default());
         Self {
@@ -208,9 +211,9 @@ impl Queue {
             cursor: 1,
             returned: BTreeSet::new(),
             fair: None,
-            touched: fixed(),
+            tracked: fixed(),
             lanes: vec![BTreeSet::new(); lanes],
-            kept: fixed(),
+            carried: fixed(),
             expiring: BTreeSet::new(),
             own_expiries: 0,
             expire_from: 0,
@@ -218,8 +221,8 @@ impl Queue {
             bound_to: BTreeSet::new(),
             aside_bytes: 0,
             state_bytes: 0,
-            weighed: u64::MAX,
-            marking: None,
+            counted_to: u64::MAX,
+            slot_progress: None,
             oldest: 0,
             locked: 0,
             delayed: 0,
@@ -233,24 +236,24 @@ impl Queue {
             dirty: false,
             expiry: None,
             idle: None,
-            again: None,
+            retry: None,
             used_at: 0,
             had_consumer: false,
             connection: None,
         }
     }
 
-    /// Answers about it wait for the disk.
+    /// Whether replies wait for the disk.
     pub(super) fn durable(&self) -> bool {
         self.spec.durability == Durability::Fsync
     }
 
-    /// Whether anything is given out.
+    /// Whether messages are delivered.
     pub(super) fn delivers(&self) -> bool {
         !self.paused && self.spec.status.receives()
     }
 
-    /// Refuses whoever wants to receive while nobody may.
+    /// Returns a refusal if receiving is disabled.
     pub(super) fn check_receives(&self) -> Result<(), Refusal> {
         match self.spec.status.receives() {
             true => Ok(()),
@@ -258,7 +261,7 @@ impl Queue {
         }
     }
 
-    /// Refuses whoever wants to send while nobody may.
+    /// Returns a refusal if sending is disabled.
     pub(super) fn check_sends(&self) -> Result<(), Refusal> {
         match self.spec.status.sends() {
             true => Ok(()),
@@ -271,11 +274,11 @@ impl Queue {
         Refusal::Disabled { what: "queue", name, status, why }
     }
 
-    pub(super) fn place(&self, seq: u64) -> Place {
-        self.touched.get(&seq).map_or(Place::Ready, |t| t.place)
+    pub(super) fn status(&self, seq: u64) -> MessageStatus {
+        self.tracked.get(&seq).map_or(MessageStatus::Ready, |t| t.status)
     }
 
-    /// Where the newest record of a message stands.
+    /// The position of a message's newest record.
     pub(super) fn pos(&self, seq: u64) -> Option<Pos> {
         let (first, _) = self.index.get(seq)?;
         if self.newest.is_empty() {
@@ -284,8 +287,13 @@ impl Queue {
         Some(self.newest.get(&seq).copied().unwrap_or(first))
     }
 
-    /// Counts a message of this size out of the place it is in and into another; ready ones are what the rest leaves.
-    pub(super) fn count(&mut self, size: u64, from: Option<Place>, to: Option<Place>) {
+    /// Updates the counters when a message of this size changes its status. Ready messages are not counted separately.
+    pub(super) fn count(
+        &mut self,
+        size: u64,
+        from: Option<MessageStatus>,
+        to: Option<MessageStatus>,
+    ) {
         if let Some(counter) = from.and_then(|place| self.counter(place)) {
             *counter = counter.saturating_sub(1);
             self.aside_bytes = self.aside_bytes.saturating_sub(size);
@@ -296,100 +304,111 @@ impl Queue {
         }
     }
 
-    /// Counts a message from one place into another.
-    pub(super) fn recount(&mut self, seq: u64, from: Option<Place>, to: Option<Place>) {
-        let size = self.weight(seq);
+    /// Updates all counters when a message changes its status.
+    pub(super) fn recount(
+        &mut self,
+        seq: u64,
+        from: Option<MessageStatus>,
+        to: Option<MessageStatus>,
+    ) {
+        let size = self.counted_size(seq);
         self.count(size, from, to);
         if self.fair.is_some() {
             self.count_out(self.tenant(seq), from, to);
         }
     }
 
-    /// Counts what a tenant has out.
-    fn count_out(&mut self, tenant: Option<u32>, from: Option<Place>, to: Option<Place>) {
+    /// Updates the number of leased messages of a tenant.
+    fn count_out(
+        &mut self,
+        tenant: Option<u32>,
+        from: Option<MessageStatus>,
+        to: Option<MessageStatus>,
+    ) {
         let (Some(fair), Some(tenant)) = (&mut self.fair, tenant) else { return };
-        if matches!(from, Some(Place::Locked(_))) {
-            fair.came_in(tenant);
+        if matches!(from, Some(MessageStatus::Locked(_))) {
+            fair.remove_leased(tenant);
         }
-        if matches!(to, Some(Place::Locked(_))) {
-            fair.went_out(tenant);
+        if matches!(to, Some(MessageStatus::Locked(_))) {
+            fair.add_leased(tenant);
         }
     }
 
-    /// Whose a message is; none if it came before there were tenants.
+    /// The tenant of a message; none if it arrived before there were tenants.
     fn tenant(&self, seq: u64) -> Option<u32> {
         self.fair.as_ref().filter(|fair| seq >= fair.from)?;
         self.index.session(seq)
     }
 
-    /// Bytes of a message, if bytes are limited and it was looked at since they are.
-    fn weight(&self, seq: u64) -> u64 {
-        let counts = self.spec.bytes_max.is_some() && seq < self.weighed;
+    /// The bytes of a message, if the queue limits bytes and has already counted it.
+    fn counted_size(&self, seq: u64) -> u64 {
+        let counts = self.spec.bytes_max.is_some() && seq < self.counted_to;
         if counts { self.index.size(seq) } else { 0 }
     }
 
-    /// Whether all is known of its messages that its specification asks for. Until then none of them expires, makes
-    /// room or goes on.
+    /// Whether the index has everything that the settings require. Until then, no message expires, is dropped for its
+    /// limits or is forwarded.
     pub(super) fn is_prepared(&self) -> bool {
-        self.marking.is_none() && self.weighed == u64::MAX
+        self.slot_progress.is_none() && self.counted_to == u64::MAX
     }
 
-    /// Lets messages learn their sessions and weighs those that are aside, `left` of them; true when that is all.
+    /// Writes session slots into the index and counts bytes, for at most `left` messages. Returns true when everything
+    /// is done.
     pub(super) fn prepare(&mut self, left: &mut usize) -> bool {
-        while let Some((slot, from)) = self.marking {
+        while let Some((slot, from)) = self.slot_progress {
             let Some(sessions) = self.sessions.as_ref().filter(|s| slot < s.slots()) else {
-                self.marking = None;
+                self.slot_progress = None;
                 break;
             };
-            let line = sessions.at(slot).map(|s| &s.line);
-            let at = line.map_or(0, |line| line.place(from));
+            let line = sessions.at(slot).map(|s| &s.pending);
+            let at = line.map_or(0, |line| line.lower_bound(from));
             let end = line.map_or(0, |line| line.len());
             for seq in (at..end).filter_map(|i| line?.get(i)).take(*left) {
                 self.index.set_session(seq, slot);
-                self.marking = Some((slot, seq + 1));
+                self.slot_progress = Some((slot, seq + 1));
             }
             if end - at >= *left {
                 *left = 0;
                 return false;
             }
-            // The session itself counts, too.
+            // The session itself counts as well.
             *left -= end - at + 1;
-            self.marking = Some((slot + 1, 0));
+            self.slot_progress = Some((slot + 1, 0));
         }
-        if self.touched.is_empty() {
-            self.weighed = u64::MAX;
+        if self.tracked.is_empty() {
+            self.counted_to = u64::MAX;
         }
-        while self.weighed != u64::MAX {
+        while self.counted_to != u64::MAX {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
-            let Some(seq) = self.index.next(self.weighed) else {
-                self.weighed = u64::MAX;
+            let Some(seq) = self.index.next(self.counted_to) else {
+                self.counted_to = u64::MAX;
                 break;
             };
-            if self.place(seq) != Place::Ready {
+            if self.status(seq) != MessageStatus::Ready {
                 self.aside_bytes += self.index.size(seq);
             }
-            self.weighed = seq + 1;
+            self.counted_to = seq + 1;
         }
         true
     }
 
-    /// Its messages must be able to tell their sessions. True if they can at once.
-    pub(super) fn must_find_sessions(&mut self) {
-        if self.sessions.is_some() && self.index.lacks_sessions() {
-            self.marking.get_or_insert((0, 0));
+    /// Starts writing session slots into the index, if they are missing.
+    pub(super) fn start_session_slots(&mut self) {
+        if self.sessions.is_some() && self.index.lacks_session_slots() {
+            self.slot_progress.get_or_insert((0, 0));
         }
     }
 
-    fn counter(&mut self, place: Place) -> Option<&mut u64> {
+    fn counter(&mut self, place: MessageStatus) -> Option<&mut u64> {
         match place {
-            Place::Ready => None,
-            Place::Locked(_) => Some(&mut self.locked),
-            Place::Delayed | Place::Parked => Some(&mut self.delayed),
-            Place::Scheduled => Some(&mut self.scheduled),
-            Place::Deferred => Some(&mut self.deferred),
+            MessageStatus::Ready => None,
+            MessageStatus::Locked(_) => Some(&mut self.locked),
+            MessageStatus::Delayed | MessageStatus::Parked => Some(&mut self.delayed),
+            MessageStatus::Scheduled => Some(&mut self.scheduled),
+            MessageStatus::Deferred => Some(&mut self.deferred),
         }
     }
 
@@ -397,39 +416,40 @@ impl Queue {
         self.index.len().saturating_sub(self.locked + self.delayed + self.scheduled + self.deferred)
     }
 
-    /// Whether messages go on from here: then what they would be elsewhere is kept.
-    pub(super) fn keeps_all(&self) -> bool {
+    /// Whether messages move on from here, so that their attributes must be kept.
+    pub(super) fn keeps_attributes(&self) -> bool {
         self.spec.forward_to.is_some() || self.name.is_inbox() || self.is_recovered()
     }
 
-    /// Whether the session of a message counts here, or where it goes next.
+    /// Whether the session of a message matters here, or where it goes next.
     pub(super) fn orders(&self) -> bool {
-        self.sessions.is_some() || self.keeps_all()
+        self.sessions.is_some() || self.keeps_attributes()
     }
 
-    /// Whether session ids are tenants here. Where sessions or priorities are, or messages only pass or rest, they are
-    /// not.
+    /// Whether session ids identify tenants here. Not in queues with sessions or priorities, in dead-letter sets, or
+    /// where messages only pass through.
     pub(super) fn has_tenants(&self) -> bool {
         self.spec.fair
             && self.sessions.is_none()
             && self.lanes.is_empty()
             && self.owner.is_none()
-            && !self.keeps_all()
+            && !self.keeps_attributes()
     }
 
-    /// Whether older messages go when it is full.
+    /// Whether old messages are dropped when the queue is full.
     pub(super) fn drops(&self) -> bool {
         self.spec.overflow != Overflow::Reject
             && (self.spec.length_max.is_some() || self.spec.bytes_max.is_some())
     }
 
-    /// Bytes of ready messages and of session states, if bytes are limited: what its `bytes_max` is about.
+    /// Bytes of ready messages and session states, if the queue limits bytes. `bytes_max` applies to these.
     pub(super) fn limited_bytes(&self) -> u64 {
         self.index.bytes().saturating_sub(self.aside_bytes) + self.state_bytes
     }
 
-    /// Whether its messages must tell their sessions by their sequence: those that expire, make room or go on do.
-    pub(super) fn finds_sessions(&self) -> bool {
+    /// Whether sessions must be found by sequence number: for messages that expire, are dropped for limits or are
+    /// forwarded.
+    pub(super) fn needs_session_slots(&self) -> bool {
         self.sessions.is_some()
             && (self.spec.ttl_ms.is_some()
                 || self.spec.forward_to.is_some()
@@ -438,8 +458,8 @@ impl Queue {
                 || self.spec.bytes_max.is_some())
     }
 
-    /// Puts a message into the index; its session's slot is known by then.
-    pub(super) fn enter(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
+    /// Adds a message to the index.
+    pub(super) fn insert(&mut self, pos: Pos, arrival: &Arrival<'_>, slot: Option<u32>) {
         let Arrival { seq, at, size, priority, ttl_ms, scheduled, tenant, .. } = *arrival;
         self.next_seq = seq + 1;
         // The time to live of a scheduled message begins when it is due.
@@ -450,24 +470,24 @@ impl Queue {
         }
         let tenant = tenant.filter(|_| self.has_tenants()).map(fair::tenant);
         if tenant.is_some() && self.fair.is_none() {
-            self.fair = Some(Box::new(Fair::new(seq)));
+            self.fair = Some(Box::new(FairQueue::new(seq)));
         }
-        let nobodys = self.fair.is_some().then_some(fair::NOBODY);
-        self.index.push(Entry {
+        let no_tenant = self.fair.is_some().then_some(fair::NO_TENANT);
+        self.index.push(IndexEntry {
             seq,
             pos,
             size,
             at,
             expires: own,
             priority,
-            session: slot.filter(|_| self.finds_sessions()).or(tenant).or(nobodys),
+            session: slot.filter(|_| self.needs_session_slots()).or(tenant).or(no_tenant),
             timed: self.spec.ttl_ms.is_some(),
         });
     }
 
-    /// Takes a message out of the index and whatever else knows it.
-    pub(super) fn take_out(&mut self, seq: u64) -> Option<Gone> {
-        let size = self.weight(seq);
+    /// Removes a message from the index and from all other structures.
+    pub(super) fn remove(&mut self, seq: u64) -> Option<RemovedMessage> {
+        let size = self.counted_size(seq);
         let own = if self.own_expiries > 0 { self.index.expires_at(seq, None) } else { None };
         let tenant = self.tenant(seq);
         if !self.lanes.is_empty() || tenant.is_some() {
@@ -481,21 +501,21 @@ impl Queue {
             self.own_expiries -= 1;
         }
         let newest = if self.newest.is_empty() { None } else { self.newest.remove(&seq) };
-        let touched = if self.touched.is_empty() { None } else { self.touched.remove(&seq) };
-        let from = touched.as_ref().map(|t| t.place);
+        let tracked = if self.tracked.is_empty() { None } else { self.tracked.remove(&seq) };
+        let from = tracked.as_ref().map(|t| t.status);
         self.count(size, from, None);
         self.count_out(tenant, from, None);
         if self.index.len() == 0 && self.fair.take().is_some() {
             self.cursor = self.next_seq;
         }
         self.returned.remove(&seq);
-        if !self.kept.is_empty() {
-            self.kept.remove(&seq);
+        if !self.carried.is_empty() {
+            self.carried.remove(&seq);
         }
-        Some(Gone { newest, touched })
+        Some(RemovedMessage { newest, tracked })
     }
 
-    /// Without sessions: a message is ready, for the first time or again.
+    /// Without sessions: marks a message as ready, for the first time or again.
     pub(super) fn make_ready(&mut self, seq: u64) {
         if !self.lanes.is_empty() {
             let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
@@ -507,7 +527,7 @@ impl Queue {
         }
     }
 
-    /// Without sessions: a message goes out, or is gone.
+    /// Without sessions: marks a message as not ready.
     pub(super) fn unready(&mut self, seq: u64) {
         if !self.lanes.is_empty() {
             let lane = usize::from(self.index.priority(seq)).min(self.lanes.len() - 1);
@@ -521,7 +541,7 @@ impl Queue {
         }
     }
 
-    /// Whether a message's time to live is over.
+    /// Whether a message has expired.
     pub(super) fn expired(&self, seq: u64, now: u64) -> bool {
         if self.spec.ttl_ms.is_none() && self.own_expiries == 0 {
             return false;
@@ -529,7 +549,7 @@ impl Queue {
         self.index.expires_at(seq, self.spec.ttl_ms).is_some_and(|at| at <= now)
     }
 
-    /// When something of it expires next, or keys can be forgotten.
+    /// When the next message expires, or de-duplication keys can be dropped.
     pub(super) fn next_expiry(&self) -> Option<u64> {
         let own = self.expiring.first().map(|&(at, _)| at);
         let head = self.spec.ttl_ms.and_then(|ttl_ms| {
@@ -540,13 +560,13 @@ impl Queue {
         [own, head, keys].into_iter().flatten().min()
     }
 
-    /// Without priorities: the ready message that makes room for others, the next one after `after`: the oldest.
-    pub(super) fn least(&mut self, after: Option<u64>) -> Option<u64> {
+    /// Without priorities: the next ready message to drop for a limit, after `after`: the oldest.
+    pub(super) fn next_to_drop(&mut self, after: Option<u64>) -> Option<u64> {
         if self.sessions.is_none() && (self.fair.is_none() || after.is_none()) {
             return self.oldest_ready(after, 0);
         }
         let mut seq = self.index.next(after.map_or(self.oldest, |seq| seq + 1))?;
-        while self.place(seq) != Place::Ready {
+        while self.status(seq) != MessageStatus::Ready {
             seq = self.index.next(seq + 1)?;
         }
         if after.is_none() {
@@ -555,78 +575,85 @@ impl Queue {
         Some(seq)
     }
 
-    /// The session whose line a message leaves when nobody has it.
-    pub(super) fn line_of(&mut self, seq: u64) -> Option<u32> {
+    /// The session slot of a message that is removed while it is not leased.
+    pub(super) fn session_slot_of(&mut self, seq: u64) -> Option<u32> {
         self.sessions.as_ref()?;
-        // In a replay all learn at once, for the sake of those that follow; else they knew before this was decided.
-        if self.place(seq) == Place::Ready && self.marked_session(seq).is_none() {
-            self.must_find_sessions();
+        // In a replay, all slots are written at once, for later messages. Otherwise they were written before the
+        // decision.
+        if self.status(seq) == MessageStatus::Ready && self.session_slot(seq).is_none() {
+            self.start_session_slots();
             self.prepare(&mut usize::MAX.clone());
         }
-        match self.place(seq) {
-            Place::Ready => self.marked_session(seq),
-            Place::Delayed => self.touched.get(&seq).map(|t| t.session),
-            // Those that hold it, or the set aside, are told otherwise; a scheduled one has no place.
-            Place::Locked(_) | Place::Parked | Place::Deferred | Place::Scheduled => None,
+        match self.status(seq) {
+            MessageStatus::Ready => self.session_slot(seq),
+            MessageStatus::Delayed => self.tracked.get(&seq).map(|t| t.session),
+            // These are handled elsewhere; a scheduled message is not in a session yet.
+            MessageStatus::Locked(_)
+            | MessageStatus::Parked
+            | MessageStatus::Deferred
+            | MessageStatus::Scheduled => None,
         }
     }
 
-    /// After a snapshot was read: what follows from the index and the places.
+    /// After restoring a snapshot: rebuilds what follows from the index and the statuses.
     pub(super) fn restore_order(&mut self) {
         self.expiring = self.index.own_expiries().collect();
         self.own_expiries = self.expiring.len() as u64;
         if !self.lanes.is_empty() || self.fair.is_some() {
             let from = self.fair.as_ref().map_or(0, |fair| fair.from);
             let all = self.index.iter().map(|(seq, _)| seq).filter(|&seq| seq >= from);
-            let ready: Vec<_> = all.filter(|&seq| self.place(seq) == Place::Ready).collect();
+            let ready: Vec<_> =
+                all.filter(|&seq| self.status(seq) == MessageStatus::Ready).collect();
             ready.into_iter().for_each(|seq| self.make_ready(seq));
         }
     }
 
-    /// After an index was read, before the places are: whether there are tenants.
+    /// After restoring an index, before the statuses: finds out whether there are tenants.
     pub(super) fn restore_tenants(&mut self) {
         let from = self.index.first_with_session();
         let from = from.filter(|_| self.sessions.is_none() && self.lanes.is_empty());
-        self.fair = from.map(|from| Box::new(Fair::new(from)));
+        self.fair = from.map(|from| Box::new(FairQueue::new(from)));
     }
 
-    /// Another specification, at a time that the journal knows.
+    /// Changes the settings, at a journaled time.
     pub(super) fn respecify(&mut self, spec: &QueueSpec, at: u64) {
-        let weighed = self.spec.bytes_max.is_some();
-        Seen::respecify(&mut self.seen, self.spec.dedup, spec.dedup, at);
+        let counted_to = self.spec.bytes_max.is_some();
+        DedupWindow::respecify(&mut self.seen, self.spec.dedup, spec.dedup, at);
         self.spec = spec.clone();
         if self.is_recovered() {
-            // Its own declaration may have said otherwise; that is lost.
+            // Its declaration is lost, and with it whether it had sessions.
             self.spec.sessions = malote_model::Sessions::None;
         }
         self.expire_from = 0;
-        match (weighed, spec.bytes_max.is_some()) {
-            (_, false) => (self.aside_bytes, self.weighed) = (0, u64::MAX),
-            (false, true) => (self.aside_bytes, self.weighed) = (0, 0),
+        match (counted_to, spec.bytes_max.is_some()) {
+            (_, false) => (self.aside_bytes, self.counted_to) = (0, u64::MAX),
+            (false, true) => (self.aside_bytes, self.counted_to) = (0, 0),
             (true, true) => {}
         }
-        if self.finds_sessions() {
-            self.must_find_sessions();
+        if self.needs_session_slots() {
+            self.start_session_slots();
         }
     }
 
-    /// The session that a message tells.
-    pub(super) fn marked_session(&self, seq: u64) -> Option<u32> {
+    /// The session slot that the index has for a message.
+    pub(super) fn session_slot(&self, seq: u64) -> Option<u32> {
         self.index.session(seq).filter(|&slot| slot != NONE && self.sessions.is_some())
     }
 
-    /// Drops what is gone from the front of a session's line, and puts the session into the ready ring or takes it out.
+    /// Drops removed messages from the front of a session, and adds the session to the ready ring or removes it.
     pub(super) fn refresh_session(&mut self, slot: u32) {
         let Some(sessions) = self.sessions.as_mut() else { return };
         let Some(session) = sessions.at_mut(slot) else { return };
         let mut ready = false;
-        while let Some(seq) = session.line.first() {
-            let place = self.touched.get(&seq).map_or(Place::Ready, |t| t.place);
-            if !self.index.contains(seq) || matches!(place, Place::Deferred | Place::Parked) {
-                session.line.pop();
+        while let Some(seq) = session.pending.first() {
+            let place = self.tracked.get(&seq).map_or(MessageStatus::Ready, |t| t.status);
+            if !self.index.contains(seq)
+                || matches!(place, MessageStatus::Deferred | MessageStatus::Parked)
+            {
+                session.pending.pop();
                 continue;
             }
-            ready = place == Place::Ready && session.is_free();
+            ready = place == MessageStatus::Ready && session.is_free();
             break;
         }
         session.tidy();
@@ -657,7 +684,10 @@ impl Queue {
             dead_lettered,
             bytes: self.index.bytes() + self.state_bytes,
             oldest_at: at(oldest),
-            noisy: self.fair.as_ref().map_or_else(Noisy::default, |fair| fair.noisy(self.locked)),
+            noisy: self
+                .fair
+                .as_ref()
+                .map_or_else(NoisyTenants::default, |fair| fair.noisy(self.locked)),
             quiet_oldest_at: at(quiet_oldest),
             consumers: self.consumers,
             sessions: sessions.map_or(0, |s| s.len() as u64),

@@ -1,15 +1,15 @@
 //! Which messages of a queue are delivered next.
 
-use super::queue::{Place, Queue};
-use super::work::SLICE_MAX;
+use super::background::SLICE_MAX;
+use super::queue::{MessageStatus, Queue};
 
-/// Messages that expired, and are on their way out, that whoever looks for one to deliver passes. When there are more
-/// it finds none, and looks again when some are gone.
+/// Expired messages that a search for a ready message skips. Beyond this it finds none, and tries again when they have
+/// been removed.
 const PASSED_MAX: usize = SLICE_MAX;
 
 impl Queue {
-    /// Without sessions: moves the cursor past messages that wait or were set aside; when they are ready again they
-    /// are found among those that returned. So a million delayed messages are passed once and not at every receive.
+    /// Without sessions: moves the cursor past messages that wait or are deferred. When they are ready again, they are
+    /// in `returned`. So a million delayed messages are skipped once, and not by every receive.
     pub(super) fn settle_cursor(&mut self) {
         if self.sessions.is_some()
             || !self.lanes.is_empty()
@@ -18,19 +18,19 @@ impl Queue {
             return;
         }
         let end = self.cursors_end();
-        let waits = |q: &Self, seq: u64| seq < end && q.place(seq) != Place::Ready;
+        let waits = |q: &Self, seq: u64| seq < end && q.status(seq) != MessageStatus::Ready;
         while let Some(seq) = self.index.next(self.cursor).filter(|&seq| waits(self, seq)) {
             self.cursor = seq + 1;
         }
     }
 
-    /// What stands here or later is not found by the cursor: tenants have it.
+    /// The cursor does not cover messages from here on: they belong to tenants.
     fn cursors_end(&self) -> u64 {
         self.fair.as_ref().map_or(u64::MAX, |fair| fair.from)
     }
 
-    /// Without sessions: the next messages to deliver, at most so many, and no more once they have so many bytes;
-    /// `out` if they stay in the queue.
+    /// Without sessions: the next messages to deliver, up to `max` messages and `bytes_max` bytes. `out` says whether
+    /// they stay in the queue as leased.
     pub(super) fn ready_batch(&self, max: usize, bytes_max: u64, out: bool, now: u64) -> Vec<u64> {
         let mut seqs = Vec::with_capacity(max.min(64));
         let mut bytes = 0;
@@ -78,16 +78,16 @@ impl Queue {
     /// Without sessions and priorities: the oldest ready message, or the one after `after` if there are no tenants.
     pub(super) fn oldest_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
         let first = self.next_ready(after, now);
-        // What came before there were tenants is older than what came since.
+        // Messages from before there were tenants are older.
         first.or_else(|| self.fair.as_ref()?.oldest(|seq| !self.expired(seq, now)))
     }
 
-    /// Without sessions and priorities: the next message that the cursor finds after `after`, or the first.
+    /// Without sessions and priorities: the first ready message of the cursor, or the next one after `after`.
     pub(super) fn next_ready(&self, after: Option<u64>, now: u64) -> Option<u64> {
         let mut floor = after.map_or(0, |seq| seq + 1);
         for _ in 0..PASSED_MAX {
             let seq = self.next_in_place(floor)?;
-            // One that expired is on its way out.
+            // An expired message is about to be removed.
             if !self.expired(seq, now) {
                 return Some(seq);
             }
@@ -102,9 +102,9 @@ impl Queue {
         }
         let end = self.cursors_end();
         let mut seq = self.index.next(self.cursor.max(floor))?;
-        // Only messages that wait or were set aside before their turn are skipped.
+        // Only messages that wait or are deferred are skipped.
         if self.delayed + self.scheduled + self.deferred > 0 {
-            while seq < end && self.place(seq) != Place::Ready {
+            while seq < end && self.status(seq) != MessageStatus::Ready {
                 seq = self.index.next(seq + 1)?;
             }
         }
@@ -120,20 +120,23 @@ impl Queue {
         ready.find(|&seq| !self.expired(seq, now))
     }
 
-    /// Of a session: the next message for its holder at or after its cursor.
+    /// The next message of a session for its holder, at or after its cursor.
     pub(super) fn next_of(&self, slot: u32, after: Option<u64>, now: u64) -> Option<u64> {
         let session = self.sessions.as_ref()?.at(slot)?;
         let from = after.map_or(session.cursor, |seq| seq + 1);
-        let first = session.line.place(from);
-        for i in (first..session.line.len()).take(PASSED_MAX) {
-            let seq = session.line.get(i)?;
+        let first = session.pending.lower_bound(from);
+        for i in (first..session.pending.len()).take(PASSED_MAX) {
+            let seq = session.pending.get(i)?;
             if !self.index.contains(seq) || self.expired(seq, now) {
                 continue;
             }
-            match self.place(seq) {
-                Place::Ready => return Some(seq),
-                Place::Delayed => return None,
-                Place::Locked(_) | Place::Parked | Place::Scheduled | Place::Deferred => {}
+            match self.status(seq) {
+                MessageStatus::Ready => return Some(seq),
+                MessageStatus::Delayed => return None,
+                MessageStatus::Locked(_)
+                | MessageStatus::Parked
+                | MessageStatus::Scheduled
+                | MessageStatus::Deferred => {}
             }
         }
         None

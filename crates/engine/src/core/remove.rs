@@ -1,5 +1,5 @@
-//! How queues and topics go, and what goes with them: subscriptions with their topic, and a topic that wants it so
-//! with its last rule. All of it is one journal group: after a crash nothing is left of it, or all.
+//! Deleting queues and topics with their dependents: subscriptions with their topic, and auto-delete topics with their
+//! last rule. One journal group contains all of it, so a crash leaves either everything or nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use super::topic::Topic;
 use super::{Core, FRAME_ROOM, SMALL_ROOM, Turn};
 use crate::event::{Event, QueueId};
 
-/// What goes together.
+/// Queues and topics that are deleted together.
 #[derive(Debug, Default)]
-struct Going {
+struct RemovalSet {
     queues: Vec<QueueId>,
     topics: Vec<QueueId>,
 }
 
 impl Core {
-    /// What goes with these, and with that, and so on.
-    fn with_all(&self, going: Going) -> Going {
-        let Going { mut queues, mut topics } = going;
+    /// Adds all dependents, transitively.
+    fn with_all(&self, going: RemovalSet) -> RemovalSet {
+        let RemovalSet { mut queues, mut topics } = going;
         let mut known: BTreeSet<QueueId> = queues.iter().chain(&topics).copied().collect();
         let (mut queues_seen, mut topics_seen) = (0, 0);
         loop {
@@ -31,18 +31,19 @@ impl Core {
                 queues_seen += 1;
                 let left = |id: &QueueId| {
                     self.topics.get(id).is_some_and(|topic| {
-                        topic.goes_with_last() && topic.router.targets().all(|q| known.contains(&q))
+                        topic.deletes_with_last_rule()
+                            && topic.router.targets().all(|q| known.contains(&q))
                     })
                 };
                 let left: Vec<_> = queue.bound_to.iter().copied().filter(left).collect();
                 topics.extend(left.into_iter().filter(|&topic| known.insert(topic)));
             } else {
-                return Going { queues, topics };
+                return RemovalSet { queues, topics };
             }
         }
     }
 
-    /// Found by name: one may have no rule.
+    /// Subscriptions are found by name, because one may have no rules.
     fn subscriptions(&self, topic: &Topic) -> Vec<QueueId> {
         let prefix = format!("{}/", topic.name);
         let named = self.names.range(QueueName::inbox(&topic.name)..);
@@ -53,44 +54,44 @@ impl Core {
 }
 
 impl Turn<'_> {
-    /// Removes a queue, whoever wants it so.
+    /// Deletes a queue, if it exists.
     pub(super) fn remove_queue(&mut self, queue: QueueId) -> Result<(), Refusal> {
         if !self.core.queues.contains_key(&queue) {
             return Ok(());
         }
-        self.remove(Going { queues: vec![queue], ..Going::default() }, None)
+        self.remove(RemovalSet { queues: vec![queue], ..RemovalSet::default() }, None)
     }
 
     pub(super) fn remove_topic(&mut self, topic: QueueId) -> Result<(), Refusal> {
-        self.remove(Going { topics: vec![topic], ..Going::default() }, None)
+        self.remove(RemovalSet { topics: vec![topic], ..RemovalSet::default() }, None)
     }
 
-    /// Takes a rule away, and the topic with it if it was the last.
+    /// Removes a rule, and with the last rule an auto-delete topic.
     pub(super) fn remove_rule(
         &mut self,
         topic: QueueId,
         queue: QueueId,
         rule: &str,
     ) -> Result<(), Refusal> {
-        let left = |t: &Topic| t.goes_with_last() && t.router.len() == 1;
+        let left = |t: &Topic| t.deletes_with_last_rule() && t.router.len() == 1;
         let left = self.core.topics.get(&topic).is_some_and(|t| left(t));
         let topics = if left { vec![topic] } else { Vec::new() };
         let rule = Event::Unbound { topic, queue, rule: rule.to_owned() };
-        self.remove(Going { topics, ..Going::default() }, Some(rule))
+        self.remove(RemovalSet { topics, ..RemovalSet::default() }, Some(rule))
     }
 
-    /// Topics whose last rule went just before a crash of a version that said so in two records.
-    pub(super) fn remove_left_topics(&mut self) -> Result<(), Refusal> {
-        let left = |t: &Topic| t.goes_with_last() && t.router.is_empty();
+    /// Deletes topics whose last rule was removed just before a crash. Older versions used two records for this.
+    pub(super) fn remove_topics_without_rules(&mut self) -> Result<(), Refusal> {
+        let left = |t: &Topic| t.deletes_with_last_rule() && t.router.is_empty();
         let left = self.core.topics.iter().filter(|(_, topic)| left(topic));
         let mut topics: Vec<_> = left.map(|(&id, _)| id).collect();
         topics.sort_unstable();
         topics.into_iter().try_for_each(|topic| self.remove_topic(topic))
     }
 
-    /// Removes these and what goes with them; consumers are told.
-    fn remove(&mut self, going: Going, first: Option<Event>) -> Result<(), Refusal> {
-        let Going { queues, topics } = self.core.with_all(going);
+    /// Deletes queues and topics with their dependents, and ends their consumers.
+    fn remove(&mut self, going: RemovalSet, first: Option<Event>) -> Result<(), Refusal> {
+        let RemovalSet { queues, topics } = self.core.with_all(going);
         self.begin(FRAME_ROOM + SMALL_ROOM * (queues.len() + topics.len()))?;
         let mut names: BTreeMap<QueueId, QueueName> = BTreeMap::new();
         for id in &queues {
@@ -99,7 +100,7 @@ impl Turn<'_> {
         }
         let consumed = |id: &QueueId| self.core.queues.get(id).is_some_and(|q| q.consumers > 0);
         let mut orphans: Vec<_> = Vec::new();
-        // Most have none: then not all consumers there are need to be looked at.
+        // Most queues have no consumers. Then there is no need to search all of them.
         if names.keys().any(consumed) {
             let consumers = self.core.live().consumers.iter();
             let of_it = consumers.filter_map(|(&id, c)| Some((id, names.get(&c.queue)?.clone())));

@@ -4,33 +4,34 @@ use malote_model::{Address, QueueName, Refusal, Seq, SessionId, Sessions, Timest
 
 use smallvec::{SmallVec, smallvec};
 
-use super::dedup::First;
-use super::queue::{Kept, Place, Queue};
-use super::route::Publication;
-use super::{Decided, FRAME_ROOM, Needs, Turn};
-use crate::codec::Outgoing;
-use crate::command::{Items, MoveWhy, Moving, Receipt, Receipts, Reply};
-use crate::event::{Event, Placed, QueueId, Removal, Why};
+use super::dedup::FirstSend;
+use super::enqueue::MessageMove;
+use super::queue::{CarriedAttributes, MessageStatus, Queue};
+use super::route::PlannedPublish;
+use super::{Decided, FRAME_ROOM, Turn, WaitFor};
+use crate::codec::EncodedMessage;
+use crate::command::{Items, MoveItem, MoveWhy, Receipt, Receipts, Reply};
+use crate::event::{Event, MessageRef, MoveReason, Placement, QueueId, Removal};
 
-/// Checked messages: where each goes, and what all of them need.
-pub(super) struct Plan {
-    targets: SmallVec<[Target; 2]>,
+/// Checked messages: their targets and what they need together.
+pub(super) struct SendPlan {
+    targets: SmallVec<[SendTarget; 2]>,
     pub room: usize,
     pub durable: bool,
 }
 
-enum Target {
-    /// A queue, and what the message is known by there.
+enum SendTarget {
+    /// A queue, and the message's de-duplication key there.
     Queue(QueueId, Option<u128>),
-    Topic(Box<Publication>),
+    Topic(Box<PlannedPublish>),
 }
 
-/// What the earlier messages of a command put into queues with limits.
+/// The lengths and sizes of limited queues, with the earlier messages of a command.
 #[derive(Default)]
-pub(super) struct Filling(SmallVec<[(QueueId, u64, u64); 2]>);
+pub(super) struct FillLevels(SmallVec<[(QueueId, u64, u64); 2]>);
 
-impl Filling {
-    /// One more message for a queue; refused if that would be one too many.
+impl FillLevels {
+    /// Adds a message to a queue. Refused if a limit would be exceeded.
     pub(super) fn add(&mut self, id: QueueId, q: &Queue, size: u64) -> Result<(), Refusal> {
         if q.drops() || q.spec.length_max.is_none() && q.spec.bytes_max.is_none() {
             return Ok(());
@@ -53,48 +54,48 @@ impl Filling {
 }
 
 impl Turn<'_> {
-    /// All checks come first: then all of it happens.
-    pub(super) fn send(&mut self, items: Items) -> Result<(Receipts, Needs), Refusal> {
+    /// Checks everything first, then stores everything.
+    pub(super) fn send(&mut self, items: Items) -> Result<(Receipts, WaitFor), Refusal> {
         let plan = self.plan(&items)?;
         if items.is_empty() {
-            return Ok((Receipts::new(), Needs::Settled));
+            return Ok((Receipts::new(), WaitFor::Settled));
         }
         self.begin(plan.room)?;
-        Ok(self.carry_out(plan, items))
+        Ok(self.store_planned(plan, items))
     }
 
-    /// Sends that came together and have nothing else in common. Their answer waits for what the most careful needs.
-    pub(super) fn send_each(&mut self, sends: Vec<Items>) -> (Reply, Needs) {
+    /// Independent sends of one batch. The reply waits for the strictest durability of them.
+    pub(super) fn send_each(&mut self, sends: Vec<Items>) -> (Reply, WaitFor) {
         let (mut durable, mut rests) = (false, false);
         let each = sends.into_iter().map(|items| {
             let (reply, needs) = match self.send(items) {
                 Ok((receipts, needs)) => (Ok(receipts), needs),
-                Err(refusal) => (Err(refusal), Needs::Settled),
+                Err(refusal) => (Err(refusal), WaitFor::Settled),
             };
-            durable |= matches!(needs, Needs::Durable);
-            rests |= matches!(needs, Needs::Settled);
+            durable |= matches!(needs, WaitFor::Durable);
+            rests |= matches!(needs, WaitFor::Settled);
             self.end();
-            // The next one may find the queue full.
-            self.make_room();
+            // The next send may find the queue full.
+            self.enforce_limits();
             reply
         });
         let reply = Reply::SentEach(each.collect());
         let needs = match (durable, rests) {
-            (true, _) => Needs::Durable,
-            (false, true) => Needs::Granted(self.log.last_eager()),
-            (false, false) => Needs::Written,
+            (true, _) => WaitFor::Durable,
+            (false, true) => WaitFor::Granted(self.log.last_eager()),
+            (false, false) => WaitFor::Written,
         };
         (reply, needs)
     }
 
-    /// Checks messages and tells what they need. Nothing changes.
-    pub(super) fn plan(&self, items: &[(Address, Outgoing)]) -> Result<Plan, Refusal> {
+    /// Checks messages and computes what they need. Nothing changes.
+    pub(super) fn plan(&self, items: &[(Address, EncodedMessage)]) -> Result<SendPlan, Refusal> {
         if !self.publish_allowed {
             return Err(self.no_publishing());
         }
         let mut plan =
-            Plan { targets: SmallVec::with_capacity(items.len()), room: 0, durable: false };
-        let mut filling = Filling::default();
+            SendPlan { targets: SmallVec::with_capacity(items.len()), room: 0, durable: false };
+        let mut levels = FillLevels::default();
         for (to, message) in items {
             match to {
                 Address::Queue(name) => {
@@ -103,18 +104,18 @@ impl Turn<'_> {
                     let session = message.session.as_ref();
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
                     if seen.is_none() {
-                        filling.add(id, q, message.size() as u64)?;
+                        levels.add(id, q, message.size() as u64)?;
                     }
                     plan.durable |= q.durable();
                     plan.room += message.room();
-                    plan.targets.push(Target::Queue(id, key));
+                    plan.targets.push(SendTarget::Queue(id, key));
                 }
                 Address::Topic(name) => {
                     let (publication, room, durable) =
-                        self.plan_publication(name, message, &mut filling)?;
+                        self.plan_publish(name, message, &mut levels)?;
                     plan.durable |= durable;
                     plan.room += room;
-                    plan.targets.push(Target::Topic(Box::new(publication)));
+                    plan.targets.push(SendTarget::Topic(Box::new(publication)));
                 }
             }
         }
@@ -122,18 +123,18 @@ impl Turn<'_> {
     }
 
     /// Stores planned messages. The group must be open.
-    pub(super) fn carry_out(&mut self, plan: Plan, items: Items) -> (Receipts, Needs) {
+    pub(super) fn store_planned(&mut self, plan: SendPlan, items: Items) -> (Receipts, WaitFor) {
         let mut receipts = Receipts::with_capacity(items.len());
         for (target, (_, message)) in plan.targets.into_iter().zip(items) {
             receipts.push(match target {
-                Target::Topic(publication) => self.publish(*publication, message),
-                Target::Queue(id, key) => {
+                SendTarget::Topic(publication) => self.publish(*publication, message),
+                SendTarget::Queue(id, key) => {
                     let session = message.session.as_ref();
-                    // Looked up once more: an earlier one of this command may have the same key.
+                    // Checked again: an earlier message of this command may have the same key.
                     let seen = key.and_then(|key| self.core.seen(id, key, session, self.now.0));
                     match seen {
-                        None => Receipt::new(self.enter(id, message, key), 1),
-                        Some(First { seq, id: first_id }) => {
+                        None => Receipt::new(self.enqueue(id, message, key), 1),
+                        Some(FirstSend { seq, id: first_id }) => {
                             Receipt { seq: Seq(seq), duplicate: true, first_id, copies: 0 }
                         }
                     }
@@ -141,14 +142,14 @@ impl Turn<'_> {
             });
         }
         let stored = receipts.iter().any(|receipt| receipt.copies > 0);
-        // That it is a duplicate, or that nobody wants it, rests on what was decided before.
-        (receipts, if stored { Needs::of(plan.durable) } else { Needs::Settled })
+        // A duplicate, or a message that no rule matched, depends on earlier decisions.
+        (receipts, if stored { WaitFor::of(plan.durable) } else { WaitFor::Settled })
     }
 
     fn check_target(
         &self,
         name: &QueueName,
-        message: &Outgoing,
+        message: &EncodedMessage,
     ) -> Result<(QueueId, Option<u128>), Refusal> {
         let (id, q) = self.core.queue(name)?;
         if q.owner.is_some() {
@@ -165,7 +166,7 @@ impl Turn<'_> {
         Ok((id, key))
     }
 
-    pub(super) fn check_size(&self, q: &Queue, message: &Outgoing) -> Result<(), Refusal> {
+    pub(super) fn check_size(&self, q: &Queue, message: &EncodedMessage) -> Result<(), Refusal> {
         let (size_bytes, size_bytes_max) = (message.size() as u64, q.spec.message_bytes_max);
         if size_bytes > size_bytes_max {
             let queue = q.name.clone();
@@ -174,9 +175,9 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Whether one more key can be remembered.
+    /// Returns a refusal if no more de-duplication keys can be stored.
     pub(super) fn check_keys(&self, key: Option<u128>) -> Result<(), Refusal> {
-        if key.is_some() && self.core.seen_keys >= limits::DEDUP_KEYS_MAX {
+        if key.is_some() && self.core.dedup_keys >= limits::DEDUP_KEYS_MAX {
             return Err(Refusal::BoundReached {
                 what: "de-duplication keys",
                 limit: limits::DEDUP_KEYS_MAX as u64,
@@ -213,10 +214,10 @@ impl Turn<'_> {
             Address::Topic(name) => self.core.topic(name)?.0,
         };
         let Some(q) = self.core.queues.get(&id) else {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
+            return Ok(Some((Reply::Count(0), WaitFor::Settled)));
         };
         for &seq in seqs {
-            if !q.index.contains(seq.0) || q.place(seq.0) != Place::Scheduled {
+            if !q.index.contains(seq.0) || q.status(seq.0) != MessageStatus::Scheduled {
                 let (queue, what) = (q.name.clone(), "scheduled");
                 return Err(Refusal::MessageNotFound { queue, seq, what });
             }
@@ -227,30 +228,32 @@ impl Turn<'_> {
         seqs.dedup();
         let count = seqs.len() as u64;
         if count == 0 {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
+            return Ok(Some((Reply::Count(0), WaitFor::Settled)));
         }
         self.begin(FRAME_ROOM + 10 * seqs.len())?;
         self.commit(
             Event::Removed { queue: id, why: Removal::Cancelled, session: None, seqs },
             false,
         );
-        Ok(Some((Reply::Count(count), Needs::of(durable))))
+        Ok(Some((Reply::Count(count), WaitFor::of(durable))))
     }
 
-    /// A scheduled message is due: it is appended as if it were sent now.
+    /// Enqueues a scheduled message that is due, as if it were sent now.
     pub(super) fn activate(&mut self, id: QueueId, seq: u64) {
         let Some(q) = self.core.queues.get(&id) else { return };
-        let kept = q.kept.get(&seq).cloned().unwrap_or_default();
-        let (Some(from), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return };
-        let places = smallvec![Placed { queue: id, seq: q.next_seq, due: Timestamp(0) }];
-        self.commit_moved((id, seq), from, places, size, kept, Why::Due, false);
+        let carried = q.carried.get(&seq).cloned().unwrap_or_default();
+        let (Some(record), Some((_, size))) = (q.pos(seq), q.index.get(seq)) else { return };
+        let places = smallvec![Placement { queue: id, seq: q.next_seq, due: Timestamp(0) }];
+        let (source, why) = (MessageRef { queue: id, seq }, MoveReason::Due);
+        let moving = MessageMove { source, record, places, size, carried, why, message_id: None };
+        self.commit_moved(moving, false);
     }
 
-    /// Moves messages that are not out, each to its target. One that cannot move refuses all.
+    /// Moves messages that are not leased, each to its target. If one cannot be moved, none is.
     pub(super) fn move_messages(
         &mut self,
         from: &QueueName,
-        items: Vec<Moving>,
+        items: Vec<MoveItem>,
         why: MoveWhy,
     ) -> Decided {
         let MoveWhy::Redrive = why;
@@ -263,14 +266,14 @@ impl Turn<'_> {
         let (from_id, source) = self.core.queue(from)?;
         let mut durable = source.durable();
         let mut targets = Vec::with_capacity(items.len());
-        for Moving { seq, to, message_id } in items {
+        for MoveItem { seq, to, message_id } in items {
             if message_id.as_ref().is_some_and(|id| id.len() > limits::MESSAGE_ID_BYTES_MAX) {
                 return Err(Refusal::OutOfRange {
                     what: "message_id",
                     rule: format!("at most {} bytes long", limits::MESSAGE_ID_BYTES_MAX),
                 });
             }
-            if !source.index.contains(seq.0) || source.place(seq.0) != Place::Ready {
+            if !source.index.contains(seq.0) || source.status(seq.0) != MessageStatus::Ready {
                 return Err(Refusal::MessageNotFound { queue: from.clone(), seq, what: "ready" });
             }
             let (id, q) = self.core.queue(&to)?;
@@ -280,41 +283,45 @@ impl Turn<'_> {
             targets.push((seq, id, session, message_id));
         }
         if targets.is_empty() {
-            return Ok(Some((Reply::Count(0), Needs::Settled)));
+            return Ok(Some((Reply::Count(0), WaitFor::Settled)));
         }
         self.begin(targets.len() * FRAME_ROOM)?;
         let mut count = 0;
         for (Seq(from_seq), queue, session, message_id) in targets {
             let source = &self.core.queues[&from_id];
-            // Named twice: the second time it is gone.
-            let (Some(from), Some((_, size))) = (source.pos(from_seq), source.index.get(from_seq))
+            // The message was listed twice, and has already been moved.
+            let (Some(record), Some((_, size))) =
+                (source.pos(from_seq), source.index.get(from_seq))
             else {
                 continue;
             };
             let priority = source.index.priority(from_seq);
-            let kept = Kept { session, priority, ..Kept::default() };
+            let carried = CarriedAttributes { session, priority, ..CarriedAttributes::default() };
             let seq = self.core.queues[&queue].next_seq;
-            let places = smallvec![Placed { queue, seq, due: Timestamp(0) }];
-            let (here, why) = ((from_id, from_seq), Why::Redriven);
-            self.commit_renamed(here, from, places, size, kept, why, false, message_id);
+            let places = smallvec![Placement { queue, seq, due: Timestamp(0) }];
+            let (source, why) =
+                (MessageRef { queue: from_id, seq: from_seq }, MoveReason::Redriven);
+            let moving = MessageMove { source, record, places, size, carried, why, message_id };
+            self.commit_moved(moving, false);
             count += 1;
         }
-        Ok(Some((Reply::Count(count), Needs::of(durable))))
+        Ok(Some((Reply::Count(count), WaitFor::of(durable))))
     }
 
-    /// Removes one message and sends another in its stead.
+    /// Removes one message and sends another.
     pub(super) fn replace(
         &mut self,
         from: &QueueName,
         seq: Seq,
         to: &QueueName,
-        message: Outgoing,
+        message: EncodedMessage,
     ) -> Decided {
         if !self.publish_allowed {
             return Err(self.no_publishing());
         }
         let (from_id, source) = self.core.queue(from)?;
-        if !source.index.contains(seq.0) || matches!(source.place(seq.0), Place::Locked(_)) {
+        if !source.index.contains(seq.0) || matches!(source.status(seq.0), MessageStatus::Locked(_))
+        {
             return Err(Refusal::MessageNotFound { queue: from.clone(), seq, what: "free" });
         }
         let source_durable = source.durable();
@@ -326,8 +333,8 @@ impl Turn<'_> {
             Event::Removed { queue: from_id, why: Removal::Replaced, session: None, seqs },
             false,
         );
-        // An operator's edit is meant: it counts as new, whatever it is known by.
-        let receipt = Receipt::new(self.enter(id, message, key), 1);
-        Ok(Some((Reply::Sent(vec![receipt]), Needs::of(durable || source_durable))))
+        // An operator's edit is intentional: it is never a duplicate.
+        let receipt = Receipt::new(self.enqueue(id, message, key), 1);
+        Ok(Some((Reply::Sent(vec![receipt]), WaitFor::of(durable || source_durable))))
     }
 }

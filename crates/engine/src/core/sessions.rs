@@ -1,62 +1,62 @@
-//! The sessions of a queue: who holds them, what waits in them, which are ready.
+//! The sessions of a queue: their holders, their pending messages, and the ready ring.
 //!
-//! Only sessions with messages, a hold or a state are here; any other costs nothing. The ready ring is an intrusive
-//! list: accept-next and becoming ready are O(1) with millions of sessions. What is looked at for every message
-//! stands together and needs no memory elsewhere while the line is short; the rest is boxed.
+//! Only sessions with messages, a hold or a state are stored. The ready ring is an intrusive list, so accept-next and
+//! becoming ready are O(1) with millions of sessions. The fields used for every message are stored together, without
+//! further allocations while the list of messages is short; the rest is boxed.
 
 use hashbrown::HashTable;
 use malote_model::SessionId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::line::Line;
+use super::seq_list::SeqList;
 use crate::command::ConsumerId;
 use crate::journal::Pos;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// One session.
 #[derive(Debug)]
 pub(super) struct Session {
     pub id: SessionId,
-    /// Messages in order; those that are gone or set aside are skipped when they come to the front.
-    pub line: Line,
-    /// Where the holder's delivery goes on.
+    /// Pending messages in order. Removed and deferred ones are skipped when they reach the front.
+    pub pending: SeqList,
+    /// Where delivery to the holder continues.
     pub cursor: u64,
-    /// A decision about this session rests on the journal up to here.
+    /// Decisions about this session depend on the journal up to here.
     pub rests_on: Pos,
-    /// Messages out.
-    pub out: u32,
+    /// Leased messages.
+    pub locked: u32,
     prev: u32,
     next: u32,
     in_ring: bool,
-    rare: Option<Box<Rare>>,
+    extras: Option<Box<SessionExtras>>,
 }
 
-/// What few sessions have.
+/// Fields that few sessions need.
 #[derive(Debug)]
-pub(super) struct Rare {
-    /// Slot of the explicit hold.
+pub(super) struct SessionExtras {
+    /// The slot of the explicit hold.
     pub hold: u32,
-    /// Consumers that the holder attached, first come, first served.
+    /// Consumers that the holder attached, in order.
     pub consumers: Vec<ConsumerId>,
-    pub state: Option<State>,
-    /// Messages set aside or parked: they keep the session known.
+    pub state: Option<StoredState>,
+    /// Deferred or parked messages. They keep the session alive.
     pub aside: u32,
 }
 
-/// The state of a session.
+/// The stored state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
-    /// Where it is stored.
+pub(super) struct StoredState {
+    /// The position of its record.
     pub pos: Pos,
     pub bytes: u32,
-    /// When it was set; 0 if its record did not say.
+    /// When it was set; 0 if unknown.
     pub at: u64,
 }
 
-static NOTHING_RARE: Rare = Rare { hold: NONE, consumers: Vec::new(), state: None, aside: 0 };
+static NO_EXTRAS: SessionExtras =
+    SessionExtras { hold: NONE, consumers: Vec::new(), state: None, aside: 0 };
 
-impl Rare {
+impl SessionExtras {
     fn is_nothing(&self) -> bool {
         let Self { hold, consumers, state, aside } = self;
         *hold == NONE && consumers.is_empty() && state.is_none() && *aside == 0
@@ -64,50 +64,52 @@ impl Rare {
 }
 
 impl Session {
-    pub(super) fn rare(&self) -> &Rare {
-        self.rare.as_deref().unwrap_or(&NOTHING_RARE)
+    pub(super) fn extras(&self) -> &SessionExtras {
+        self.extras.as_deref().unwrap_or(&NO_EXTRAS)
     }
 
-    /// To be changed. A session that has nothing rare in the end gives the box back when it is refreshed.
-    pub(super) fn rare_mut(&mut self) -> &mut Rare {
+    /// Mutable access. If everything is back to its default, the box is freed when the session is refreshed.
+    pub(super) fn extras_mut(&mut self) -> &mut SessionExtras {
         let (consumers, state) = (Vec::new(), None);
-        self.rare.get_or_insert_with(|| Box::new(Rare { hold: NONE, consumers, state, aside: 0 }))
+        self.extras.get_or_insert_with(|| {
+            Box::new(SessionExtras { hold: NONE, consumers, state, aside: 0 })
+        })
     }
 
-    /// One message less that is set aside or parked.
-    pub(super) fn less_aside(&mut self) {
-        if let Some(rare) = &mut self.rare {
-            rare.aside = rare.aside.saturating_sub(1);
+    /// Counts one deferred or parked message less.
+    pub(super) fn decrement_aside(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.aside = extras.aside.saturating_sub(1);
         }
     }
 
-    /// Nobody but the line keeps it busy: no hold, and nothing out.
+    /// Whether the session has no hold and no leased messages.
     pub(super) fn is_free(&self) -> bool {
-        self.out == 0 && self.rare().hold == NONE
+        self.locked == 0 && self.extras().hold == NONE
     }
 
     pub(super) fn tidy(&mut self) {
-        self.rare.take_if(|rare| rare.is_nothing());
+        self.extras.take_if(|extras| extras.is_nothing());
     }
 }
 
-/// Sessions that stand together in memory: as many as make the allocation a good one.
+/// Sessions in one allocation.
 const CHUNK: usize = (32 << 10) / size_of::<Option<Session>>();
 
-/// Slots of sessions. A chunk in which nobody is left takes no memory.
+/// Slots of sessions. An empty chunk has no allocation.
 #[derive(Debug, Default)]
-struct Chunk {
+struct SessionChunk {
     sessions: Vec<Option<Session>>,
     count: u32,
 }
 
 /// The sessions of one queue.
 #[derive(Debug)]
-pub(super) struct Sessions {
-    /// Slots with 32 bits of their ids' hashes, so that neither growing nor a near miss touches a session.
+pub(super) struct SessionTable {
+    /// Slots with 32 bits of their ids' hashes, so that growing and near misses do not access sessions.
     table: HashTable<(u32, u32)>,
-    chunks: Vec<Chunk>,
-    /// How many slots there are, with a session or without.
+    chunks: Vec<SessionChunk>,
+    /// The number of slots, including free ones.
     slots: u32,
     free: Vec<u32>,
     hash_seed: u64,
@@ -116,7 +118,7 @@ pub(super) struct Sessions {
     ready: usize,
 }
 
-impl Sessions {
+impl SessionTable {
     pub(super) fn new(hash_seed: u64) -> Self {
         let (table, chunks, free) = (HashTable::new(), Vec::new(), Vec::new());
         Self { table, chunks, slots: 0, free, hash_seed, head: NONE, tail: NONE, ready: 0 }
@@ -126,12 +128,12 @@ impl Sessions {
         self.table.len()
     }
 
-    /// How many slots there are, with a session or without.
+    /// The number of slots, including free ones.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Sessions with work that nobody holds.
+    /// The number of sessions in the ready ring.
     pub(super) fn ready(&self) -> usize {
         self.ready
     }
@@ -160,12 +162,12 @@ impl Sessions {
         slot
     }
 
-    /// Room for sessions of a snapshot.
+    /// Reserves space for sessions of a snapshot.
     pub(super) fn expect(&mut self, sessions: usize) {
         self.table.reserve(sessions, |&(hash, _)| spread(hash));
     }
 
-    /// Puts a session of a snapshot into the slot after the last; none if it is there already.
+    /// Adds a session of a snapshot after the last slot; `None` if it already exists.
     pub(super) fn add_last(&mut self, id: &SessionId) -> Option<&mut Session> {
         let hash = self.hash(id.as_str());
         if self.find_hashed(id, hash).is_some() {
@@ -179,19 +181,19 @@ impl Sessions {
     fn put(&mut self, slot: u32, id: &SessionId, hash: u32) {
         let session = Session {
             id: id.clone(),
-            line: Line::default(),
+            pending: SeqList::default(),
             cursor: 0,
             rests_on: Pos::ZERO,
-            out: 0,
+            locked: 0,
             prev: NONE,
             next: NONE,
             in_ring: false,
-            rare: None,
+            extras: None,
         };
         self.slots = self.slots.max(slot + 1);
         let at = slot as usize;
         if self.chunks.len() <= at / CHUNK {
-            self.chunks.resize_with(at / CHUNK + 1, Chunk::default);
+            self.chunks.resize_with(at / CHUNK + 1, SessionChunk::default);
         }
         let chunk = &mut self.chunks[at / CHUNK];
         if chunk.sessions.is_empty() {
@@ -208,7 +210,7 @@ impl Sessions {
         let taken = chunk.sessions.get_mut(at % CHUNK)?.take()?;
         chunk.count -= 1;
         if chunk.count == 0 {
-            *chunk = Chunk::default();
+            *chunk = SessionChunk::default();
         }
         Some(taken)
     }
@@ -223,7 +225,7 @@ impl Sessions {
         self.chunks.get_mut(at / CHUNK)?.sessions.get_mut(at % CHUNK)?.as_mut()
     }
 
-    /// Takes the last of the sessions, as many as stand together. Nobody may look for them any more.
+    /// Removes the last chunk of sessions, for a queue that is being deleted.
     pub(super) fn pop_chunk(&mut self) -> Option<Vec<Option<Session>>> {
         self.chunks.pop().map(|chunk| chunk.sessions)
     }
@@ -235,12 +237,12 @@ impl Sessions {
         })
     }
 
-    /// Forgets a session that has no messages, no hold and no state.
+    /// Forgets a session without messages, hold and state.
     pub(super) fn forget_if_idle(&mut self, slot: u32) {
         let Some(session) = self.at(slot) else { return };
-        if session.line.len() > 0
-            || session.out > 0
-            || session.rare.as_ref().is_some_and(|rare| !rare.is_nothing())
+        if session.pending.len() > 0
+            || session.locked > 0
+            || session.extras.as_ref().is_some_and(|extras| !extras.is_nothing())
         {
             return;
         }
@@ -253,17 +255,16 @@ impl Sessions {
         self.free.push(slot);
     }
 
-    /// The head of the ready ring.
     pub(super) fn first_ready(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
     }
 
-    /// Who stands behind another in the ready ring.
+    /// The session after another one in the ready ring.
     pub(super) fn ready_after(&self, slot: u32) -> Option<u32> {
         self.at(slot).map(|s| s.next).filter(|&next| next != NONE)
     }
 
-    /// Joins the tail of the ready ring, or leaves it. A session already where it should be keeps its place.
+    /// Adds a session to the tail of the ready ring, or removes it. Otherwise it keeps its position.
     pub(super) fn set_ready(&mut self, slot: u32, ready: bool) {
         let tail = self.tail;
         let Some(session) = self.at_mut(slot) else { return };
@@ -294,7 +295,7 @@ impl Sessions {
     }
 }
 
-/// The table takes its bits from both ends of 64.
+/// The table uses bits from both ends of the hash.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_first_in_first_out() {
-        let mut sessions = Sessions::new(1);
+        let mut sessions = SessionTable::new(1);
         let slots: Vec<u32> = (0..5).map(|n| sessions.find_or_add(&id(n))).collect();
         slots.iter().for_each(|&slot| sessions.set_ready(slot, true));
         sessions.set_ready(slots[2], false);
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn idle_sessions_are_forgotten_and_their_slots_reused() {
-        let mut sessions = Sessions::new(1);
+        let mut sessions = SessionTable::new(1);
         let slot = sessions.find_or_add(&id(1));
         sessions.forget_if_idle(slot);
         assert_eq!((sessions.len(), sessions.find(&id(1))), (0, None));
@@ -335,14 +336,14 @@ mod tests {
     #[test]
     fn a_session_is_small_and_an_empty_chunk_takes_nothing() {
         assert!(size_of::<Option<Session>>() <= 120, "{}", size_of::<Option<Session>>());
-        let mut sessions = Sessions::new(1);
+        let mut sessions = SessionTable::new(1);
         let slots: Vec<u32> = (0..3 * CHUNK as u32).map(|n| sessions.find_or_add(&id(n))).collect();
         for &slot in &slots[CHUNK..] {
             sessions.forget_if_idle(slot);
         }
         assert_eq!(sessions.chunks[1].sessions.capacity(), 0);
         assert_eq!((sessions.len(), sessions.iter().count()), (CHUNK, CHUNK));
-        // The last slot that became free is the first to be used again.
+        // The slot that was freed last is reused first.
         assert_eq!(sessions.find_or_add(&id(7_000_000)), slots[3 * CHUNK - 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! How leases end by the holder's word, and what each end does to the message and to its session.
+//! Settling leases, and its effects on messages and sessions.
 
 use hashbrown::HashSet;
 use malote_model::{
@@ -9,14 +9,17 @@ use malote_model::{
 use smallvec::smallvec;
 
 use super::consume::check_lock;
-use super::leases::{Lease, Leased as Kind};
-use super::{Decided, FRAME_ROOM, FixedState, Needs, SMALL_ROOM, Turn};
+use super::leases::{Lease, LeaseTarget};
+use super::{Decided, FRAME_ROOM, FixedState, SMALL_ROOM, Turn, WaitFor};
 use crate::codec::put_properties;
 use crate::command::{Reply, StateChange};
-use crate::event::{Cause, Event, Moved, Over, Placed, QueueId, Removal, Returned, Way, Why};
+use crate::event::{
+    Event, LeaseEnd, MessageRef, MoveReason, MovedEvent, Overlay, Placement, QueueId, Removal,
+    ReturnedEvent, RouteHistory,
+};
 
-/// A way that is longer than this is none that anybody meant: its end is the own dead-letter set.
-const DIED_IN_MAX: usize = 16;
+/// Longer chains of dead-letter targets are treated as cycles and end in the queue's own set.
+const DEAD_LETTERED_IN_MAX: usize = 16;
 
 impl Turn<'_> {
     pub(super) fn settle(
@@ -32,11 +35,11 @@ impl Turn<'_> {
             });
         }
         let each = check_settlement(&settlement)?;
-        let mut room = each * leases.len() + FRAME_ROOM + self.held_back_room(leases, &settlement);
+        let mut room = each * leases.len() + FRAME_ROOM + self.delay_room(leases, &settlement);
         if let Some(change) = &state {
             self.check_state_room(change)?;
             room += change.state.as_ref().map_or(0, |state| state.len());
-            // With a state all of it happens or none.
+            // With a session state, everything takes effect or nothing.
             if let Some(&lease) = leases.iter().find(|&&lease| self.leased_message(lease).is_none())
             {
                 return Err(Refusal::LeaseLost { lease });
@@ -48,7 +51,7 @@ impl Turn<'_> {
             .any(|(_, queue, _)| self.durable(queue));
         let durable = durable || state.is_some();
         self.begin(room)?;
-        // The state comes first: an abandon with a delay ends the hold that allows it.
+        // The state comes first: an abandon with a delay ends the hold that the state change needs.
         if let Some(change) = state {
             self.commit_state(change);
         }
@@ -59,37 +62,42 @@ impl Turn<'_> {
         self.end();
         let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let needs = match accepted {
-            0 => Needs::Settled,
-            // The refusals among them rest on all that was decided before, whatever these leases' queues promise.
-            n if n < outcomes.len() && !durable => Needs::Granted(self.log.last_eager()),
-            _ => Needs::of(durable),
+            0 => WaitFor::Settled,
+            // The refusals among them depend on everything decided before, whatever the durability of these queues.
+            n if n < outcomes.len() && !durable => WaitFor::Granted(self.log.last_eager()),
+            _ => WaitFor::of(durable),
         };
         Ok(Some((Reply::Settled(outcomes), needs)))
     }
 
-    /// Messages that cannot be read leave the way of the others. A dead letter is set aside: it has nowhere to go.
+    /// Dead-letters messages that cannot be read. A damaged dead letter is deferred, because it has nowhere to go.
     pub(super) fn damaged(&mut self, leases: Vec<(LeaseToken, String)>) -> Decided {
         for (token, mut text) in leases {
             text.truncate(text.floor_char_boundary(limits::DEAD_LETTER_TEXT_BYTES_MAX));
             if self.begin(FRAME_ROOM + text.len()).is_err() {
-                break; // their locks end them, and they are found once more
+                break; // their locks will expire, and they are found again
             }
             if let Some((_, queue, seq)) = self.leased_message(token) {
                 if self.core.queues.get(&queue).is_some_and(|q| q.owner.is_some()) {
                     let lazy = !self.durable(queue);
-                    self.commit(Event::Deferred { queue, seq, over: None }, lazy);
+                    self.commit(Event::Deferred { queue, seq, overlay: None }, lazy);
                 } else {
                     let (reason, changes) = (DeadReason::Damaged { text }, Changes::default());
-                    self.dead_letter(queue, seq, reason, Cause::Released, &changes);
+                    self.dead_letter(
+                        MessageRef { queue, seq },
+                        reason,
+                        LeaseEnd::Released,
+                        &changes,
+                    );
                 }
             }
             self.end();
         }
-        Ok(Some((Reply::Done, Needs::Settled)))
+        Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
-    /// What a delay needs beside the records of these leases: it holds back all that is out of their sessions.
-    pub(super) fn held_back_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
+    /// Space for the records of a delay, besides those of the leases: it returns all leased messages of their sessions.
+    pub(super) fn delay_room(&self, leases: &[LeaseToken], settlement: &Settlement) -> usize {
         let (Settlement::Abandon { delay_ms, .. } | Settlement::Release { delay_ms }) = settlement
         else {
             return 0;
@@ -100,26 +108,29 @@ impl Turn<'_> {
         let mut seen: HashSet<(QueueId, u32), FixedState> = HashSet::with_hasher(FixedState);
         let each = leases.iter().filter_map(|&token| {
             let lease = self.lease_of(token)?;
-            let Kind::Message { session: Some(session), .. } = lease.what else { return None };
+            let LeaseTarget::Message { session: Some(session), .. } = lease.what else {
+                return None;
+            };
             let s = self.core.queues.get(&lease.queue)?.sessions.as_ref()?.at(session)?;
-            let out = s.out as usize;
-            let room = self.return_room(lease.queue, session, Cause::Released, out) + FRAME_ROOM;
+            let out = s.locked as usize;
+            let room = self.return_room(lease.queue, session, LeaseEnd::Released, out) + FRAME_ROOM;
             seen.insert((lease.queue, session)).then_some(room)
         });
         each.sum()
     }
 
-    /// What the records of so many of a session's messages may need when their leases end by no word of the holder.
+    /// Space for the records of `n` messages of a session when their leases end without being settled.
     pub(super) fn return_room(
         &self,
         queue: QueueId,
         session: u32,
-        cause: Cause,
+        cause: LeaseEnd,
         n: usize,
     ) -> usize {
         let Some(q) = self.core.queues.get(&queue) else { return 0 };
         let limited = q.spec.failed_max.is_some() || q.spec.receives_max.is_some();
-        let dies = cause != Cause::Released && limited || q.spec.on_expiry == OnExpiry::DeadLetter;
+        let dies =
+            cause != LeaseEnd::Released && limited || q.spec.on_expiry == OnExpiry::DeadLetter;
         if !dies {
             return n * SMALL_ROOM;
         }
@@ -135,10 +146,10 @@ impl Turn<'_> {
         self.core.queues.get(&queue).is_none_or(|q| q.durable())
     }
 
-    /// Slot, queue and sequence of a message whose lease is good now.
+    /// The slot, queue and sequence number of a message whose lease is valid now.
     pub(super) fn leased_message(&self, token: LeaseToken) -> Option<(u32, QueueId, u64)> {
         let lease = self.lease_of(token)?;
-        let Kind::Message { seq, hold, .. } = lease.what else { return None };
+        let LeaseTarget::Message { seq, hold, .. } = lease.what else { return None };
         let until = match hold {
             Some(hold) => self.core.leases.at(hold)?.until,
             None => lease.until,
@@ -146,7 +157,7 @@ impl Turn<'_> {
         (self.now.0 < until).then_some((lease.token.slot, lease.queue, seq))
     }
 
-    /// One event for all that a queue's leases complete.
+    /// Journals one event for all completed leases of a queue.
     fn complete(&mut self, leases: &[LeaseToken]) -> Vec<Result<(), Refusal>> {
         let mut seen: HashSet<u32, FixedState> = HashSet::with_hasher(FixedState);
         let mut by_queue: Vec<(QueueId, Vec<u64>)> = Vec::new();
@@ -197,51 +208,50 @@ impl Turn<'_> {
                 );
             }
             Settlement::Abandon { delay_ms, changes } => {
-                self.return_message(slot, Cause::Abandoned, *delay_ms, changes);
+                self.return_message(slot, LeaseEnd::Abandoned, *delay_ms, changes);
             }
             Settlement::Release { delay_ms } => {
-                self.return_message(slot, Cause::Released, *delay_ms, &Changes::default());
+                self.return_message(slot, LeaseEnd::Released, *delay_ms, &Changes::default());
             }
             Settlement::Defer { .. } if self.expire_instead(queue, seq) => {}
             Settlement::Defer { changes } => {
-                let over = self.over(queue, seq, changes);
+                let overlay = self.overlay(queue, seq, changes);
                 let lazy = !self.durable(queue);
-                self.commit(Event::Deferred { queue, seq, over }, lazy);
+                self.commit(Event::Deferred { queue, seq, overlay }, lazy);
             }
             Settlement::DeadLetter { reason, text, changes } => {
                 let reason = DeadReason::Asked { reason: reason.clone(), text: text.clone() };
-                self.dead_letter(queue, seq, reason, Cause::Released, changes);
+                self.dead_letter(MessageRef { queue, seq }, reason, LeaseEnd::Released, changes);
             }
         }
         Ok(())
     }
 
-    fn over(&self, queue: QueueId, seq: u64, changes: &Changes) -> Option<Over> {
+    fn overlay(&self, queue: QueueId, seq: u64, changes: &Changes) -> Option<Overlay> {
         if changes.is_empty() {
             return None;
         }
         let from = self.core.queues.get(&queue)?.pos(seq)?;
-        Some(Over { from, properties: changes.properties.clone() })
+        Some(Overlay { from, properties: changes.properties.clone() })
     }
 
-    /// A lease ends and its message comes back, or goes to the dead letters if that was once too often. The group
-    /// must be open.
+    /// Ends a lease and returns its message to the queue, or dead-letters it at a limit. The group must be open.
     pub(super) fn return_message(
         &mut self,
         slot: u32,
-        cause: Cause,
+        cause: LeaseEnd,
         delay_ms: u64,
         changes: &Changes,
     ) {
-        let Some(&Lease { queue, what: Kind::Message { seq, session, hold, .. }, .. }) =
+        let Some(&Lease { queue, what: LeaseTarget::Message { seq, session, hold, .. }, .. }) =
             self.core.leases.at(slot)
         else {
             return;
         };
-        if cause != Cause::Released
-            && let Some(reason) = self.once_too_often(queue, seq)
+        if cause != LeaseEnd::Released
+            && let Some(reason) = self.limit_reached(queue, seq)
         {
-            return self.dead_letter(queue, seq, reason, cause, changes);
+            return self.dead_letter(MessageRef { queue, seq }, reason, cause, changes);
         }
         if self.expire_instead(queue, seq) {
             return;
@@ -250,13 +260,16 @@ impl Turn<'_> {
         let due = if delay_ms == 0 { Timestamp(0) } else { self.now.plus_ms(delay_ms) };
         let parked = session.is_some() && q.spec.retry == RetryOrder::Skip;
         let holds_back = session.filter(|_| delay_ms > 0 && !parked);
-        let over = self.over(queue, seq, changes);
-        let lazy = cause == Cause::Lost && over.is_none() || !q.durable();
-        self.commit(Event::Returned(Returned { queue, seq, cause, due, parked, over }), lazy);
-        // The whole session waits for its delayed message: others that are out come back, and nobody holds it.
+        let overlay = self.overlay(queue, seq, changes);
+        let lazy = cause == LeaseEnd::Lost && overlay.is_none() || !q.durable();
+        self.commit(
+            Event::Returned(ReturnedEvent { queue, seq, cause, due, parked, overlay }),
+            lazy,
+        );
+        // The whole session waits for its delayed message: its other leased messages are returned, and its hold ends.
         if let Some(session) = holds_back {
-            for other in self.out_of_session(queue, session) {
-                self.return_message(other, Cause::Released, 0, &Changes::default());
+            for other in self.leases_of_session(queue, session) {
+                self.return_message(other, LeaseEnd::Released, 0, &Changes::default());
             }
             if let Some(hold) = hold {
                 self.unhold(hold, false);
@@ -264,11 +277,11 @@ impl Turn<'_> {
         }
     }
 
-    fn once_too_often(&self, queue: QueueId, seq: u64) -> Option<DeadReason> {
+    fn limit_reached(&self, queue: QueueId, seq: u64) -> Option<DeadReason> {
         let q = self.core.queues.get(&queue)?;
-        let touched = q.touched.get(&seq)?;
-        let failed = touched.failed.saturating_add(1);
-        let receives = touched.receives.saturating_sub(touched.released);
+        let tracked = q.tracked.get(&seq)?;
+        let failed = tracked.failed.saturating_add(1);
+        let receives = tracked.receives.saturating_sub(tracked.released);
         if let Some(failed_max) = q.spec.failed_max.filter(|&max| failed >= max) {
             return Some(DeadReason::MaxFailed { failed, failed_max });
         }
@@ -276,40 +289,44 @@ impl Turn<'_> {
         Some(DeadReason::MaxReceives { receives, receives_max })
     }
 
-    /// A message that nobody has becomes a dead letter. The group must be open.
-    pub(super) fn bury(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
-        self.dead_letter(queue, seq, reason, Cause::Released, &Changes::default());
+    /// Dead-letters a message that is not leased. The group must be open.
+    pub(super) fn dead_letter_unleased(&mut self, queue: QueueId, seq: u64, reason: DeadReason) {
+        let message = MessageRef { queue, seq };
+        self.dead_letter(message, reason, LeaseEnd::Released, &Changes::default());
     }
 
-    /// Moves a message to where its queue's dead letters go.
+    /// Moves a message to the dead-letter target of its queue.
     pub(super) fn dead_letter(
         &mut self,
-        from_queue: QueueId,
-        from_seq: u64,
+        source: MessageRef,
         reason: DeadReason,
-        cause: Cause,
+        cause: LeaseEnd,
         changes: &Changes,
     ) {
+        let MessageRef { queue: from_queue, seq: from_seq } = source;
         let Some(q) = self.core.queues.get(&from_queue) else { return };
         let session = self.session_of(from_queue, from_seq);
         let damaged = matches!(reason, DeadReason::Damaged { .. });
         let asked = damaged || matches!(reason, DeadReason::Asked { .. });
-        let kept = q.kept.get(&from_seq);
-        let mut way = kept.map_or_else(Way::default, |kept| kept.way.clone());
-        // It died here before and came back, and nobody had a hand in it this time: it would go on for ever.
+        let carried = q.carried.get(&from_seq);
+        let mut history =
+            carried.map_or_else(RouteHistory::default, |carried| carried.history.clone());
+        // It was dead-lettered here before and came back without any receiver involved: it would cycle forever.
         let limit = matches!(reason, DeadReason::MaxFailed { .. } | DeadReason::MaxReceives { .. });
-        let circles = !asked && !limit && way.died_in.contains(&from_queue);
-        way.hops = 0;
-        way.home = Some(from_queue);
-        // Somebody who says so may mean it to come round again; nobody means a circle that turns by itself.
+        let circles = !asked && !limit && history.dead_lettered_in.contains(&from_queue);
+        history.hops = 0;
+        history.dead_lettered_from = Some(from_queue);
+        // A receiver may dead-letter a message again and again on purpose, but it must not cycle by itself.
         match asked {
-            true => way.died_in.clear(),
-            false if way.died_in.contains(&from_queue) || way.died_in.len() == DIED_IN_MAX => {}
-            false => way.died_in.push(from_queue),
+            true => history.dead_lettered_in.clear(),
+            false
+                if history.dead_lettered_in.contains(&from_queue)
+                    || history.dead_lettered_in.len() == DEAD_LETTERED_IN_MAX => {}
+            false => history.dead_lettered_in.push(from_queue),
         }
         let mut new_key = None;
         let queue = match &q.spec.dead_letter {
-            // What cannot be read is no use in another queue, and no longer there if it is dropped.
+            // A damaged message is useless in another queue, and would be lost if it were dropped.
             _ if q.owner.is_some() || damaged => q.dead,
             DeadLetterTarget::Drop if !asked => {
                 let why = match reason {
@@ -327,14 +344,16 @@ impl Turn<'_> {
             DeadLetterTarget::Queue(name) => {
                 let target = self.dead_target(name, session.as_ref());
                 let goes_on = |target: &QueueId| {
-                    !way.died_in.contains(target) && way.died_in.len() < DIED_IN_MAX
+                    !history.dead_lettered_in.contains(target)
+                        && history.dead_lettered_in.len() < DEAD_LETTERED_IN_MAX
                 };
                 target.filter(goes_on).unwrap_or(q.dead)
             }
             DeadLetterTarget::Topic { topic, key } => {
                 let target = self.core.topic_names.get(topic).copied();
-                let target = target.filter(|_| way.died_in.len() < DIED_IN_MAX);
-                // The topic's key is for the topic: what stays in the own set keeps what it has.
+                let target =
+                    target.filter(|_| history.dead_lettered_in.len() < DEAD_LETTERED_IN_MAX);
+                // The configured key is only for the topic. In the queue's own set, the message keeps its key.
                 new_key = key.clone().filter(|_| target.is_some());
                 target.unwrap_or(q.dead)
             }
@@ -343,32 +362,33 @@ impl Turn<'_> {
             return;
         };
         let Some(target) = self.core.queues.get(&queue) else { return };
-        let touched = q.touched.get(&from_seq);
-        // The delivery that was once too often is not counted yet.
+        let tracked = q.tracked.get(&from_seq);
+        // The delivery that reached the limit is not counted yet.
         let (receives, failed) =
-            touched.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
+            tracked.map_or((0, 0), |t| (t.receives, t.failed + u32::from(limit)));
         let source = q
             .owner
             .and_then(|owner| self.core.queues.get(&owner))
             .map_or(&q.name, |owner| &owner.name);
-        let why = Why::Dead { reason, source: source.clone(), receives, failed, cause };
-        // What is left of the target's time to live, if that counts from before it died.
+        let why =
+            MoveReason::DeadLettered { reason, source: source.clone(), receives, failed, cause };
+        // The rest of the target's time to live, if it counts from before the message was dead-lettered.
         let ttl = target.spec.ttl_ms.filter(|_| q.spec.dead_letters_keep_age);
         let ttl_ms = ttl
             .zip(q.index.when(from_seq))
             .map(|(ttl_ms, since)| since.saturating_add(ttl_ms).saturating_sub(self.now.0).max(1));
         let lazy = !(q.durable() || target.durable());
-        let moved = Moved {
+        let moved = MovedEvent {
             from_queue,
             from_seq,
             from,
-            places: smallvec![Placed { queue, seq: target.next_seq, due: Timestamp(0) }],
+            places: smallvec![Placement { queue, seq: target.next_seq, due: Timestamp(0) }],
             at: self.now,
             session,
             size,
-            priority: kept.map_or(q.index.priority(from_seq), |kept| kept.priority),
+            priority: carried.map_or(q.index.priority(from_seq), |carried| carried.priority),
             ttl_ms,
-            way,
+            history,
             key: new_key,
             message_id: None,
             why,
@@ -377,7 +397,7 @@ impl Turn<'_> {
         self.commit(Event::Moved(Box::new(moved)), lazy);
     }
 
-    /// Another queue as a target, if it can take the message; else the own set does.
+    /// Another queue as the target, if it accepts the message.
     fn dead_target(&self, name: &QueueName, session: Option<&SessionId>) -> Option<QueueId> {
         let (id, q) = self.core.queue(name).ok()?;
         self.check_session(name, &q.spec.sessions, session).ok()?;
@@ -386,19 +406,19 @@ impl Turn<'_> {
 
     pub(super) fn session_of(&self, queue: QueueId, seq: u64) -> Option<SessionId> {
         let q = self.core.queues.get(&queue)?;
-        if let Some(kept) = q.kept.get(&seq) {
-            return kept.session.clone();
+        if let Some(carried) = q.carried.get(&seq) {
+            return carried.session.clone();
         }
-        if q.place(seq) == super::queue::Place::Ready {
-            let slot = q.marked_session(seq)?;
+        if q.status(seq) == super::queue::MessageStatus::Ready {
+            let slot = q.session_slot(seq)?;
             return Some(q.sessions.as_ref()?.at(slot)?.id.clone());
         }
-        let slot = match q.touched.get(&seq)?.place {
-            super::queue::Place::Locked(lease) => match self.core.leases.at(lease)?.what {
-                Kind::Message { session, .. } => session?,
-                Kind::Session { .. } => return None,
+        let slot = match q.tracked.get(&seq)?.status {
+            super::queue::MessageStatus::Locked(lease) => match self.core.leases.at(lease)?.what {
+                LeaseTarget::Message { session, .. } => session?,
+                LeaseTarget::Session { .. } => return None,
             },
-            _ => q.touched.get(&seq)?.session,
+            _ => q.tracked.get(&seq)?.session,
         };
         Some(q.sessions.as_ref()?.at(slot)?.id.clone())
     }
@@ -414,15 +434,15 @@ impl Turn<'_> {
         self.begin(SMALL_ROOM * leases.len() + FRAME_ROOM)?;
         let outcomes = leases.iter().map(|&lease| self.renew_one(lease, lock_ms)).collect();
         self.end();
-        Ok(Some((Reply::Renewed(outcomes), Needs::Granted(self.log.last_eager()))))
+        Ok(Some((Reply::Renewed(outcomes), WaitFor::Granted(self.log.last_eager()))))
     }
 
     fn renew_one(&mut self, token: LeaseToken, lock_ms: Option<u64>) -> Result<Timestamp, Refusal> {
         let lost = Refusal::LeaseLost { lease: token };
         let lease = self.lease_of(token).ok_or(lost.clone())?;
-        // Inside an explicit hold there is one lock: the hold's.
+        // Under an explicit hold, only the hold has a lock.
         let lease = match lease.what {
-            Kind::Message { hold: Some(hold), .. } => {
+            LeaseTarget::Message { hold: Some(hold), .. } => {
                 self.core.leases.at(hold).ok_or(lost.clone())?
             }
             _ => lease,
@@ -439,11 +459,11 @@ impl Turn<'_> {
     }
 }
 
-/// Checks a settlement's own values; tells how many bytes the record of one lease may have.
+/// Checks the values of a settlement. Returns the space that the record of one lease needs.
 pub(super) fn check_settlement(settlement: &Settlement) -> Result<usize, Refusal> {
     let (room, delay_ms, changes, texts) = match settlement {
         Settlement::Complete => return Ok(SMALL_ROOM),
-        // It may be once too often or too late, and then it is a dead letter.
+        // At a limit or after its expiry, the message is dead-lettered.
         Settlement::Release { delay_ms } => (FRAME_ROOM, *delay_ms, None, 0),
         Settlement::Abandon { delay_ms, changes } => (FRAME_ROOM, *delay_ms, Some(changes), 0),
         Settlement::Defer { changes } => (FRAME_ROOM, 0, Some(changes), 0),

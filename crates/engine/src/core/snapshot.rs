@@ -1,38 +1,38 @@
-//! The core as bytes, and back: what a snapshot holds. Timers, consumers and connections are not part of it.
+//! Serializing the core for a snapshot, and restoring it. Timers, consumers and connections are not included.
 //!
-//! A snapshot is not trusted with memory: what it restores to is at most a small multiple of its own size.
+//! A snapshot is not trusted with memory: restoring needs at most a small multiple of its size.
 
 use std::io::Read;
 
 use hashbrown::HashMap;
 use malote_model::{DeadLetterTarget, LeaseToken, QueueName, SessionId, Timestamp};
 
-use super::dedup::Seen;
+use super::dedup::DedupWindow;
 use super::index::Index;
-use super::leases::{Lease, Leased as Kind, Leases, NONE};
-use super::queue::{Kept, Place, Queue, Touched};
-use super::sessions::State;
+use super::leases::{Lease, LeaseTarget, Leases, NONE};
+use super::queue::{CarriedAttributes, MessageStatus, Queue, TrackedMessage};
+use super::sessions::StoredState;
 use super::topic::Topic;
-use super::{Core, FixedState, Under, fixed};
+use super::{BaseRecord, Core, FixedState, fixed};
 use crate::codec::{
-    Put, Reader, Truncated, Window, get_rule, get_spec, get_topic_spec, get_way, put_rule,
-    put_spec, put_topic_spec, put_way, understand_event,
+    EncodeExt, Malformed, Reader, StreamReader, get_history, get_rule, get_spec, get_topic_spec,
+    put_history, put_rule, put_spec, put_topic_spec, understand_event,
 };
 use crate::command::Totals;
 use crate::event::QueueId;
 use crate::format::{NotUnderstood, SNAPSHOT_VERSION};
 use crate::journal::{Divergence, Orphan, Pos, Replay};
 
-/// 2 had no status of queues and topics, ids of duplicates, times of first grants and of session states; 3 had no
-/// time from which keys are known.
+/// Version 2 had no status of queues and topics, ids of duplicates, times of first deliveries and of session states.
+/// Version 3 had no `known_from` of keys.
 const VERSION: u8 = SNAPSHOT_VERSION;
 const VERSION_LEAST: u8 = 2;
-/// The first with a status, and what else 2 did not have.
+/// The first version with a status, and with the other additions of version 3.
 pub(super) const VERSION_MORE: u8 = 3;
-/// The first with a time from which keys are known.
+/// The first version with `known_from`.
 pub(super) const VERSION_KNOWN_FROM: u8 = 4;
 
-/// Bytes that a session takes at least: nine numbers and an id.
+/// The minimum size of a session: nine numbers and an id.
 const SESSION_BYTES_MIN: u64 = 10;
 
 impl Replay for Core {
@@ -42,7 +42,7 @@ impl Replay for Core {
     }
 
     fn restore_from(&mut self, snapshot: &mut dyn Read, bytes: u64) -> Result<(), String> {
-        let mut window = Window::new(snapshot, bytes);
+        let mut window = StreamReader::new(snapshot, bytes);
         let restored = Self::read(&mut window, self.hash_seed).map_err(|e| e.to_string())?;
         *self = restored;
         Ok(())
@@ -75,7 +75,7 @@ impl Replay for Core {
         let mut ranks = fixed();
         for id in self.names.values() {
             let Some(q) = self.queues.get(id) else { continue };
-            let here = Ranks::of(q);
+            let here = SessionRanks::of(q);
             out.put_queue(*id);
             out.put_str(q.name.as_str());
             save_queue(out, q, &here);
@@ -88,7 +88,7 @@ impl Replay for Core {
             };
             out.put_queue(*id);
             save_topic(out, topic);
-            save_queue(out, inbox, &Ranks(Vec::new()));
+            save_queue(out, inbox, &SessionRanks(Vec::new()));
             save_rules(out, topic);
         }
         let (slots, free) = self.leases.parts();
@@ -102,7 +102,7 @@ impl Replay for Core {
         }
         out.put_var(free.len() as u64);
         free.iter().for_each(|&slot| out.put_var(u64::from(slot)));
-        let mut under: Vec<_> = self.under.iter().collect();
+        let mut under: Vec<_> = self.base_records.iter().collect();
         under.sort_unstable_by_key(|(over, _)| **over);
         out.put_var(under.len() as u64);
         for (over, under) in under {
@@ -126,10 +126,10 @@ impl Replay for Core {
 }
 
 impl Core {
-    fn read(r: &mut Window<'_>, hash_seed: u64) -> Result<Self, Truncated> {
+    fn read(r: &mut StreamReader<'_>, hash_seed: u64) -> Result<Self, Malformed> {
         let version = r.u8()?;
         if !(VERSION_LEAST..=VERSION).contains(&version) {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         let mut core = Self::new(hash_seed);
         core.epoch = r.var32()?;
@@ -141,9 +141,9 @@ impl Core {
             let (q, here) = read_queue(r, name, hash_seed, version)?;
             core.names.insert(q.name.clone(), id);
             if q.owner.is_none() {
-                core.aim(id, &DeadLetterTarget::Own, &q.spec.dead_letter);
+                core.set_dead_letter_target(id, &DeadLetterTarget::Own, &q.spec.dead_letter);
             }
-            core.seen_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
+            core.dedup_keys += q.seen.as_ref().map_or(0, |seen| seen.len());
             core.queues.insert(id, Box::new(q));
             ranks.insert(id, here);
         }
@@ -153,7 +153,7 @@ impl Core {
             let (inbox, _) = read_queue(r, QueueName::inbox(&topic.name), hash_seed, version)?;
             for _ in 0..r.count()? {
                 let (queue, rule) = (r.queue()?, r.item(get_rule)?);
-                let q = core.queues.get_mut(&queue).ok_or(Truncated)?;
+                let q = core.queues.get_mut(&queue).ok_or(Malformed)?;
                 q.bound_to.insert(id);
                 topic.router.insert(queue, rule);
             }
@@ -175,19 +175,19 @@ impl Core {
         for _ in 0..r.count()? {
             let (over, from, users) = (r.pos()?, r.pos()?, r.var32()?);
             if users == 0 {
-                return Err(Truncated);
+                return Err(Malformed);
             }
-            core.under.insert(over, Under { from, users });
+            core.base_records.insert(over, BaseRecord { from, users });
         }
         core.queues.values_mut().for_each(|q| {
-            if q.finds_sessions() {
-                q.must_find_sessions();
+            if q.needs_session_slots() {
+                q.start_session_slots();
                 q.prepare(&mut usize::MAX.clone());
             }
             let Some(sessions) = &q.sessions else { return };
-            let first = |slot: u32| sessions.at(slot).and_then(|s| s.line.first());
+            let first = |slot: u32| sessions.at(slot).and_then(|s| s.pending.first());
             let slots = 0..sessions.slots();
-            // Mostly they stand in order: then millions of them need not be sorted, nor be listed.
+            // Usually they are in order. Then millions of them need not be sorted or collected.
             if slots.clone().is_sorted_by_key(first) {
                 return slots.for_each(|slot| q.refresh_session(slot));
             }
@@ -199,25 +199,25 @@ impl Core {
     }
 }
 
-/// The slots of a queue's sessions, in order. In a snapshot a session is named by its place among them, so that the
-/// reader needs no more slots than there are sessions, whatever numbers the snapshot holds.
-struct Ranks(Vec<u32>);
+/// The slots of a queue's sessions, in order. A snapshot refers to a session by its index among them, so that the
+/// reader needs no more slots than there are sessions, whatever numbers the snapshot contains.
+struct SessionRanks(Vec<u32>);
 
-impl Ranks {
+impl SessionRanks {
     fn of(q: &Queue) -> Self {
         Self(q.sessions.iter().flat_map(|s| s.iter()).map(|(slot, _)| slot).collect())
     }
 
-    /// The place of a slot; none if there is no session in it.
+    /// The index of a slot; `NONE` if it has no session.
     fn rank(&self, slot: u32) -> u32 {
         if self.0.get(slot as usize) == Some(&slot) {
-            return slot; // nothing is missing before it
+            return slot; // no slot before it is missing
         }
         self.0.binary_search(&slot).map_or(NONE, |rank| rank as u32)
     }
 }
 
-fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
+fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &SessionRanks) {
     put_spec(out, &q.spec);
     out.put_queue(q.dead);
     out.put_queue(q.owner.unwrap_or_default());
@@ -226,7 +226,7 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     out.put_var(q.next_seq);
     out.put_var(q.cursor);
     q.totals.values().iter().for_each(|&n| out.put_var(n));
-    // Without sessions, tenants stand there.
+    // Without sessions, the column contains tenants.
     q.index.save(out, |slot| if q.sessions.is_some() { ranks.rank(slot) } else { slot });
     let mut newest: Vec<_> = q.newest.iter().collect();
     newest.sort_unstable();
@@ -237,7 +237,7 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
     }
     out.put_var(q.returned.len() as u64);
     q.returned.iter().for_each(|&seq| out.put_var(seq));
-    let mut kept: Vec<_> = q.kept.iter().collect();
+    let mut kept: Vec<_> = q.carried.iter().collect();
     kept.sort_unstable_by_key(|(seq, _)| **seq);
     out.put_var(kept.len() as u64);
     for (seq, kept) in kept {
@@ -245,34 +245,34 @@ fn save_queue(out: &mut Vec<u8>, q: &Queue, ranks: &Ranks) {
         out.put_session(kept.session.as_ref());
         out.put_u8(kept.priority);
         out.put_var(kept.ttl_ms.map_or(0, |ms| ms + 1));
-        put_way(out, &kept.way);
+        put_history(out, &kept.history);
     }
     if let Some(seen) = &q.seen {
         seen.save(out);
     }
-    let mut touched: Vec<_> = q.touched.iter().collect();
-    touched.sort_unstable_by_key(|(seq, _)| **seq);
-    out.put_var(touched.len() as u64);
-    for (seq, t) in touched {
+    let mut tracked: Vec<_> = q.tracked.iter().collect();
+    tracked.sort_unstable_by_key(|(seq, _)| **seq);
+    out.put_var(tracked.len() as u64);
+    for (seq, t) in tracked {
         out.put_var(*seq);
-        save_touched(out, t, ranks);
+        save_tracked(out, t, ranks);
     }
     out.put_var(ranks.0.len() as u64);
     for (slot, s) in q.sessions.iter().flat_map(|s| s.iter()) {
         out.put_var(u64::from(ranks.rank(slot)));
         out.put_str(s.id.as_str());
         out.put_var(s.cursor);
-        out.put_var(u64::from(s.out));
-        out.put_var(u64::from(s.rare().hold));
-        out.put_var(u64::from(s.rare().aside));
-        let none = State { pos: Pos::ZERO, bytes: 0, at: 0 };
-        let State { pos, bytes, at } = s.rare().state.unwrap_or(none);
+        out.put_var(u64::from(s.locked));
+        out.put_var(u64::from(s.extras().hold));
+        out.put_var(u64::from(s.extras().aside));
+        let none = StoredState { pos: Pos::ZERO, bytes: 0, at: 0 };
+        let StoredState { pos, bytes, at } = s.extras().state.unwrap_or(none);
         out.put_pos(pos);
         out.put_var(u64::from(bytes));
         out.put_var(at);
-        out.put_var(s.line.len() as u64);
+        out.put_var(s.pending.len() as u64);
         let mut last = 0;
-        for seq in s.line.iter() {
+        for seq in s.pending.iter() {
             out.put_var(seq - last);
             last = seq;
         }
@@ -300,7 +300,7 @@ fn save_rules(out: &mut Vec<u8>, topic: &Topic) {
     }
 }
 
-fn read_topic(r: &mut Window<'_>, hash_seed: u64, version: u8) -> Result<Topic, Truncated> {
+fn read_topic(r: &mut StreamReader<'_>, hash_seed: u64, version: u8) -> Result<Topic, Malformed> {
     let more = version >= VERSION_MORE;
     let (name, spec) = (r.item(|r| r.topic())?, r.item(|r| get_topic_spec(r, more))?);
     let created_at = r.item(|r| r.time())?;
@@ -308,17 +308,17 @@ fn read_topic(r: &mut Window<'_>, hash_seed: u64, version: u8) -> Result<Topic, 
     topic.had_rule = r.bool()?;
     topic.totals.copies = r.var()?;
     if topic.seen.is_some() {
-        topic.seen = Some(Box::new(Seen::restore(r, version)?));
+        topic.seen = Some(Box::new(DedupWindow::restore(r, version)?));
     }
     Ok(topic)
 }
 
 fn read_queue(
-    r: &mut Window<'_>,
+    r: &mut StreamReader<'_>,
     name: QueueName,
     hash_seed: u64,
     version: u8,
-) -> Result<(Queue, Ranks), Truncated> {
+) -> Result<(Queue, SessionRanks), Malformed> {
     let more = version >= VERSION_MORE;
     let spec = r.item(|r| get_spec(r, more))?;
     let (dead, owner, created_at) = (r.queue()?, r.queue()?, r.item(|r| r.time())?);
@@ -344,70 +344,73 @@ fn read_queue(
     for _ in 0..r.count()? {
         let (seq, session) = (r.var()?, r.session()?);
         let (priority, ttl_ms) = (r.u8()?, r.var()?.checked_sub(1));
-        q.kept.insert(seq, Kept { session, priority, ttl_ms, way: r.item(get_way)? });
+        q.carried.insert(
+            seq,
+            CarriedAttributes { session, priority, ttl_ms, history: r.item(get_history)? },
+        );
     }
     if q.seen.is_some() {
-        let seen = Seen::restore(r, version)?;
+        let seen = DedupWindow::restore(r, version)?;
         q.seen = Some(Box::new(match cfg!(feature = "mutate-forget-keys") {
-            true => Seen::default(),
+            true => DedupWindow::default(),
             false => seen,
         }));
     }
     for _ in 0..r.count()? {
-        let (seq, touched) = (r.var()?, r.item(|r| read_touched(r, more))?);
+        let (seq, tracked) = (r.var()?, r.item(|r| read_tracked(r, more))?);
         if q.index.contains(seq) {
-            q.recount(seq, None, Some(touched.place));
-            q.touched.insert(seq, touched);
+            q.recount(seq, None, Some(tracked.status));
+            q.tracked.insert(seq, tracked);
         }
     }
     q.restore_order();
     let count = r.count()?;
     if count as u64 > r.rest() / SESSION_BYTES_MIN {
-        return Err(Truncated);
+        return Err(Malformed);
     }
     if let Some(sessions) = &mut q.sessions {
         sessions.expect(count);
     }
-    let mut ranks = Ranks(Vec::with_capacity(count));
+    let mut ranks = SessionRanks(Vec::with_capacity(count));
     for _ in 0..count {
         let slot = r.var32()?;
         if ranks.0.last().is_some_and(|&last| slot <= last) {
-            return Err(Truncated);
+            return Err(Malformed);
         }
         ranks.0.push(slot);
-        let id: SessionId = r.session()?.ok_or(Truncated)?;
+        let id: SessionId = r.session()?.ok_or(Malformed)?;
         let (cursor, out, hold, aside) = (r.var()?, r.var32()?, r.var32()?, r.var32()?);
         let (pos, bytes) = (r.pos()?, r.var32()?);
         let at = if more { r.var()? } else { 0 };
-        let sessions = q.sessions.as_mut().ok_or(Truncated)?;
-        let s = sessions.add_last(&id).ok_or(Truncated)?;
-        (s.cursor, s.out) = (cursor, out);
-        let state = (pos != Pos::ZERO).then_some(State { pos, bytes, at });
+        let sessions = q.sessions.as_mut().ok_or(Malformed)?;
+        let s = sessions.add_last(&id).ok_or(Malformed)?;
+        (s.cursor, s.locked) = (cursor, out);
+        let state = (pos != Pos::ZERO).then_some(StoredState { pos, bytes, at });
         if hold != NONE || aside > 0 || state.is_some() {
-            let rare = s.rare_mut();
+            let rare = s.extras_mut();
             (rare.hold, rare.aside, rare.state) = (hold, aside, state);
         }
         let (mut last, length) = (0_u64, r.count()?);
-        s.line.expect(length);
+        s.pending.expect(length);
         for _ in 0..length {
-            last = last.checked_add(r.var()?).ok_or(Truncated)?;
-            s.line.insert(last);
+            last = last.checked_add(r.var()?).ok_or(Malformed)?;
+            s.pending.insert(last);
         }
         q.sessions_held += u64::from(hold != NONE);
         q.state_bytes += state.map_or(0, |state| u64::from(state.bytes));
     }
-    q.touched.values_mut().for_each(|t| t.session = ranks.rank(t.session));
+    q.tracked.values_mut().for_each(|t| t.session = ranks.rank(t.session));
     Ok((q, ranks))
 }
 
-fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
-    let (place, slot) = match t.place {
-        Place::Ready => (0, 0),
-        Place::Locked(slot) => (1, slot),
-        Place::Delayed => (2, 0),
-        Place::Parked => (3, 0),
-        Place::Scheduled => (4, 0),
-        Place::Deferred => (5, 0),
+fn save_tracked(out: &mut Vec<u8>, t: &TrackedMessage, ranks: &SessionRanks) {
+    let (place, slot) = match t.status {
+        MessageStatus::Ready => (0, 0),
+        MessageStatus::Locked(slot) => (1, slot),
+        MessageStatus::Delayed => (2, 0),
+        MessageStatus::Parked => (3, 0),
+        MessageStatus::Scheduled => (4, 0),
+        MessageStatus::Deferred => (5, 0),
     };
     out.put_u8(place);
     for n in [slot, t.receives, t.failed, t.released, t.lost, ranks.rank(t.session)] {
@@ -417,24 +420,34 @@ fn save_touched(out: &mut Vec<u8>, t: &Touched, ranks: &Ranks) {
     out.put_var(t.first);
 }
 
-fn read_touched(r: &mut Reader<'_>, more: bool) -> Result<Touched, Truncated> {
-    let (place, slot) = (r.u8()?, r.var32()?);
-    let place = match place {
-        0 => Place::Ready,
-        1 => Place::Locked(slot),
-        2 => Place::Delayed,
-        3 => Place::Parked,
-        4 => Place::Scheduled,
-        5 => Place::Deferred,
-        _ => return Err(Truncated),
+fn read_tracked(r: &mut Reader<'_>, more: bool) -> Result<TrackedMessage, Malformed> {
+    let (status, slot) = (r.u8()?, r.var32()?);
+    let status = match status {
+        0 => MessageStatus::Ready,
+        1 => MessageStatus::Locked(slot),
+        2 => MessageStatus::Delayed,
+        3 => MessageStatus::Parked,
+        4 => MessageStatus::Scheduled,
+        5 => MessageStatus::Deferred,
+        _ => return Err(Malformed),
     };
     let (receives, failed, released, lost) = (r.var32()?, r.var32()?, r.var32()?, r.var32()?);
     let (session, due) = (r.var32()?, r.var()?);
     let first = if more { r.var()? } else { 0 };
-    Ok(Touched { place, receives, failed, released, lost, first, due, session, timer: None })
+    Ok(TrackedMessage {
+        status,
+        receives,
+        failed,
+        released,
+        lost,
+        first,
+        due,
+        session,
+        timer: None,
+    })
 }
 
-fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {
+fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&SessionRanks>) {
     let rank = |slot: u32| u64::from(ranks.map_or(NONE, |ranks| ranks.rank(slot)));
     out.put_var(u64::from(lease.token.epoch));
     out.put_var(u64::from(lease.token.random));
@@ -442,11 +455,11 @@ fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {
     out.put_time(Timestamp(lease.until));
     out.put_bool(lease.bound);
     match lease.what {
-        Kind::Session { session } => {
+        LeaseTarget::Session { session } => {
             out.put_u8(0);
             out.put_var(rank(session));
         }
-        Kind::Message { seq, session, hold, deferred } => {
+        LeaseTarget::Message { seq, session, hold, deferred } => {
             out.put_u8(1);
             out.put_var(seq);
             out.put_var(rank(session.unwrap_or(NONE)));
@@ -459,33 +472,33 @@ fn save_lease(out: &mut Vec<u8>, lease: &Lease, ranks: Option<&Ranks>) {
     }
 }
 
-fn read_lease(r: &mut Reader<'_>, slot: u32, grant: u32) -> Result<Lease, Truncated> {
+fn read_lease(r: &mut Reader<'_>, slot: u32, grant: u32) -> Result<Lease, Malformed> {
     let token = LeaseToken { epoch: r.var32()?, slot, grant, random: r.var32()? };
     let (queue, until, bound) = (r.queue()?, r.time()?, r.bool()?);
     let some = |n: u32| (n != NONE).then_some(n);
     let what = match r.u8()? {
-        0 => Kind::Session { session: r.var32()? },
+        0 => LeaseTarget::Session { session: r.var32()? },
         1 => {
             let (seq, session, hold) = (r.var()?, some(r.var32()?), some(r.var32()?));
-            Kind::Message { seq, session, hold, deferred: r.bool()? }
+            LeaseTarget::Message { seq, session, hold, deferred: r.bool()? }
         }
-        _ => return Err(Truncated),
+        _ => return Err(Malformed),
     };
     let mut lease = Lease::new(token, queue, until.0, bound, what);
     (lease.first, lease.prev, lease.next) = (r.var32()?, r.var32()?, r.var32()?);
-    // Links of a connection's list are over with the connection.
-    if matches!(what, Kind::Message { hold: None, .. } | Kind::Session { .. }) {
+    // The list of a connection ended with the connection.
+    if matches!(what, LeaseTarget::Message { hold: None, .. } | LeaseTarget::Session { .. }) {
         (lease.prev, lease.next) = (NONE, NONE);
     }
     Ok(lease)
 }
 
-/// A lease with the slot that its session has here.
-fn with_rank(mut lease: Lease, ranks: &HashMap<QueueId, Ranks, FixedState>) -> Lease {
+/// Maps the session slot of a lease.
+fn with_rank(mut lease: Lease, ranks: &HashMap<QueueId, SessionRanks, FixedState>) -> Lease {
     let rank = |slot: u32| ranks.get(&lease.queue).map_or(NONE, |ranks| ranks.rank(slot));
     match &mut lease.what {
-        Kind::Session { session } => *session = rank(*session),
-        Kind::Message { session, .. } => {
+        LeaseTarget::Session { session } => *session = rank(*session),
+        LeaseTarget::Message { session, .. } => {
             *session = session.map(rank).filter(|&session| session != NONE);
         }
     }
@@ -498,10 +511,10 @@ mod tests {
 
     #[test]
     fn a_session_is_named_by_its_place_among_the_slots() {
-        let dense = Ranks(vec![0, 1, 2]);
+        let dense = SessionRanks(vec![0, 1, 2]);
         assert_eq!([0, 2, 3, NONE].map(|slot| dense.rank(slot)), [0, 2, NONE, NONE]);
-        // Slots as far apart as a number can say cost no more than near ones.
-        let sparse = Ranks(vec![1, 7, 4_000_000_000]);
+        // Slots that are far apart cost no more than adjacent ones.
+        let sparse = SessionRanks(vec![1, 7, 4_000_000_000]);
         assert_eq!([0, 1, 7, 4_000_000_000].map(|slot| sparse.rank(slot)), [NONE, 0, 1, 2]);
     }
 }

@@ -1,15 +1,14 @@
-//! A hierarchical timing wheel: levels of 64 slots, one tick a millisecond, insertion and removal O(1).
+//! A hierarchical timing wheel: levels of 64 slots, one tick per millisecond, insertion and removal in O(1).
 //!
-//! Timers of one moment fire in the order in which they were set. A slot is a list in that order, and no two lists ever
-//! hold timers of the same moment: a timer stands in the level of the highest digit (of six bits) in which its moment
-//! differs from now, so all that are set for a moment go to one slot until that slot is unpacked, as a whole, into
-//! lower levels. There are levels for every moment that 64 bits can name: nothing lies beyond the wheel, where it would
-//! have to be placed again behind timers that were set later.
+//! Timers for the same time fire in the order in which they were set. A slot is a list in that order, and no two lists
+//! ever contain timers for the same time: a timer is in the level of the highest digit (of six bits) in which its time
+//! differs from now, so all timers for a time go to one slot, until that slot is unpacked as a whole into lower levels.
+//! There are levels for all 64-bit times, so that no timer has to be inserted again behind later ones.
 //!
-//! However many timers are due at once, one call to [`Wheel::advance`] touches a bounded number of them. The rest is
-//! taken up by the next call, and meanwhile whatever is set for a moment of a slot that is half unpacked joins its end.
+//! However many timers are due, one call to [`TimerWheel::advance`] processes a bounded number of them. The next call
+//! continues. Meanwhile, timers set for a time in a partly unpacked slot are appended to it.
 
-/// Names a timer that was set, for cancelling it.
+/// Identifies a timer that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerId(u32);
 
@@ -17,51 +16,51 @@ const LEVELS: usize = 11;
 const SLOTS: usize = 64;
 const NONE: u32 = u32::MAX;
 
-/// Timers that one call may place again, nearer now, for every one that it may give.
+/// Timers that one call may move to a lower level, for each timer that it may return.
 const PLACED_PER_GIVEN: usize = 8;
 
 #[derive(Debug)]
-struct Node<K> {
+struct TimerNode<K> {
     deadline: u64,
     key: K,
     prev: u32,
     next: u32,
-    /// Which list it is in; `NONE` when free.
+    /// The list that it is in; `NONE` if free.
     slot: u32,
 }
 
-/// The first and the last of a list.
+/// The first and the last element of a list.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+struct ListEnds {
     head: u32,
     tail: u32,
 }
 
 /// Timers with keys of type `K`.
 #[derive(Debug)]
-pub(super) struct Wheel<K> {
+pub(super) struct TimerWheel<K> {
     now: u64,
-    nodes: Vec<Node<K>>,
+    nodes: Vec<TimerNode<K>>,
     free: u32,
-    slots: [Ends; LEVELS * SLOTS],
+    slots: [ListEnds; LEVELS * SLOTS],
     /// A bit for every slot that is not empty, by level.
     used: [u64; LEVELS],
-    /// The level whose slot of this very moment the last advance had not emptied.
+    /// The level whose current slot was not emptied by the last advance.
     unpacking: Option<usize>,
 }
 
-/// The six bits of a moment that count at a level.
+/// The six bits of a time for a level.
 fn digit(at: u64, level: usize) -> usize {
     (at >> (6 * level)) as usize & (SLOTS - 1)
 }
 
-impl<K: Copy> Wheel<K> {
+impl<K: Copy> TimerWheel<K> {
     pub(super) fn new(now: u64) -> Self {
         Self {
             now,
             nodes: Vec::new(),
             free: NONE,
-            slots: [Ends { head: NONE, tail: NONE }; LEVELS * SLOTS],
+            slots: [ListEnds { head: NONE, tail: NONE }; LEVELS * SLOTS],
             used: [0; LEVELS],
             unpacking: None,
         }
@@ -69,10 +68,10 @@ impl<K: Copy> Wheel<K> {
 
     /// Sets a timer. One in the past fires at the next advance.
     pub(super) fn set(&mut self, deadline: u64, key: K) -> TimerId {
-        // Nothing is due before the next tick.
+        // Nothing fires before the next tick.
         let deadline = deadline.max(self.now.saturating_add(1));
         let id = if self.free == NONE {
-            self.nodes.push(Node { deadline, key, prev: NONE, next: NONE, slot: NONE });
+            self.nodes.push(TimerNode { deadline, key, prev: NONE, next: NONE, slot: NONE });
             self.nodes.len() as u32 - 1
         } else {
             let id = self.free;
@@ -82,7 +81,7 @@ impl<K: Copy> Wheel<K> {
             id
         };
         let level = match self.unpacking {
-            // Those that were set before it for the same moment may still wait there.
+            // Earlier timers for the same time may still be in this slot.
             Some(level) if (deadline ^ self.now) >> (6 * level) == 0 => level,
             _ => self.level(deadline),
         };
@@ -90,13 +89,13 @@ impl<K: Copy> Wheel<K> {
         TimerId(id)
     }
 
-    /// Takes a timer back. It must be set and not have fired.
+    /// Cancels a timer, which must not have fired.
     pub(super) fn cancel(&mut self, TimerId(id): TimerId) {
         self.unlink(id);
         self.release(id);
     }
 
-    /// The same for one that may have fired, by its key, which must not have been set again since.
+    /// Cancels a timer that may have fired, identified also by its key, which must not have been set again.
     pub(super) fn cancel_if_set(&mut self, TimerId(id): TimerId, key: K)
     where
         K: PartialEq,
@@ -113,12 +112,12 @@ impl<K: Copy> Wheel<K> {
         self.free = id;
     }
 
-    /// The level of the highest digit in which a moment differs from now.
+    /// The level of the highest digit in which a time differs from now.
     fn level(&self, at: u64) -> usize {
         (63 - ((at ^ self.now) | 1).leading_zeros() as usize) / 6
     }
 
-    /// Puts a timer at the end of a list.
+    /// Appends a timer to a list.
     fn link(&mut self, id: u32, slot: usize) {
         if cfg!(feature = "mutate-reversed-timers") {
             return self.link_first(id, slot);
@@ -133,7 +132,7 @@ impl<K: Copy> Wheel<K> {
         self.used[slot / SLOTS] |= 1 << (slot % SLOTS);
     }
 
-    /// The mutation: what was set last fires first.
+    /// The mutation: the timer set last fires first.
     fn link_first(&mut self, id: u32, slot: usize) {
         let head = std::mem::replace(&mut self.slots[slot].head, id);
         let node = &mut self.nodes[id as usize];
@@ -146,7 +145,7 @@ impl<K: Copy> Wheel<K> {
     }
 
     fn unlink(&mut self, id: u32) {
-        let Node { prev, next, slot, .. } = self.nodes[id as usize];
+        let TimerNode { prev, next, slot, .. } = self.nodes[id as usize];
         assert!(slot != NONE, "a timer is cancelled once");
         let slot = slot as usize;
         match prev {
@@ -162,14 +161,14 @@ impl<K: Copy> Wheel<K> {
         }
     }
 
-    /// Moves on to `now` and gives keys that came due, earliest first, and those of one moment in the order in which
-    /// they were set. Gives at most `most`: false when there may be more, for the next call.
+    /// Advances to `now` and returns due keys: earliest first, and for the same time in the order in which they were
+    /// set. Returns at most `most` keys; the result is false if there may be more.
     pub(super) fn advance(&mut self, now: u64, due: &mut Vec<K>, most: usize) -> bool {
         let (mut given, mut placed) = (0, 0);
         loop {
             if let Some(level) = self.unpacking {
                 let slot = level * SLOTS + digit(self.now, level);
-                while let Some(&Node { deadline, key, .. }) =
+                while let Some(&TimerNode { deadline, key, .. }) =
                     self.nodes.get(self.slots[slot].head as usize)
                 {
                     if given >= most || placed >= most.saturating_mul(PLACED_PER_GIVEN) {
@@ -199,22 +198,22 @@ impl<K: Copy> Wheel<K> {
         }
     }
 
-    /// The next moment at which `advance` may have something to do: never later than the next deadline.
+    /// When `advance` may have something to do: never later than the next deadline.
     pub(super) fn next_wake(&self) -> Option<u64> {
         let left = |&level: &usize| self.used[level] & (1 << digit(self.now, level)) != 0;
         let next = || self.next_slot().map(|(at, _)| at);
         self.unpacking.filter(left).map(|_| self.now).or_else(next)
     }
 
-    /// When the next slot that is not empty begins, and at which level it stands.
+    /// The start of the next non-empty slot, and its level.
     fn next_slot(&self) -> Option<(u64, usize)> {
         let begins = |level: usize| {
-            // What stands at this level is ahead of now, and within the same round.
+            // Timers of this level are ahead of now, and within the same round.
             let ahead = self.used[level] >> digit(self.now, level) >> 1;
             let slots = u64::from(ahead.trailing_zeros()) + 1;
             (ahead != 0).then(|| (((self.now >> (6 * level)) + slots) << (6 * level), level))
         };
-        // A slot of a lower level begins, and ends, before the next one of a higher level does.
+        // A slot of a lower level begins and ends before the next one of a higher level.
         (0..LEVELS).find_map(begins)
     }
 }
@@ -232,17 +231,17 @@ mod tests {
 
     const STARTS: [u64; 6] = [0, 1, 4095, 1_700_000_000_123, (1 << 30) - 1, (1 << 42) - 77];
 
-    /// Sets, takes back and fires timers at random beside a map by moment and order, with `most` given at a time.
+    /// Sets, cancels and fires random timers, and compares with a map by time and order.
     fn agrees_with_a_map(start: u64, most: usize, seed: u64) {
         let (mut now, mut seed, mut order) = (start, seed, 0_u64);
-        let mut wheel = Wheel::new(start);
+        let mut wheel = TimerWheel::new(start);
         let mut set: BTreeMap<(u64, u64), TimerId> = BTreeMap::new();
         let mut moments = vec![start];
         for _ in 0..2000 {
             for _ in 0..random(&mut seed) % 4 {
                 let far =
                     [10, 100, 5000, 1 << 20, 1 << 32, 1 << 39][random(&mut seed) as usize % 6];
-                // Often a moment that was asked for before, from nearer.
+                // Often a time that was used before, now from a shorter distance.
                 let again = moments[random(&mut seed) as usize % moments.len()];
                 let deadline = match random(&mut seed) % 3 {
                     0 => now + random(&mut seed) % far,
@@ -250,7 +249,7 @@ mod tests {
                     _ => again,
                 };
                 moments.push(deadline);
-                // One in the past is one of the next tick.
+                // A time in the past is the next tick.
                 let at = deadline.max(wheel.now + 1);
                 set.insert((at, order), wheel.set(deadline, (at, order)));
                 order += 1;
@@ -300,9 +299,9 @@ mod tests {
     fn timers_of_one_moment_keep_their_order_from_wherever_they_were_set() {
         for start in STARTS {
             for delay in [1, 63, 64, 100, 1000, 5000, 300_000, 1 << 24, 1 << 30, (1 << 33) + 5] {
-                let (mut wheel, mut due) = (Wheel::new(start), Vec::new());
+                let (mut wheel, mut due) = (TimerWheel::new(start), Vec::new());
                 let at = start + delay;
-                // Three from afar, three from halfway, three from the moment before.
+                // Three from far away, three from half the distance, three from the tick before.
                 for (n, now) in [start, start + delay / 2, at - 1].into_iter().enumerate() {
                     wheel.advance(now, &mut due, 99);
                     for i in 0..3 {
@@ -318,7 +317,7 @@ mod tests {
 
     #[test]
     fn one_advance_touches_a_bounded_number_of_timers_however_many_are_due() {
-        let (mut wheel, mut due) = (Wheel::new(0), Vec::new());
+        let (mut wheel, mut due) = (TimerWheel::new(0), Vec::new());
         let many = 10_000;
         for n in 0..many {
             wheel.set(1_000_000 + n % 50, n);

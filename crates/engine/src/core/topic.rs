@@ -1,4 +1,4 @@
-//! Topics: what they are, and what is asked of them. How messages find their way is in `route`.
+//! Topics and their rules. Routing is in `route`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -8,31 +8,31 @@ use malote_model::{
 };
 
 use super::admin::spec_room;
-use super::dedup::Seen;
+use super::dedup::DedupWindow;
 use super::queue::Queue;
-use super::{Core, Decided, FRAME_ROOM, Needs, Turn};
+use super::{Core, Decided, FRAME_ROOM, Turn, WaitFor};
 use crate::codec::encode_rule;
 use crate::command::{Binding, Reply, TopicFacts, TopicTotals};
 use crate::event::{Event, QueueId};
-use crate::topic::Router;
+use crate::topic::TopicRouter;
 
-/// A topic. Changed only by `apply`, but for what follows `routing`.
+/// A topic. Changed only by `apply`, except for the fields from `routing` on.
 #[derive(Debug)]
 pub(super) struct Topic {
     pub name: TopicName,
     pub spec: TopicSpec,
     pub created_at: Timestamp,
-    pub router: Router<QueueId>,
+    pub router: TopicRouter<QueueId>,
     pub had_rule: bool,
-    pub seen: Option<Box<Seen>>,
+    pub seen: Option<Box<DedupWindow>>,
     pub totals: TopicTotals,
-    /// Messages of its inbox are being read so that they can be routed.
+    /// Messages of its inbox are being read for routing.
     pub routing: bool,
-    /// Messages of its inbox that the disk does not give back: they stay, and the rest goes on.
+    /// Messages of its inbox that cannot be read. They stay there; the others are routed.
     pub unreadable: BTreeSet<u64>,
 }
 
-/// The rule that a new subscription has unless it is given others, by Service Bus's name for it.
+/// The default rule of a new subscription.
 fn default_rule() -> Rule {
     Rule { name: "$Default".into(), filter: Filter::All, action: None }
 }
@@ -51,7 +51,7 @@ impl Core {
         spec: &TopicSpec,
         at: Timestamp,
     ) {
-        self.saw(at.0);
+        self.advance_time(at.0);
         self.next_queue = self.next_queue.max(id.0 + 1);
         self.put_topic(id, Topic::new(name.clone(), spec.clone(), at, self.hash_seed));
         let inbox =
@@ -61,16 +61,16 @@ impl Core {
 
     pub(super) fn topic_updated(&mut self, id: QueueId, spec: &TopicSpec) {
         let Some(topic) = self.topics.get_mut(&id) else { return };
-        self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
-        Seen::respecify(&mut topic.seen, topic.spec.dedup, spec.dedup, self.last_at);
-        self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.dedup_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+        DedupWindow::respecify(&mut topic.seen, topic.spec.dedup, spec.dedup, self.last_at);
+        self.dedup_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
         topic.spec = spec.clone();
-        // Its window may end earlier.
+        // The window may end earlier now.
         self.arm_topic(id);
     }
 
     pub(super) fn put_topic(&mut self, id: QueueId, topic: Topic) {
-        self.seen_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.dedup_keys += topic.seen.as_ref().map_or(0, |seen| seen.len());
         self.rules += topic.router.len();
         self.topic_names.insert(topic.name.clone(), id);
         self.topics.insert(id, Box::new(topic));
@@ -79,7 +79,7 @@ impl Core {
     pub(super) fn drop_topic(&mut self, id: QueueId) {
         let Some(topic) = self.topics.remove(&id) else { return };
         self.topic_names.remove(&topic.name);
-        self.seen_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
+        self.dedup_keys -= topic.seen.as_ref().map_or(0, |seen| seen.len());
         self.rules -= topic.router.len();
         for queue in topic.router.targets() {
             if let Some(q) = self.queues.get_mut(&queue) {
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// A queue is gone, and with it all rules that lead to it.
+    /// Removes all rules for a deleted queue.
     pub(super) fn forget_bindings(&mut self, q: &Queue, id: QueueId) {
         for topic in &q.bound_to {
             if let Some(t) = self.topics.get_mut(topic) {
@@ -120,7 +120,7 @@ impl Core {
 impl Topic {
     pub(super) fn new(name: TopicName, spec: TopicSpec, created_at: Timestamp, seed: u64) -> Self {
         let seen = spec.dedup.map(|_| Box::default());
-        let (totals, router) = (TopicTotals::default(), Router::new(seed));
+        let (totals, router) = (TopicTotals::default(), TopicRouter::new(seed));
         Self {
             name,
             spec,
@@ -134,8 +134,8 @@ impl Topic {
         }
     }
 
-    /// Whether it goes when its last rule does.
-    pub(super) fn goes_with_last(&self) -> bool {
+    /// Whether the topic is deleted with its last rule.
+    pub(super) fn deletes_with_last_rule(&self) -> bool {
         self.spec.auto_delete && self.had_rule
     }
 }
@@ -144,7 +144,7 @@ impl Turn<'_> {
     pub(super) fn declare_topic(&mut self, name: TopicName, spec: Box<TopicSpec>) -> Decided {
         if let Ok((_, topic)) = self.core.topic(&name) {
             return match topic.spec.difference(&spec) {
-                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                None => Ok(Some((Reply::Declared { created: false }, WaitFor::Settled))),
                 Some((field, is, asked)) => {
                     Err(Refusal::TopicDiffers { topic: name, field, is, asked })
                 }
@@ -157,10 +157,10 @@ impl Turn<'_> {
         let topic = QueueId(self.core.next_queue);
         self.begin(FRAME_ROOM)?;
         self.commit(Event::TopicDeclared { topic, name, spec, at: self.now }, false);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(Some((Reply::Declared { created: true }, WaitFor::Durable)))
     }
 
-    /// Other properties, but for the kind: its rules may not fit another.
+    /// Changes the settings, except for the kind: the rules may not fit another kind.
     pub(super) fn update_topic(&mut self, name: TopicName, spec: Box<TopicSpec>) -> Decided {
         let (topic, t) = self.core.topic(&name)?;
         if t.spec.kind != spec.kind {
@@ -170,10 +170,10 @@ impl Turn<'_> {
         spec.check()?;
         self.begin(FRAME_ROOM)?;
         self.commit(Event::TopicUpdated { topic, spec, at: self.now }, false);
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
-    /// A topic's labels are those of its inbox, which is a queue and has some.
+    /// The labels of a topic are stored with its inbox, which is a queue.
     pub(super) fn label_topic(
         &mut self,
         name: &TopicName,
@@ -184,17 +184,17 @@ impl Turn<'_> {
         spec.check()?;
         self.begin(FRAME_ROOM + spec_room(&spec))?;
         self.commit(Event::Updated { queue: id, spec, at: self.now }, false);
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
-    /// A topic goes with its subscriptions; queues that were only bound stay.
+    /// Deletes a topic with its subscriptions. Other bound queues stay.
     pub(super) fn delete_topic(&mut self, name: &TopicName) -> Decided {
         let (id, _) = self.core.topic(name)?;
         self.remove_topic(id)?;
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
-    /// Makes a subscription: a queue, and rules that lead to it, at once. One that exists keeps its rules.
+    /// Creates a subscription: a queue and its rules, atomically. An existing one keeps its rules.
     pub(super) fn subscribe(
         &mut self,
         name: QueueName,
@@ -208,7 +208,7 @@ impl Turn<'_> {
         let (topic, t) = self.core.topic(&topic_name)?;
         if let Ok((_, q)) = self.core.queue(&name) {
             return match q.spec.difference(&spec) {
-                None => Ok(Some((Reply::Declared { created: false }, Needs::Settled))),
+                None => Ok(Some((Reply::Declared { created: false }, WaitFor::Settled))),
                 Some((field, is, asked)) => {
                     Err(Refusal::QueueDiffers { queue: name, field, is, asked })
                 }
@@ -234,7 +234,7 @@ impl Turn<'_> {
         }
         self.end();
         self.made_queue(queue, None);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(Some((Reply::Declared { created: true }, WaitFor::Durable)))
     }
 
     fn check_rules(&self, topic: &Topic, more: usize) -> Result<(), Refusal> {
@@ -248,7 +248,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Adds a rule; the same again changes nothing.
+    /// Adds a rule. Adding the same rule again changes nothing.
     pub(super) fn bind_rule(
         &mut self,
         topic_name: &TopicName,
@@ -264,7 +264,7 @@ impl Turn<'_> {
         t.spec.check_rule(&rule)?;
         match t.router.rule(queue, &rule.name) {
             Some(have) if *have == *rule => {
-                return Ok(Some((Reply::Declared { created: false }, Needs::Settled)));
+                return Ok(Some((Reply::Declared { created: false }, WaitFor::Settled)));
             }
             Some(_) => {
                 return Err(Refusal::RuleDiffers {
@@ -278,10 +278,10 @@ impl Turn<'_> {
         self.check_rules(t, 1)?;
         self.begin(encode_rule(&rule)?.len() + FRAME_ROOM)?;
         self.commit(Event::Bound { topic, queue, rule }, false);
-        Ok(Some((Reply::Declared { created: true }, Needs::Durable)))
+        Ok(Some((Reply::Declared { created: true }, WaitFor::Durable)))
     }
 
-    /// Puts a rule in the place of another, with no moment between them.
+    /// Replaces a rule atomically.
     pub(super) fn rebind_rule(
         &mut self,
         topic_name: &TopicName,
@@ -300,7 +300,7 @@ impl Turn<'_> {
         }
         self.begin(encode_rule(&rule)?.len() + FRAME_ROOM)?;
         self.commit(Event::Bound { topic, queue, rule }, false);
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
     pub(super) fn unbind_rule(
@@ -319,15 +319,15 @@ impl Turn<'_> {
             });
         }
         self.remove_rule(topic, queue, rule)?;
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
     pub(super) fn describe_topic(&self, name: &TopicName) -> Decided {
         let (id, topic) = self.core.topic(name)?;
-        Ok(Some((Reply::Topics(vec![self.topic_facts(id, topic)]), Needs::Settled)))
+        Ok(Some((Reply::Topics(vec![self.topic_facts(id, topic)]), WaitFor::Settled)))
     }
 
-    /// A page, so that no turn grows with the number of topics.
+    /// Returns a page, so that a turn does not grow with the number of topics.
     pub(super) fn list_topics(&self, after: Option<&TopicName>, max: usize) -> Reply {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.core.topic_names.range::<TopicName, _>((from, Bound::Unbounded));
@@ -353,7 +353,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Rules of a topic, all of them or those of one queue, from after a rule.
+    /// Lists rules of a topic, of all queues or of one, after a given rule.
     pub(super) fn list_rules(
         &self,
         name: &TopicName,
@@ -363,7 +363,7 @@ impl Turn<'_> {
     ) -> Decided {
         let (_, topic) = self.core.topic(name)?;
         let only = queue.map(|queue| self.core.queue(queue)).transpose()?.map(|(id, _)| id);
-        // Of two names neither of which exists any more, the order is still the order of names.
+        // The names in `after` need not exist any more; the order is by name.
         let targets = topic.router.targets().filter(|&id| only.is_none_or(|only| only == id));
         let mut targets: Vec<_> =
             targets.filter_map(|id| Some((&self.core.queues.get(&id)?.name, id))).collect();
@@ -378,11 +378,11 @@ impl Turn<'_> {
         let some = all.filter(|(queue, rule)| past(queue, rule));
         let some = some.take(max.min(limits::RECEIVE_BATCH_MAX));
         let some = some.map(|(queue, rule)| Binding { queue, rule: rule.clone() }).collect();
-        Ok(Some((Reply::Rules(some), Needs::Settled)))
+        Ok(Some((Reply::Rules(some), WaitFor::Settled)))
     }
 }
 
-/// What a subscription of such a topic takes when nothing is said.
+/// The default rules of a subscription of this kind of topic.
 fn default_rules(kind: TopicKind) -> Vec<Rule> {
     match kind {
         TopicKind::Filter | TopicKind::Fanout => vec![default_rule()],

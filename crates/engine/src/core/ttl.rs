@@ -1,22 +1,22 @@
-//! Messages whose time to live is over, and messages that make room for others.
+//! Expiring messages, and dropping messages from full queues.
 //!
-//! A time to live that the queue sets costs no timer per message: its heads are looked at. Only messages with one of
-//! their own stand in an ordered set besides.
+//! A queue's time to live needs no timer per message: only the oldest message is checked. Messages with their own time
+//! to live are also in an ordered set.
 
 use malote_model::{DeadReason, OnExpiry, Overflow, SessionId};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::dedup::First;
-use super::queue::Place;
-use super::work::Work;
+use super::background::BackgroundWork;
+use super::dedup::FirstSend;
+use super::queue::MessageStatus;
 use super::{Core, FRAME_ROOM, Timer, Turn};
 use crate::event::{Event, QueueId, Removal};
 
-/// So many expire at once; the rest in the next turn, which is at once if nothing else is to be done.
+/// Messages that expire in one turn. The rest follows in the next turn, which then begins at once.
 const EXPIRE_MAX: usize = 512;
 
 impl Core {
-    /// Sets the timer of a queue for what expires next, unless it is set early enough.
+    /// Sets the expiry timer of a queue, unless an earlier one is set.
     pub(super) fn arm_expiry(&mut self, id: QueueId) {
         let Some(q) = self.queues.get(&id).filter(|_| self.live.is_some()) else { return };
         if q.spec.ttl_ms.is_none() && q.expiring.is_empty() && q.seen.is_none() {
@@ -27,7 +27,7 @@ impl Core {
         }
     }
 
-    /// Sets the timer of a topic for when it can forget keys, unless it is set early enough: it is that of its inbox.
+    /// Sets the timer for dropping de-duplication keys of a topic. It is the expiry timer of its inbox.
     pub(super) fn arm_topic(&mut self, id: QueueId) {
         let Some(t) = self.topics.get(&id).filter(|_| self.live.is_some()) else { return };
         let seen = t.seen.as_ref().zip(t.spec.dedup);
@@ -47,31 +47,31 @@ impl Core {
         q.expiry = Some((next, live.timers.set(next, Timer::Expiry(id))));
     }
 
-    /// A queue has seen a key.
+    /// Remembers a de-duplication key of a queue.
     pub(super) fn remember(
         &mut self,
         id: QueueId,
         key: u128,
         session: Option<&SessionId>,
-        first: First,
+        first: FirstSend,
         at: u64,
     ) {
         let Some(q) = self.queues.get_mut(&id) else { return };
         let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) else { return };
-        self.seen_keys -= seen.forget(at, dedup.window_ms);
+        self.dedup_keys -= seen.forget(at, dedup.window_ms);
         let key = scoped(key, session.filter(|_| dedup.per_session));
         let more = seen.insert(key, first, at, dedup.window_ms);
-        self.seen_keys += usize::from(more || cfg!(feature = "mutate-miscounted-keys"));
+        self.dedup_keys += usize::from(more || cfg!(feature = "mutate-miscounted-keys"));
     }
 
-    /// What a queue has seen a key with within its window.
+    /// The first message with this key within the queue's window.
     pub(super) fn seen(
         &self,
         id: QueueId,
         key: u128,
         session: Option<&SessionId>,
         now: u64,
-    ) -> Option<First> {
+    ) -> Option<FirstSend> {
         let q = self.queues.get(&id)?;
         let dedup = q.spec.dedup?;
         let key = scoped(key, session.filter(|_| dedup.per_session));
@@ -79,26 +79,26 @@ impl Core {
     }
 }
 
-/// Keys of different sessions have nothing to do with one another, where that is so declared.
+/// Keeps keys of different sessions apart, if so declared.
 fn scoped(key: u128, session: Option<&SessionId>) -> u128 {
     session.map_or(key, |session| key ^ xxh3_128(session.as_str().as_bytes()))
 }
 
 impl Turn<'_> {
-    /// Does away with what expired in a queue, a bounded number at a time. False when there was no room to say so.
+    /// Removes expired messages of a queue, a bounded number at a time. Returns false if the journal had no room.
     pub(super) fn expiry_due(&mut self, id: QueueId) -> bool {
         let now = self.now.0;
         let Some(q) = self.core.queues.get_mut(&id) else { return true };
         if let (Some(dedup), Some(seen)) = (q.spec.dedup, q.seen.as_mut()) {
-            self.core.seen_keys -= seen.forget(now, dedup.window_ms);
+            self.core.dedup_keys -= seen.forget(now, dedup.window_ms);
         }
         if let Some(t) = self.core.topics.get_mut(&id)
             && let (Some(dedup), Some(seen)) = (t.spec.dedup, t.seen.as_mut())
         {
-            self.core.seen_keys -= seen.forget(now, dedup.window_ms);
+            self.core.dedup_keys -= seen.forget(now, dedup.window_ms);
         }
         if self.core.queues.get(&id).is_some_and(|q| !q.is_prepared()) {
-            return true; // armed again when it is
+            return true; // the timer is set again when it is prepared
         }
         let mut done = 0;
         while done < EXPIRE_MAX {
@@ -111,29 +111,29 @@ impl Turn<'_> {
             if !self.expire_messages(id, expired) {
                 return false;
             }
-            // What stood behind them may be found now.
-            self.core.touch(id);
+            // Messages behind them may be deliverable now.
+            self.core.mark_dirty(id);
         }
         self.core.arm_expiry(id);
         self.core.arm_topic(id);
         true
     }
 
-    /// So many may go in one group.
-    pub(super) fn away_max(&self) -> usize {
+    /// The number of messages that may be removed in one group.
+    pub(super) fn removals_max(&self) -> usize {
         (self.log.group_bytes_max() / FRAME_ROOM).saturating_sub(2).clamp(1, EXPIRE_MAX)
     }
 
     fn expired_messages(&mut self, id: QueueId) -> Vec<u64> {
-        let (now, most) = (self.now.0, self.away_max());
+        let (now, most) = (self.now.0, self.removals_max());
         let mut expired = Vec::new();
         let Some(q) = self.core.queues.get_mut(&id) else { return expired };
         while expired.len() < most
             && let Some(&(_, seq)) = q.expiring.first().filter(|&&(at, _)| at <= now)
         {
-            // Found again by what happens to it next: a message that is out is looked at when it comes back.
+            // A leased message is checked when it is returned.
             q.expiring.pop_first();
-            if !matches!(q.place(seq), Place::Locked(_)) {
+            if !matches!(q.status(seq), MessageStatus::Locked(_)) {
                 expired.push(seq);
             }
         }
@@ -143,8 +143,8 @@ impl Turn<'_> {
             && q.index.expires_at(seq, q.spec.ttl_ms).is_some_and(|at| at <= now)
         {
             q.expire_from = seq + 1;
-            // A scheduled message is not there yet.
-            if !matches!(q.place(seq), Place::Locked(_) | Place::Scheduled) {
+            // A scheduled message is not enqueued yet.
+            if !matches!(q.status(seq), MessageStatus::Locked(_) | MessageStatus::Scheduled) {
                 expired.push(seq);
             }
         }
@@ -156,7 +156,7 @@ impl Turn<'_> {
     fn expire_messages(&mut self, id: QueueId, expired: Vec<u64>) -> bool {
         if self.begin(expired.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
             let Some(q) = self.core.queues.get_mut(&id) else { return true };
-            // Looked at again, once there is room.
+            // Retry when there is room.
             for seq in expired {
                 q.expire_from = q.expire_from.min(seq);
                 if let Some(at) = q.index.expires_at(seq, None) {
@@ -165,23 +165,23 @@ impl Turn<'_> {
             }
             return false;
         }
-        self.do_away(id, expired, true);
+        self.drop_or_dead_letter(id, expired, true);
         self.end();
         true
     }
 
-    /// A message comes back after its time to live: it does not. The group must be open.
+    /// Removes a message that has expired, instead of returning it. The group must be open.
     pub(super) fn expire_instead(&mut self, id: QueueId, seq: u64) -> bool {
         let Some(q) = self.core.queues.get(&id) else { return false };
         let over = q.expired(seq, self.now.0);
         if over {
-            self.do_away(id, vec![seq], true);
+            self.drop_or_dead_letter(id, vec![seq], true);
         }
         over
     }
 
-    /// Drops or dead-letters messages that expired or that make room. The group must be open.
-    fn do_away(&mut self, id: QueueId, seqs: Vec<u64>, expired: bool) {
+    /// Drops or dead-letters messages that expired or exceed a limit. The group must be open.
+    fn drop_or_dead_letter(&mut self, id: QueueId, seqs: Vec<u64>, expired: bool) {
         let Some(q) = self.core.queues.get(&id) else { return };
         let (drop, why, reason) = if expired {
             (q.spec.on_expiry == OnExpiry::Drop, Removal::Expired, DeadReason::Expired)
@@ -194,32 +194,33 @@ impl Turn<'_> {
             self.commit(Event::Removed { queue: id, why, session: None, seqs }, lazy);
         } else {
             for seq in seqs {
-                self.bury(id, seq, reason.clone());
+                self.dead_letter_unleased(id, seq, reason.clone());
             }
         }
     }
 
-    /// Makes room in queues that overflow by dropping. What was put in is safe by then: this is a group of its own.
-    pub(super) fn make_room(&mut self) {
-        while let Some(id) = self.core.live().overfull.pop() {
-            while let Some(seqs) = self.in_excess(id) {
+    /// Drops messages from queues that exceed their limits. The new messages are already journaled: this is another
+    /// group.
+    pub(super) fn enforce_limits(&mut self) {
+        while let Some(id) = self.core.live().over_limit.pop() {
+            while let Some(seqs) = self.messages_over_limit(id) {
                 if self.left == 0 {
-                    self.core.put_off(Work::MakeRoom(id));
+                    self.core.add_background_work(BackgroundWork::MakeRoom(id));
                     break;
                 }
                 self.left = self.left.saturating_sub(seqs.len());
                 if self.begin(seqs.len() * FRAME_ROOM + FRAME_ROOM).is_err() {
-                    break; // the next message that comes in tries again
+                    break; // the next message tries again
                 }
-                self.do_away(id, seqs, false);
+                self.drop_or_dead_letter(id, seqs, false);
                 self.end();
             }
         }
     }
 
-    /// The messages that must go, a bounded number at a time.
-    fn in_excess(&mut self, id: QueueId) -> Option<Vec<u64>> {
-        let most = self.away_max();
+    /// The messages that exceed the limits, a bounded number at a time.
+    fn messages_over_limit(&mut self, id: QueueId) -> Option<Vec<u64>> {
+        let most = self.removals_max();
         let q = self.core.queues.get_mut(&id).filter(|q| q.is_prepared())?;
         let over = |have: u64, max: Option<u64>| have.saturating_sub(max.unwrap_or(u64::MAX));
         let mut many = over(q.ready(), q.spec.length_max);
@@ -239,7 +240,7 @@ impl Turn<'_> {
         }
         while (many > 0 || bytes > 0)
             && seqs.len() < most
-            && let Some(seq) = q.least(seqs.last().copied())
+            && let Some(seq) = q.next_to_drop(seqs.last().copied())
         {
             many = many.saturating_sub(1);
             bytes = bytes.saturating_sub(q.index.size(seq));

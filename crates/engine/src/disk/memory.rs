@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{Disk, DiskFile, Entry};
+use super::{DirEntry, Disk, DiskFile};
 
 /// A directory in memory. Clones are the same directory.
 #[derive(Clone, Default)]
@@ -27,9 +27,9 @@ impl MemoryDisk {
 struct MemoryFile(RwLock<Vec<u8>>);
 
 impl Disk for MemoryDisk {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         let files = self.files.lock();
-        let entry = |(name, file): (&String, &Arc<MemoryFile>)| Entry {
+        let entry = |(name, file): (&String, &Arc<MemoryFile>)| DirEntry {
             name: name.clone(),
             len: file.0.read().len() as u64,
         };

@@ -1,9 +1,8 @@
-//! Encodes groups of frames and decides where they stand. Does no file I/O
-//! except, once per segment, asking the pool for the next file.
+//! Encodes groups of frames and assigns their positions. It does no file I/O, except for asking the pool for the next
+//! file once per segment.
 //!
-//! Frames are encoded straight into the buffer that will be written. Their
-//! headers are filled in when the group ends, because only then is it known
-//! whether it fits into the current segment: a group never spans two.
+//! Frames are encoded directly into the buffer that will be written. Their headers are filled in when the group ends,
+//! because only then is it known whether the group fits into the current segment: a group never spans two segments.
 
 use std::io;
 use std::sync::Arc;
@@ -17,34 +16,33 @@ use super::segment::{BLOCK_BYTES, Segment, Segments};
 use super::writer::Marks;
 use super::{Pool, Pos};
 
-/// Bytes to be written to one segment at one place.
+/// Bytes to be written to one segment at one offset.
 pub struct Chunk {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: u32,
     len: usize,
-    /// The bytes, and zeros to the end of the block.
+    /// The bytes, padded with zeros to the end of the block.
     padded: Vec<u8>,
     buffers: Arc<Buffers>,
 }
 
 impl Chunk {
-    /// Where its first byte will stand.
+    /// The position of its first byte.
     pub fn start(&self) -> Pos {
         Pos::new(self.segment.generation, self.offset)
     }
 
-    /// One past its last byte.
+    /// The position after its last byte.
     pub fn end(&self) -> Pos {
         self.start().plus(self.len as u32)
     }
 
-    /// What it consists of.
     pub fn bytes(&self) -> &[u8] {
         &self.padded[..self.len]
     }
 
-    /// What will be written. Nothing stands behind its end yet; and a block of which only a part is written, and which
-    /// memory does not hold, would have to be read first.
+    /// The bytes to write. The padding is harmless, because nothing follows yet. It avoids reading a partly written
+    /// block that is not cached.
     pub(super) fn padded(&self) -> &[u8] {
         &self.padded
     }
@@ -56,18 +54,17 @@ impl Drop for Chunk {
     }
 }
 
-/// Buffers of chunks that are done with, to be filled again: memory that is new from the system is cleared first, which
-/// takes as long as to fill it.
+/// Buffers for reuse: fresh memory from the system is cleared first, which takes as long as filling it.
 #[derive(Default)]
 struct Buffers(Mutex<Vec<Vec<u8>>>);
 
-/// How many are kept, and of which sizes.
+/// How many buffers are kept, and of which sizes.
 const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MIN: usize = 64 << 10;
 const BUFFER_BYTES_MAX: usize = 2 << 20;
 
 impl Buffers {
-    /// An empty one with room for so many bytes.
+    /// An empty buffer with this capacity.
     fn take(&self, bytes: usize) -> Vec<u8> {
         let mut kept = self.0.lock();
         match kept.iter().position(|buffer| buffer.capacity() >= bytes) {
@@ -77,7 +74,7 @@ impl Buffers {
     }
 
     fn give(&self, mut buffer: Vec<u8>) {
-        // Small ones cost little, and would be in the way of large ones.
+        // Small buffers are cheap, and would displace large ones.
         if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&buffer.capacity()) {
             return;
         }
@@ -89,46 +86,44 @@ impl Buffers {
     }
 }
 
-/// What one [`Appender::take`] gives: rarely more than one chunk.
+/// The result of [`Appender::take`]: rarely more than one chunk.
 pub type Chunks = SmallVec<[Chunk; 1]>;
 
-/// A frame of the group being built; [`GroupPlace::pos`] tells where it came to stand.
+/// A frame of the group being built; [`GroupPosition::pos`] returns its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameRef(u32);
 
-/// Where a group stands.
+/// The position of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupPlace {
-    /// The first frame.
+pub struct GroupPosition {
     pub start: Pos,
-    /// One past the last frame: the group is durable once the durable mark reaches this.
+    /// The position after the last frame. The group is durable once the durable mark reaches it.
     pub end: Pos,
 }
 
-impl GroupPlace {
-    /// Where a frame of this group stands.
+impl GroupPosition {
+    /// The position of a frame of this group.
     pub fn pos(&self, frame: FrameRef) -> Pos {
         self.start.plus(frame.0)
     }
 }
 
-/// Why a group was not appended. The journal is as if it had never been begun.
+/// Why a group was not appended. The journal is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     /// See [`Appender::group_bytes_max`].
-    #[error("the group has {bytes} bytes, the journal takes {bytes_max}")]
+    #[error("the group has {bytes} bytes; the journal accepts at most {bytes_max}")]
     TooLarge {
-        /// Frames with their headers.
+        /// The frames with their headers.
         bytes: usize,
-        /// The limit.
         bytes_max: usize,
     },
-    /// No next segment: the disk is full or failing.
-    #[error("the next journal segment could not be made: {0}")]
+    /// There is no next segment: the disk is full or failing.
+    #[error("the next journal segment could not be created: {0}")]
     NoSegment(#[source] io::Error),
 }
 
-/// Appends groups; owned by the one thread that decides.
+/// Appends groups. Owned by the core's thread.
 pub struct Appender {
     segments: Segments,
     pool: Pool,
@@ -136,18 +131,18 @@ pub struct Appender {
     current: Arc<Segment>,
     group_bytes_max: usize,
 
-    /// What is not yet taken of the current segment; empty or begins with a mark.
+    /// What has not been taken of the current segment; empty, or begins with a mark.
     buf: Vec<u8>,
     buffers: Arc<Buffers>,
-    /// Where `buf[0]` will stand in the current segment.
+    /// The offset of `buf[0]` in the current segment.
     base: u32,
-    /// Earlier segments' chunks that are not yet taken.
+    /// Chunks of earlier segments that have not been taken.
     full: Chunks,
-    /// There is something to take.
+    /// Whether there is something to take.
     dirty: bool,
 
     group_at: usize,
-    /// Start in `buf` and kind of each frame of the group being built.
+    /// The start in `buf` and the kind of each frame of the group being built.
     frames: Vec<(u32, u8)>,
     end: Pos,
     last_eager: Pos,
@@ -181,27 +176,27 @@ impl Appender {
         }
     }
 
-    /// The largest group, frame headers (18 bytes each) included.
+    /// The size of the largest group, including frame headers of 18 bytes each.
     pub fn group_bytes_max(&self) -> usize {
         self.group_bytes_max
     }
 
-    /// Why no further segment can be begun, unless it is that the disk is full.
+    /// Why no further segment can be begun, if not because the disk is full.
     pub fn blocked_by(&self) -> Option<String> {
         self.pool.blocked_by()
     }
 
-    /// Where the journal ends, written or not.
+    /// The end of the journal, written or not.
     pub fn end_pos(&self) -> Pos {
         self.end
     }
 
-    /// End of the last group that was not lazy.
+    /// The end of the last group that was not lazy.
     pub fn last_eager(&self) -> Pos {
         self.last_eager
     }
 
-    /// Starts a group; whatever was begun and not ended is forgotten.
+    /// Starts a group, and drops an unfinished one.
     pub fn begin(&mut self) {
         self.abandon();
         if self.buf.is_empty() {
@@ -211,8 +206,8 @@ impl Appender {
         self.group_at = self.buf.len();
     }
 
-    /// Starts a group that will have at most `bytes`, frame headers included, and rolls to the next segment now if
-    /// this one has no room for it: places are then known as frames are added.
+    /// Starts a group of at most `bytes`, including frame headers. Begins the next segment now if the group does not
+    /// fit, so that positions are known as frames are added.
     pub fn begin_with_room(&mut self, bytes: usize) -> Result<(), AppendError> {
         self.begin();
         if bytes > self.group_bytes_max {
@@ -224,14 +219,14 @@ impl Appender {
         Ok(())
     }
 
-    /// Adds a frame to a group begun with room, and tells where it stands.
+    /// Adds a frame to a group that was begun with room, and returns its position.
     #[inline]
     pub fn frame_at(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Pos {
         let frame = self.frame(kind, body);
         Pos::new(self.current.generation, self.base + self.group_at as u32 + frame.0)
     }
 
-    /// Closes a group begun with room; one without frames leaves no trace.
+    /// Ends a group that was begun with room. A group without frames has no effect.
     pub fn end_group(&mut self, lazy: bool) {
         if !self.frames.is_empty() {
             let start = self.current.generation;
@@ -240,7 +235,7 @@ impl Appender {
         }
     }
 
-    /// Adds a frame to the group. `body` appends its bytes to what is there.
+    /// Adds a frame to the group. `body` must only append to the buffer.
     #[inline]
     pub fn frame(&mut self, kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> FrameRef {
         assert!(kind != KIND_MARK, "kind 0 is the journal's own");
@@ -252,12 +247,12 @@ impl Appender {
         FrameRef((at - self.group_at) as u32)
     }
 
-    /// Bytes of the group so far, frame headers included.
+    /// The size of the group so far, including frame headers.
     pub fn group_bytes(&self) -> usize {
         if self.frames.is_empty() { 0 } else { self.buf.len() - self.group_at }
     }
 
-    /// Forgets the group being built.
+    /// Drops the group being built.
     pub fn abandon(&mut self) {
         if !self.frames.is_empty() {
             self.buf.truncate(self.group_at);
@@ -265,9 +260,8 @@ impl Appender {
         }
     }
 
-    /// Places the group. Nobody waits for a `lazy` group: it is written and
-    /// synced with others.
-    pub fn end(&mut self, lazy: bool) -> Result<GroupPlace, AppendError> {
+    /// Ends the group and returns its position. A `lazy` group is written and synced with others.
+    pub fn end(&mut self, lazy: bool) -> Result<GroupPosition, AppendError> {
         assert!(!self.frames.is_empty(), "a group has frames");
         let bytes = self.buf.len() - self.group_at;
         if bytes > self.group_bytes_max {
@@ -299,12 +293,11 @@ impl Appender {
         if !lazy {
             self.last_eager = self.end;
         }
-        Ok(GroupPlace { start, end: self.end })
+        Ok(GroupPosition { start, end: self.end })
     }
 
-    /// Records what is durable now, without any group. Worth doing (lazily) when
-    /// idle and before a shutdown: it lets a later recovery tell damage
-    /// in the last commits from a torn tail.
+    /// Records the durable position, without a group. Useful when idle and before a shutdown: a later recovery can then
+    /// tell damage in the last commits from a torn tail.
     pub fn mark(&mut self) {
         self.abandon();
         let at = self.base as usize + self.buf.len();
@@ -313,7 +306,7 @@ impl Appender {
             frame::push_mark(&mut self.buf, pos, self.current.salt, self.marks.durable());
             self.group_at = self.buf.len();
         } else if self.roll().is_err() {
-            return; // a full disk can do without
+            return; // not essential on a full disk
         }
         self.end = Pos::new(self.current.generation, self.base + self.buf.len() as u32);
         self.dirty = true;

@@ -1,16 +1,16 @@
-//! The journal as of one position, as one stream of bytes. The way back is `restore`.
+//! A backup: the journal at one position, as one stream of bytes. `restore` reads it.
 //!
 //! ```text
 //! | magic 8 | version 4 | reserved 4 | position 8 |
 //! | name length 2 | name | content length 8 | content … | crc 4 |    once per file
 //! | 0 2           | number of files 8                   | crc 4 |    and nothing behind it
 //! ```
-//! Little endian. Each `crc` is the CRC32C of every byte before it, from the first one on: whatever was cut, turned,
-//! left out or put elsewhere shows at the next one.
+//! Little endian. Each `crc` is the CRC32C of all bytes before it, from the first one on, so truncation, changed bytes,
+//! omissions and reordering are detected.
 //!
-//! What is in it: the newest snapshot, and of each segment that it or the journal behind it needs, what was durable
-//! when the backup began. Segments are pinned until they are read, and each of their frames is verified on the way:
-//! a backup that was finished can be restored.
+//! A backup contains the newest snapshot and, of each segment that the snapshot or the journal after it needs, what was
+//! durable when the backup began. Segments are pinned until they are read, and each of their frames is verified: a
+//! finished backup can be restored.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::compact::Live;
+use super::compact::LiveBytes;
 use super::scrub::first_damage;
 use super::segment::{Segment, Segments};
 use super::snapshot;
@@ -29,7 +29,7 @@ pub(super) const MAGIC: &[u8; 8] = b"maloteB1";
 pub(super) const VERSION: u32 = 1;
 /// The stream is read and written in pieces of this size.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
-/// Snapshots are replaced while a backup begins; so often it is tried with the next one.
+/// Snapshots may be replaced while a backup begins; this is how often it is retried.
 const TRIES: usize = 5;
 
 /// Makes backups. Cheap to clone.
@@ -38,7 +38,7 @@ pub struct Backups {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) segments: Segments,
     pub(super) marks: Arc<Marks>,
-    pub(super) live: Arc<Mutex<Live>>,
+    pub(super) live: Arc<Mutex<LiveBytes>>,
 }
 
 impl Backups {
@@ -47,17 +47,16 @@ impl Backups {
         self.begin_between(&mut || {})
     }
 
-    /// The same; `between` runs after the segments were pinned and before the position is taken, where the journal may
-    /// go on.
+    /// Runs `between` after the segments are pinned and before the position is taken. The journal may grow there.
     fn begin_between(&self, between: &mut dyn FnMut()) -> io::Result<Backup> {
         for _ in 0..TRIES {
-            // In this order: what is recycled before the segments are pinned is needed by no state at `position` or
+            // This order matters: segments that are recycled before this point are needed by no state at `position` or
             // later.
             let (covered, snapshot) = self.newest_snapshot()?;
             let mut segments = self.segments.all();
             between();
             let position = self.marks.durable();
-            // Segments that were begun since may hold some of what is durable by now.
+            // Segments that were begun since may contain durable data.
             let pinned_to = segments.last().map_or(0, |segment| segment.generation);
             let newer = self.segments.all().into_iter();
             segments.extend(newer.filter(|segment| segment.generation > pinned_to));
@@ -67,12 +66,12 @@ impl Backups {
                     && (segment.generation >= covered.generation() || live.has(segment.generation))
             });
             drop(live);
-            // Otherwise two newer snapshots were made meanwhile, and the journal behind this one is gone.
+            // Otherwise two newer snapshots were made meanwhile, and the journal after this one was recycled.
             if hold_all(&segments, covered, position) {
                 return Self::of(covered, snapshot, segments, position);
             }
         }
-        Err(io::Error::other("no snapshot lasts long enough to be copied"))
+        Err(io::Error::other("snapshots are replaced too quickly to be copied"))
     }
 
     fn of(
@@ -90,7 +89,7 @@ impl Backups {
         head.extend_from_slice(&0_u32.to_le_bytes());
         head.extend_from_slice(&position.get().to_le_bytes());
         let snapshot = snapshot.map(|file| (snapshot::file_name(covered), file));
-        let (step, segments) = (Step::Between, VecDeque::from(segments));
+        let (step, segments) = (BackupStep::Between, VecDeque::from(segments));
         Ok(Backup { position, covered, snapshot, segments, step, head, crc: 0, files: 0 })
     }
 
@@ -99,17 +98,17 @@ impl Backups {
             let newest = snapshot::list(&*self.disk)?.into_iter().next();
             let Some((covered, name)) = newest else { return Ok((Pos::ZERO, None)) };
             match self.disk.open(&name) {
-                // An open file stays readable when a newer snapshot makes its name superfluous.
+                // An open file stays readable if a newer snapshot replaces it.
                 Ok(file) => return Ok((covered, Some(file))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other("no snapshot lasts long enough to be opened"))
+        Err(io::Error::other("snapshots are replaced too quickly to be opened"))
     }
 }
 
-/// Whether these, which are in order, hold all that was written between a snapshot and a position.
+/// Whether these segments, in order, contain everything between a snapshot and a position.
 fn hold_all(segments: &[Arc<Segment>], covered: Pos, position: Pos) -> bool {
     let mut last = None;
     for segment in segments.iter().filter(|s| s.generation >= covered.generation()) {
@@ -127,44 +126,43 @@ fn hold_all(segments: &[Arc<Segment>], covered: Pos, position: Pos) -> bool {
 
 fn damaged_error(segment: &Segment) -> io::Error {
     let text = format!(
-        "{} is damaged; a backup would not hold everything: `malote verify` tells more",
+        "{} is damaged, so a backup would be incomplete: run `malote verify` for details",
         segment.file.name()
     );
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// A backup being made: an iterator of pieces, each at most a quarter of a mebibyte. Reads may wait for the disk.
+/// A backup in progress: an iterator of pieces of at most 256 KiB. Reading blocks on the disk.
 pub struct Backup {
     position: Pos,
     covered: Pos,
     snapshot: Option<(String, Arc<dyn DiskFile>)>,
     segments: VecDeque<Arc<Segment>>,
-    step: Step,
-    /// Bytes to give next that are not a file's content.
+    step: BackupStep,
+    /// The next bytes that are not content of a file.
     head: Vec<u8>,
     crc: u32,
     files: u64,
 }
 
-enum Step {
-    /// A file that is read piece by piece.
+enum BackupStep {
+    /// A file that is streamed.
     Streaming {
         file: Arc<dyn DiskFile>,
         at: u64,
         len: u64,
     },
-    /// A segment that was read and verified whole.
-    Held {
+    /// A segment that was read and verified completely.
+    Verified {
         bytes: Vec<u8>,
         at: usize,
     },
-    /// Between two files.
     Between,
     Done,
 }
 
 impl Backup {
-    /// Everything before this is in it, and nothing else.
+    /// The backup contains everything before this position, and nothing else.
     pub fn position(&self) -> Pos {
         self.position
     }
@@ -176,7 +174,7 @@ impl Backup {
         self.files += 1;
     }
 
-    /// The checksum of all that was given, the current head included.
+    /// Appends the checksum of everything so far, including the current head.
     fn seal(&mut self) {
         let crc = crc32c::crc32c_append(self.crc, &self.head);
         self.head.extend_from_slice(&crc.to_le_bytes());
@@ -187,28 +185,28 @@ impl Backup {
         bytes
     }
 
-    /// The next file, or the end.
+    /// Begins the next file, or ends the stream.
     fn advance(&mut self) -> io::Result<()> {
         if let Some((name, file)) = self.snapshot.take() {
             let len = file.len()?;
             self.entry(&name, len);
-            self.step = Step::Streaming { file, at: 0, len };
+            self.step = BackupStep::Streaming { file, at: 0, len };
             return Ok(());
         }
         let Some(segment) = self.segments.pop_front() else {
             self.head.extend_from_slice(&0_u16.to_le_bytes());
             self.head.extend_from_slice(&self.files.to_le_bytes());
             self.seal();
-            self.step = Step::Done;
+            self.step = BackupStep::Done;
             return Ok(());
         };
         let bytes = self.verified(&segment)?;
         self.entry(&segment.file.name(), bytes.len() as u64);
-        self.step = Step::Held { bytes, at: 0 };
+        self.step = BackupStep::Verified { bytes, at: 0 };
         Ok(())
     }
 
-    /// The bytes of a segment up to where they count, each frame intact.
+    /// The verified bytes of a segment, up to the backup's position.
     fn verified(&self, segment: &Segment) -> io::Result<Vec<u8>> {
         let last = segment.generation == self.position.generation();
         let end = if last { Some(self.position) } else { segment.end() };
@@ -216,7 +214,7 @@ impl Backup {
         let mut bytes = Vec::new();
         segment.read_all(end, &mut bytes)?;
         let found = first_damage(segment, &bytes, end).map_err(|_| damaged_error(segment))?;
-        // Only of old ones the end may be unknown.
+        // The end of old segments may be unknown.
         if found != end && segment.generation >= self.covered.generation() {
             return Err(damaged_error(segment));
         }
@@ -231,9 +229,9 @@ impl Backup {
                 return Ok(Some(self.give(head)));
             }
             match &mut self.step {
-                Step::Between => self.advance()?,
-                Step::Done => return Ok(None),
-                Step::Streaming { file, at, len } if *at < *len => {
+                BackupStep::Between => self.advance()?,
+                BackupStep::Done => return Ok(None),
+                BackupStep::Streaming { file, at, len } if *at < *len => {
                     let mut bytes = vec![0; PIECE_BYTES.min((*len - *at) as usize)];
                     if file.read_at(&mut bytes, *at)? < bytes.len() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -241,13 +239,13 @@ impl Backup {
                     *at += bytes.len() as u64;
                     return Ok(Some(self.give(bytes)));
                 }
-                Step::Held { bytes, at } if *at < bytes.len() => {
+                BackupStep::Verified { bytes, at } if *at < bytes.len() => {
                     let piece = bytes[*at..bytes.len().min(*at + PIECE_BYTES)].to_vec();
                     *at += piece.len();
                     return Ok(Some(self.give(piece)));
                 }
-                Step::Streaming { .. } | Step::Held { .. } => {
-                    self.step = Step::Between;
+                BackupStep::Streaming { .. } | BackupStep::Verified { .. } => {
+                    self.step = BackupStep::Between;
                     self.seal();
                 }
             }
@@ -261,7 +259,7 @@ impl Iterator for Backup {
     fn next(&mut self) -> Option<Self::Item> {
         let piece = self.piece().transpose();
         if matches!(piece, Some(Err(_))) {
-            (self.step, self.head) = (Step::Done, Vec::new());
+            (self.step, self.head) = (BackupStep::Done, Vec::new());
         }
         piece
     }
@@ -307,7 +305,7 @@ mod tests {
             let mut journal = recover(disk, &options, &mut Nothing).unwrap();
             commit(&mut journal, 100);
             let backups = journal.backups.clone();
-            // Each of these but the first begins a segment.
+            // Each commit except the first begins a segment.
             let backup = backups.begin_between(&mut || {
                 (0..commits).for_each(|_| commit(&mut journal, 9000));
             });

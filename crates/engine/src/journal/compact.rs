@@ -1,29 +1,29 @@
-//! Which segments are to be emptied, so that they can be used again although something in them lives.
+//! Chooses segments to be emptied by copying their live records.
 //!
-//! A segment in which nothing lives is recycled as it is. Copying begins when the journal's files take more than
-//! twice what lives in them and a fixed allowance, or when the disk is full; and then with the emptiest segments,
-//! because they cost the least. What was copied is free once the next snapshot knows it.
+//! A segment without live records is recycled as it is. Copying begins when the journal's files are larger than twice
+//! their live content plus a fixed allowance, or when the disk is full. It begins with the emptiest segments, because
+//! they cost the least. A segment is free once the next snapshot knows the copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::segment::Segment;
 use super::{Pos, Replay, SEGMENT_BYTES_MAX, Snapshotter};
 
-/// Live bytes copied for one snapshot, at least; more when the snapshots themselves are large.
+/// The minimum budget of live bytes copied for one snapshot; more if the snapshots are large.
 const ROUND_BYTES: u64 = 64 << 20;
 
 /// Live bytes by segment, as of a snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct LiveBytes {
     by_generation: BTreeMap<u64, u64>,
     total: u64,
 }
 
-impl Live {
+impl LiveBytes {
     pub(super) fn of(core: &dyn Replay) -> Self {
-        let mut live = Live::default();
+        let mut live = LiveBytes::default();
         let (mut last, mut sum) = (0, 0);
-        // Neighbours in a queue are mostly neighbours in the journal.
+        // Neighbours in a queue are usually neighbours in the journal.
         core.live(&mut |pos: Pos, bytes| {
             if pos.generation() != last {
                 live.add(last, sum);
@@ -37,7 +37,7 @@ impl Live {
 
     fn add(&mut self, generation: u64, bytes: u64) {
         if bytes > 0 {
-            // Several queues may share one record: a segment holds no more than it is long.
+            // Several queues may share one record: a segment has at most its length of live bytes.
             let live = self.by_generation.entry(generation).or_default();
             let more = bytes.min(SEGMENT_BYTES_MAX.saturating_sub(*live));
             *live += more;
@@ -51,13 +51,13 @@ impl Live {
 }
 
 impl Snapshotter {
-    /// Bytes of all files, surplus spares not counted: those are given up when nobody writes.
+    /// Bytes of all files, without surplus spares, which are removed when the broker is idle.
     fn footprint(&self) -> u64 {
         let spares = self.pool.spares().min(self.options.spares) as u64;
         self.segments.bytes() + spares * self.options.segment_bytes + self.snapshot_bytes()
     }
 
-    /// Whether the files take more than this much that lives justifies, and there is something to be had.
+    /// Whether the files are too large for this amount of live data, and copying could help.
     pub fn wasteful(&self, live_bytes: u64) -> bool {
         if self.holds_all() {
             return false;
@@ -71,20 +71,20 @@ impl Snapshotter {
         self.live.lock().total
     }
 
-    /// Bytes of the snapshots that are kept.
+    /// Bytes of the kept snapshots.
     pub fn snapshot_bytes(&self) -> u64 {
         self.kept.body_bytes * self.kept.covered.len() as u64
     }
 
-    /// Generations of the segments to be emptied now; mostly none. Only good right after a snapshot.
+    /// Generations of the segments to be emptied now; usually none. Valid only right after a snapshot.
     pub fn victims(&self) -> BTreeSet<u64> {
         let live = self.live.lock();
         let pressed = !self.pool.publish_allowed();
         if self.holds_all() {
             return BTreeSet::new();
         }
-        // Of the segments kept for settling, a copy under pressure takes half of one, and gives back at least one
-        // whole. Without any there is nothing to begin with.
+        // On a full disk, copying uses half of a reserved segment and frees at least a whole one. Without any spare it
+        // cannot begin.
         if pressed && self.pool.spares() == 0 || !pressed && !self.wasteful(live.total) {
             return BTreeSet::new();
         }
@@ -101,7 +101,7 @@ impl Snapshotter {
         let mut candidates: Vec<(u64, u64, u64)> = Vec::new();
         for segment in self.segments.all() {
             let bytes = live.by_generation.get(&segment.generation).copied().unwrap_or(0);
-            // Whatever lives is written again: less than half, or nothing is won.
+            // Live data is written again, so emptying a segment only pays off if less than half of it is live.
             if usable(&segment) && bytes > 0 && bytes <= segment.file.len / 2 {
                 candidates.push((bytes, segment.file.len, segment.generation));
             }
@@ -119,8 +119,8 @@ impl Snapshotter {
         victims
     }
 
-    /// Records were copied out of these: a snapshot is worth making as soon as the copies are durable. Not before it
-    /// is made are the segments free.
+    /// Records were copied out of these segments: make a snapshot as soon as the copies are durable. Only then are the
+    /// segments free.
     pub fn relocated(&mut self, victims: &BTreeSet<u64>) {
         self.relocated = true;
         if cfg!(feature = "mutate-early-recycle") {
@@ -129,10 +129,10 @@ impl Snapshotter {
         }
     }
 
-    /// Gives up spare files beyond those that are kept ready and, while much is written, those that will be used
-    /// before others are free again. Tells how many.
+    /// Removes spare files that are not needed. While much is written, keeps those that will be used before others
+    /// become free. Returns how many were removed.
     pub fn trim(&self, busy: bool) -> std::io::Result<usize> {
-        // What is free after a snapshot was begun before the last one: two rounds are on their way.
+        // A snapshot frees segments that were begun before the previous one, so two rounds are in flight.
         self.pool.trim(self.options.spares + if busy { 2 * self.pace } else { 0 })
     }
 }

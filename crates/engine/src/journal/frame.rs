@@ -1,63 +1,56 @@
-//! The frame: what the journal is made of. Pure functions over bytes; they
-//! take whatever a disk gives and never panic.
+//! Frames: the units of the journal. These are pure functions on bytes; they accept any input and never panic.
 //!
 //! ```text
 //! 0     4     8            12       16     17      18
 //! | len | crc | generation | offset | kind | flags | body: len bytes |
 //! ```
-//! Little endian. `crc` is the CRC32C of everything after it, seeded with `len` and the
-//! segment's salt. Nobody outside knows the salt: a message body that contains what looks like
-//! a frame cannot pass for one when a reader searches its way back after damage.
+//! Little endian. `crc` is the CRC32C of everything after it, seeded with `len` and the segment's salt. The salt is
+//! secret, so a message body that looks like a frame is not mistaken for one when a reader resynchronizes after damage.
 //!
-//! `generation` and `offset` name the place the frame was written for: a
-//! frame left over in a recycled segment has a good checksum and the right
-//! offset, only its generation tells that it is stale.
+//! `generation` and `offset` are the position that the frame was written for. A frame left over in a recycled segment
+//! has a correct checksum and offset; only its generation shows that it is stale.
 
 use super::Pos;
 
-/// Bytes before a frame's body.
 pub const FRAME_HEADER_BYTES: usize = 18;
 
-/// The journal's own frame at the start of each write: the durable position
-/// known then.
+/// The journal's own frame at the start of each write: it holds the durable position at that time.
 pub const KIND_MARK: u8 = 0;
 
-/// The group goes on with the next frame.
+/// The group continues with the next frame.
 pub const FLAG_MORE: u8 = 1;
 
-/// The group began in an earlier frame. Lets a reader that found its way back
-/// after damage tell the rest of a broken group from a whole one.
+/// The group began in an earlier frame. With this, a reader that resynchronized after damage can tell the rest of a
+/// broken group from a complete one.
 pub const FLAG_CONT: u8 = 2;
 
-/// A frame as it lies in a buffer.
+/// A decoded frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What the body means; 0 is the journal's own.
+    /// The type of the body; 0 is the journal's own.
     pub kind: u8,
     /// [`FLAG_MORE`] and [`FLAG_CONT`].
     pub flags: u8,
-    /// The content.
     pub body: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Header and body.
+    /// The length of header and body.
     pub fn len_bytes(&self) -> usize {
         FRAME_HEADER_BYTES + self.body.len()
     }
 }
 
-/// Why there is no frame at a place.
+/// Why there is no frame at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The bytes end before the frame does.
-    #[error("the frame runs past the end")]
+    /// The bytes end before the frame.
+    #[error("the frame is truncated")]
     Short,
-    /// Its header names another place, or nothing was ever written here.
-    #[error("no frame was written for this place")]
+    /// The header is for another position, or nothing was written here.
+    #[error("no frame was written at this position")]
     Misplaced,
-    /// The checksum does not hold.
-    #[error("the checksum does not hold")]
+    #[error("the checksum is wrong")]
     Checksum,
 }
 
@@ -65,8 +58,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Reads the frame that starts at `bytes[0]` and should stand at `expected` in a segment with
-/// this salt.
+/// Decodes the frame at `bytes[0]`, which should be at `expected` in a segment with this salt.
 pub fn decode_frame(bytes: &[u8], expected: Pos, salt: u32) -> Result<Frame<'_>, FrameError> {
     if bytes.len() < FRAME_HEADER_BYTES {
         return Err(FrameError::Short);
@@ -74,7 +66,7 @@ pub fn decode_frame(bytes: &[u8], expected: Pos, salt: u32) -> Result<Frame<'_>,
     let generation = u32_at(bytes, 8);
     let stale =
         generation != expected.generation() as u32 && !cfg!(feature = "mutate-no-generation");
-    // Generation 0 is no segment's: it is what unwritten space reads as.
+    // Generation 0 is never used: unwritten space reads as 0.
     if stale || generation == 0 || u32_at(bytes, 12) != expected.offset() {
         return Err(FrameError::Misplaced);
     }
@@ -89,14 +81,14 @@ pub fn decode_frame(bytes: &[u8], expected: Pos, salt: u32) -> Result<Frame<'_>,
     Ok(Frame { kind: bytes[16], flags: bytes[17], body: &bytes[FRAME_HEADER_BYTES..end] })
 }
 
-/// Length of the whole frame that a header announces, if the header is for `expected`.
-/// Not verified: only good for deciding how much to read.
+/// The length of the frame that a header announces, if the header is for `expected`. Not verified: only for deciding
+/// how much to read.
 pub(super) fn announced_len(header: &[u8], expected: Pos) -> Option<usize> {
     let named = header.len() >= FRAME_HEADER_BYTES && u32_at(header, 12) == expected.offset();
     named.then(|| u32_at(header, 0) as usize + FRAME_HEADER_BYTES)
 }
 
-/// Fills in the header of the frame that takes all of `frame`.
+/// Fills in the header of a frame.
 pub(super) fn seal_frame(frame: &mut [u8], pos: Pos, salt: u32, kind: u8, flags: u8) {
     let len = (frame.len() - FRAME_HEADER_BYTES) as u32;
     frame[8..12].copy_from_slice(&(pos.generation() as u32).to_le_bytes());
@@ -108,10 +100,10 @@ pub(super) fn seal_frame(frame: &mut [u8], pos: Pos, salt: u32, kind: u8, flags:
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Bytes of a whole mark frame.
+/// The length of a mark frame.
 pub(super) const MARK_BYTES: usize = FRAME_HEADER_BYTES + 8;
 
-/// Appends a mark frame standing at `pos`.
+/// Appends a mark frame at `pos`.
 pub(super) fn push_mark(out: &mut Vec<u8>, pos: Pos, salt: u32, durable: Pos) {
     let at = out.len();
     out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
@@ -119,7 +111,7 @@ pub(super) fn push_mark(out: &mut Vec<u8>, pos: Pos, salt: u32, durable: Pos) {
     seal_frame(&mut out[at..], pos, salt, KIND_MARK, 0);
 }
 
-/// The durable position in a mark frame's body.
+/// The durable position in a mark frame.
 pub(super) fn mark_of(frame: &Frame<'_>) -> Option<Pos> {
     let body: [u8; 8] = frame.body.try_into().ok()?;
     (frame.kind == KIND_MARK).then(|| Pos::from_u64(u64::from_le_bytes(body)))
@@ -135,7 +127,7 @@ pub(super) fn find_frame(
 ) -> Option<usize> {
     let end = end.min(segment.len());
     (from..end.saturating_sub(FRAME_HEADER_BYTES - 1)).find(|&at| {
-        // The offset field rules out all but a few places before any checksum is computed.
+        // The offset field rules out almost all positions before a checksum is computed.
         u32_at(segment, at + 12) as usize == at
             && decode_frame(&segment[at..end], Pos::new(generation, at as u32), salt).is_ok()
     })

@@ -1,44 +1,43 @@
-//! The first block of a segment file says which segment the file holds now.
+//! The first block of a segment file says which segment the file contains.
 //!
 //! ```text
 //! 0       8         12         16           24             32        40    44
 //! | magic | format  | salt     | generation | previous_end | durable | crc |
 //! ```
-//! Little endian; the CRC32C covers everything before it. The block is 4096
-//! bytes and holds the record twice, 2048 apart, each inside one sector: a flipped bit
-//! in one copy costs nothing. Two different valid copies are a write
-//! that a crash tore; the higher generation counts, because nothing of
-//! the newer segment was durable yet and recovery will find it empty.
+//! Little endian; the CRC32C covers everything before it. The block is 4096 bytes and contains the record twice, 2048
+//! bytes apart, each inside one sector: a flipped bit in one copy is harmless. Two different valid copies are a torn
+//! write; the higher generation counts, because nothing of the newer segment was durable yet, and recovery will find it
+//! empty.
 
 use super::Pos;
 use crate::format::FORMAT;
 
-/// Frames start here.
+/// The offset of the first frame.
 pub const HEADER_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"maloteJ1";
 const RECORD_BYTES: usize = 44;
 const COPY_AT: usize = 2048;
 
-/// Which segment a file holds.
+/// The header of a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The segment's logical number; 0 for a file that holds none.
+    /// The number of the segment; 0 for a spare file.
     pub generation: u64,
-    /// Where the journal ended when this segment was begun.
+    /// The end of the journal when this segment was begun.
     pub previous_end: Pos,
-    /// What was known to be durable then.
+    /// The durable position at that time.
     pub durable: Pos,
     /// Mixed into the checksums of its frames.
     pub salt: u32,
 }
 
-/// What the first block of a file says.
+/// The content of the first block of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderBlock {
     /// A segment, or a spare if the generation is 0.
     Valid(Header),
-    /// Nothing was ever written.
+    /// Nothing was written.
     Blank,
     /// Neither copy can be read.
     Damaged,
@@ -46,7 +45,6 @@ pub enum HeaderBlock {
     Newer(u32),
 }
 
-/// Reads the first block of a segment file.
 pub fn decode_header(block: &[u8]) -> HeaderBlock {
     let block = &block[..block.len().min(HEADER_BYTES)];
     if block.iter().all(|&byte| byte == 0) {
@@ -64,7 +62,7 @@ pub fn decode_header(block: &[u8]) -> HeaderBlock {
     }
 }
 
-/// `None`: not a header; `Some(Err)`: intact, but of a later format. Its layout is the same in every format.
+/// `None`: not a header; `Some(Err)`: intact, but of a later format. The layout is the same in every format.
 fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
     let record = block.get(at..at + RECORD_BYTES)?;
     let (fields, crc) = record.split_at(RECORD_BYTES - 4);
@@ -87,7 +85,7 @@ fn decode_copy(block: &[u8], at: usize) -> Option<Result<Header, u32>> {
     }))
 }
 
-/// Appends the whole first block.
+/// Appends the first block.
 pub(super) fn push_header(out: &mut Vec<u8>, header: &Header) {
     let mut record = Vec::with_capacity(RECORD_BYTES);
     record.extend_from_slice(MAGIC);

@@ -1,10 +1,9 @@
-//! Group commit without a timer: [`Writer`] and [`Syncer`] as two roles.
+//! Group commit without a timer, with [`Writer`] and [`Syncer`] as two roles.
 //!
-//! Each role is a step ([`Pipeline::write_step`], [`Pipeline::sync_step`]). In production two threads take them; the
-//! simulation takes them one by one. At most one thread writes and at most one syncs, at
-//! the same time if there is work for both: writing never waits for syncing,
-//! and each fdatasync takes everything written before it began. Whoever has written goes
-//! on to sync if nobody does: a lone commit costs one wake-up and not two.
+//! Each role is a step ([`Pipeline::write_step`], [`Pipeline::sync_step`]). In production two threads run them; the
+//! simulation runs them one by one. At most one thread writes and at most one syncs, possibly at the same time. Writing
+//! never waits for syncing, and each fdatasync covers everything written before it began. A thread that has written
+//! continues with a sync if no other thread does, so that a single commit needs only one wake-up.
 
 use std::io;
 use std::sync::Arc;
@@ -14,25 +13,25 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Chunks, Marks, Syncer, Writer};
-use crate::failure::{Failure, supervised};
+use crate::failure::{EngineFailure, supervised};
 
-/// Submitted bytes that are not yet written; beyond this, [`Pipeline::submit`] waits.
+/// Limit of submitted and unwritten bytes, at which [`Pipeline::submit`] waits.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 
-/// Lazy data is synced at the latest after this, if nothing else needs a sync.
+/// Lazy data is synced after this time at the latest.
 const LAZY_SYNC_AFTER: Duration = Duration::from_secs(1);
 
-/// Something to make durable, and whom to release when it is.
+/// Chunks to write, and outputs to release afterwards.
 pub struct Commit<R> {
-    /// What to write; may be empty, for answers that only wait for what was submitted before.
+    /// What to write. May be empty, for outputs that only wait for earlier commits.
     pub chunks: Chunks,
-    /// Whether somebody waits for these chunks to be durable. `false` for lazy data, which is
-    /// synced with whatever comes next.
+    /// Whether an output waits for these chunks to be durable. `false` for lazy data, which is synced with later
+    /// commits.
     pub sync: bool,
     /// Released once written.
     pub on_written: Vec<R>,
-    /// Released once every commit up to this one that has `sync` is durable: with `sync`, this
-    /// one included; without, an answer does not wait for lazy data that it does not rest on.
+    /// Released once all commits with `sync` up to this one are durable. Without `sync`, they do not wait for this
+    /// commit's lazy data.
     pub on_durable: Vec<R>,
 }
 
@@ -41,56 +40,56 @@ pub struct Commit<R> {
 #[error("the journal has stopped")]
 pub struct Stopped;
 
-/// Takes those that are released.
+/// Receives released outputs.
 type Release<R> = Box<dyn FnMut(Vec<R>) + Send>;
 
-/// Told once why everything stopped.
-type Poison = Box<dyn FnOnce(Failure) + Send>;
+/// Called once with the reason of a failure.
+type Poison = Box<dyn FnOnce(EngineFailure) + Send>;
 
-/// Where releases and errors go. Called on the pipeline's threads, in order, with batches.
+/// Where released outputs and failures go. Called on the pipeline's threads, in order, with batches.
 pub struct Callbacks<R> {
-    /// Their commits are written.
+    /// Outputs whose commits are written.
     pub written: Release<R>,
-    /// Their commits are durable.
+    /// Outputs whose commits are durable.
     pub durable: Release<R>,
-    /// Called once, after a failed write or sync, or a panic. Whoever was not released is dropped.
+    /// Called once, after a failed write or sync, or a panic. Outputs that were not released are dropped.
     pub poison: Poison,
 }
 
-/// The way to disk.
+/// Writes and syncs commits.
 pub struct Pipeline<R: Send + 'static> {
-    shared: Arc<Shared<R>>,
+    shared: Arc<PipelineShared<R>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared<R> {
+struct PipelineShared<R> {
     marks: Arc<Marks>,
-    state: Mutex<State<R>>,
+    state: Mutex<PipelineState<R>>,
     work: Condvar,
     room: Condvar,
-    /// Held by whoever has the role; the flags in [`State`] say so first.
+    /// Locked by the thread that has the role; the flags in [`PipelineState`] are set first.
     write_role: Mutex<(Writer, Release<R>)>,
     sync_role: Mutex<(Syncer, Release<R>)>,
 }
 
-/// Everybody who waits for the journal is in here, also during a write or a sync: when the engine fails, they are
-/// dropped at once, even if the disk hangs.
-struct State<R> {
+/// All waiting outputs, also during a write or a sync: if the engine fails, they are dropped at once, even if the disk
+/// hangs.
+struct PipelineState<R> {
     commits: Vec<Commit<R>>,
     unwritten_bytes: usize,
     writing: bool,
-    /// Released after the write under way.
+    /// Released after the current write.
     on_written: Vec<R>,
-    /// They wait for a sync after the write under way.
+    /// They wait for a sync after the current write.
     written_next: Vec<R>,
 
     on_durable: Vec<R>,
-    /// Somebody waits for a sync.
+    /// Whether an output waits for a sync.
     eager: bool,
-    /// When something was written that no sync has taken.
+    /// Since when there is unsynced data.
     dirty_since: Option<Instant>,
     syncing: bool,
-    /// Released after the sync under way.
+    /// Released after the current sync.
     on_synced: Vec<R>,
 
     closing: bool,
@@ -99,13 +98,12 @@ struct State<R> {
 }
 
 impl<R: Send + 'static> Pipeline<R> {
-    /// Starts the two threads.
     pub fn start(writer: Writer, syncer: Syncer, callbacks: Callbacks<R>) -> io::Result<Self> {
         let mut pipeline = Self::stepwise(writer, syncer, callbacks);
         for name in ["journal-1", "journal-2"] {
             let shared = pipeline.shared.clone();
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-                // Also a callback that panics: its role would never be given back.
+                // This includes panics of callbacks, whose role would never be released.
                 if let Err(failure) = supervised(|| shared.work()) {
                     shared.fail(failure);
                 }
@@ -115,9 +113,9 @@ impl<R: Send + 'static> Pipeline<R> {
         Ok(pipeline)
     }
 
-    /// A pipeline without threads: whoever has it takes its steps.
+    /// A pipeline without threads: the caller runs its steps.
     pub fn stepwise(writer: Writer, syncer: Syncer, callbacks: Callbacks<R>) -> Self {
-        let state = State {
+        let state = PipelineState {
             commits: Vec::new(),
             unwritten_bytes: 0,
             writing: false,
@@ -132,7 +130,7 @@ impl<R: Send + 'static> Pipeline<R> {
             poisoned: false,
             poison: Some(callbacks.poison),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipelineShared {
             marks: writer.marks().clone(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -143,7 +141,7 @@ impl<R: Send + 'static> Pipeline<R> {
         Pipeline { shared, threads: Vec::new() }
     }
 
-    /// Hands a commit over; waits only while too much is unwritten.
+    /// Submits a commit. Waits only while too much is unwritten.
     pub fn submit(&self, commit: Commit<R>) -> Result<(), Stopped> {
         let mut state = self.shared.state.lock();
         while state.unwritten_bytes > UNWRITTEN_BYTES_MAX && !state.poisoned {
@@ -154,7 +152,7 @@ impl<R: Send + 'static> Pipeline<R> {
         }
         state.unwritten_bytes += bytes_of(&commit);
         state.commits.push(commit);
-        let wake = !state.writing; // whoever writes looks again before it rests
+        let wake = !state.writing; // a writing thread checks again before it sleeps
         drop(state);
         if wake {
             self.shared.work.notify_one();
@@ -162,7 +160,7 @@ impl<R: Send + 'static> Pipeline<R> {
         Ok(())
     }
 
-    /// Writes everything submitted and releases those who wait for that. False if there was nothing to write.
+    /// Writes everything submitted and releases outputs. Returns false if there was nothing to write.
     pub fn write_step(&self) -> bool {
         let state = self.shared.state.lock();
         let can_write = !state.poisoned && !state.writing && !state.commits.is_empty();
@@ -172,8 +170,8 @@ impl<R: Send + 'static> Pipeline<R> {
         }
     }
 
-    /// Syncs what was written, if anybody waits for it or `lazy` data is to be synced as well, and releases those who
-    /// wait for that. False if there was nothing to sync.
+    /// Syncs what was written, if an output waits for it or `lazy` is set, and releases outputs. Returns false if there
+    /// was nothing to sync.
     pub fn sync_step(&self, lazy: bool) -> bool {
         let state = self.shared.state.lock();
         let wanted = state.eager || !state.on_durable.is_empty();
@@ -185,14 +183,14 @@ impl<R: Send + 'static> Pipeline<R> {
         }
     }
 
-    /// Stops this pipeline from anywhere, without waiting for the disk. It does not keep the pipeline alive: callbacks
-    /// may own what owns the stopper.
+    /// Returns a function that stops this pipeline without waiting for the disk. It does not keep the pipeline alive,
+    /// because callbacks may own it.
     pub(crate) fn stopper(&self) -> impl Fn() + Send + Sync + use<R> {
         let shared = Arc::downgrade(&self.shared);
         move || drop(shared.upgrade().and_then(|shared| shared.stop()))
     }
 
-    /// Writes, syncs and releases everything submitted, then ends the threads. So does dropping.
+    /// Writes, syncs and releases everything submitted, then ends the threads. Dropping does the same.
     pub fn close(self) {}
 }
 
@@ -201,7 +199,7 @@ impl<R: Send + 'static> Drop for Pipeline<R> {
         self.shared.state.lock().closing = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // its panic was reported where it happened
+            let _ = thread.join(); // its panic was already reported
         }
     }
 }
@@ -210,20 +208,20 @@ fn bytes_of<R>(commit: &Commit<R>) -> usize {
     commit.chunks.iter().map(|chunk| chunk.bytes().len()).sum()
 }
 
-/// Only bounds how long lazy data stays unsynced; nothing that is replayed depends on it.
+/// Only for bounding how long lazy data stays unsynced; no replayed state depends on it.
 #[allow(clippy::disallowed_methods)]
 fn now() -> Instant {
     Instant::now()
 }
 
-impl<R> State<R> {
+impl<R> PipelineState<R> {
     fn sync_wanted(&self) -> bool {
         let late = |since: Instant| self.closing || now().duration_since(since) >= LAZY_SYNC_AFTER;
         self.eager || !self.on_durable.is_empty() || self.dirty_since.is_some_and(late)
     }
 }
 
-impl<R: Send> Shared<R> {
+impl<R: Send> PipelineShared<R> {
     fn work(&self) {
         let mut batch = Vec::new();
         let mut state = self.state.lock();
@@ -231,7 +229,7 @@ impl<R: Send> Shared<R> {
             let can_sync = !state.syncing && state.sync_wanted();
             let can_write = !state.writing && !state.commits.is_empty();
             if can_sync && can_write {
-                self.work.notify_one(); // one for each of us
+                self.work.notify_one(); // one thread for each role
             }
             if can_sync {
                 self.sync(state);
@@ -249,12 +247,12 @@ impl<R: Send> Shared<R> {
             state = self.state.lock();
         }
         drop(state);
-        self.work.notify_all(); // the other one may wait for this one's end
+        self.work.notify_all(); // the other thread may be waiting for this one
         self.room.notify_all();
     }
 
-    /// Writes all commits. `batch` is empty before and after, and kept for its memory.
-    fn write(&self, mut state: MutexGuard<'_, State<R>>, batch: &mut Vec<Commit<R>>) {
+    /// Writes all commits. `batch` is empty before and after; it is passed in to reuse its memory.
+    fn write(&self, mut state: MutexGuard<'_, PipelineState<R>>, batch: &mut Vec<Commit<R>>) {
         state.writing = true;
         std::mem::swap(batch, &mut state.commits);
         for commit in batch.iter_mut() {
@@ -273,7 +271,7 @@ impl<R: Send> Shared<R> {
             }
             bytes += bytes_of(&commit);
             match cfg!(feature = "mutate-skip-sync") {
-                // What comes last decides: an eager commit before a lazy one is forgotten.
+                // The mutation: an eager commit before a lazy one is forgotten.
                 true => eager = commit.sync,
                 false => eager |= commit.sync,
             }
@@ -281,7 +279,7 @@ impl<R: Send> Shared<R> {
         let mut state = self.state.lock();
         let mut on_written = std::mem::take(&mut state.on_written);
         if cfg!(feature = "mutate-release-written") && !eager {
-            // As if a lazy commit had nobody who waits for an earlier one to be durable.
+            // The mutation: outputs of a lazy commit do not wait for earlier commits.
             on_written.append(&mut state.written_next);
         }
         drop(state);
@@ -292,7 +290,7 @@ impl<R: Send> Shared<R> {
         let mut state = self.state.lock();
         state.writing = false;
         state.eager |= eager;
-        let State { on_durable, written_next, .. } = &mut *state;
+        let PipelineState { on_durable, written_next, .. } = &mut *state;
         append(on_durable, written_next);
         if bytes > 0 {
             state.dirty_since = state.dirty_since.or_else(|| Some(now()));
@@ -301,10 +299,10 @@ impl<R: Send> Shared<R> {
         }
     }
 
-    fn sync(&self, mut state: MutexGuard<'_, State<R>>) {
+    fn sync(&self, mut state: MutexGuard<'_, PipelineState<R>>) {
         state.syncing = true;
         state.on_synced = std::mem::take(&mut state.on_durable);
-        // Without anything eager, those waiting rest only on what is durable already.
+        // Without an eager commit, the waiting outputs depend only on data that is already durable.
         let only_release = !state.eager && !state.on_synced.is_empty();
         if !only_release {
             (state.eager, state.dirty_since) = (false, None);
@@ -323,7 +321,7 @@ impl<R: Send> Shared<R> {
         self.state.lock().syncing = false;
     }
 
-    /// A write or a sync failed. If that is because everything stops already, whoever met the cause tells it.
+    /// Handles a failed write or sync. If the pipeline is already stopped, the cause was reported elsewhere.
     fn failed(&self, error: io::Error) {
         let is_late = error.get_ref().is_some_and(|inner| inner.is::<Stopped>());
         if !is_late {
@@ -331,20 +329,21 @@ impl<R: Send> Shared<R> {
         }
     }
 
-    /// Stops everything and tells why.
-    fn fail(&self, failure: Failure) {
+    /// Stops everything and reports the failure.
+    fn fail(&self, failure: EngineFailure) {
         if let Some(poison) = self.stop() {
             poison(failure);
         }
     }
 
-    /// Stops everything; whoever waits is dropped. Whoever is first has to tell.
+    /// Stops everything and drops all waiting outputs. The first caller gets the callback and must call it.
     fn stop(&self) -> Option<Poison> {
-        // First of all: those who are dropped look here for the reason.
+        // Must come first: dropped callers check it.
         self.marks.stop();
         let mut state = self.state.lock();
         state.poisoned = true;
-        let State { commits, on_written, written_next, on_durable, on_synced, .. } = &mut *state;
+        let PipelineState { commits, on_written, written_next, on_durable, on_synced, .. } =
+            &mut *state;
         let commits = std::mem::take(commits);
         let dropped = [on_written, written_next, on_durable, on_synced].map(std::mem::take);
         let poison = state.poison.take();
@@ -356,7 +355,7 @@ impl<R: Send> Shared<R> {
     }
 }
 
-/// Appends; what has nothing takes over the other's memory.
+/// Appends, or swaps the vectors if one is empty.
 fn append<R>(to: &mut Vec<R>, from: &mut Vec<R>) {
     if to.is_empty() {
         std::mem::swap(to, from);

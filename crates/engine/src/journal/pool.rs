@@ -1,9 +1,8 @@
-//! Spare segment files: made ahead of time, zero-filled, synced, so that
-//! beginning a segment costs the appender nothing and an fdatasync in it
-//! touches no metadata. Recycled files come first.
+//! Spare segment files. They are created in advance, zero-filled and synced, so that beginning a segment is cheap and
+//! an fdatasync in it changes no metadata. Recycled files are used first.
 //!
-//! The pool is also who knows that no new segment can be made, because the disk is full or for another reason: the last
-//! spares are kept for settlements, and publishing stops before they are used.
+//! The pool also knows whether new segments can be created. If not, the last spares are reserved for settling, and
+//! publishing stops before they are used.
 
 use std::io;
 use std::sync::Arc;
@@ -22,25 +21,25 @@ const FILL_BYTES: u64 = 1 << 20;
 /// Spare segment files. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
-struct Inner {
+struct PoolInner {
     disk: Arc<dyn Disk>,
     options: Options,
-    files: Mutex<Files>,
+    files: Mutex<SpareFiles>,
     wanted: Condvar,
-    /// No new segment can be made at present. `why` has the reason.
+    /// Whether no new segment can be created. `why` has the reason.
     blocked: AtomicBool,
     why: Mutex<Option<String>>,
-    /// Bytes on the disk that spares must leave alone.
+    /// Bytes on the disk that spares must leave free.
     free_bytes_min: AtomicU64,
 }
 
 #[derive(Default)]
-struct Files {
+struct SpareFiles {
     ready: Vec<SegmentFile>,
-    /// Shorter than a segment should be; the keeper grows them.
+    /// Files shorter than a segment. The spare maker grows them.
     short: Vec<SegmentFile>,
     next_number: u32,
     stopped: bool,
@@ -48,48 +47,47 @@ struct Files {
 
 impl Pool {
     pub(super) fn new(disk: Arc<dyn Disk>, options: Options, next_number: u32) -> Self {
-        let files = Mutex::new(Files { next_number, ..Files::default() });
+        let files = Mutex::new(SpareFiles { next_number, ..SpareFiles::default() });
         let (wanted, blocked, why) = (Condvar::new(), AtomicBool::new(false), Mutex::default());
         let free_bytes_min = AtomicU64::new(options.free_bytes_min);
-        let inner = Inner { disk, options, files, wanted, blocked, why, free_bytes_min };
+        let inner = PoolInner { disk, options, files, wanted, blocked, why, free_bytes_min };
         Pool { inner: Arc::new(inner) }
     }
 
-    /// Leaves at least this much free: a full disk on which no snapshot can be written
-    /// would never become empty again.
+    /// Keeps at least this much free: a full disk without space for a snapshot could never be cleaned up.
     pub(super) fn keep_free(&self, bytes: u64) {
         let bytes = bytes.max(self.inner.options.free_bytes_min);
         self.inner.free_bytes_min.store(bytes, Ordering::Relaxed);
     }
 
-    /// Spares that are ready.
+    /// The number of ready spares.
     pub fn spares(&self) -> usize {
         self.inner.files.lock().ready.len()
     }
 
-    /// Bytes of the files that wait to be used, those that are too short included.
+    /// Bytes of all spare files, including short ones.
     pub fn spare_bytes(&self) -> u64 {
         let files = self.inner.files.lock();
         files.ready.iter().chain(&files.short).map(|file| file.len).sum()
     }
 
-    /// Bytes free on the disk; 0 when the disk does not tell.
+    /// Free bytes on the disk; 0 if unknown.
     pub fn free_bytes(&self) -> u64 {
         self.inner.disk.free_bytes().unwrap_or(0)
     }
 
-    /// False while the last spares are needed for settlements and no new one can be made.
+    /// False while the last spares are reserved for settling and no new ones can be created.
     pub fn publish_allowed(&self) -> bool {
         !self.inner.blocked.load(Ordering::Relaxed)
             || self.spares() > self.inner.options.spares_reserved
     }
 
-    /// Why no new segment can be made, unless it is that the disk is full.
+    /// Why no new segment can be created, if not because the disk is full.
     pub fn blocked_by(&self) -> Option<String> {
         self.inner.why.lock().clone()
     }
 
-    /// Finds out at once whether the disk is full, so that no publish is let in by mistake.
+    /// Checks whether the disk is full, so that no publish is accepted by mistake.
     pub(super) fn probe(&self) -> io::Result<()> {
         let room = self.inner.has_room(self.inner.options.segment_bytes)?;
         self.inner.block(!room, None);
@@ -106,7 +104,7 @@ impl Pool {
         self.inner.wanted.notify_all();
     }
 
-    /// Removes spares until `keep` are left. Tells how many went.
+    /// Removes spares until `keep` are left. Returns how many were removed.
     pub(super) fn trim(&self, keep: usize) -> io::Result<usize> {
         let mut removed = 0;
         loop {
@@ -116,7 +114,7 @@ impl Pool {
             }
             let Some(file) = files.ready.pop() else { break };
             drop(files);
-            // Nothing in it is anybody's: should its name come back after a crash, it is a spare again.
+            // It contains nothing. If its name reappears after a crash, it is a spare again.
             self.inner.disk.remove(&file.name())?;
             removed += 1;
         }
@@ -126,8 +124,8 @@ impl Pool {
         Ok(removed)
     }
 
-    /// A file for the next segment with room for `bytes_min`: a spare, or a fresh file
-    /// while there is room on the disk, or one of the reserved spares.
+    /// Returns a file for the next segment with space for `bytes_min`: a spare, a new file, or one of the reserved
+    /// spares.
     pub(super) fn take(&self, bytes_min: u64) -> io::Result<SegmentFile> {
         let inner = &*self.inner;
         let mut files = inner.files.lock();
@@ -144,8 +142,8 @@ impl Pool {
         }
     }
 
-    /// A file for the first segment of this run: whatever is at hand, else a small one, so
-    /// that starting is instant and works on a full disk.
+    /// Returns a file for the first segment after a start: any spare, or else a small new file, so that starting is
+    /// fast and works on a full disk.
     pub(super) fn take_first(&self) -> io::Result<SegmentFile> {
         let inner = &*self.inner;
         let mut files = inner.files.lock();
@@ -161,7 +159,7 @@ impl Pool {
     }
 }
 
-/// What keeps a file from being made, in words for the user; none if it is that the disk is full.
+/// Why a file cannot be created, as a text for the user; `None` if the disk is full.
 pub(crate) fn blocked_by(error: &io::Error) -> Option<String> {
     use rustix::io::Errno;
     let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
@@ -188,7 +186,7 @@ fn make(disk: &dyn Disk, number: u32, len: u64) -> io::Result<SegmentFile> {
     Ok(SegmentFile { file, number, len, fresh: true })
 }
 
-impl Files {
+impl SpareFiles {
     fn number(&mut self) -> u32 {
         self.next_number += 1;
         self.next_number - 1
@@ -200,9 +198,9 @@ impl Files {
     }
 }
 
-impl Inner {
+impl PoolInner {
     fn block(&self, blocked: bool, why: Option<String>) {
-        // The reason first: whoever finds it blocked finds it.
+        // The reason must be set before the flag.
         *self.why.lock() = why;
         self.blocked.store(blocked, Ordering::Relaxed);
     }
@@ -212,8 +210,8 @@ impl Inner {
         Ok(self.disk.free_bytes()? >= bytes.saturating_add(keep))
     }
 
-    /// A file that is not zero-filled: slower to sync into, better than waiting.
-    fn fresh(&self, files: &mut Files, len: u64) -> io::Result<SegmentFile> {
+    /// Creates a file that is not zero-filled. Syncing it is slower, but there is no time to fill it.
+    fn fresh(&self, files: &mut SpareFiles, len: u64) -> io::Result<SegmentFile> {
         if !self.has_room(len)? {
             return Err(no_space());
         }
@@ -227,60 +225,60 @@ impl Inner {
     }
 }
 
-/// Zeros for one piece, beginning at a block of memory: so they can go to the disk without a copy.
+/// Zeros for one piece, aligned to a block for direct I/O.
 fn zeros(room: &mut Vec<u8>) -> &[u8] {
     room.resize(FILL_BYTES as usize + BLOCK_BYTES, 0);
     let block_at = room.as_ptr().align_offset(BLOCK_BYTES);
     &room[block_at..block_at + FILL_BYTES as usize]
 }
 
-/// Keeps enough spares ready. One [`Keeper::step`] writes a bounded amount.
-pub struct Keeper {
+/// Keeps enough spares ready. Each [`SpareMaker::step`] writes a bounded amount.
+pub struct SpareMaker {
     pool: Pool,
-    filling: Option<Filling>,
+    filling: Option<UnfinishedSpare>,
     zeros: Vec<u8>,
 }
 
-struct Filling {
+struct UnfinishedSpare {
     file: Arc<dyn DiskFile>,
     number: u32,
     done: u64,
     created: bool,
 }
 
-/// What a [`Keeper::step`] did.
+/// The result of [`SpareMaker::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum SpareStep {
     /// There are enough spares.
     Enough,
-    /// Wrote a piece; step again.
+    /// A piece was written; call it again.
     Worked,
-    /// There is no room for another spare now.
+    /// There is no space for another spare.
     Full,
 }
 
-impl Keeper {
+impl SpareMaker {
     pub(super) fn new(pool: Pool) -> Self {
-        Keeper { pool, filling: None, zeros: Vec::new() }
+        SpareMaker { pool, filling: None, zeros: Vec::new() }
     }
 
-    /// Makes at most one piece of one spare.
-    pub fn step(&mut self) -> io::Result<Kept> {
+    /// Writes at most one piece of one spare.
+    pub fn step(&mut self) -> io::Result<SpareStep> {
         let result = self.try_step();
         match &result {
-            Ok(kept) => self.pool.inner.block(*kept == Kept::Full, None),
+            Ok(kept) => self.pool.inner.block(*kept == SpareStep::Full, None),
             Err(error) => self.pool.inner.block(true, blocked_by(error)),
         }
         if result.is_err() {
             self.drop_unfinished();
         }
         match result {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(Kept::Full),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(SpareStep::Full),
             other => other,
         }
     }
 
-    fn try_step(&mut self) -> io::Result<Kept> {
+    fn try_step(&mut self) -> io::Result<SpareStep> {
         let inner = self.pool.inner.clone();
         let len = inner.options.segment_bytes;
         let filling = match &mut self.filling {
@@ -288,13 +286,13 @@ impl Keeper {
             none => {
                 let mut files = inner.files.lock();
                 if files.ready.len() >= inner.options.spares {
-                    return Ok(Kept::Enough);
+                    return Ok(SpareStep::Enough);
                 }
                 if !inner.has_room(len)? {
-                    return Ok(Kept::Full);
+                    return Ok(SpareStep::Full);
                 }
                 let filling = if let Some(short) = files.short.pop() {
-                    Filling {
+                    UnfinishedSpare {
                         file: short.file,
                         number: short.number,
                         done: short.len,
@@ -303,7 +301,7 @@ impl Keeper {
                 } else {
                     let number = files.number();
                     let file = inner.disk.create(&file_name(number))?;
-                    Filling { file, number, done: 0, created: true }
+                    UnfinishedSpare { file, number, done: 0, created: true }
                 };
                 none.insert(filling)
             }
@@ -312,39 +310,41 @@ impl Keeper {
             let piece = FILL_BYTES.min(len - filling.done);
             filling.file.fill_at(&zeros(&mut self.zeros)[..piece as usize], filling.done)?;
             filling.done += piece;
-            // Synced piece by piece, so that no later fdatasync has to carry it all.
+            // Synced piece by piece, so that no later fdatasync has to write all of it.
             filling.file.sync_data()?;
         }
         if filling.done >= len {
             filling.file.sync_all()?;
             inner.disk.sync_dir()?;
-            if let Some(Filling { file, number, done, .. }) = self.filling.take() {
+            if let Some(UnfinishedSpare { file, number, done, .. }) = self.filling.take() {
                 self.pool.give_back(SegmentFile { file, number, len: done, fresh: false });
             }
         }
-        Ok(Kept::Worked)
+        Ok(SpareStep::Worked)
     }
 
     fn drop_unfinished(&mut self) {
-        let Some(Filling { file, number, done, created }) = self.filling.take() else { return };
+        let Some(UnfinishedSpare { file, number, done, created }) = self.filling.take() else {
+            return;
+        };
         if created {
-            let _ = self.pool.inner.disk.remove(&file_name(number)); // zeros only, and ours
+            let _ = self.pool.inner.disk.remove(&file_name(number)); // only zeros, and ours
         } else {
             let short = SegmentFile { file, number, len: done, fresh: true };
             self.pool.inner.files.lock().short.push(short);
         }
     }
 
-    /// Keeps spares until [`Pool::stop`]; pauses between pieces to leave the disk to commits.
+    /// Makes spares until [`Pool::stop`]. Pauses between pieces, so that commits can use the disk.
     pub fn run(mut self) {
         let mut told = None;
         loop {
             let stepped = self.step();
             let pause = match &stepped {
-                Ok(Kept::Worked) => Duration::from_millis(2),
-                Ok(Kept::Enough | Kept::Full) | Err(_) => Duration::from_secs(1),
+                Ok(SpareStep::Worked) => Duration::from_millis(2),
+                Ok(SpareStep::Enough | SpareStep::Full) | Err(_) => Duration::from_secs(1),
             };
-            // Tried every second; told when it changes.
+            // Retried every second; logged when the reason changes.
             let why = stepped.err().map(|error| blocked_by(&error).unwrap_or(error.to_string()));
             if let Some(why) = why.as_ref().filter(|_| why != told) {
                 tracing::error!(
@@ -364,7 +364,7 @@ impl Keeper {
 }
 
 impl Pool {
-    /// Ends [`Keeper::run`].
+    /// Ends [`SpareMaker::run`].
     pub fn stop(&self) {
         self.inner.files.lock().stopped = true;
         self.inner.wanted.notify_all();

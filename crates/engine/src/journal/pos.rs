@@ -1,15 +1,14 @@
-//! Where something stands in the journal.
+//! Positions in the journal.
 
 use std::fmt;
 
-/// Bits of a [`Pos`] that are the offset in a segment.
+/// Bits of a [`Pos`] for the offset in a segment.
 const OFFSET_BITS: u32 = 26;
 
-/// A segment is at most this long.
+/// The maximum length of a segment.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 
-/// A place in the journal, and its log sequence number: places are ordered as
-/// they were written.
+/// A position in the journal, and its log sequence number: positions are ordered as they were written.
 ///
 /// ```text
 /// 63                              26 25             0
@@ -19,36 +18,35 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << OFFSET_BITS;
 pub struct Pos(u64);
 
 impl Pos {
-    /// Before everything: generations start at 1.
+    /// Before all positions: generations start at 1.
     pub const ZERO: Pos = Pos(0);
 
-    /// The place at `offset` of the segment with this generation.
     pub const fn new(generation: u64, offset: u32) -> Pos {
         debug_assert!((offset as u64) < SEGMENT_BYTES_MAX);
         Pos(generation << OFFSET_BITS | offset as u64)
     }
 
-    /// From the number that [`Pos::get`] gave.
+    /// The inverse of [`Pos::get`].
     pub const fn from_u64(raw: u64) -> Pos {
         Pos(raw)
     }
 
-    /// As a number that keeps the order.
+    /// The position as a number, with the same order.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The segment's logical number.
+    /// The number of the segment.
     pub const fn generation(self) -> u64 {
         self.0 >> OFFSET_BITS
     }
 
-    /// The byte in the segment.
+    /// The byte offset in the segment.
     pub const fn offset(self) -> u32 {
         (self.0 & (SEGMENT_BYTES_MAX - 1)) as u32
     }
 
-    /// The place `bytes` further in the same segment.
+    /// The position `bytes` later in the same segment.
     pub(super) const fn plus(self, bytes: u32) -> Pos {
         Pos(self.0 + bytes as u64)
     }

@@ -1,35 +1,33 @@
-//! Opens a data directory: restores, replays, makes sure that what was found is
-//! really on disk, and starts a new segment.
+//! Opens a data directory: restores the snapshot, replays the journal, makes sure that what was found is really on
+//! disk, and starts a new segment.
 //!
-//! The order of the last steps is what makes a crash in the middle of
-//! them harmless: (1) what was read and not known to be durable is written again
-//! and synced; what the page cache shows proves nothing, least of all after a failed
-//! fsync; (2) the new segment's header, which names the cut, is synced; (3) only then are the
-//! segments behind the cut given up. Appending never goes on in an old segment,
-//! so garbage behind the cut can never become valid again.
+//! The order of the last steps makes a crash between them harmless: (1) What was read and is not known to be durable is
+//! written again and synced, because the page cache proves nothing, least of all after a failed fsync. (2) The new
+//! segment's header, which contains the cut, is synced. (3) Only then are the segments after the cut given up.
+//! Appending never continues in an old segment, so garbage after the cut can never become valid again.
 
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::compact::Live;
+use super::compact::LiveBytes;
 use super::header::{HEADER_BYTES, Header, push_header};
 use super::replay::{Replayed, replay};
 use super::segment::{Segment, SegmentFile, Segments};
 use super::snapshot::restore_newest;
 use super::survey::{Survey, survey};
 use super::{
-    Appender, Backups, Keeper, Marks, Options, Orphan, Pool, Pos, Replay, Report, Scrubber,
-    Snapshotter, Syncer, Writer,
+    Appender, Backups, Marks, Options, Orphan, Pool, Pos, RecoveryReport, Replay, Scrubber,
+    Snapshotter, SpareMaker, Syncer, Writer,
 };
 use crate::disk::Disk;
 use crate::format::NotUnderstood;
 
-/// Why a data directory cannot be opened. Nothing was changed unless it says so.
+/// Why a data directory cannot be opened. Nothing was changed, unless the message says so.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has it.
+pub enum RecoverError {
+    /// Another process uses it.
     #[error("data directory `{0}` is in use by another process")]
     Locked(String),
     /// A later version wrote it.
@@ -37,41 +35,26 @@ pub enum OpenError {
         "{file} has data format {format}, and this version of Malote ({}) knows formats up to {known}: a newer version wrote it; run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
         env!("CARGO_PKG_VERSION")
     )]
-    NewerFormat {
-        /// The segment or snapshot file.
-        file: String,
-        /// Its format.
-        format: u32,
-        /// The newest format that this version knows.
-        known: u32,
-    },
-    /// A record that is intact and cannot be taken in. To skip it would lose it.
+    NewerFormat { file: String, format: u32, known: u32 },
+    /// An intact record cannot be decoded. Skipping it would lose data.
     #[error(
-        "{file} holds at position {pos} a record that {why}; it is intact, so a newer version than this one ({}) wrote it, or there is a bug: run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
+        "{file} contains at position {pos} a record that {why}; it is intact, so a newer version than this one ({}) wrote it, or there is a bug: run that version or a later one, or restore a backup that was made before the upgrade; nothing was changed",
         env!("CARGO_PKG_VERSION")
     )]
-    NotUnderstood {
-        /// The segment file.
-        file: String,
-        /// Where in the journal.
-        pos: Pos,
-        /// What the record is.
-        why: NotUnderstood,
-    },
+    NotUnderstood { file: String, pos: Pos, why: NotUnderstood },
     /// Durable segments are missing.
     #[error(
-        "the journal has nothing between {from} and {to}: a segment file is missing or its header is damaged, and no readable snapshot covers it"
+        "the journal has a gap between {from} and {to}: a segment file is missing or its header is damaged, and no readable snapshot covers it"
     )]
     Gap {
-        /// Where the readable part ends.
+        /// The end of the readable part.
         from: Pos,
-        /// Where it goes on.
+        /// Where the journal continues.
         to: Pos,
     },
-    /// Starting takes a little room for a new segment.
-    #[error("there is no room for a journal segment on the disk: {0}")]
+    /// There is no space for a new segment.
+    #[error("there is no space for a journal segment on the disk: {0}")]
     NoSpace(#[source] io::Error),
-    /// Anything else.
     #[error("the data directory cannot be read or written: {0}")]
     Io(#[from] io::Error),
 }
@@ -79,30 +62,28 @@ pub enum OpenError {
 /// Appended to the name of a snapshot that could not be read when the directory was opened.
 const UNREADABLE: &str = ".unreadable";
 
-/// An open journal, in parts that belong to different threads.
+/// An open journal, in parts for different threads.
 pub struct Recovered {
     /// For the core's thread.
     pub appender: Appender,
-    /// For the writer's thread.
+    /// For the writing thread.
     pub writer: Writer,
-    /// For the syncer's thread.
+    /// For the syncing thread.
     pub syncer: Syncer,
-    /// For whoever reads.
+    /// For readers.
     pub segments: Segments,
-    /// For whoever asks whether publishing is possible.
+    /// For checking whether publishing is possible.
     pub pool: Pool,
-    /// For a background thread that keeps spares ready.
-    pub keeper: Keeper,
-    /// For a background thread.
+    /// For the thread that makes spare segments.
+    pub spare_maker: SpareMaker,
+    /// For the housekeeping thread.
     pub snapshotter: Snapshotter,
-    /// For a background thread.
+    /// For the housekeeping thread.
     pub scrubber: Scrubber,
-    /// For whoever wants a copy.
+    /// For making backups.
     pub backups: Backups,
-    /// How far the journal has got.
     pub marks: Arc<Marks>,
-    /// What was found and done.
-    pub report: Report,
+    pub report: RecoveryReport,
 }
 
 /// Opens a data directory and brings `core`, which must be empty, to its last state.
@@ -110,9 +91,9 @@ pub fn recover(
     disk: Arc<dyn Disk>,
     options: &Options,
     core: &mut dyn Replay,
-) -> Result<Recovered, OpenError> {
+) -> Result<Recovered, RecoverError> {
     if !disk.try_lock()? {
-        return Err(OpenError::Locked(disk.place()));
+        return Err(RecoverError::Locked(disk.place()));
     }
     let options = options.checked();
     let mut found = survey(&*disk)?;
@@ -120,11 +101,11 @@ pub fn recover(
     kept.check_format()?;
     let covered = kept.covered.first().copied().unwrap_or(Pos::ZERO);
     let replayed = replay(&found.chain, covered, found.durable, core)?;
-    let dropped = give_up_behind_cut(&mut found, &replayed);
+    let dropped = discard_after_cut(&mut found, &replayed);
     let mut report = report(&found, &replayed, &kept.invalid);
     report.snapshot = kept.covered.first().copied();
     report.orphans = core.orphans();
-    // Records that replay could put nowhere: only their segments hold them.
+    // Records that replay could not place exist only in their segments.
     for segment in &found.chain {
         let holds = |orphan: &Orphan| orphan.unplaced.contains(&segment.generation);
         if report.orphans.iter().any(holds) {
@@ -154,7 +135,7 @@ pub fn recover(
         generation: found.next_generation,
         previous_end: replayed.cut,
         durable: replayed.cut,
-        // A directory keeps the salt it was created with.
+        // A directory keeps the salt that it was created with.
         salt: found.chain.last().map_or(options.salt, |segment| segment.salt),
     };
     let segments = Segments::default();
@@ -168,13 +149,13 @@ pub fn recover(
         pool: pool.clone(),
         kept,
         known_damage: replayed.damaged,
-        live: Arc::new(Mutex::new(Live::of(core))),
+        live: Arc::new(Mutex::new(LiveBytes::of(core))),
         relocated: false,
         pace: 0,
         diverged: report.diverged.clone(),
         frozen: false,
     };
-    // First of all: on a full disk, what an earlier run had recycled is the only room for the new segment.
+    // This comes first: on a full disk, recycled segments are the only space for the new one.
     snapshotter.recycle();
     let scrubber = Scrubber {
         disk: disk.clone(),
@@ -201,7 +182,7 @@ pub fn recover(
     Ok(Recovered {
         writer: Writer::new(marks.clone()),
         syncer: Syncer::new(marks.clone(), disk, current.generation),
-        keeper: Keeper::new(pool.clone()),
+        spare_maker: SpareMaker::new(pool.clone()),
         appender: Appender::new(
             segments.clone(),
             pool.clone(),
@@ -219,11 +200,11 @@ pub fn recover(
     })
 }
 
-/// Seals the last segment at the cut; what lies behind it is dropped.
-fn give_up_behind_cut(found: &mut Survey, replayed: &Replayed) -> Vec<SegmentFile> {
+/// Seals the last segment at the cut, and returns the files after it.
+fn discard_after_cut(found: &mut Survey, replayed: &Replayed) -> Vec<SegmentFile> {
     let mut dropped = std::mem::take(&mut found.off_chain);
     for segment in found.chain.drain(replayed.segments..) {
-        // Nobody else has seen it yet. A quarantined one is left as it is.
+        // No one else has a reference yet. Quarantined segments are left as they are.
         if let Ok(segment) = Arc::try_unwrap(segment)
             && !segment.is_quarantined()
         {
@@ -235,15 +216,19 @@ fn give_up_behind_cut(found: &mut Survey, replayed: &Replayed) -> Vec<SegmentFil
         if segment.generation == cut.generation() {
             segment.seal(cut.offset());
         } else if segment.end().is_none() {
-            // Its successor was recycled long ago: old, and read only by position.
+            // Its successor was recycled long ago. It is only read by position.
             segment.seal(segment.file.limit());
         }
     }
     dropped
 }
 
-pub(super) fn report(found: &Survey, replayed: &Replayed, invalid_snapshots: &[String]) -> Report {
-    Report {
+pub(super) fn report(
+    found: &Survey,
+    replayed: &Replayed,
+    invalid_snapshots: &[String],
+) -> RecoveryReport {
+    RecoveryReport {
         frames: replayed.frames,
         groups: replayed.groups,
         durable: replayed.durable,
@@ -253,7 +238,7 @@ pub(super) fn report(found: &Survey, replayed: &Replayed, invalid_snapshots: &[S
         unreadable_segments: found.unreadable.clone(),
         invalid_snapshots: invalid_snapshots.to_vec(),
         unknown_files: found.unknown.clone(),
-        ..Report::default()
+        ..RecoveryReport::default()
     }
 }
 
@@ -273,10 +258,10 @@ fn write_again(chain: &[Arc<Segment>], durable: Pos, cut: Pos) -> io::Result<()>
 }
 
 /// Starts a segment and makes its header durable.
-fn begin(disk: &dyn Disk, pool: &Pool, header: &Header) -> Result<Arc<Segment>, OpenError> {
+fn begin(disk: &dyn Disk, pool: &Pool, header: &Header) -> Result<Arc<Segment>, RecoverError> {
     let file = pool.take_first().map_err(|error| match error.kind() {
-        io::ErrorKind::StorageFull => OpenError::NoSpace(error),
-        _ => OpenError::Io(error),
+        io::ErrorKind::StorageFull => RecoverError::NoSpace(error),
+        _ => RecoverError::Io(error),
     })?;
     write_header(&file, header)?;
     file.file.sync_all()?;
@@ -284,7 +269,7 @@ fn begin(disk: &dyn Disk, pool: &Pool, header: &Header) -> Result<Arc<Segment>, 
     Ok(Arc::new(Segment::new(file, header)))
 }
 
-/// Makes a file's header say that it holds nothing.
+/// Overwrites the header of a file, so that it becomes a spare.
 fn retire(file: &SegmentFile) -> io::Result<()> {
     write_header(
         file,

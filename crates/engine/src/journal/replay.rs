@@ -1,23 +1,22 @@
-//! Reads the journal back and decides where it ends.
+//! Replays the journal and decides where it ends.
 //!
-//! A group that is not whole is a torn tail if nothing says that it was durable: the
-//! journal is cut there. If anything says so (a snapshot, a later segment's header,
-//! a mark in any intact frame further on) it is damage: it is reported, its
-//! segment is quarantined, and reading goes on behind it.
+//! An incomplete group is a torn tail if nothing indicates that it was durable: the journal is cut there. If anything
+//! does (a snapshot, a later segment's header, a mark in a later intact frame), it is damage: it is reported, its
+//! segment is quarantined, and reading continues after it.
 
 use std::io;
 use std::sync::Arc;
 
 use super::report::Damage;
-use super::scan::{Ahead, Found, Scanner, walk};
+use super::scan::{Lookahead, ScanStep, Scanner, walk};
 use super::segment::Segment;
-use super::{HEADER_BYTES, OpenError, Pos, Replay};
+use super::{HEADER_BYTES, Pos, RecoverError, Replay};
 use crate::format::NotUnderstood;
 
-/// What came of reading the journal back.
+/// The result of a replay.
 #[derive(Default)]
 pub(super) struct Replayed {
-    /// Segments of the chain that hold something before the cut.
+    /// The number of segments with data before the cut.
     pub(super) segments: usize,
     pub(super) cut: Pos,
     pub(super) durable: Pos,
@@ -25,17 +24,17 @@ pub(super) struct Replayed {
     pub(super) groups: u64,
     pub(super) discarded_frames: u64,
     pub(super) damaged: Vec<Damage>,
-    /// The first record that the core did not understand; nothing behind it was applied.
+    /// The first record that the core could not decode. Nothing after it was applied.
     not_understood: Option<(Pos, NotUnderstood)>,
 }
 
-/// Applies everything behind `covered` to `core`.
+/// Applies everything after `covered` to `core`.
 pub(super) fn replay(
     chain: &[Arc<Segment>],
     covered: Pos,
     durable: Pos,
     core: &mut dyn Replay,
-) -> Result<Replayed, OpenError> {
+) -> Result<Replayed, RecoverError> {
     let behind = |segment: &Arc<Segment>| {
         segment.generation > covered.generation()
             || segment.generation == covered.generation()
@@ -43,7 +42,7 @@ pub(super) fn replay(
     };
     let first = chain.iter().position(behind).unwrap_or(chain.len());
     let durable = durable.max(covered);
-    let mut run = Run {
+    let mut run = ReplayRun {
         chain,
         core,
         bytes: Vec::new(),
@@ -52,10 +51,10 @@ pub(super) fn replay(
     for (index, segment) in chain.iter().enumerate().skip(first) {
         let same = segment.generation == covered.generation();
         if !same && segment.previous_end != run.out.cut {
-            // Something is missing in between. That is only a tail if none of it was durable.
+            // Something is missing in between. It is only a tail if none of it was durable.
             run.look_ahead(index)?;
             if run.out.durable > run.out.cut || covered == Pos::ZERO && index == first {
-                return Err(OpenError::Gap {
+                return Err(RecoverError::Gap {
                     from: run.out.cut,
                     to: Pos::new(segment.generation, 0),
                 });
@@ -65,11 +64,11 @@ pub(super) fn replay(
         let from = if same { covered.offset() } else { HEADER_BYTES as u32 };
         let whole = run.segment(index, from)?;
         if let Some((pos, why)) = run.out.not_understood {
-            return Err(OpenError::NotUnderstood { file: segment.file.name(), pos, why });
+            return Err(RecoverError::NotUnderstood { file: segment.file.name(), pos, why });
         }
         let start = Pos::new(segment.generation, HEADER_BYTES as u32);
         if !whole && run.out.cut == start && start > covered {
-            run.out.cut = segment.previous_end; // nothing in it: as if it had not been begun
+            run.out.cut = segment.previous_end; // it is empty, as if it had not been begun
         } else {
             run.out.segments = index + 1;
         }
@@ -80,15 +79,15 @@ pub(super) fn replay(
     Ok(run.out)
 }
 
-struct Run<'a> {
+struct ReplayRun<'a> {
     chain: &'a [Arc<Segment>],
     core: &'a mut dyn Replay,
     bytes: Vec<u8>,
     out: Replayed,
 }
 
-impl Run<'_> {
-    /// Reads one segment; `false` if the journal ends in it.
+impl ReplayRun<'_> {
+    /// Replays one segment. Returns false if the journal ends in it.
     fn segment(&mut self, index: usize, from: u32) -> io::Result<bool> {
         let chain = self.chain;
         let segment = &chain[index];
@@ -101,7 +100,7 @@ impl Run<'_> {
         if blank && reached >= self.out.durable {
             self.look_ahead(index + 1)?;
         }
-        // The usual ends. Anything else needs a look at all of the segment.
+        // The usual ends. Anything else requires reading the whole segment.
         if from >= end || blank && reached >= self.out.durable {
             self.out.cut = reached;
             self.bytes = bytes;
@@ -111,16 +110,16 @@ impl Run<'_> {
         let mut scan = Scanner::new(&bytes, segment, from, end);
         let whole = loop {
             match scan.next() {
-                Found::Group => {
+                ScanStep::Group => {
                     self.apply(&scan);
                     continue;
                 }
-                Found::End => break true,
-                Found::Broken => {}
+                ScanStep::End => break true,
+                ScanStep::Broken => {}
             }
             let at = scan.pos();
             if at >= self.out.durable {
-                let mut ahead = Ahead::default();
+                let mut ahead = Lookahead::default();
                 ahead.look(&bytes, segment, at.offset(), end);
                 self.note(ahead);
                 self.look_ahead(index + 1)?;
@@ -131,7 +130,7 @@ impl Run<'_> {
             self.out.discarded_frames = 0;
             scan.skip_damage();
             let mut to = scan.pos();
-            // Behind what was durable, a bad frame is again only a torn tail.
+            // After the durable position, a bad frame is again only a torn tail.
             let tail = known_end.is_none() && to > self.out.durable;
             if tail && self.out.durable.generation() == segment.generation {
                 to = self.out.durable;
@@ -166,20 +165,20 @@ impl Run<'_> {
         self.out.groups += 1;
     }
 
-    /// Takes in what later segments know.
+    /// Collects what later segments know about the durable position.
     fn look_ahead(&mut self, index: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for segment in self.chain.iter().skip(index) {
             let end = segment.end().map_or(segment.file.limit(), Pos::offset);
             segment.read_all(end, &mut bytes)?;
-            let mut ahead = Ahead::default();
+            let mut ahead = Lookahead::default();
             ahead.look(&bytes, segment, HEADER_BYTES as u32, end);
             self.note(ahead);
         }
         Ok(())
     }
 
-    fn note(&mut self, ahead: Ahead) {
+    fn note(&mut self, ahead: Lookahead) {
         self.out.durable = self.out.durable.max(ahead.durable);
         self.out.discarded_frames += ahead.frames;
     }

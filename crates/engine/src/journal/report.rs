@@ -1,38 +1,34 @@
-//! What recovery found and did, for the log and for the user.
+//! The results of recovery and verification.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Pos;
 
-/// Missing queues and topics that are reported one by one.
+/// The maximum number of missing queues and topics in a report.
 pub const ORPHANS_MAX: usize = 1000;
 
-/// A part of the journal that was durable and can no longer be read.
+/// A part of the journal that was durable and is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The file it is in.
     pub file: String,
-    /// First lost position.
+    /// The first lost position.
     pub from: Pos,
     /// The next intact group, or the end of the segment.
     pub to: Pos,
 }
 
-/// Records that name a queue or topic whose declaration was lost to damage.
+/// Records of a queue or topic whose declaration was lost to damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
-    /// The number by which the records name it. Nothing else is known about it.
+    /// The id in the records. Nothing else is known about the queue or topic.
     pub id: u32,
-    /// The queue that its messages are in now; none if there were no messages, only rules or settings of a topic.
+    /// The queue that contains its messages now; `None` if there were only rules or settings of a topic.
     pub recovered: Option<String>,
-    /// How many records.
     pub records: u64,
-    /// Where the first of them stands.
     pub first: Pos,
-    /// Where the last of them stands.
     pub last: Pos,
-    /// Generations of segments with records that are in no queue: rules and settings of a topic, states of sessions.
-    /// These segments are kept for ever.
+    /// Generations of segments with records that are in no queue: rules and settings of topics, session states. These
+    /// segments are never recycled.
     pub unplaced: BTreeSet<u64>,
 }
 
@@ -43,12 +39,11 @@ impl Orphan {
     }
 }
 
-/// A replay came to another state than the one that was served when the journal was written: a defect of the engine.
+/// A replay did not reproduce the state that was served when the journal was written. This is a bug in the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
-    /// The record that says so.
+    /// The digest that differs.
     pub at: Pos,
-    /// What is different.
     pub what: String,
 }
 
@@ -58,74 +53,68 @@ impl std::fmt::Display for Divergence {
     }
 }
 
-/// What [`recover`](super::recover) found and did.
+/// The result of [`recover`](super::recover).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// What the snapshot that was restored covers.
+pub struct RecoveryReport {
+    /// The position that the restored snapshot covers.
     pub snapshot: Option<Pos>,
-    /// Frames applied after it.
+    /// Frames applied after the snapshot.
     pub frames: u64,
-    /// Groups applied after it.
+    /// Groups applied after the snapshot.
     pub groups: u64,
     /// The highest position that was known to be durable.
     pub durable: Pos,
-    /// Where the journal was cut: the end of the last whole group.
+    /// Where the journal was cut: the end of the last complete group.
     pub cut: Pos,
-    /// Intact frames behind the cut: written, never durable, and given up.
+    /// Intact frames after the cut: written, never durable, and discarded.
     pub discarded_frames: u64,
-    /// Unreadable parts below the durable position. Their segments are kept for ever.
+    /// Unreadable parts before the durable position. Their segments are never recycled.
     pub damaged: Vec<Damage>,
-    /// Records behind the snapshot whose queue or topic is missing, at most [`ORPHANS_MAX`] of those.
+    /// Records after the snapshot whose queue or topic is missing, at most [`ORPHANS_MAX`].
     pub orphans: Vec<Orphan>,
-    /// The replay came to another state than the one that was served. No segment is recycled until the next start.
+    /// The replay did not reproduce the served state. No segment is recycled until the next start.
     pub diverged: Option<Divergence>,
-    /// Segment files whose header cannot be read; left alone.
+    /// Segment files with an unreadable header. They are left as they are.
     pub unreadable_segments: Vec<String>,
-    /// Snapshots that cannot be read; left alone until newer ones replace them.
+    /// Unreadable snapshots. They are left until newer ones replace them.
     pub invalid_snapshots: Vec<String>,
-    /// Files that are not the journal's; left alone.
+    /// Files that do not belong to the journal. They are left as they are.
     pub unknown_files: Vec<String>,
-    /// Segments in use.
     pub segments: usize,
-    /// Spare files.
     pub spares: usize,
-    /// Generation that appending goes on in.
+    /// The generation of the current segment.
     pub generation: u64,
 }
 
-/// What [`verify`](super::verify) found in one segment file.
+/// The result of [`verify`](super::verify) for one segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentReport {
-    /// File name.
     pub file: String,
-    /// Length of the file.
     pub bytes: u64,
-    /// What it holds.
     pub state: SegmentState,
     /// Intact frames by kind; kind 0 is the journal's own.
     pub frames: BTreeMap<u8, u64>,
 }
 
-/// What a segment file holds.
+/// The content of a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentState {
-    /// A generation that belongs to the journal.
+    /// A generation of the journal.
     Used(u64),
     /// Nothing that the journal needs.
     Spare,
-    /// Its header cannot be read.
+    /// Its header is unreadable.
     Unreadable,
 }
 
-/// What [`verify`](super::verify) found.
+/// The result of [`verify`](super::verify).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Each segment file.
+pub struct VerifyReport {
     pub segments: Vec<SegmentReport>,
-    /// Snapshot files and what they cover; `None` if unreadable.
+    /// Snapshot files and their positions; `None` if unreadable.
     pub snapshots: Vec<(String, Option<Pos>)>,
-    /// As a recovery would report it.
-    pub recovery: Report,
+    /// What a recovery would report.
+    pub recovery: RecoveryReport,
     /// Why a recovery would refuse to start.
     pub refused: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A backup, verified and put into a directory.
+//! Verifies a backup and restores it into a directory.
 
 use std::io::{self, Read};
 
@@ -10,19 +10,19 @@ use super::{Pos, verify};
 use crate::disk::Disk;
 
 const NAME_BYTES_MAX: usize = 64;
-/// Until everything is there, files have names that no server looks at.
+/// Until the restore is complete, files have names that no server reads.
 const UNFINISHED: &str = ".restoring";
 
-/// Why a backup is not taken. Each message is one sentence for the user.
+/// Why a backup cannot be restored. Each message is a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// A server runs there.
+    /// A server uses the directory.
     #[error("data directory `{0}` is in use by another process")]
     InUse(String),
-    /// There is a journal already.
-    #[error("data directory `{0}` holds a journal already: restore into an empty one")]
+    /// The directory already contains a journal.
+    #[error("data directory `{0}` already contains a journal: restore into an empty directory")]
     NotEmpty(String),
-    /// It begins like something else.
+    /// It is something else.
     #[error("this is not a backup of Malote")]
     NotABackup,
     /// A later version made it.
@@ -30,38 +30,37 @@ pub enum RestoreError {
         "the backup has format {0}, which this version of Malote does not know: restore it with the version that made it, or a later one"
     )]
     Newer(u32),
-    /// It ends too early.
+    /// It is truncated.
     #[error("the backup is cut short: its end is missing")]
     CutShort,
-    /// A checksum does not hold, or what it says cannot be.
+    /// A checksum is wrong, or the content is inconsistent.
     #[error("the backup is damaged: {0}")]
     Damaged(String),
-    /// What was restored is not what was backed up.
+    /// The restored directory differs from the backup.
     #[error("the restored directory cannot be used: {0}")]
     Unusable(String),
-    /// Reading it or writing the directory failed.
+    /// Reading the backup or writing the directory failed.
     #[error("the backup could not be restored: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What a backup holds.
+/// The content of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// Everything before this position.
+    /// It contains everything before this position.
     pub position: Pos,
-    /// Files.
     pub files: u64,
-    /// Bytes of the whole backup.
+    /// The size of the backup.
     pub bytes: u64,
 }
 
-/// Reads a backup to its end and verifies its checksums, without keeping any of it.
+/// Reads a backup to its end and verifies its checksums, without storing it.
 pub fn check_backup(backup: &mut dyn Read) -> Result<Restored, RestoreError> {
     read(backup, None)
 }
 
-/// Writes what a backup holds into a directory without a journal, and verifies that a server would find just that.
-/// A directory in which this was interrupted is as before, or a server refuses to start there.
+/// Restores a backup into a directory without a journal, and verifies that a server would find exactly its content.
+/// After an interruption, the directory is unchanged, or a server refuses to start there.
 pub fn restore(backup: &mut dyn Read, disk: &dyn Disk) -> Result<Restored, RestoreError> {
     if !disk.try_lock()? {
         return Err(RestoreError::InUse(disk.place()));
@@ -100,8 +99,8 @@ fn remove_all(disk: &dyn Disk, which: impl Fn(&str) -> bool) -> io::Result<()> {
     disk.sync_dir()
 }
 
-/// Gives the files their names: the newest segment first, the snapshot last. A server that starts in the middle finds
-/// a journal without its beginning, and refuses.
+/// Renames the files: the newest segment first, the snapshot last. A server that starts in the middle finds a journal
+/// without its beginning, and refuses it.
 fn put_in_place(disk: &dyn Disk) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in disk.list()? {
@@ -122,7 +121,7 @@ fn put_in_place(disk: &dyn Disk) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a server finds what was backed up.
+/// Checks that a server finds what was backed up.
 fn check(disk: &dyn Disk, restored: &Restored) -> Result<(), RestoreError> {
     let found = verify(disk).map_err(|error| RestoreError::Unusable(error.to_string()))?;
     if let Some(why) = found.refused {
@@ -161,10 +160,10 @@ fn read(backup: &mut dyn Read, disk: Option<&dyn Disk>) -> Result<Restored, Rest
             let count = u64::from_le_bytes(input.fixed()?);
             input.check("its end")?;
             if count != files || input.more()? {
-                return Err(RestoreError::Damaged(String::from("it holds more than it says")));
+                return Err(RestoreError::Damaged(String::from("it contains more than it should")));
             }
             if !reached {
-                let text = format!("it should reach to {position}, and no segment in it does");
+                let text = format!("no segment in it reaches position {position}");
                 return Err(RestoreError::Damaged(text));
             }
             return Ok(Restored { position, files, bytes: input.bytes });
@@ -200,7 +199,7 @@ impl Input<'_> {
         Ok(bytes)
     }
 
-    /// The checksum of everything before it.
+    /// Verifies the checksum of everything so far.
     fn check(&mut self, what: &str) -> Result<(), RestoreError> {
         let have = self.crc;
         if u32::from_le_bytes(self.fixed()?) != have {
@@ -213,10 +212,10 @@ impl Input<'_> {
         Ok(self.from.read(&mut [0])? > 0)
     }
 
-    /// Only names that the journal gives: a backup never writes anywhere else.
+    /// Accepts only the journal's file names, so that a backup never writes anywhere else.
     fn name(&mut self, len: usize) -> Result<String, RestoreError> {
         let mut bytes = [0; NAME_BYTES_MAX];
-        let strange = || RestoreError::Damaged(String::from("a file in it has a strange name"));
+        let strange = || RestoreError::Damaged(String::from("a file in it has an unexpected name"));
         let name = bytes.get_mut(..len).ok_or_else(strange)?;
         self.fill(name)?;
         let name = std::str::from_utf8(name).map_err(|_| strange())?;
@@ -226,7 +225,7 @@ impl Input<'_> {
         Ok(name.to_owned())
     }
 
-    /// Takes one file in; tells the generation of a segment, and 0 for anything else.
+    /// Reads one file. Returns the generation of a segment, or 0.
     fn content(
         &mut self,
         name: &str,

@@ -1,6 +1,5 @@
-//! Walks the groups of one segment in memory. Tells a whole group from a broken one and
-//! finds the way back after damage; what a broken group means (torn tail or
-//! damage) is for the caller to say, who knows what was durable.
+//! Scans the groups of one segment in memory. It tells complete groups from broken ones, and finds the next group after
+//! damage. Whether a broken group is a torn tail or damage is decided by the caller, who knows what was durable.
 
 use std::io;
 use std::ops::Range;
@@ -11,34 +10,32 @@ use super::frame::{
 };
 use super::segment::Segment;
 
-/// A frame of the current group.
-pub(super) struct Placed {
+pub(super) struct ScannedFrame {
     pub(super) pos: Pos,
     pub(super) kind: u8,
     body: Range<usize>,
 }
 
-/// What stands at the scanner's place.
-pub(super) enum Found {
-    /// A whole group, in [`Scanner::group`].
+/// What is at the scanner's position.
+pub(super) enum ScanStep {
+    /// A complete group, in [`Scanner::group`].
     Group,
-    /// A group starts here, or should, and something in it is not intact.
+    /// A group that is not intact.
     Broken,
-    /// The given end is reached.
+    /// The end.
     End,
 }
 
-/// A position in one segment's bytes.
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
-    /// Where `bytes` begins in the segment.
+    /// The offset of `bytes` in the segment.
     base: usize,
     generation: u64,
     salt: u32,
     at: usize,
     end: usize,
-    group: Vec<Placed>,
-    /// First place where nothing intact was found, when broken.
+    group: Vec<ScannedFrame>,
+    /// After `Broken`: the first position without an intact frame.
     bad: usize,
     mark: Option<Pos>,
 }
@@ -51,19 +48,19 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, base, generation, salt, at, end, group: Vec::new(), bad: 0, mark: None }
     }
 
-    /// Scans a piece of a segment that begins at `at`, for whole groups only.
+    /// Scans a piece of a segment that begins at `at`, for complete groups only.
     fn of_piece(bytes: &'a [u8], segment: &Segment, at: u32) -> Self {
         let end = at + bytes.len() as u32;
         Scanner { base: at as usize, ..Self::new(bytes, segment, at, end) }
     }
 
-    /// After [`Found::Broken`] in a piece: whether only the end of the piece is in the way.
+    /// After [`ScanStep::Broken`] in a piece: whether only the end of the piece is missing.
     fn is_cut(&self) -> bool {
         let rest = self.bytes.get(self.bad - self.base..).unwrap_or(&[]);
         decode_frame(rest, self.pos_of(self.bad), self.salt) == Err(FrameError::Short)
     }
 
-    /// Where the next group starts.
+    /// The position of the next group.
     pub(super) fn pos(&self) -> Pos {
         self.pos_of(self.at)
     }
@@ -72,32 +69,32 @@ impl<'a> Scanner<'a> {
         Pos::new(self.generation, at as u32)
     }
 
-    /// The frames of the group just found; none if it was the journal's own mark.
+    /// The frames of the current group; empty if it was a mark.
     pub(super) fn group(&self) -> impl Iterator<Item = (Pos, u8, &'a [u8])> + '_ {
         self.group.iter().map(|placed| (placed.pos, placed.kind, &self.bytes[placed.body.clone()]))
     }
 
-    /// The durable mark, if the group just found was one.
+    /// The durable position, if the current group is a mark.
     pub(super) fn mark(&self) -> Option<Pos> {
         self.mark
     }
 
-    pub(super) fn next(&mut self) -> Found {
+    pub(super) fn next(&mut self) -> ScanStep {
         self.group.clear();
         self.mark = None;
         if self.at >= self.end {
-            return Found::End;
+            return ScanStep::End;
         }
         let mut at = self.at;
         loop {
             let stop = (self.end - self.base).min(self.bytes.len());
             let rest = self.bytes.get(at - self.base..stop).unwrap_or(&[]);
             let frame = match decode_frame(rest, self.pos_of(at), self.salt) {
-                // A group that lost its first or its last frames is as broken as a bad checksum.
+                // A group without its first or last frames is broken, too.
                 Ok(frame) if (frame.flags & FLAG_CONT != 0) == (at != self.at) => frame,
                 _ => {
                     self.bad = at;
-                    return Found::Broken;
+                    return ScanStep::Broken;
                 }
             };
             let end = at - self.base + frame.len_bytes();
@@ -105,25 +102,25 @@ impl<'a> Scanner<'a> {
             if frame.kind == KIND_MARK {
                 self.mark = mark_of(&frame);
             } else {
-                self.group.push(Placed { pos: self.pos_of(at), kind: frame.kind, body });
+                self.group.push(ScannedFrame { pos: self.pos_of(at), kind: frame.kind, body });
             }
             at += frame.len_bytes();
             if frame.flags & FLAG_MORE == 0 {
                 self.at = at;
-                return Found::Group;
+                return ScanStep::Group;
             }
             if at >= self.end {
                 self.bad = at;
-                return Found::Broken;
+                return ScanStep::Broken;
             }
         }
     }
 
-    /// After [`Found::Broken`]: goes to the next group start behind the damage. `false` if there is none;
-    /// then the scanner stands at the end.
+    /// After [`ScanStep::Broken`]: goes to the next group after the damage. Returns false if there is none; then the
+    /// scanner is at the end.
     pub(super) fn skip_damage(&mut self) -> bool {
         let mut from = self.bad;
-        // A group that was cut short by the start of another: that one is intact.
+        // A group that is cut short by the start of another one: that one is intact.
         while let Some(at) = find_frame(self.bytes, self.generation, self.salt, from, self.end) {
             let frame = decode_frame(
                 &self.bytes[at..self.end.min(self.bytes.len())],
@@ -142,11 +139,11 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Read at once by [`walk`], unless a group is longer.
+/// The size of a read of [`walk`], unless a group is longer.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// Hands over the whole groups of a segment from `from` on, which is read piece by piece: memory is needed for a piece
-/// and not for the segment. Tells where it stopped: at `end`, or at a group that is not whole.
+/// Calls `each` for the complete groups of a segment from `from` on. Reads piece by piece, so that it needs memory for
+/// a piece, not for the segment. Returns where it stopped: at `end`, or at an incomplete group.
 pub(super) fn walk(
     segment: &Segment,
     from: u32,
@@ -160,16 +157,16 @@ pub(super) fn walk(
         let mut scan = Scanner::of_piece(piece, segment, at);
         let cut = loop {
             match scan.next() {
-                Found::Group => take(&scan),
-                Found::End => break true,
-                Found::Broken => break scan.is_cut(),
+                ScanStep::Group => take(&scan),
+                ScanStep::End => break true,
+                ScanStep::Broken => break scan.is_cut(),
             }
         };
         let reached = scan.pos().offset();
         if !cut || reached == at && piece.len() as u32 == end - at {
             return Ok(reached);
         }
-        // Not even one group fits: more at once.
+        // The piece is smaller than the group: read more at once.
         bytes = if reached == at { bytes.saturating_mul(2) } else { PIECE_BYTES };
         if reached == at && (piece.len() as u32) < bytes / 2 {
             return Ok(reached); // the file is shorter than it should be
@@ -179,16 +176,16 @@ pub(super) fn walk(
     Ok(at)
 }
 
-/// What intact frames lie ahead, wherever they are.
+/// Intact frames after a position.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct Lookahead {
     pub(super) frames: u64,
-    /// The highest durable position any of them knows of.
+    /// The highest durable position in any of their marks.
     pub(super) durable: Pos,
 }
 
-impl Ahead {
-    /// Adds every intact frame in `from..end` of a segment.
+impl Lookahead {
+    /// Adds all intact frames in `from..end` of a segment.
     pub(super) fn look(&mut self, bytes: &[u8], segment: &Segment, from: u32, end: u32) {
         let (generation, salt) = (segment.generation, segment.salt);
         let end = (end as usize).min(bytes.len());

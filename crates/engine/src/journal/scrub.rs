@@ -1,22 +1,22 @@
-//! Reads sealed segments again and again, slowly, and verifies every frame: what a disk forgot is noticed while there
-//! is still a backup, and not when the message is wanted.
+//! Scrubbing: reads sealed segments again and again, slowly, and verifies every frame, so that damage on disk is found
+//! while there is still a backup.
 //!
-//! What the operating system has in memory is read from there; it is the rest that needs looking at.
+//! Data in the page cache is verified there; the point is to read the rest from the disk.
 
 use std::io;
 use std::sync::Arc;
 
 use super::frame::{self, decode_frame};
 use super::report::Damage;
-use super::scan::{Ahead, Found, Scanner};
+use super::scan::{Lookahead, ScanStep, Scanner};
 use super::segment::{Segment, Segments};
 use super::{HEADER_BYTES, Marks, Pos};
 use crate::disk::Disk;
 
-/// One read, unless a single frame is larger.
+/// The size of a read, unless a frame is larger.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Goes round the sealed segments.
+/// Verifies the sealed segments in turn.
 pub struct Scrubber {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) segments: Segments,
@@ -24,19 +24,18 @@ pub struct Scrubber {
     pub(super) at: Pos,
 }
 
-/// What a [`Scrubber::step`] did.
+/// The result of [`Scrubber::step`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Bytes read.
     pub bytes: u64,
-    /// A part that can no longer be read; its segment is quarantined.
+    /// A damaged part; its segment is quarantined.
     pub damage: Option<Damage>,
-    /// Every sealed segment was seen; the next step begins anew.
+    /// All sealed segments were verified; the next step starts again.
     pub round: bool,
 }
 
 impl Scrubber {
-    /// Reads about a mebibyte. An error is the disk's own; the next step goes on behind the segment.
+    /// Verifies about 1 MiB. After an I/O error, the next step continues after the segment.
     pub fn step(&mut self) -> io::Result<Scrubbed> {
         let mut done = Scrubbed { bytes: 0, damage: None, round: false };
         let Some(segment) = self.next_segment() else {
@@ -51,7 +50,7 @@ impl Scrubber {
         if !matches!(stopped, Ok(false)) {
             self.at = Pos::new(segment.generation + 1, 0);
         }
-        // A frame does not hold: is it damage, or only the end?
+        // A frame is not intact: find out whether it is damage or only the end.
         if stopped? && let Some(damage) = damage_in(&segment, self.end_of(&segment))? {
             segment.quarantine();
             segment.mark_quarantine(&*self.disk)?;
@@ -60,7 +59,7 @@ impl Scrubber {
         Ok(done)
     }
 
-    /// The segment that is being read, or the next one: sealed, durable, and not known to be damaged.
+    /// The current or next segment: sealed, durable, and not known to be damaged.
     fn next_segment(&self) -> Option<Arc<Segment>> {
         let durable = self.marks.durable();
         let usable = |segment: &Arc<Segment>| {
@@ -75,8 +74,7 @@ impl Scrubber {
         segment.end().map_or(segment.file.limit(), Pos::offset)
     }
 
-    /// Verifies frames from where it stands. True when something does not hold, false when there is more or all was
-    /// good.
+    /// Verifies frames from the current position. Returns true if one is not intact.
     fn verify_piece(&mut self, segment: &Segment, done: &mut Scrubbed) -> io::Result<bool> {
         let end = self.end_of(segment) as usize;
         let rest = end.saturating_sub(self.at.offset() as usize);
@@ -95,7 +93,7 @@ impl Scrubber {
                     offset += frame.len_bytes();
                     self.at = self.at.plus(frame.len_bytes() as u32);
                 }
-                // The frame goes on behind this piece: it is read again from its beginning.
+                // The frame continues after this piece: read it again from its beginning.
                 Err(_) if offset > 0 && bytes.len() < rest && cut_off(here, self.at) => break,
                 Err(_) => return Ok(true),
             }
@@ -115,32 +113,32 @@ impl Scrubber {
     }
 }
 
-/// Whether a frame may begin here whose end is not in these bytes.
+/// Whether a frame may begin here that continues after these bytes.
 fn cut_off(here: &[u8], at: Pos) -> bool {
     here.len() < frame::FRAME_HEADER_BYTES
         || frame::announced_len(here, at).is_some_and(|len| len > here.len())
 }
 
-/// Reads a segment whole and finds the first part of it that is not as it was written.
+/// Reads a whole segment and finds the first damaged part.
 pub(super) fn damage_in(segment: &Segment, end: u32) -> io::Result<Option<Damage>> {
     let mut bytes = Vec::new();
     segment.read_all(end, &mut bytes)?;
     Ok(first_damage(segment, &bytes, end).err())
 }
 
-/// Where a segment's frames end, or what is damaged in it. The end of an old segment is not known when its successor
-/// is gone: then a bad frame is damage only if a mark behind it says that it was durable.
+/// Returns where a segment's frames end, or what is damaged. The end of an old segment is unknown if its successor was
+/// recycled. Then a bad frame is damage only if a later mark shows that it was durable.
 pub(super) fn first_damage(segment: &Segment, bytes: &[u8], end: u32) -> Result<u32, Damage> {
     let mut scan = Scanner::new(bytes, segment, HEADER_BYTES as u32, end);
     loop {
         match scan.next() {
-            Found::Group => {}
-            Found::End => return Ok(end),
-            Found::Broken => {
+            ScanStep::Group => {}
+            ScanStep::End => return Ok(end),
+            ScanStep::Broken => {
                 let from = scan.pos();
-                let mut ahead = Ahead::default();
+                let mut ahead = Lookahead::default();
                 ahead.look(bytes, segment, from.offset(), end);
-                // An unknown end; what lies behind it was torn, and given up by the recovery that found it.
+                // The end is unknown. What follows was torn, and given up by an earlier recovery.
                 if end == segment.file.limit() && ahead.durable <= from {
                     return Ok(from.offset());
                 }

@@ -1,27 +1,26 @@
-//! Snapshots: the whole state at one position, so that recovery need not read the journal from
-//! its beginning and old segments can be used again.
+//! Snapshots: the whole state at one position, so that recovery need not replay the journal from its beginning, and old
+//! segments can be recycled.
 //!
 //! ```text
 //! 0       8         12         16        24         32
 //! | magic | format  | reserved | covered | body len | body … | crc |
 //! ```
-//! Little endian; the CRC32C covers everything before it. The name holds the
-//! covered position; the content decides. The layout is the same in every format (`format.rs`), only the body differs.
+//! Little endian; the CRC32C covers everything before it. The name contains the covered position, but the content
+//! decides. The layout is the same in every format (`format.rs`); only the body differs.
 //!
-//! The state is not taken from the serving core but built again from the last
-//! snapshot and the journal, on a thread of its own: serving never waits,
-//! and every snapshot proves that the journal can be replayed.
+//! The state is not taken from the serving core, but rebuilt from the last snapshot and the journal, on another thread.
+//! So serving never waits, and every snapshot proves that the journal can be replayed.
 
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::compact::Live;
+use super::compact::LiveBytes;
 use super::report::{Damage, Divergence};
-use super::scan::{Found, Scanner, walk};
+use super::scan::{ScanStep, Scanner, walk};
 use super::segment::{Segment, Segments};
-use super::{HEADER_BYTES, Marks, OpenError, Options, Pool, Pos, Replay};
+use super::{HEADER_BYTES, Marks, Options, Pool, Pos, RecoverError, Replay};
 use crate::disk::{Disk, DiskFile, is_shortage};
 use crate::format::{FORMAT, NotUnderstood};
 
@@ -29,25 +28,25 @@ const MAGIC: &[u8; 8] = b"maloteS1";
 const PREFIX_BYTES: usize = 32;
 /// Snapshots are written and checksummed in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
-/// Two: if the newer one cannot be read, the older one and the journal behind it can.
+/// Snapshots to keep. If the newer one is unreadable, the older one and the journal after it are used.
 const KEPT: usize = 2;
 
-/// A snapshot in a buffer.
+/// A decoded snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot<'a> {
     /// Everything before this position is in the body.
     pub covered: Pos,
-    /// What [`Replay::save`] wrote.
+    /// The output of [`Replay::save`].
     pub body: &'a [u8],
 }
 
-/// Reads a snapshot file's bytes. The message says what is wrong with them.
+/// Decodes a snapshot file. The error says what is wrong.
 pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
     let prefix = bytes.get(..PREFIX_BYTES).ok_or("it is too short")?;
-    let Prefix { format, covered, body_bytes } = decode_prefix(prefix, bytes.len() as u64)?;
+    let SnapshotPrefix { format, covered, body_bytes } = decode_prefix(prefix, bytes.len() as u64)?;
     let (content, crc) = bytes.split_at(PREFIX_BYTES + body_bytes as usize);
     if crc != crc32c::crc32c(content).to_le_bytes() {
-        return Err("the checksum does not hold");
+        return Err("the checksum is wrong");
     }
     if format > FORMAT {
         return Err("it has a later format");
@@ -55,26 +54,26 @@ pub fn decode_snapshot(bytes: &[u8]) -> Result<Snapshot<'_>, &'static str> {
     Ok(Snapshot { covered, body: &content[PREFIX_BYTES..] })
 }
 
-/// What the first bytes of a snapshot file say. Only the checksum at the end tells whether it is true.
-struct Prefix {
+/// The beginning of a snapshot file. It is only trusted after the checksum was verified.
+struct SnapshotPrefix {
     format: u32,
     covered: Pos,
     body_bytes: u64,
 }
 
-fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<Prefix, &'static str> {
+fn decode_prefix(prefix: &[u8], file_bytes: u64) -> Result<SnapshotPrefix, &'static str> {
     let u64_at = |at: usize| prefix[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
     if &prefix[..8] != MAGIC {
         return Err("it is not a snapshot");
     }
     if u64_at(24).checked_add(PREFIX_BYTES as u64 + 4) != Some(file_bytes) {
-        return Err("its length is not what it says");
+        return Err("its length is wrong");
     }
     let (format, covered) = (u64_at(8) as u32, Pos::from_u64(u64_at(16)));
-    Ok(Prefix { format, covered, body_bytes: u64_at(24) })
+    Ok(SnapshotPrefix { format, covered, body_bytes: u64_at(24) })
 }
 
-/// Bytes around the body.
+/// The bytes before the body.
 fn prefix(covered: Pos, body_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_BYTES);
     out.extend_from_slice(MAGIC);
@@ -102,7 +101,7 @@ pub(super) fn named(name: &str, suffix: &str) -> Option<Pos> {
 pub(super) const SUFFIX: &str = ".snap";
 pub(super) const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// All snapshots in the directory, newest first, by name.
+/// All snapshots in the directory, newest first.
 pub(super) fn list(disk: &dyn Disk) -> io::Result<Vec<(Pos, String)>> {
     let entries = disk.list()?.into_iter();
     let mut found: Vec<_> =
@@ -111,15 +110,15 @@ pub(super) fn list(disk: &dyn Disk) -> io::Result<Vec<(Pos, String)>> {
     Ok(found)
 }
 
-/// The body of a snapshot file, read from its beginning to its end.
-struct Body {
+/// A reader for the body of a snapshot file.
+struct SnapshotBody {
     format: u32,
     file: Arc<dyn DiskFile>,
     at: u64,
     end: u64,
 }
 
-impl io::Read for Body {
+impl io::Read for SnapshotBody {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let bytes = (self.end - self.at).min(buf.len() as u64) as usize;
         let got = self.file.read_at(&mut buf[..bytes], self.at)?;
@@ -128,9 +127,9 @@ impl io::Read for Body {
     }
 }
 
-impl Body {
-    /// Opens a snapshot file that is whole: it is read once, piece by piece, for its checksum. Later it is read again
-    /// for what it holds: a snapshot may be larger than what memory has to spare.
+impl SnapshotBody {
+    /// Opens a snapshot file after verifying its checksum. The file is read twice, piece by piece, because it may be
+    /// larger than the available memory.
     fn open(disk: &dyn Disk, name: &str, covered: Pos) -> io::Result<Self> {
         let broken = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
         let file = disk.open(name)?;
@@ -139,10 +138,10 @@ impl Body {
         if got < PREFIX_BYTES {
             return Err(broken("it is too short"));
         }
-        let Prefix { format, covered: named, body_bytes: bytes } =
+        let SnapshotPrefix { format, covered: named, body_bytes: bytes } =
             decode_prefix(&prefix, file.len()?).map_err(broken)?;
         if named != covered {
-            return Err(broken("its name is another's"));
+            return Err(broken("its name does not match its content"));
         }
         let (mut crc, mut piece) = (crc32c::crc32c(&prefix), vec![0; PIECE_BYTES]);
         let (mut at, end) = (PREFIX_BYTES as u64, PREFIX_BYTES as u64 + bytes);
@@ -157,7 +156,7 @@ impl Body {
         }
         let mut sum = [0; 4];
         if file.read_at(&mut sum, end)? < 4 || sum != crc.to_le_bytes() {
-            return Err(broken("the checksum does not hold"));
+            return Err(broken("the checksum is wrong"));
         }
         Ok(Self { format, file, at: PREFIX_BYTES as u64, end })
     }
@@ -167,34 +166,34 @@ impl Body {
     }
 }
 
-/// Snapshots that can be relied on.
+/// The readable snapshots.
 #[derive(Default)]
-pub(super) struct Kept {
-    /// Covered positions of readable snapshots, newest first.
+pub(super) struct ValidSnapshots {
+    /// Covered positions, newest first.
     pub(super) covered: Vec<Pos>,
     pub(super) body_bytes: u64,
     pub(super) invalid: Vec<String>,
-    /// A snapshot in a later format, and which.
+    /// A snapshot in a later format.
     pub(super) newer: Option<(String, u32)>,
 }
 
-impl Kept {
-    /// A snapshot that a later version wrote stands for what an earlier one cannot know.
-    pub(super) fn check_format(&self) -> Result<(), OpenError> {
+impl ValidSnapshots {
+    /// Returns an error if a later version wrote a snapshot: it may contain unknown state.
+    pub(super) fn check_format(&self) -> Result<(), RecoverError> {
         let newer = |(file, format): &(String, u32)| {
-            Err(OpenError::NewerFormat { file: file.clone(), format: *format, known: FORMAT })
+            Err(RecoverError::NewerFormat { file: file.clone(), format: *format, known: FORMAT })
         };
         self.newer.as_ref().map_or(Ok(()), newer)
     }
 }
 
-/// Restores the newest snapshot that can be read into `core`.
-pub(super) fn restore_newest(disk: &dyn Disk, core: &mut dyn Replay) -> io::Result<Kept> {
-    let mut kept = Kept::default();
+/// Restores the newest readable snapshot into `core`.
+pub(super) fn restore_newest(disk: &dyn Disk, core: &mut dyn Replay) -> io::Result<ValidSnapshots> {
+    let mut kept = ValidSnapshots::default();
     for (covered, name) in list(disk)? {
-        // Whatever cannot be read is invalid: the older snapshot may still do.
-        let restored = match Body::open(disk, &name, covered) {
-            // Nothing is known about the snapshot: taking an older one, or none, would be a guess.
+        // An unreadable snapshot is invalid; an older one may be readable.
+        let restored = match SnapshotBody::open(disk, &name, covered) {
+            // Nothing is known about the snapshot: using an older one would be a guess.
             Err(error) if is_shortage(&error) => return Err(error),
             Ok(body) if body.format > FORMAT => {
                 kept.newer = Some((name, body.format));
@@ -221,78 +220,71 @@ pub enum SnapshotError {
     /// Reading or writing failed.
     #[error("the snapshot could not be made: {0}")]
     Io(#[from] io::Error),
-    /// The journal was damaged while serving. The segment is quarantined; a snapshot
-    /// without it would differ from what is being served: see [`Snapshotter::save_live`].
+    /// The journal was damaged while serving. The segment is quarantined. A snapshot without it would differ from the
+    /// served state: see [`Snapshotter::save_live`].
     #[error("the snapshot could not be made: {} is damaged at {}", .0.file, .0.from)]
     Damaged(Damage),
-    /// The same, but the disk itself says that it cannot be read.
+    /// The disk could not read a segment.
     #[error("the snapshot could not be made: {file} cannot be read: {error}")]
-    Unreadable {
-        /// The segment file.
-        file: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The journal holds a record that this version wrote and cannot read: a bug. Nothing is recycled then.
+    Unreadable { file: String, error: io::Error },
+    /// The journal contains a record that cannot be decoded, which is a bug. Nothing is recycled.
     #[error("the snapshot could not be made: the record at {0} {1}")]
     NotUnderstood(Pos, NotUnderstood),
-    /// The replay came to another state than the one being served. Nothing is recycled or compacted any more: the
-    /// journal and the snapshots stay as they are, for whoever must find out which state is right.
+    /// The replay did not reproduce the served state. Nothing is recycled or compacted any more: the journal and the
+    /// snapshots are kept for analysis.
     #[error("the replayed state differs from the served state: {0}")]
     Diverged(Divergence),
-    /// No snapshot is readable, and the journal does not reach back to its beginning.
+    /// No snapshot is readable, and the journal is not complete from its beginning.
     #[error("the snapshot could not be made: the state it builds on cannot be read")]
     NoBase,
 }
 
 impl SnapshotError {
-    /// Whether the journal can no longer be replayed up to now, so that only the state that is being served tells what
-    /// is true.
+    /// Whether the journal can no longer be replayed, so that only the served state is correct.
     pub fn needs_live_state(&self) -> bool {
         matches!(self, Self::Damaged(_) | Self::Unreadable { .. } | Self::NoBase)
     }
 }
 
-/// What a [`Snapshotter::run`] did.
+/// The result of [`Snapshotter::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshotted {
-    /// Everything before this is in the new snapshot.
+    /// The snapshot contains everything before this position.
     pub covered: Pos,
-    /// Size of the saved state.
+    /// The size of the state.
     pub bytes: u64,
-    /// Segments that became spares.
+    /// Segments that were recycled.
     pub recycled: usize,
 }
 
-/// Makes snapshots and frees what they make superfluous; runs beside the engine.
+/// Makes snapshots and recycles segments. Runs beside the engine.
 pub struct Snapshotter {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) options: Options,
     pub(super) marks: Arc<Marks>,
     pub(super) segments: Segments,
     pub(super) pool: Pool,
-    pub(super) kept: Kept,
+    pub(super) kept: ValidSnapshots,
     pub(super) known_damage: Vec<Damage>,
-    pub(super) live: Arc<Mutex<Live>>,
-    /// Something was copied that the last snapshot does not know.
+    pub(super) live: Arc<Mutex<LiveBytes>>,
+    /// Whether records were copied since the last snapshot.
     pub(super) relocated: bool,
-    /// Segments that were begun from one snapshot to the next, lately: so many are needed again.
+    /// Recent number of segments begun between two snapshots. As many spares will be needed again.
     pub(super) pace: usize,
-    /// The replay at the start came to another state than the one served before: nothing is recycled, but snapshots
-    /// are made, because the served state is that of the replay.
+    /// The replay at the start did not reproduce the earlier state: nothing is recycled. Snapshots are still made,
+    /// because the served state is that of the replay.
     pub(super) diverged: Option<Divergence>,
-    /// A replay came to another state than the served one: nothing is made, recycled or compacted.
+    /// A replay did not reproduce the served state: nothing is made, recycled or compacted.
     pub(super) frozen: bool,
 }
 
 impl Snapshotter {
-    /// Whether enough journal has been written since the last snapshot, or the disk is full and
-    /// a snapshot may free something.
+    /// Whether enough was written since the last snapshot, or the disk is full and a snapshot may free space.
     pub fn due(&self) -> bool {
         self.due_at(1)
     }
 
-    /// The same, but only so many times as much is enough.
+    /// Like [`Snapshotter::due`], but after `times` as much.
     pub(crate) fn due_at(&self, times: u64) -> bool {
         if self.frozen {
             return false;
@@ -306,8 +298,7 @@ impl Snapshotter {
         since >= self.options.snapshot_after_bytes.max(ratio).saturating_mul(times)
     }
 
-    /// Bytes that a segment takes behind the last snapshot. A short one in a large file counts as large when it is
-    /// sealed: it is the disk that fills up.
+    /// Disk space that a segment uses after the last snapshot. A sealed segment counts with its whole file.
     fn taken(&self, segment: &Segment, end: Pos) -> u64 {
         let covered = self.covered();
         match segment.generation == covered.generation() {
@@ -317,7 +308,7 @@ impl Snapshotter {
         }
     }
 
-    /// Whether anything is durable that the last snapshot does not know.
+    /// Whether something durable is not in the last snapshot.
     pub fn behind(&self) -> bool {
         !self.frozen && !self.pending(self.covered()).is_empty()
     }
@@ -326,8 +317,8 @@ impl Snapshotter {
         self.kept.covered.first().copied().unwrap_or(Pos::ZERO)
     }
 
-    /// Segments that hold something durable behind a position, in order, and up to where they do.
-    /// The last one may still be appended to: what is durable in it no longer changes.
+    /// Segments with durable data after a position, in order, and the end of that data. The last one may still be
+    /// appended to, but its durable data does not change.
     fn pending(&self, covered: Pos) -> Vec<(Arc<Segment>, Pos)> {
         let durable = self.marks.durable();
         let durable_end = |segment: &Segment| match segment.end() {
@@ -345,8 +336,8 @@ impl Snapshotter {
             .collect()
     }
 
-    /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty
-    /// core; afterwards it tells what stands in [`Snapshotter::victims`], and is of no other use.
+    /// Makes a snapshot of everything durable, if there is anything new. `fresh` is an empty core; afterwards it can
+    /// list the live records of [`Snapshotter::victims`].
     pub fn run(&mut self, fresh: &mut dyn Replay) -> Result<Option<Snapshotted>, SnapshotError> {
         let pending = self.pending(self.covered()).len();
         if pending == 0 || self.frozen {
@@ -355,22 +346,22 @@ impl Snapshotter {
         let base = restore_newest(&*self.disk, fresh)?;
         self.kept.covered = base.covered;
         let covered = self.replay(fresh)?;
-        // What the replay at the start found as well is in the served state alike.
+        // A divergence that the replay at the start also found is part of the served state.
         if let Some(divergence) =
             fresh.divergence().filter(|found| self.diverged.as_ref() != Some(found))
         {
             self.frozen = true;
             return Err(SnapshotError::Diverged(divergence));
         }
-        // A little more than last time: doubling a large buffer would take as much again.
+        // Slightly more than last time, to avoid doubling a large buffer.
         let like_last = self.kept.body_bytes + self.kept.body_bytes / 8;
         let mut body = Vec::with_capacity(like_last as usize);
         fresh.save(&mut body);
         self.finish(fresh, covered, &body, pending).map(Some)
     }
 
-    /// Makes a snapshot of what the serving core saved itself, because the journal cannot be replayed up to now.
-    /// `covered` is durable and the end of what the core had journaled when it saved. `fresh` is as for
+    /// Makes a snapshot of the state that the serving core saved itself, because the journal cannot be replayed.
+    /// `covered` is the end of the journal when it was saved, and must be durable. `fresh` is as for
     /// [`Snapshotter::run`].
     pub fn save_live(
         &mut self,
@@ -380,12 +371,12 @@ impl Snapshotter {
     ) -> Result<Snapshotted, SnapshotError> {
         assert!(covered <= self.marks.durable(), "a snapshot covers only what is durable");
         let pending = self.pending(self.covered()).len().max(1);
-        // What cannot be restored must replace nothing.
+        // A snapshot that cannot be restored must not replace another.
         fresh.restore(body).map_err(io::Error::other)?;
         self.finish(fresh, covered, body, pending)
     }
 
-    /// Writes a snapshot and frees what it makes superfluous. `state` is what `body` holds.
+    /// Writes a snapshot and recycles segments. `state` is the state in `body`.
     fn finish(
         &mut self,
         state: &dyn Replay,
@@ -393,11 +384,11 @@ impl Snapshotter {
         body: &[u8],
         pending: usize,
     ) -> Result<Snapshotted, SnapshotError> {
-        // Before the file has its name: a backup that finds it, though its directory could not be synced, must know what
-        // it needs. Whoever finds the one before replays to here at least, and needs no more.
-        *self.live.lock() = Live::of(state);
+        // Must be set before the file has its name: a backup that finds the file, even if its directory could not be
+        // synced, must know which segments it needs. The previous snapshot needs no more.
+        *self.live.lock() = LiveBytes::of(state);
         self.write(covered, body)?;
-        // After a failed directory sync the same snapshot is made once more; it still counts once.
+        // After a failed directory sync, the same snapshot is made again, but counted once.
         if self.covered() != covered {
             self.kept.covered.insert(0, covered);
         }
@@ -405,7 +396,7 @@ impl Snapshotter {
         self.pool.keep_free(2 * self.kept.body_bytes);
         self.remove_old()?;
         self.relocated = false;
-        // Slowly down: a pause between two bursts is not the end of them.
+        // Decreases slowly: a pause between two bursts is not the end of them.
         self.pace = (pending - 1).max(self.pace / 2);
         let recycled = self.recycle();
         Ok(Snapshotted { covered, bytes: body.len() as u64, recycled })
@@ -436,20 +427,20 @@ impl Snapshotter {
             if from == end.offset() {
                 continue;
             }
-            // Something is broken: what to do about it needs a look at all of the segment.
+            // A group is broken: read the whole segment to decide.
             segment
                 .read_all(end.offset(), &mut bytes)
                 .map_err(|error| self.unreadable(&segment, error))?;
             let mut scan = Scanner::new(&bytes, &segment, from, end.offset());
             loop {
                 match scan.next() {
-                    Found::End => break,
-                    Found::Group => apply(fresh, &scan),
-                    Found::Broken => {
+                    ScanStep::End => break,
+                    ScanStep::Group => apply(fresh, &scan),
+                    ScanStep::Broken => {
                         let from = scan.pos();
                         scan.skip_damage();
                         let damage = Damage { file: segment.file.name(), from, to: scan.pos() };
-                        // What recovery skipped as well is missing on both sides alike.
+                        // Damage that recovery skipped is missing in the served state, too.
                         if !self.known_damage.contains(&damage) {
                             self.quarantine(&segment)?;
                             return Err(SnapshotError::Damaged(damage));
@@ -472,7 +463,8 @@ impl Snapshotter {
         }
     }
 
-    /// Keeps a damaged segment. Once a snapshot covers the damage, only the mark tells of it: no snapshot without.
+    /// Quarantines a damaged segment. Once a snapshot covers the damage, only the durable mark shows it, so this must
+    /// succeed first.
     fn quarantine(&self, segment: &Segment) -> io::Result<()> {
         segment.quarantine();
         segment.mark_quarantine(&*self.disk)
@@ -504,7 +496,7 @@ impl Snapshotter {
         file.sync_all()
     }
 
-    /// Whether everything is kept as it is because a replay came to another state.
+    /// Whether nothing may be recycled, because a replay did not reproduce the state.
     pub(super) fn holds_all(&self) -> bool {
         self.frozen || self.diverged.is_some()
     }
@@ -523,13 +515,13 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Gives every segment back that neither a kept snapshot's replay, nor a live
-    /// position, nor a reader needs.
+    /// Recycles all segments that are needed neither for replaying a kept snapshot, nor by a live record, nor by a
+    /// reader.
     pub(super) fn recycle(&self) -> usize {
         if self.holds_all() {
             return 0;
         }
-        // With a single snapshot, the whole journal is what replaces it.
+        // With a single snapshot, the whole journal is its fallback.
         let (Some(&oldest), true) = (self.kept.covered.last(), self.kept.covered.len() >= KEPT)
         else {
             return 0;

@@ -1,9 +1,7 @@
-//! Looks at a data directory without changing it: which files are segments, and which of
-//! those form the journal.
+//! Examines a data directory without changing it: which files are segments, and which of them form the journal.
 //!
-//! Each segment's header names the place where its predecessor ended, so the
-//! journal is found by walking back from the newest. What is off that walk was given up by an
-//! earlier recovery.
+//! Each segment's header contains the end of its predecessor, so the journal is found by walking back from the newest
+//! segment. Other segments were given up by an earlier recovery.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,38 +10,38 @@ use std::sync::Arc;
 use super::header::{HEADER_BYTES, Header, HeaderBlock, decode_header};
 use super::segment::{Segment, SegmentFile, file_number, quarantine_number};
 use super::snapshot::{SUFFIX, TEMPORARY_SUFFIX, named};
-use super::{OpenError, Pos};
-use crate::disk::{Disk, Entry};
+use super::{Pos, RecoverError};
+use crate::disk::{DirEntry, Disk};
 use crate::format::FORMAT;
 
-/// What is in a data directory.
+/// The content of a data directory.
 #[derive(Default)]
 pub(super) struct Survey {
-    /// The journal's segments in order; sealed where a successor says where they end.
+    /// The journal's segments in order; sealed where a successor gives their end.
     pub(super) chain: Vec<Arc<Segment>>,
-    /// Given up earlier, but their headers still say otherwise.
+    /// Segments that were given up earlier, but whose headers were not overwritten.
     pub(super) off_chain: Vec<SegmentFile>,
     pub(super) spares: Vec<SegmentFile>,
-    /// Left alone: the header cannot be read, or an earlier run found damage.
+    /// Left as they are: the header is unreadable, or an earlier run found damage.
     pub(super) unreadable: Vec<String>,
     pub(super) unknown: Vec<String>,
-    /// Snapshots that were never finished.
+    /// Unfinished snapshots.
     pub(super) temporaries: Vec<String>,
     pub(super) next_number: u32,
-    /// The next generation that no frame in any file can have.
+    /// A generation that no frame in any file can have.
     pub(super) next_generation: u64,
-    /// The highest durable position that a header knows of.
+    /// The highest durable position in any header.
     pub(super) durable: Pos,
 }
 
-pub(super) fn survey(disk: &dyn Disk) -> Result<Survey, OpenError> {
+pub(super) fn survey(disk: &dyn Disk) -> Result<Survey, RecoverError> {
     let mut found = Survey::default();
     let mut used: Vec<(Header, SegmentFile)> = Vec::new();
     let mut files = 0;
     let entries = disk.list()?;
     let quarantined: BTreeSet<u32> =
         entries.iter().filter_map(|entry| quarantine_number(&entry.name)).collect();
-    for Entry { name, len } in entries {
+    for DirEntry { name, len } in entries {
         let Some(number) = file_number(&name) else {
             if named(&name, TEMPORARY_SUFFIX).is_some() {
                 found.temporaries.push(name);
@@ -64,14 +62,14 @@ pub(super) fn survey(disk: &dyn Disk) -> Result<Survey, OpenError> {
             HeaderBlock::Valid(_) | HeaderBlock::Blank => found.spares.push(file),
             HeaderBlock::Damaged => found.unreadable.push(name),
             HeaderBlock::Newer(format) => {
-                return Err(OpenError::NewerFormat { file: name, format, known: FORMAT });
+                return Err(RecoverError::NewerFormat { file: name, format, known: FORMAT });
             }
         }
     }
     found.next_number += 1;
     used.sort_by_key(|(header, _)| header.generation);
-    // A crash may have kept frames of a generation and lost its header, one per file at
-    // most: those generations count as used.
+    // After a crash, a file may contain frames of a generation whose header was lost, at most one per file: these
+    // generations count as used.
     found.next_generation = used.last().map_or(0, |(header, _)| header.generation) + files + 1;
     found.link(used, &quarantined);
     Ok(found)
@@ -99,7 +97,7 @@ impl Survey {
             }
             let damaged = quarantined.contains(&file.number);
             let segment = Segment::new(file, &header);
-            // Only the predecessor that a segment names has a known end.
+            // Only the predecessor that a segment refers to has a known end.
             if let Some(end) = end.filter(|end: &Pos| end.generation() == header.generation) {
                 segment.seal(end.offset());
             }

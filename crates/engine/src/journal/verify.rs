@@ -1,31 +1,30 @@
-//! A read-only look at a whole data directory: every frame of every segment, every
-//! snapshot, and what a recovery would say. Takes no lock and changes nothing, so on a directory in use
-//! the last moments may look torn.
+//! Verifies a data directory: every frame of every segment, every snapshot, and what a recovery would report. It takes
+//! no lock and changes nothing, so in a directory in use the end may look torn.
 
 use std::collections::BTreeMap;
 
 use super::frame::{decode_frame, find_frame};
 use super::recovery::report;
 use super::replay::replay;
-use super::report::{SegmentReport, SegmentState, Verified};
+use super::report::{SegmentReport, SegmentState, VerifyReport};
 use super::segment::{Segment, SegmentFile};
 use super::snapshot::{list, restore_newest};
 use super::survey::survey;
-use super::{HEADER_BYTES, OpenError, Pos, Replay};
+use super::{HEADER_BYTES, Pos, RecoverError, Replay};
 use crate::disk::Disk;
 
-/// Reads everything and reports. What records mean is not looked at.
-pub fn verify(disk: &dyn Disk) -> Result<Verified, OpenError> {
-    verify_with(disk, &mut Nobody)
+/// Verifies everything, without interpreting records.
+pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, RecoverError> {
+    verify_with(disk, &mut NullReplay)
 }
 
-/// The same, with a core that replays the journal: so it also reports records that a start would refuse, or whose queue
-/// is missing. `core` must be empty.
-pub fn verify_with(disk: &dyn Disk, core: &mut dyn Replay) -> Result<Verified, OpenError> {
+/// Like [`verify`], with a core that replays the journal. It also reports records that a start would refuse, or whose
+/// queue is missing. `core` must be empty.
+pub fn verify_with(disk: &dyn Disk, core: &mut dyn Replay) -> Result<VerifyReport, RecoverError> {
     let found = survey(disk)?;
     let kept = restore_newest(disk, core)?;
     kept.check_format()?;
-    let mut verified = Verified::default();
+    let mut verified = VerifyReport::default();
     for (covered, name) in list(disk)? {
         let valid = kept.covered.contains(&covered);
         verified.snapshots.push((name, valid.then_some(covered)));
@@ -67,7 +66,7 @@ fn unused(file: String, from: &SegmentFile) -> SegmentReport {
     SegmentReport { file, bytes: from.len, state: SegmentState::Spare, frames: BTreeMap::new() }
 }
 
-fn used(segment: &Segment) -> Result<SegmentReport, OpenError> {
+fn used(segment: &Segment) -> Result<SegmentReport, RecoverError> {
     let mut out = unused(segment.file.name(), &segment.file);
     out.state = SegmentState::Used(segment.generation);
     let mut bytes = Vec::new();
@@ -86,10 +85,10 @@ fn used(segment: &Segment) -> Result<SegmentReport, OpenError> {
     Ok(out)
 }
 
-/// Takes everything and keeps nothing.
-struct Nobody;
+/// Ignores everything.
+struct NullReplay;
 
-impl Replay for Nobody {
+impl Replay for NullReplay {
     fn restore(&mut self, _: &[u8]) -> Result<(), String> {
         Ok(())
     }

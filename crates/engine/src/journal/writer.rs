@@ -1,8 +1,8 @@
-//! Writing and syncing, as steps. Writing never waits for syncing; what is
-//! durable is what was written before a sync began.
+//! Writing and syncing, as steps. Writing never waits for syncing; what was written before a sync began is durable
+//! after it.
 //!
-//! After any error the journal is poisoned: a failed fsync leaves pages marked
-//! clean that never reached the disk, so trying again would lie.
+//! After any error the journal is poisoned: a failed fsync marks pages as clean that never reached the disk, so
+//! retrying would report a false success.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::segment::Segment;
 use super::{Chunk, Pos, Stopped};
 use crate::disk::Disk;
 
-/// How far the journal has got; shared by everybody.
+/// The progress of the journal.
 #[derive(Default)]
 pub struct Marks {
     written: AtomicU64,
@@ -35,7 +35,7 @@ impl Marks {
         Arc::new(marks)
     }
 
-    /// Everything before this was given to the operating system.
+    /// Everything before this was passed to the operating system.
     pub fn written(&self) -> Pos {
         Pos::from_u64(self.written.load(Ordering::Acquire))
     }
@@ -45,7 +45,7 @@ impl Marks {
         Pos::from_u64(self.durable.load(Ordering::Acquire))
     }
 
-    /// A write or sync failed; nothing more will be accepted.
+    /// Whether a write or sync failed. Then nothing more is accepted.
     pub fn poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }
@@ -55,12 +55,12 @@ impl Marks {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// How long syncs took since the start.
+    /// The duration of syncs since the start.
     pub fn syncs(&self) -> &SyncTimes {
         &self.syncs
     }
 
-    /// Nothing more is written or synced.
+    /// Prevents all further writes and syncs.
     pub(super) fn stop(&self) {
         self.poisoned.store(true, Ordering::Release);
     }
@@ -84,7 +84,7 @@ impl Marks {
 pub const SYNC_BUCKETS_S: [f64; 12] =
     [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0];
 
-/// A histogram of how long syncs took.
+/// A histogram of the duration of syncs.
 #[derive(Default)]
 pub struct SyncTimes {
     buckets: [AtomicU64; SYNC_BUCKETS_S.len() + 1],
@@ -98,24 +98,24 @@ impl SyncTimes {
         self.sum_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Syncs in each bucket, those of the buckets before it not counted.
+    /// The number of syncs in each bucket, not cumulative.
     pub fn counts(&self) -> [u64; SYNC_BUCKETS_S.len() + 1] {
         std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed))
     }
 
-    /// All of them together, in seconds.
+    /// The total duration in seconds.
     pub fn sum_s(&self) -> f64 {
         self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9
     }
 }
 
-/// Only for the histogram; nothing that is replayed depends on it.
+/// Only for the histogram; no replayed state depends on it.
 #[allow(clippy::disallowed_methods)]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Hands chunks to the operating system, in order.
+/// Writes chunks, in order.
 pub struct Writer {
     marks: Arc<Marks>,
 }
@@ -135,8 +135,8 @@ impl Writer {
         assert!(self.marks.written() < chunk.end(), "chunks are written in order");
         let result = chunk.segment.file.file.write_at(chunk.padded(), chunk.offset.into());
         self.marks.poison(result)?;
-        // After the write and before the mark: a sync that sees the mark then
-        // finds the segment here, or the sync that took it from here began after the write.
+        // This must happen after the write and before the mark. A sync that sees the mark then finds the segment here,
+        // unless an earlier sync took it, which began after the write.
         let mut touched = self.marks.touched.lock();
         if !touched.iter().any(|segment| Arc::ptr_eq(segment, &chunk.segment)) {
             touched.push(chunk.segment.clone());
@@ -148,11 +148,11 @@ impl Writer {
     }
 }
 
-/// Makes what was written durable.
+/// Makes written data durable.
 pub struct Syncer {
     marks: Arc<Marks>,
     disk: Arc<dyn Disk>,
-    /// Generations up to here have had their file's metadata synced.
+    /// The metadata of files up to this generation is synced.
     settled: u64,
 }
 
@@ -161,7 +161,7 @@ impl Syncer {
         Syncer { marks, disk, settled }
     }
 
-    /// Syncs every file written to since the last sync and returns the new durable mark.
+    /// Syncs every file written to since the last sync. Returns the new durable mark.
     pub fn sync(&mut self) -> io::Result<Pos> {
         self.marks.check()?;
         let sample = self.marks.written();
@@ -180,7 +180,7 @@ impl Syncer {
         if cfg!(feature = "mutate-no-fsync") {
             return Ok(());
         }
-        // A file without a name syncs well. Asked before each answer: it takes a thousandth of a sync.
+        // Syncing a removed file succeeds, so check before each sync. This takes a thousandth of the sync's time.
         segment.check_linked()?;
         let file = &segment.file;
         if file.fresh && segment.generation > self.settled {

@@ -1,5 +1,5 @@
-//! Rules by correlation. Those that ask for the same fields share a table over the values that they ask for, so a
-//! publish costs one look-up per set of fields in use, however many rules there are.
+//! Rules with correlation filters. Rules with the same set of fields share a table by their values, so a publish costs
+//! one lookup per set of fields, however many rules there are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use malote_model::filter::CORRELATION_FIELDS;
 use malote_model::{Correlation, Facts, Value};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::ids::{Ids, RuleId};
+use super::ids::{RuleId, RuleIds};
 
 #[derive(Debug)]
 pub(super) struct Correlations {
-    tables: BTreeMap<Fields, HashTable<Slot>>,
-    /// Rules in all of them.
+    tables: BTreeMap<CorrelationFields, HashTable<CorrelationSlot>>,
+    /// The number of rules in all tables.
     len: usize,
     hash_seed: u64,
 }
 
-/// Which fields are asked for.
+/// A set of fields.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Fields {
-    /// One bit per text.
+struct CorrelationFields {
+    /// One bit per text field.
     texts: u16,
     /// Names of properties, ascending.
     properties: Vec<String>,
 }
 
-/// Rules that ask for the same.
+/// Rules with the same values.
 #[derive(Debug)]
-struct Slot {
+struct CorrelationSlot {
     hash: u64,
-    /// What all of them ask for.
+    /// The common filter.
     wanted: Arc<Correlation>,
-    ids: Ids,
+    ids: RuleIds,
 }
 
-impl Fields {
+impl CorrelationFields {
     fn of(correlation: &Correlation) -> Self {
         let texts = correlation.texts().into_iter().enumerate();
         let texts = texts.fold(0, |mask, (i, text)| mask | u16::from(text.is_some()) << i);
@@ -47,7 +47,7 @@ impl Fields {
         Self { texts, properties }
     }
 
-    /// A hash of the values of these fields; none if one is missing.
+    /// A hash of the values of these fields; `None` if one is missing.
     fn hash<'a>(
         &self,
         hash_seed: u64,
@@ -67,13 +67,13 @@ impl Fields {
     }
 }
 
-/// Values that are the same have the same hash. Lists and maps are rare here: they are told apart by comparing.
+/// Equal values have equal hashes. Lists and maps are rare, and are only compared.
 fn hash_value(value: &Value, hash: u64) -> u64 {
     if let Some(n) = value.as_int() {
         return xxh3_64_with_seed(&n.to_le_bytes(), hash);
     }
     if let Some(n) = value.as_float() {
-        // Both zeros are the same, and so is every NaN.
+        // Both zeros are equal, and so are all NaNs.
         let canonical = if n == 0.0 {
             0.0
         } else if n.is_nan() {
@@ -93,7 +93,7 @@ fn hash_value(value: &Value, hash: u64) -> u64 {
     }
 }
 
-/// Whether two that ask for the same fields ask for the same values.
+/// Whether two filters on the same fields have the same values.
 fn same(a: &Correlation, b: &Correlation) -> bool {
     let value = |name: &str| b.properties.iter().find(|(have, _)| have == name).map(|(_, v)| v);
     a.texts() == b.texts()
@@ -105,8 +105,8 @@ impl Correlations {
         Self { tables: BTreeMap::new(), len: 0, hash_seed }
     }
 
-    fn place(&self, wanted: &Correlation) -> (Fields, u64) {
-        let fields = Fields::of(wanted);
+    fn place(&self, wanted: &Correlation) -> (CorrelationFields, u64) {
+        let fields = CorrelationFields::of(wanted);
         let property =
             |name: &str| wanted.properties.iter().find(|(have, _)| have == name).map(|(_, v)| v);
         let hash = fields.hash(self.hash_seed, &wanted.texts(), property);
@@ -116,9 +116,10 @@ impl Correlations {
     pub(super) fn insert(&mut self, wanted: &Arc<Correlation>, id: RuleId) {
         let (fields, hash) = self.place(wanted);
         let table = self.tables.entry(fields).or_default();
-        let is_it = |slot: &Slot| slot.hash == hash && same(&slot.wanted, wanted);
+        let is_it = |slot: &CorrelationSlot| slot.hash == hash && same(&slot.wanted, wanted);
         let entry = table.entry(hash, is_it, |slot| slot.hash);
-        let empty = || Slot { hash, wanted: Arc::clone(wanted), ids: Ids::default() };
+        let empty =
+            || CorrelationSlot { hash, wanted: Arc::clone(wanted), ids: RuleIds::default() };
         entry.or_insert_with(empty).get_mut().ids.insert(id);
         self.len += 1;
     }
@@ -126,7 +127,7 @@ impl Correlations {
     pub(super) fn remove(&mut self, wanted: &Correlation, id: RuleId) {
         let (fields, hash) = self.place(wanted);
         let Some(table) = self.tables.get_mut(&fields) else { return };
-        let is_it = |slot: &Slot| slot.hash == hash && slot.ids.contains(id);
+        let is_it = |slot: &CorrelationSlot| slot.hash == hash && slot.ids.contains(id);
         if let Ok(mut entry) = table.find_entry(hash, is_it) {
             entry.get_mut().ids.remove(id);
             self.len -= 1;
@@ -143,7 +144,7 @@ impl Correlations {
         self.len
     }
 
-    /// Tells `hit` of every rule that matches, each once.
+    /// Calls `hit` once for every matching rule.
     pub(super) fn of(&self, facts: &Facts<'_>, mut hit: impl FnMut(RuleId)) {
         if self.tables.is_empty() {
             return;
@@ -152,7 +153,7 @@ impl Correlations {
         let property = |name: &str| facts.message.properties.get(name);
         for (fields, table) in &self.tables {
             let Some(hash) = fields.hash(self.hash_seed, &texts, property) else { continue };
-            let is_it = |slot: &Slot| slot.hash == hash && slot.wanted.matches(facts);
+            let is_it = |slot: &CorrelationSlot| slot.hash == hash && slot.wanted.matches(facts);
             if let Some(slot) = table.find(hash, is_it) {
                 slot.ids.as_slice().iter().copied().for_each(&mut hit);
             }

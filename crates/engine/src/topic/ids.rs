@@ -1,15 +1,15 @@
-//! Small sets of rule numbers: mostly one, sometimes all of a topic's.
+//! Small sets of rule ids: usually one, sometimes all of a topic's.
 
 use smallvec::SmallVec;
 
-/// The place of a rule in its router.
+/// The index of a rule in its router.
 pub(super) type RuleId = u32;
 
-/// Ascending.
+/// Rule ids in ascending order.
 #[derive(Debug, Default)]
-pub(super) struct Ids(SmallVec<[RuleId; 2]>);
+pub(super) struct RuleIds(SmallVec<[RuleId; 2]>);
 
-impl Ids {
+impl RuleIds {
     pub(super) fn insert(&mut self, id: RuleId) {
         if let Err(at) = self.0.binary_search(&id) {
             self.0.insert(at, id);

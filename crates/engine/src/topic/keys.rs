@@ -1,25 +1,25 @@
-//! Rules by their exact key: one look-up per publish.
+//! Rules by exact key: one lookup per publish.
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::ids::{Ids, RuleId};
+use super::ids::{RuleId, RuleIds};
 
-/// Clients choose the keys, so the hash is seeded: nobody can make them collide.
+/// Clients choose the keys, so the hash is seeded: collisions cannot be constructed.
 #[derive(Debug)]
-pub(super) struct Keys {
-    table: HashTable<Slot>,
+pub(super) struct KeyIndex {
+    table: HashTable<KeySlot>,
     hash_seed: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     hash: u64,
     key: Box<str>,
-    ids: Ids,
+    ids: RuleIds,
 }
 
-impl Keys {
+impl KeyIndex {
     pub(super) fn new(hash_seed: u64) -> Self {
         Self { table: HashTable::new(), hash_seed }
     }
@@ -30,15 +30,15 @@ impl Keys {
 
     pub(super) fn insert(&mut self, key: &str, id: RuleId) {
         let hash = self.hash(key);
-        let same = |slot: &Slot| slot.hash == hash && *slot.key == *key;
+        let same = |slot: &KeySlot| slot.hash == hash && *slot.key == *key;
         let entry = self.table.entry(hash, same, |slot| slot.hash);
-        let empty = || Slot { hash, key: key.into(), ids: Ids::default() };
+        let empty = || KeySlot { hash, key: key.into(), ids: RuleIds::default() };
         entry.or_insert_with(empty).get_mut().ids.insert(id);
     }
 
     pub(super) fn remove(&mut self, key: &str, id: RuleId) {
         let hash = self.hash(key);
-        let same = |slot: &Slot| slot.hash == hash && *slot.key == *key;
+        let same = |slot: &KeySlot| slot.hash == hash && *slot.key == *key;
         if let Ok(mut entry) = self.table.find_entry(hash, same) {
             entry.get_mut().ids.remove(id);
             if entry.get().ids.is_empty() {

@@ -1,33 +1,33 @@
-//! Rules by patterns over the words of a key (AMQP 0-9-1 topic exchanges): a trie, walked once per publish.
+//! Rules with patterns over the words of a key: a trie, walked once per publish.
 //!
-//! The walk keeps the set of nodes at which the words so far may have led, each once, and moves all of them on by one
-//! word at a time. So a publish costs at most words × nodes, whatever the patterns are, and commonly a few nodes per
-//! word: a literal child is one look-up.
+//! The walk keeps the set of nodes that the words so far can lead to, and advances all of them by one word at a time.
+//! So a publish costs at most words × nodes, whatever the patterns are, and usually a few nodes per word: a literal
+//! child is one lookup.
 
 use hashbrown::HashTable;
 use malote_model::filter::words;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::ids::{Ids, RuleId};
+use super::ids::{RuleId, RuleIds};
 
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;
 
-/// Where the words so far may have led: commonly a few nodes.
+/// The nodes that the words so far can lead to; usually a few.
 type Nodes = SmallVec<[u32; 16]>;
 
 #[derive(Debug)]
 pub(super) struct Patterns {
-    nodes: Vec<Node>,
+    nodes: Vec<PatternNode>,
     free: Vec<u32>,
-    /// Children by their parent and word: the hash and the child. One table for all nodes, as most have one child.
+    /// Children by parent and word: the hash and the child. One table for all nodes, because most have one child.
     literals: HashTable<(u64, u32)>,
     hash_seed: u64,
 }
 
 #[derive(Debug)]
-struct Node {
+struct PatternNode {
     parent: u32,
     label: Label,
     /// The child under `*`.
@@ -35,7 +35,7 @@ struct Node {
     /// The child under `#`.
     hash: u32,
     children: u32,
-    ids: Ids,
+    ids: RuleIds,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ enum Label {
 
 impl Patterns {
     pub(super) fn new(hash_seed: u64) -> Self {
-        let nodes = vec![Node::new(NONE, Label::Root)];
+        let nodes = vec![PatternNode::new(NONE, Label::Root)];
         Self { nodes, free: Vec::new(), literals: HashTable::new(), hash_seed }
     }
 
@@ -73,19 +73,19 @@ impl Patterns {
             }
         }
         self.nodes[at as usize].ids.remove(id);
-        // What leads nowhere any more is taken away.
+        // Remove nodes without rules and children.
         while at != ROOT && self.nodes[at as usize].is_idle() {
             at = self.take(at);
         }
     }
 
-    /// Tells `hit` of every rule whose pattern the key fits, each once.
+    /// Calls `hit` once for every rule whose pattern matches the key.
     pub(super) fn of(&self, key: &str, mut hit: impl FnMut(RuleId)) {
         if self.nodes[ROOT as usize].is_idle() {
             return;
         }
         let (mut now, mut next) = (Nodes::new(), Nodes::new());
-        self.enter(ROOT, &mut now);
+        self.add_with_hash(ROOT, &mut now);
         for word in words(key) {
             for &at in &now {
                 let node = &self.nodes[at as usize];
@@ -95,10 +95,10 @@ impl Patterns {
                 if node.children == 0 {
                     continue;
                 }
-                self.enter(node.star, &mut next);
-                self.enter(self.literal(at, word), &mut next);
+                self.add_with_hash(node.star, &mut next);
+                self.add_with_hash(self.literal(at, word), &mut next);
             }
-            // A `#` may be reached by staying there and by coming there again.
+            // A `#` may be reached by staying there and by arriving there again.
             next.sort_unstable();
             next.dedup();
             std::mem::swap(&mut now, &mut next);
@@ -112,8 +112,8 @@ impl Patterns {
         }
     }
 
-    /// At a node, and at once under its `#`, which may stand for no word.
-    fn enter(&self, at: u32, set: &mut Nodes) {
+    /// Adds a node and its `#` child, which also matches zero words.
+    fn add_with_hash(&self, at: u32, set: &mut Nodes) {
         if at == NONE {
             return;
         }
@@ -155,7 +155,7 @@ impl Patterns {
             "#" => Label::Hash,
             word => Label::Word(word.into()),
         };
-        let node = Node::new(parent, label);
+        let node = PatternNode::new(parent, label);
         let child = match self.free.pop() {
             Some(place) => {
                 self.nodes[place as usize] = node;
@@ -179,10 +179,10 @@ impl Patterns {
         child
     }
 
-    /// Takes a leaf away; its parent is returned.
+    /// Removes a leaf and returns its parent.
     fn take(&mut self, leaf: u32) -> u32 {
-        let Node { parent, label, .. } =
-            std::mem::replace(&mut self.nodes[leaf as usize], Node::new(NONE, Label::Free));
+        let PatternNode { parent, label, .. } =
+            std::mem::replace(&mut self.nodes[leaf as usize], PatternNode::new(NONE, Label::Free));
         self.free.push(leaf);
         let above = &mut self.nodes[parent as usize];
         above.children -= 1;
@@ -206,18 +206,18 @@ impl Patterns {
     }
 }
 
-impl Node {
+impl PatternNode {
     fn new(parent: u32, label: Label) -> Self {
-        Self { parent, label, star: NONE, hash: NONE, children: 0, ids: Ids::default() }
+        Self { parent, label, star: NONE, hash: NONE, children: 0, ids: RuleIds::default() }
     }
 
-    /// Nothing is here and nothing below.
+    /// Whether the node has no rules and no children.
     fn is_idle(&self) -> bool {
         self.children == 0 && self.ids.is_empty()
     }
 }
 
-/// The words of a pattern. Several `#` in a row mean what one means; so no `#` has a child `#`.
+/// The words of a pattern. Repeated `#` are merged, so no `#` has a child `#`.
 fn parts(pattern: &str) -> impl Iterator<Item = &str> {
     let mut after_hash = false;
     words(pattern).filter(move |word| {

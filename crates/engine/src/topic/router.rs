@@ -1,78 +1,74 @@
-//! All rules of one topic, and the queues that they lead to.
+//! All rules of one topic, and their target queues.
 
 use std::collections::BTreeMap;
 
 use malote_model::{Facts, Filter, Rule};
 
 use super::correlations::Correlations;
-use super::ids::{Ids, RuleId};
-use super::keys::Keys;
+use super::ids::{RuleId, RuleIds};
+use super::keys::KeyIndex;
 use super::patterns::Patterns;
 
-/// The rules of one topic. `T` names a target: a queue.
+/// The rules of one topic. `T` identifies a target queue.
 ///
-/// It is saved by its rules and restored by inserting them again: what it answers depends on them alone, not on the
-/// order in which they came nor on the seed.
+/// It is saved as a list of rules and restored by inserting them. Its results depend only on the rules, not on their
+/// order or on the seed.
 #[derive(Debug)]
-pub struct Router<T> {
-    rules: Vec<Option<Entry<T>>>,
+pub struct TopicRouter<T> {
+    rules: Vec<Option<RuleEntry<T>>>,
     free: Vec<RuleId>,
     targets: BTreeMap<T, BTreeMap<String, RuleId>>,
-    /// Rules that take everything.
-    always: Ids,
-    keys: Keys,
+    /// Rules that match every message.
+    always: RuleIds,
+    keys: KeyIndex,
     patterns: Patterns,
     correlations: Correlations,
-    /// Headers and SQL: asked one by one.
-    asked: Ids,
+    /// Headers and SQL filters: evaluated one by one.
+    asked: RuleIds,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct RuleEntry<T> {
     target: T,
     rule: Rule,
 }
 
 /// One copy to make.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Hit<'a, T> {
-    /// Where it goes.
+pub struct RouteMatch<'a, T> {
     pub target: T,
-    /// The rule whose action it goes through; none is a plain copy.
+    /// The rule whose action changes the copy; `None` for a plain copy.
     pub rule: Option<&'a Rule>,
 }
 
-impl<T: Copy + Ord> Router<T> {
-    /// No rules. The seed only spreads hashes.
+impl<T: Copy + Ord> TopicRouter<T> {
     pub fn new(hash_seed: u64) -> Self {
         Self {
             rules: Vec::new(),
             free: Vec::new(),
             targets: BTreeMap::new(),
-            always: Ids::default(),
-            keys: Keys::new(hash_seed),
+            always: RuleIds::default(),
+            keys: KeyIndex::new(hash_seed),
             patterns: Patterns::new(hash_seed),
             correlations: Correlations::new(hash_seed),
-            asked: Ids::default(),
+            asked: RuleIds::default(),
         }
     }
 
-    /// How many rules.
     pub fn len(&self) -> usize {
         self.rules.len() - self.free.len()
     }
 
-    /// How many of them compare fields.
+    /// The number of rules with a correlation filter.
     pub fn correlations(&self) -> usize {
         self.correlations.len()
     }
 
-    /// No rules.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a rule; one of the same target and name is replaced and returned. Bounds were checked when it was decided.
+    /// Adds a rule. A rule with the same target and name is replaced and returned.
     pub fn insert(&mut self, target: T, rule: Rule) -> Option<Rule> {
         let before = self.remove(target, &rule.name);
         let id = self.free.pop().unwrap_or(self.rules.len() as RuleId);
@@ -85,7 +81,7 @@ impl<T: Copy + Ord> Router<T> {
             Filter::Headers(_) | Filter::Sql(_) => self.asked.insert(id),
         }
         self.targets.entry(target).or_default().insert(rule.name.clone(), id);
-        let entry = Some(Entry { target, rule });
+        let entry = Some(RuleEntry { target, rule });
         match self.rules.get_mut(id as usize) {
             Some(place) => *place = entry,
             None => self.rules.push(entry),
@@ -93,7 +89,7 @@ impl<T: Copy + Ord> Router<T> {
         before
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub fn remove(&mut self, target: T, name: &str) -> Option<Rule> {
         let names = self.targets.get_mut(&target)?;
         let id = names.remove(name)?;
@@ -103,7 +99,7 @@ impl<T: Copy + Ord> Router<T> {
         self.take(id)
     }
 
-    /// Takes all rules of a target away; says how many there were.
+    /// Removes all rules of a target. Returns their number.
     pub fn remove_target(&mut self, target: T) -> usize {
         let names = self.targets.remove(&target).unwrap_or_default();
         let count = names.len();
@@ -114,7 +110,7 @@ impl<T: Copy + Ord> Router<T> {
     }
 
     fn take(&mut self, id: RuleId) -> Option<Rule> {
-        let Entry { rule, .. } = self.rules.get_mut(id as usize)?.take()?;
+        let RuleEntry { rule, .. } = self.rules.get_mut(id as usize)?.take()?;
         self.free.push(id);
         match &rule.filter {
             Filter::All => self.always.remove(id),
@@ -127,11 +123,10 @@ impl<T: Copy + Ord> Router<T> {
         Some(rule)
     }
 
-    fn entry(&self, id: RuleId) -> Option<&Entry<T>> {
+    fn entry(&self, id: RuleId) -> Option<&RuleEntry<T>> {
         self.rules.get(id as usize)?.as_ref()
     }
 
-    /// One rule.
     pub fn rule(&self, target: T, name: &str) -> Option<&Rule> {
         let id = *self.targets.get(&target)?.get(name)?;
         self.entry(id).map(|entry| &entry.rule)
@@ -148,14 +143,14 @@ impl<T: Copy + Ord> Router<T> {
         self.targets.keys().copied()
     }
 
-    /// The copies of a message to make: for each target at most one without an action, and one for each matching rule
-    /// with one. They replace what is in `out`, by target; the plain copy first, then by the name of the rule.
-    pub fn route<'a>(&'a self, facts: &Facts<'_>, out: &mut Vec<Hit<'a, T>>) {
+    /// The copies of a message: for each target at most one without an action, and one for each matching rule with an
+    /// action. Replaces the content of `out`, sorted by target: the plain copy first, then by rule name.
+    pub fn route<'a>(&'a self, facts: &Facts<'_>, out: &mut Vec<RouteMatch<'a, T>>) {
         out.clear();
         let mut hit = |id: RuleId| {
-            if let Some(Entry { target, rule }) = self.entry(id) {
+            if let Some(RuleEntry { target, rule }) = self.entry(id) {
                 let rule = rule.action.is_some().then_some(rule);
-                out.push(Hit { target: *target, rule });
+                out.push(RouteMatch { target: *target, rule });
             }
         };
         self.always.as_slice().iter().copied().for_each(&mut hit);
@@ -171,11 +166,11 @@ impl<T: Copy + Ord> Router<T> {
         out.dedup_by(|a, b| Self::order(a) == Self::order(b));
     }
 
-    fn order<'h>(hit: &'h Hit<'_, T>) -> (T, Option<&'h str>) {
+    fn order<'h>(hit: &'h RouteMatch<'_, T>) -> (T, Option<&'h str>) {
         (hit.target, hit.rule.map(|rule| rule.name.as_str()))
     }
 
-    /// Nothing is left of rules that are gone.
+    /// Whether no traces of removed rules are left.
     #[cfg(test)]
     pub(super) fn is_clean(&self) -> bool {
         self.is_empty()

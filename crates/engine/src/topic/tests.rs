@@ -1,4 +1,4 @@
-//! The router against a scan of all rules, and the answers of the brokers that it follows.
+//! Compares the router with a scan of all rules, and with the behaviour of other brokers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Hit, Router};
+use super::{RouteMatch, TopicRouter};
 
 type Said = Vec<(u8, Option<String>)>;
 
-fn said(hits: &[Hit<'_, u8>]) -> Said {
+fn said(hits: &[RouteMatch<'_, u8>]) -> Said {
     hits.iter().map(|hit| (hit.target, hit.rule.map(|rule| rule.name.clone()))).collect()
 }
 
-fn routed(router: &Router<u8>, facts: &Facts<'_>) -> Said {
+fn routed(router: &TopicRouter<u8>, facts: &Facts<'_>) -> Said {
     let mut hits = Vec::new();
     router.route(facts, &mut hits);
     said(&hits)
 }
 
-/// The definition: every rule is asked.
+/// The reference: evaluates every rule.
 fn scanned(rules: &BTreeMap<(u8, String), Rule>, facts: &Facts<'_>) -> Said {
     let mut said: Said = Vec::new();
     for ((target, name), rule) in rules {
@@ -57,7 +57,7 @@ fn with_key<'a>(message: &'a Message, key: &'a str) -> Facts<'a> {
 
 #[test]
 fn a_target_gets_one_plain_copy_and_one_for_each_action() {
-    let mut router = Router::new(1);
+    let mut router = TopicRouter::new(1);
     router.insert(2, rule("all", Filter::All));
     router.insert(2, rule("key", Filter::Key("k".into())));
     router.insert(2, rule("pattern", Filter::Pattern("#".into())));
@@ -80,7 +80,7 @@ fn a_target_gets_one_plain_copy_and_one_for_each_action() {
 
 #[test]
 fn a_rule_is_replaced_by_one_of_its_name() {
-    let mut router = Router::new(1);
+    let mut router = TopicRouter::new(1);
     assert_eq!(router.insert(1, rule("r", Filter::Key("old".into()))), None);
     let before = router.insert(1, rule("r", Filter::Key("new".into())));
     assert_eq!(before, Some(rule("r", Filter::Key("old".into()))));
@@ -95,7 +95,7 @@ fn a_rule_is_replaced_by_one_of_its_name() {
     assert!(router.is_clean());
 }
 
-/// The same key, values and patterns for many targets, and one at a time away again.
+/// Adds the same key, values and patterns for many targets, and removes them one by one.
 #[test]
 fn many_rules_may_say_the_same() {
     let subject = Some("s".to_owned());
@@ -110,7 +110,7 @@ fn many_rules_may_say_the_same() {
     ];
     let message = Message { subject, ..Message::default() };
     for filter in same {
-        let mut router = Router::new(7);
+        let mut router = TopicRouter::new(7);
         for target in 0..200 {
             router.insert(target, rule("r", filter.clone()));
         }
@@ -123,10 +123,10 @@ fn many_rules_may_say_the_same() {
     }
 }
 
-/// A walk that followed every way would take longer than the universe.
+/// Following every path separately would take practically forever.
 #[test]
 fn many_hashes_and_a_long_key_are_no_trouble() {
-    let mut router = Router::new(1);
+    let mut router = TopicRouter::new(1);
     let pattern = "#.a.".repeat(60);
     router.insert(1, rule("hit", Filter::Pattern(format!("{pattern}#"))));
     router.insert(2, rule("miss", Filter::Pattern(format!("{pattern}b"))));
@@ -135,7 +135,7 @@ fn many_hashes_and_a_long_key_are_no_trouble() {
     assert_eq!(routed(&router, &with_key(&message, &key)), plain(&[1]));
 }
 
-/// Values that are the same share a slot whatever their width; others do not.
+/// Equal values share a slot, whatever their width; others do not.
 #[test]
 fn correlations_tell_values_apart() {
     let values = [
@@ -154,7 +154,7 @@ fn correlations_tell_values_apart() {
         Value::Map(vec![]),
         Value::String(String::new()),
     ];
-    let mut router = Router::new(1);
+    let mut router = TopicRouter::new(1);
     for (target, value) in (0..).zip(&values) {
         let properties = vec![("v".to_owned(), value.clone())];
         let filter =
@@ -274,10 +274,10 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever was inserted and removed, a router says what a scan says, and so does one made anew from the rules.
+    /// After any inserts and removals, a router agrees with a scan, and with a router rebuilt from the rules.
     #[test]
     fn a_router_says_what_a_scan_says(steps in vec(step(), 1..60), seed: u64) {
-        let mut router = Router::new(seed);
+        let mut router = TopicRouter::new(seed);
         let mut rules: BTreeMap<(u8, String), Rule> = BTreeMap::new();
         for step in steps {
             match step {
@@ -299,7 +299,7 @@ proptest! {
                 Step::Route(message) => {
                     let facts = Facts::new(&message, Timestamp(0));
                     prop_assert_eq!(routed(&router, &facts), scanned(&rules, &facts));
-                    let mut again = Router::new(!seed);
+                    let mut again = TopicRouter::new(!seed);
                     for target in router.targets().collect::<Vec<_>>().into_iter().rev() {
                         router.rules(target).for_each(|rule| drop(again.insert(target, rule.clone())));
                     }
@@ -316,10 +316,10 @@ proptest! {
         prop_assert!(router.is_clean());
     }
 
-    /// The trie and the definition of a pattern, one against one.
+    /// Compares the trie with the definition of a pattern.
     #[test]
     fn a_pattern_fits_in_the_trie_as_it_does_alone(pattern in key(), key in key()) {
-        let mut router = Router::new(1);
+        let mut router = TopicRouter::new(1);
         router.insert(1, rule("r", Filter::Pattern(pattern.clone())));
         let message = Message::default();
         let facts = with_key(&message, &key);

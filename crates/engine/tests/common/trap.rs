@@ -1,11 +1,11 @@
-//! A disk and a clock that panic on a chosen engine thread, and a disk whose syncs can be held up.
+//! A disk and a clock that panic on a chosen engine thread, and a disk whose syncs can be blocked.
 #![allow(clippy::unwrap_used)] // for tests
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
 use malote_engine::clock::Clock;
-use malote_engine::disk::{Disk, DiskFile, Entry};
+use malote_engine::disk::{DirEntry, Disk, DiskFile};
 use malote_model::Timestamp;
 
 #[derive(Default)]
@@ -15,7 +15,7 @@ struct State {
     hold_syncs: bool,
 }
 
-/// Sets and takes away the trap. Clones are the same trap.
+/// Sets and clears the trap. Clones share it.
 #[derive(Clone, Default)]
 pub struct Trap(Arc<(Mutex<State>, Condvar)>);
 
@@ -25,17 +25,17 @@ impl Trap {
         self.0.1.notify_all();
     }
 
-    /// The thread whose name begins like this panics at its next call of the disk or the clock.
+    /// Makes the thread whose name begins like this panic at its next call of the disk or the clock.
     pub fn set(&self, thread: &'static str) {
         self.change(|state| state.thread = Some(thread));
     }
 
-    /// Syncs of the journal wait until the trap is cleared.
+    /// Blocks syncs of the journal until the trap is cleared.
     pub fn hold_syncs(&self) {
         self.change(|state| state.hold_syncs = true);
     }
 
-    /// Nothing panics or waits any more.
+    /// Clears the trap.
     pub fn clear(&self) {
         self.change(|state| *state = State::default());
     }
@@ -78,7 +78,7 @@ impl<D: Disk> TrapDisk<D> {
 }
 
 impl<D: Disk> Disk for TrapDisk<D> {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.1.pass();
         self.0.list()
     }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
-use malote_engine::{Peek, Which};
+use malote_engine::{DeadLetterSelection, Peek};
 use malote_model::{Action, QueueName, Refusal, Seq, limits};
 
 use super::send::prepare;
@@ -62,15 +62,15 @@ pub async fn redrive(
     let which = match asked.seqs {
         Some(seqs) => {
             check_list("seqs", seqs.len(), limits::RECEIVE_BATCH_MAX)?;
-            Which::These(seqs.into_iter().map(Seq).collect())
+            DeadLetterSelection::Seqs(seqs.into_iter().map(Seq).collect())
         }
-        None => Which::Oldest(limit as usize),
+        None => DeadLetterSelection::Oldest(limit as usize),
     };
     if asked.dry_run {
         let there = api.engine.describe(queue.clone()).await?.dead_lettered;
         let moved = match which {
-            Which::Oldest(_) => there.min(limit),
-            Which::These(seqs) => {
+            DeadLetterSelection::Oldest(_) => there.min(limit),
+            DeadLetterSelection::Seqs(seqs) => {
                 for &seq in &seqs {
                     dead_letter(&api, &queue, seq).await?;
                 }

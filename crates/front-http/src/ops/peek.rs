@@ -2,7 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
-use malote_engine::{Peek, Seen};
+use malote_engine::{Peek, PeekedMessage};
 use malote_model::{Action, QueueName, Seq, SessionId};
 
 use crate::Api;
@@ -43,7 +43,7 @@ pub(super) async fn look(
     let session = query.session.as_deref().map(SessionId::new).transpose()?;
     let state = query.state.map(Into::into);
     let mut from = Some(Seq(query.from.unwrap_or_default()));
-    let mut seen: Vec<Seen> = Vec::new();
+    let mut seen: Vec<PeekedMessage> = Vec::new();
     let mut bytes = 0;
     let room = tokio::time::timeout(api.limits.publish_wait, api.peeks.acquire()).await;
     let _place = match room {
@@ -67,7 +67,9 @@ pub(super) async fn look(
             more.truncate(max as usize - seen.len());
             from = Some(cut);
         }
-        let size = |s: &Seen| s.stored.as_ref().map_or(0, |stored| stored.message.body.bytes.len());
+        let size = |s: &PeekedMessage| {
+            s.stored.as_ref().map_or(0, |stored| stored.message.body.bytes.len())
+        };
         bytes += more.iter().map(size).sum::<usize>();
         seen.append(&mut more);
     }

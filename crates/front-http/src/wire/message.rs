@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use malote_engine::{DeadLetter, Delivery, Seen, Stored, Unreadable};
+use malote_engine::{DeadLetter, Delivery, PeekedMessage, Stored, Unreadable};
 use malote_model::{
     Address, Body, BodyKind, Message, QueueName, SessionId, Timestamp, TopicName, When,
 };
@@ -446,8 +446,8 @@ impl Received {
     }
 
     /// A message looked at.
-    pub fn seen(seen: Seen) -> Self {
-        let Seen { seq, state, receives, failed, due, stored, .. } = seen;
+    pub fn seen(seen: PeekedMessage) -> Self {
+        let PeekedMessage { seq, state, receives, failed, due, stored, .. } = seen;
         let message = match stored {
             Ok(stored) => Self::of(stored, Encoding::Json),
             Err(Unreadable { text, dead, .. }) => Self {
@@ -598,7 +598,7 @@ mod tests {
         let (seq, state, due, stored) =
             (Seq(7), malote_engine::MessageState::Ready, None, Err(unreadable));
         let (deferred, receives, failed, first_at) = (false, 1, 0, None);
-        let seen = Seen { seq, state, deferred, receives, failed, first_at, due, stored };
+        let seen = PeekedMessage { seq, state, deferred, receives, failed, first_at, due, stored };
         let json = serde_json::to_value(Received::seen(seen)).unwrap();
         assert_eq!((&json["seq"], &json["damaged"]), (&7.into(), &true.into()));
         assert_eq!(json["problem"], "in 00000001.log");

@@ -1,6 +1,6 @@
 //! Sessions: holding them, and looking at them.
 
-use malote_engine::{Held, SessionFacts};
+use malote_engine::{AcceptedSession, SessionFacts};
 use malote_model::limits;
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +35,8 @@ pub struct HeldOut {
     until: u64,
 }
 
-impl From<Held> for HeldOut {
-    fn from(held: Held) -> Self {
+impl From<AcceptedSession> for HeldOut {
+    fn from(held: AcceptedSession) -> Self {
         Self {
             session: held.session.as_str().to_owned(),
             token: held.hold.to_string(),

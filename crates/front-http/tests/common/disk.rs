@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
-use malote_engine::disk::{Disk, DiskFile, Entry, OsDisk};
+use malote_engine::disk::{DirEntry, Disk, DiskFile, OsDisk};
 
 /// What happens to a sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl GatedDisk {
 }
 
 impl Disk for GatedDisk {
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use malote_engine::{Engine, MessageState, Peek, Seen};
+use malote_engine::{Engine, MessageState, Peek, PeekedMessage};
 use malote_model::{QueueName, Seq, SessionId, SqlFilter};
 use malote_wire_amqp::connection::{LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, condition};
@@ -29,7 +29,7 @@ pub(super) struct Browser {
     /// Messages of one page: few if they are large.
     page: usize,
     /// They wait for credit or for room.
-    waiting: VecDeque<Seen>,
+    waiting: VecDeque<PeekedMessage>,
     /// A page is being read.
     reading: bool,
     /// Nothing lay behind the last page.
@@ -40,7 +40,7 @@ pub(super) struct Browser {
 
 /// Messages that fit, and where to go on.
 pub(crate) struct Page {
-    seen: Vec<Seen>,
+    seen: Vec<PeekedMessage>,
     from: Seq,
     at_end: bool,
     /// How many fit into memory, by the size of these.
@@ -73,7 +73,7 @@ impl Browser {
         (self.drain, self.at_end) = (drain, false);
     }
 
-    fn encode(&self, seen: &Seen, out: &mut BytesMut) {
+    fn encode(&self, seen: &PeekedMessage, out: &mut BytesMut) {
         let Ok(stored) = &seen.stored else { return };
         let telling = Telling {
             state: Some(ACTIVE),
@@ -105,8 +105,8 @@ impl Browser {
     }
 }
 
-fn page_for(seen: &[Seen]) -> usize {
-    let size = |seen: &Seen| match &seen.stored {
+fn page_for(seen: &[PeekedMessage]) -> usize {
+    let size = |seen: &PeekedMessage| match &seen.stored {
         Ok(stored) => stored.message.body.bytes.len() + 512,
         Err(_) => 512,
     };
@@ -117,7 +117,7 @@ fn page_for(seen: &[Seen]) -> usize {
 
 /// Messages that are not due yet and those that were set aside are not for receivers, and so not for browsers. What is
 /// out to a receiver is still in the queue.
-fn is_shown(seen: &Seen, filter: Option<&SqlFilter>) -> bool {
+fn is_shown(seen: &PeekedMessage, filter: Option<&SqlFilter>) -> bool {
     let Ok(stored) = &seen.stored else { return false };
     let there = matches!(seen.state, MessageState::Ready | MessageState::Locked) && !seen.deferred;
     there && filter.is_none_or(|filter| fits(filter, stored))

@@ -1,5 +1,6 @@
 //! What the peer says.
 
+use malote_engine::IdFormat;
 use malote_model::Address;
 use malote_wire_amqp::connection::{Event, Incoming, LinkId, UseError};
 use malote_wire_amqp::performative::{
@@ -180,23 +181,24 @@ impl Conn {
             send::read(&incoming, || self.front.engine.now())
         };
         self.sending_bytes += bytes;
-        let parcel = match (read, &txn_id) {
+        let batch = match (read, &txn_id) {
             (Ok(messages), None) => {
-                let parcel = self.front.engine.parcel(&to, messages.into_iter());
-                parcel.map_err(|error| Err(error_of(error, Lock::Message)))
+                let batch =
+                    self.front.engine.encode_batch(&to, messages.into_iter(), IdFormat::Simple);
+                batch.map_err(|error| Err(error_of(error, Lock::Message)))
             }
             (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),
             (Err(error), _) => Err(Err(error)),
         };
-        let parcel = match parcel {
-            Ok(parcel) => parcel,
+        let batch = match batch {
+            Ok(batch) => batch,
             // Staged, or refused: either way there is nothing to wait for.
             Err(sent) => {
                 self.ready.push_back(Done::Sent { link, delivery, settled, bytes, txn_id, sent });
                 return Ok(());
             }
         };
-        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, parcel });
+        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, batch });
         Ok(())
     }
 }

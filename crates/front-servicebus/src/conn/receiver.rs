@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use malote_engine::{ConsumerId, Delivery, Held};
+use malote_engine::{AcceptedSession, ConsumerId, Delivery};
 use malote_model::{LeaseToken, QueueName};
 use malote_wire_amqp::connection::{Disposed, LinkFlow, LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
@@ -33,7 +33,7 @@ pub(super) struct Receiver {
     /// Messages are gone when they are sent.
     pub take: bool,
     /// The session that it holds.
-    pub session: Option<Held>,
+    pub session: Option<AcceptedSession>,
     /// Locks end with the link.
     pub bound: bool,
     /// Messages that wait for credit or for room.
@@ -155,7 +155,7 @@ impl Receiver {
         queue: QueueName,
         ttl_ms: Option<u64>,
         take: bool,
-        session: Option<Held>,
+        session: Option<AcceptedSession>,
     ) -> Receiver {
         Receiver {
             name,

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use malote_engine::{EngineError, Parcel};
+use malote_engine::{EncodedBatch, EngineError};
 use malote_model::limits::SEND_BATCH_MAX;
 use malote_wire_amqp::connection::{DeliveryId, LinkId};
 use malote_wire_amqp::performative::AmqpError;
@@ -16,7 +16,7 @@ use crate::refusal::{Lock, error_of};
 /// A transfer whose messages wait for the engine.
 pub(super) struct Transfer {
     pub whose: Whose,
-    pub parcel: Parcel,
+    pub batch: EncodedBatch,
 }
 
 /// Whom to answer.
@@ -51,7 +51,7 @@ impl Sends {
         }
         let (mut messages, mut bytes) = (0, 0);
         let fits = |transfer: &&Transfer| {
-            messages += transfer.parcel.len();
+            messages += transfer.batch.len();
             bytes += transfer.whose.bytes;
             messages <= SEND_BATCH_MAX && bytes <= limits::TOGETHER_BYTES_MAX
         };
@@ -68,10 +68,10 @@ impl Conn {
         let Some(transfers) = self.sends.next() else { return false };
         let engine = self.front.engine.clone();
         self.start(async move {
-            let parts = transfers.into_iter().map(|transfer| (transfer.whose, transfer.parcel));
-            let (whose, parcels): (Vec<Whose>, Vec<Parcel>) = parts.unzip();
+            let parts = transfers.into_iter().map(|transfer| (transfer.whose, transfer.batch));
+            let (whose, batches): (Vec<Whose>, Vec<EncodedBatch>) = parts.unzip();
             let error = |error: EngineError| error_of(error, Lock::Message);
-            Done::SentTogether(match engine.send_each(parcels).await {
+            Done::SentTogether(match engine.send_each(batches).await {
                 Ok(each) => {
                     let each = each.into_iter().map(|sent| sent.map_err(|e| error(e.into())));
                     whose.into_iter().zip(each).collect()

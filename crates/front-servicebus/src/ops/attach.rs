@@ -1,6 +1,6 @@
 //! What a link wants, and whether it may have it: addresses → queues, topics, sessions, desks.
 
-use malote_engine::{Connection, Consume, ConsumerId, Held, QueueFacts, Wants};
+use malote_engine::{AcceptedSession, Connection, Consume, ConsumerId, QueueFacts, Wants};
 use malote_model::{Action, Address, QueueName, Resource, SessionId, SqlFilter};
 use malote_wire_amqp::performative::{
     AmqpError, AnyTarget, Attach, Role, SenderSettleMode, Source, Symbols, condition,
@@ -55,7 +55,7 @@ pub(crate) enum Found {
         queue: QueueName,
         ttl_ms: Option<u64>,
         take: bool,
-        session: Option<Held>,
+        session: Option<AcceptedSession>,
         /// Locks end with the link.
         bound: bool,
         /// It is a subscription of the link's own.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use malote_engine::{EngineError, MessageState, Moving, Peek};
+use malote_engine::{EngineError, MessageState, MoveItem, Peek};
 use malote_model::{
     Action, DeadLetterTarget, Denied, Principal, QueueName, Refusal, Seq, Timestamp,
 };
@@ -247,7 +247,7 @@ async fn move_some(
         let home = || seen.dead().map(|dead| dead.from.clone());
         // What is moved is a new message to whoever receives it.
         let message_id = Some(sqs.new_id());
-        Some(Moving { seq: seen.seq, to: to.cloned().or_else(home)?, message_id })
+        Some(MoveItem { seq: seen.seq, to: to.cloned().or_else(home)?, message_id })
     });
     let items: Vec<_> = items.collect();
     if items.is_empty() {

@@ -11,7 +11,7 @@ fn facts<'a>(message: &'a Message, key: &'a str) -> Facts<'a> {
     Facts { message, key, at: Timestamp(0) }
 }
 
-/// What RabbitMQ answers, and what follows from its rules.
+/// RabbitMQ's answers, and what follows from its rules.
 #[test]
 fn patterns_fit_by_words() {
     let cases: &[(&str, &[&str], &[&str])] = &[

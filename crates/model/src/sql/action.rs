@@ -1,4 +1,4 @@
-//! Actions: `SET name = value` and `REMOVE name`, one after the other on a copy of the message.
+//! SQL actions: `SET name = value` and `REMOVE name`, applied in order to a copy of the message.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use crate::ids::Timestamp;
 use crate::message::{Message, Value};
 use crate::refusal::Refusal;
 
-use super::lex::Wrong;
+use super::lex::SyntaxError;
 use super::operand::Operand;
 use super::parse::Parser;
 use super::program::{Op, Property, run, user};
-use super::system::System;
+use super::system::SystemProperty;
 
-/// What a rule does to the copies that it makes, as written and as parsed.
+/// The action of a rule: its text and its parsed form.
 #[derive(Clone, PartialEq)]
 pub struct SqlAction {
     text: String,
@@ -28,26 +28,26 @@ enum Statement {
 }
 
 impl SqlAction {
-    /// Parses. `parameters` are the values of the names that begin with `@` in the text.
+    /// Parses an action. `parameters` are the values of the names that begin with `@` in the text.
     pub fn new(text: &str, parameters: Vec<(String, Value)>) -> Result<Self, Refusal> {
         let statements = super::parse("action", text, &parameters, statements)?;
         Ok(Self { text: text.to_owned(), parameters, statements })
     }
 
-    /// As written.
+    /// The text as written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The values of its parameters.
+    /// The parameters.
     pub fn parameters(&self) -> &[(String, Value)] {
         &self.parameters
     }
 
-    /// Changes the message. Each statement sees what the ones before it did.
+    /// Changes the message. Each statement sees the result of the earlier ones.
     ///
-    /// It cannot fail: what a field cannot hold leaves the field as it was. The properties may grow beyond what a
-    /// message may have; whoever stores it finds out.
+    /// It cannot fail: a value that a field cannot hold leaves the field unchanged. The properties may exceed the size
+    /// limit of a message; the caller checks that when it stores the message.
     pub fn apply(&self, message: &mut Message, at: Timestamp) {
         for statement in &self.statements {
             match statement {
@@ -73,7 +73,7 @@ impl SqlAction {
         }
     }
 
-    /// What to set under which name: one that exists keeps its spelling. A plain copy keeps its type exactly.
+    /// The property to set, and its value. An existing property keeps its spelling. A plain copy keeps its exact type.
     fn user_value(
         &self,
         message: &Message,
@@ -101,7 +101,7 @@ impl fmt::Debug for SqlAction {
     }
 }
 
-fn statements(mut parser: Parser<'_>) -> Result<Box<[Statement]>, Wrong> {
+fn statements(mut parser: Parser<'_>) -> Result<Box<[Statement]>, SyntaxError> {
     let mut statements = Vec::new();
     while !parser.at_end() {
         if parser.word("SET") {
@@ -113,7 +113,7 @@ fn statements(mut parser: Parser<'_>) -> Result<Box<[Statement]>, Wrong> {
         } else {
             return Err(parser.expected("SET or REMOVE"));
         }
-        // Both are optional.
+        // Both separators are optional.
         let _ = parser.symbol(";") || parser.symbol(",");
     }
     if statements.is_empty() {
@@ -122,16 +122,17 @@ fn statements(mut parser: Parser<'_>) -> Result<Box<[Statement]>, Wrong> {
     Ok(statements.into())
 }
 
-fn settable(parser: &mut Parser<'_>, remove: bool) -> Result<Property, Wrong> {
+fn settable(parser: &mut Parser<'_>, remove: bool) -> Result<Property, SyntaxError> {
     let at = parser.at();
     let property = parser.property()?;
     match property {
-        Property::System(System::MessageId) if remove => {
-            Err(Wrong { at, what: "a message cannot be without its id: set another".into() })
+        Property::System(SystemProperty::MessageId) if remove => {
+            Err(SyntaxError { at, what: "a message cannot be without its id: set another".into() })
         }
-        Property::System(system) if !system.settable() => {
-            Err(Wrong { at, what: "this system property cannot be changed by an action".into() })
-        }
+        Property::System(system) if !system.settable() => Err(SyntaxError {
+            at,
+            what: "this system property cannot be changed by an action".into(),
+        }),
         property => Ok(property),
     }
 }

@@ -1,24 +1,24 @@
-//! From text to tokens. A token remembers at which character it begins: errors name the place.
+//! The lexer. A token records the character at which it begins, for error messages.
 
 use crate::ids::clip;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
-    /// Begins with a letter: a keyword, or the plain name of a property.
+    /// Begins with a letter: a keyword, or an unquoted property name.
     Word(String),
-    /// A property's name in `[…]` or `"…"`: never a keyword.
+    /// A property name in `[…]` or `"…"`: never a keyword.
     Name(String),
     Text(String),
     Int(u64),
     Float(f64),
-    /// Without its `@`.
+    /// A parameter, without its `@`.
     Parameter(String),
     Symbol(&'static str),
     End,
 }
 
 impl Token {
-    /// As an error message calls it.
+    /// The token as error messages show it.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Word(text) | Self::Name(text) => format!("`{}`", clip(text)),
@@ -32,9 +32,9 @@ impl Token {
     }
 }
 
-/// What is wrong, and at which character (the first is 1).
+/// An error, and the character where it occurred, counted from 1.
 #[derive(Debug, PartialEq)]
-pub(super) struct Wrong {
+pub(super) struct SyntaxError {
     pub at: usize,
     pub what: String,
 }
@@ -43,8 +43,8 @@ pub(super) struct Wrong {
 const SYMBOLS: [&str; 17] =
     ["<>", "!=", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",", ".", ";"];
 
-/// The tokens of a text with their places; the last one is `End`.
-pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Wrong> {
+/// The tokens of a text with their positions; the last one is `End`.
+pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, SyntaxError> {
     let chars: Vec<char> = text.chars().collect();
     let mut lexer = Lexer { chars: &chars, next: 0 };
     let mut tokens = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, Wrong> {
             lexer.next += 1;
         }
         let at = lexer.next + 1;
-        let token = lexer.token().map_err(|what| Wrong { at, what })?;
+        let token = lexer.token().map_err(|what| SyntaxError { at, what })?;
         let last = token == Token::End;
         tokens.push((at, token));
         if last {
@@ -117,7 +117,7 @@ impl Lexer<'_> {
         word
     }
 
-    /// Until the closing character; two of them stand for one.
+    /// Reads up to the closing character. Two closing characters stand for one.
     fn quoted(&mut self, close: char, what: &str) -> Result<String, String> {
         self.next += 1;
         let mut text = String::new();

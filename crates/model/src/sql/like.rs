@@ -1,13 +1,13 @@
-//! LIKE: `%` stands for any text, `_` for any one character. Never worse than one pass over the text.
+//! LIKE: `%` matches any text, `_` any one character. Matching takes one pass over the text.
 //!
-//! A pattern is cut at its `%`. The first piece must stand at the start and the last at the end; between them the
-//! leftmost place of each piece is always a right choice, so nothing is tried twice. A piece with `_` is looked for
+//! A pattern is split at its `%`. The first piece must match at the start and the last at the end. Between them, the
+//! leftmost match of each piece is always a correct choice, so nothing is tried twice. A piece with `_` is searched
 //! with one bit per character of the piece.
 
-/// A pattern, ready to be compared.
+/// A compiled pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Like {
-    /// The pieces between `%`; one more than there are of them.
+    /// The pieces between `%`.
     pieces: Vec<Piece>,
 }
 
@@ -19,7 +19,7 @@ enum Piece {
 }
 
 impl Like {
-    /// None where the escape character stands before nothing.
+    /// Compiles a pattern; `None` if an escape character is the last character.
     pub(super) fn new(pattern: &str, escape: Option<char>) -> Option<Self> {
         let mut pieces = Vec::new();
         let mut piece = Vec::new();
@@ -59,7 +59,7 @@ impl Piece {
         }
     }
 
-    /// Where it ends, if it stands at the start.
+    /// Where a match at the start ends.
     fn at_start(&self, text: &str) -> Option<usize> {
         match self {
             Self::Plain(plain) => text.starts_with(plain.as_str()).then_some(plain.len()),
@@ -81,7 +81,7 @@ impl Piece {
         }
     }
 
-    /// Where its leftmost occurrence ends.
+    /// Where the leftmost match ends.
     fn find(&self, text: &str) -> Option<usize> {
         match self {
             Self::Plain(plain) => text.find(plain.as_str()).map(|at| at + plain.len()),
@@ -94,13 +94,13 @@ fn fits(want: Option<char>, have: Option<char>) -> bool {
     have.is_some_and(|have| want.is_none_or(|want| want == have))
 }
 
-/// Bit `i` of the state says that the first `i + 1` characters of the piece end here (Shift-And).
+/// Shift-And: bit `i` of the state is set if the first `i + 1` characters of the piece match up to here.
 fn find_gapped(chars: &[Option<char>], text: &str) -> Option<usize> {
     let words = chars.len().div_ceil(64);
     let mut wanted: Vec<char> = chars.iter().flatten().copied().collect();
     wanted.sort_unstable();
     wanted.dedup();
-    // One row per character that the piece names, and one for all others.
+    // One row per character of the piece, and one for all others.
     let mut masks = vec![0_u64; words * (wanted.len() + 1)];
     for (i, want) in chars.iter().enumerate() {
         for (row, mask) in masks.chunks_exact_mut(words).enumerate() {
@@ -131,7 +131,7 @@ fn find_gapped(chars: &[Option<char>], text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The definition, as slow as it may be.
+    /// A slow reference implementation.
     fn slow(pattern: &[Option<Option<char>>], text: &[char]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, None) => true,

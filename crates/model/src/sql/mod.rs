@@ -1,8 +1,9 @@
-//! The language of SQL filters and actions, as Service Bus documents it: "Subscription Rule SQL Filter Syntax" and
-//! "SQL Action Syntax".
+//! SQL filters and actions as Service Bus documents them: "Subscription Rule SQL Filter Syntax" and "SQL Action
+//! Syntax".
 //!
-//! Logic has three values; a filter that is unknown does not match. Parsing and evaluating are pure and bounded: the
-//! text in length, parentheses in depth, LIKE by one pass. Not there: `newid()`, because routing must be repeatable.
+//! Logic has three values; a filter that evaluates to unknown does not match. Parsing and evaluation are pure and
+//! bounded: the text by length, parentheses by depth, LIKE by one pass. `newid()` is not supported, because routing
+//! must be repeatable.
 
 mod action;
 mod lex;
@@ -22,11 +23,11 @@ use crate::message::Value;
 use crate::refusal::Refusal;
 
 pub use self::action::SqlAction;
-use self::lex::Wrong;
+use self::lex::SyntaxError;
 use self::parse::Parser;
 use self::program::{Op, run};
 
-/// A condition over a message, as written and as parsed.
+/// A condition on a message: its text and its parsed form.
 #[derive(Clone, PartialEq)]
 pub struct SqlFilter {
     text: String,
@@ -35,28 +36,28 @@ pub struct SqlFilter {
 }
 
 impl SqlFilter {
-    /// Parses. `parameters` are the values of the names that begin with `@` in the text.
+    /// Parses a filter. `parameters` are the values of the names that begin with `@` in the text.
     pub fn new(text: &str, parameters: Vec<(String, Value)>) -> Result<Self, Refusal> {
         let program = parse("filter", text, &parameters, Parser::filter)?;
         Ok(Self { text: text.to_owned(), parameters, program })
     }
 
-    /// As written.
+    /// The text as written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The values of its parameters.
+    /// The parameters.
     pub fn parameters(&self) -> &[(String, Value)] {
         &self.parameters
     }
 
-    /// True, false, or unknown (`None`).
+    /// Evaluates to true, false, or unknown (`None`).
     pub fn evaluate(&self, facts: &Facts<'_>) -> Option<bool> {
         run(&self.program, &self.parameters, facts).truth()
     }
 
-    /// Only what is true matches.
+    /// Whether the condition is true; unknown does not match.
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         self.evaluate(facts) == Some(true)
     }
@@ -68,12 +69,12 @@ impl fmt::Debug for SqlFilter {
     }
 }
 
-/// Checks what every text has to keep, then parses it.
+/// Checks the limits of every SQL text, then parses it.
 fn parse<'a, T>(
     field: &'static str,
     text: &str,
     parameters: &'a [(String, Value)],
-    parse: impl FnOnce(Parser<'a>) -> Result<T, Wrong>,
+    parse: impl FnOnce(Parser<'a>) -> Result<T, SyntaxError>,
 ) -> Result<T, Refusal> {
     let bad = |why: String| Refusal::BadSpec { field, why };
     if text.chars().take(limits::SQL_CHARS_MAX + 1).count() > limits::SQL_CHARS_MAX {
@@ -83,5 +84,5 @@ fn parse<'a, T>(
         return Err(bad(format!("must have at most {} parameters", limits::RULE_VALUES_MAX)));
     }
     let parsed = Parser::new(text, parameters).and_then(parse);
-    parsed.map_err(|Wrong { at, what }| bad(format!("at character {at}, {what}")))
+    parsed.map_err(|SyntaxError { at, what }| bad(format!("at character {at}, {what}")))
 }

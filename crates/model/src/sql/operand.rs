@@ -1,7 +1,7 @@
-//! What an expression is at one moment, and the operators over it.
+//! Values during evaluation, and the operators on them.
 //!
-//! Unknown is one value: a property that is not there, NULL, types that do not go together, a division by zero, a
-//! number or a text beyond its bounds. It spreads through every operator but IS NULL, AND and OR.
+//! Unknown is one value. It results from a missing property, NULL, incompatible types, a division by zero, and numbers
+//! or strings out of bounds. It propagates through every operator except IS NULL, AND and OR.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -23,7 +23,7 @@ pub(super) enum Operand<'a> {
     Time(i64),
     Uuid([u8; 16]),
     Bytes(&'a [u8]),
-    /// A list or a map: it exists, and that is all that can be asked.
+    /// A list or a map: only its existence can be tested.
     Other(&'a Value),
 }
 
@@ -78,7 +78,7 @@ impl<'a> Operand<'a> {
         n.filter(fits).map_or(Self::Unknown, Self::Int)
     }
 
-    /// As a condition; only a Boolean is one.
+    /// The value as a condition; only a Boolean is one.
     pub(super) fn truth(&self) -> Option<bool> {
         match self {
             Self::Bool(b) => Some(*b),
@@ -86,7 +86,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// As a number with a fraction, the way C# widens an integer.
+    /// The value as a floating-point number, widened as C# widens integers.
     fn float(&self) -> Option<f64> {
         match self {
             Self::Int(n) => Some(*n as f64),
@@ -105,7 +105,7 @@ impl<'a> Operand<'a> {
             (Self::Bytes(a), Self::Bytes(b)) => how.equality(a == b),
             (a, b) => {
                 let (a, b) = (a.float()?, b.float()?);
-                // A NaN is unequal to everything and in no order with anything.
+                // NaN is unequal to everything and has no order.
                 Some(
                     a.partial_cmp(&b).map_or(how == Comparison::NotEqual, |order| how.holds(order)),
                 )
@@ -140,7 +140,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// A sign before a number.
+    /// Applies a sign to a number.
     pub(super) fn signed(self, minus: bool) -> Self {
         match self {
             Self::Int(n) => Self::int(if minus { n.checked_neg() } else { Some(n) }),
@@ -149,7 +149,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// As the text that a field of the message takes.
+    /// The value as text for a field of the message.
     pub(super) fn to_text(&self) -> Option<String> {
         Some(match self {
             Self::Text(text) => text.to_string(),
@@ -161,7 +161,7 @@ impl<'a> Operand<'a> {
         })
     }
 
-    /// Without borrowing from the message that it came from; none for what no field can hold.
+    /// A copy that does not borrow from the message; `None` for a value that no field can hold.
     pub(super) fn detached(self) -> Option<Operand<'static>> {
         Some(match self {
             Self::Unknown => Operand::Unknown,
@@ -174,7 +174,7 @@ impl<'a> Operand<'a> {
         })
     }
 
-    /// As a property, in the place of one that was `before`: a number keeps the width that it had, if it fits.
+    /// The value as a property that replaces `before`: a number keeps its width if it fits.
     pub(super) fn to_value(&self, before: Option<&Value>) -> Value {
         match self {
             Self::Unknown => Value::Null,
@@ -195,7 +195,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// An integer where a number was: C#'s implicit conversions, as far as nothing is lost.
+/// Converts an integer to the type of the previous number, as C#'s implicit conversions do, if nothing is lost.
 fn keep_width(n: i128, before: &Value) -> Option<Value> {
     match before {
         Value::I8(_) => n.try_into().ok().map(Value::I8),
@@ -223,7 +223,7 @@ impl Comparison {
         }
     }
 
-    /// Of what has no order.
+    /// For types without an order.
     fn equality(self, equal: bool) -> Option<bool> {
         match self {
             Self::Equal => Some(equal),

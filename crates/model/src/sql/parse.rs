@@ -1,27 +1,27 @@
-//! From tokens to a program, by recursive descent. Precedence from loose to tight: OR, AND, NOT, comparisons (one at a
-//! time), `+ -`, `* / %`, signs. The depth of parentheses is bounded, and nothing else nests.
+//! A recursive descent parser. Precedence from low to high: OR, AND, NOT, comparisons (one at a time), `+ -`, `* / %`,
+//! signs. The depth of parentheses is bounded, and nothing else nests.
 
 use crate::ids::clip;
 use crate::limits;
 use crate::message::Value;
 
-use super::lex::{Token, Wrong, tokens};
+use super::lex::{SyntaxError, Token, tokens};
 use super::like::Like;
 use super::operand::{Arithmetic, Comparison};
 use super::program::{Op, Property};
-use super::system::System;
+use super::system::SystemProperty;
 
-/// What a part of the text can be used as.
+/// What an expression can be used as.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ExprKind {
     Condition,
     Value,
-    /// A property, a parameter or a constant of the logic: what it is shows when it is evaluated.
+    /// A property, a parameter or a Boolean constant: known only when it is evaluated.
     Either,
 }
 
-/// A part that was read: what it is, and where it begins.
-type Part = Result<(Kind, usize), Wrong>;
+/// The kind of a parsed expression, and where it begins.
+type ParseResult = Result<(ExprKind, usize), SyntaxError>;
 
 pub(super) struct Parser<'a> {
     tokens: Vec<(usize, Token)>,
@@ -31,7 +31,7 @@ pub(super) struct Parser<'a> {
     parameters: &'a [(String, Value)],
 }
 
-/// Words that no property can have as its plain name.
+/// Words that cannot be unquoted property names.
 const RESERVED: [&str; 11] =
     ["AND", "OR", "NOT", "IN", "LIKE", "ESCAPE", "IS", "NULL", "EXISTS", "TRUE", "FALSE"];
 
@@ -46,20 +46,20 @@ const COMPARISONS: [(&str, Comparison); 7] = [
 ];
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(text: &str, parameters: &'a [(String, Value)]) -> Result<Self, Wrong> {
+    pub(super) fn new(text: &str, parameters: &'a [(String, Value)]) -> Result<Self, SyntaxError> {
         Ok(Self { tokens: tokens(text)?, next: 0, depth: 0, ops: Vec::new(), parameters })
     }
 
-    /// A whole filter.
-    pub(super) fn filter(mut self) -> Result<Box<[Op]>, Wrong> {
+    /// Parses a whole filter.
+    pub(super) fn filter(mut self) -> Result<Box<[Op]>, SyntaxError> {
         let part = self.disjunction();
         self.condition(part)?;
         self.end()?;
         Ok(self.ops.into())
     }
 
-    /// The value of a SET.
-    pub(super) fn value_program(&mut self) -> Result<Box<[Op]>, Wrong> {
+    /// Parses the value of a SET.
+    pub(super) fn value_program(&mut self) -> Result<Box<[Op]>, SyntaxError> {
         let part = self.sum();
         self.value(part)?;
         Ok(std::mem::take(&mut self.ops).into())
@@ -69,7 +69,7 @@ impl<'a> Parser<'a> {
         *self.peek() == Token::End
     }
 
-    pub(super) fn end(&self) -> Result<(), Wrong> {
+    pub(super) fn end(&self) -> Result<(), SyntaxError> {
         if self.at_end() { Ok(()) } else { Err(self.expected("the end, or an operator,")) }
     }
 
@@ -82,8 +82,11 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.next).or(self.tokens.last()).map_or(1, |(at, _)| *at)
     }
 
-    pub(super) fn expected(&self, what: &str) -> Wrong {
-        Wrong { at: self.at(), what: format!("{what} is expected, not {}", self.peek().shown()) }
+    pub(super) fn expected(&self, what: &str) -> SyntaxError {
+        SyntaxError {
+            at: self.at(),
+            what: format!("{what} is expected, not {}", self.peek().shown()),
+        }
     }
 
     pub(super) fn symbol(&mut self, symbol: &str) -> bool {
@@ -92,18 +95,18 @@ impl<'a> Parser<'a> {
         is_it
     }
 
-    /// A keyword, in any case.
+    /// Consumes a keyword, in any case.
     pub(super) fn word(&mut self, word: &str) -> bool {
         let is_it = matches!(self.peek(), Token::Word(have) if have.eq_ignore_ascii_case(word));
         self.next += usize::from(is_it);
         is_it
     }
 
-    pub(super) fn need(&mut self, symbol: &str) -> Result<(), Wrong> {
+    pub(super) fn need(&mut self, symbol: &str) -> Result<(), SyntaxError> {
         if self.symbol(symbol) { Ok(()) } else { Err(self.expected(&format!("`{symbol}`"))) }
     }
 
-    /// Whether the next two tokens are `NOT` and `word`; then both are taken.
+    /// Consumes `NOT` and `word`, if both are next.
     fn negated(&mut self, word: &str) -> bool {
         let from = self.next;
         let both = self.word("NOT") && self.word(word);
@@ -113,26 +116,26 @@ impl<'a> Parser<'a> {
         both
     }
 
-    fn condition(&self, part: Part) -> Result<(), Wrong> {
+    fn condition(&self, part: ParseResult) -> Result<(), SyntaxError> {
         match part? {
-            (Kind::Value, at) => {
+            (ExprKind::Value, at) => {
                 let what = "a condition is expected, not a value: compare it with something".into();
-                Err(Wrong { at, what })
+                Err(SyntaxError { at, what })
             }
             _ => Ok(()),
         }
     }
 
-    fn value(&self, part: Part) -> Result<usize, Wrong> {
+    fn value(&self, part: ParseResult) -> Result<usize, SyntaxError> {
         match part? {
-            (Kind::Condition, at) => {
-                Err(Wrong { at, what: "a value is expected, not a condition".into() })
+            (ExprKind::Condition, at) => {
+                Err(SyntaxError { at, what: "a value is expected, not a condition".into() })
             }
             (_, at) => Ok(at),
         }
     }
 
-    fn disjunction(&mut self) -> Part {
+    fn disjunction(&mut self) -> ParseResult {
         let first = self.conjunction()?;
         let mut kind = first.0;
         while self.word("OR") {
@@ -142,12 +145,12 @@ impl<'a> Parser<'a> {
             self.condition(right)?;
             self.ops.push(Op::Or);
             self.land(skip, true);
-            kind = Kind::Condition;
+            kind = ExprKind::Condition;
         }
         Ok((kind, first.1))
     }
 
-    fn conjunction(&mut self) -> Part {
+    fn conjunction(&mut self) -> ParseResult {
         let first = self.negation()?;
         let mut kind = first.0;
         while self.word("AND") {
@@ -157,18 +160,18 @@ impl<'a> Parser<'a> {
             self.condition(right)?;
             self.ops.push(Op::And);
             self.land(skip, false);
-            kind = Kind::Condition;
+            kind = ExprKind::Condition;
         }
         Ok((kind, first.1))
     }
 
-    /// A step whose meaning is known when the right side is read.
+    /// Reserves a step whose target is set once the right side is parsed.
     fn skip(&mut self) -> usize {
         self.ops.push(Op::Unknown);
         self.ops.len() - 1
     }
 
-    /// From there to here, if the left side alone decides.
+    /// Sets the reserved step to jump here if the left side alone decides the result.
     fn land(&mut self, skip: usize, decides: bool) {
         let to = self.ops.len();
         if let Some(op) = self.ops.get_mut(skip) {
@@ -176,7 +179,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn negation(&mut self) -> Part {
+    fn negation(&mut self) -> ParseResult {
         let at = self.at();
         let mut nots = 0;
         while self.word("NOT") {
@@ -187,15 +190,15 @@ impl<'a> Parser<'a> {
             return part;
         }
         self.condition(part)?;
-        // NOT NOT x is x, also of what is unknown.
+        // NOT NOT x is x, also if x is unknown.
         self.ops.push(Op::Not);
         if nots % 2 == 0 {
             self.ops.push(Op::Not);
         }
-        Ok((Kind::Condition, at))
+        Ok((ExprKind::Condition, at))
     }
 
-    fn comparison(&mut self) -> Part {
+    fn comparison(&mut self) -> ParseResult {
         let left = self.sum()?;
         let at = left.1;
         let comparison =
@@ -222,7 +225,7 @@ impl<'a> Parser<'a> {
         } else {
             return Ok(left);
         }
-        Ok((Kind::Condition, at))
+        Ok((ExprKind::Condition, at))
     }
 
     fn maybe_negated(&mut self, word: &str) -> Option<bool> {
@@ -232,7 +235,7 @@ impl<'a> Parser<'a> {
         self.negated(word).then_some(true)
     }
 
-    fn list(&mut self, negated: bool) -> Result<(), Wrong> {
+    fn list(&mut self, negated: bool) -> Result<(), SyntaxError> {
         self.need("(")?;
         let mut count = 0;
         loop {
@@ -250,8 +253,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A pattern that is a constant is made ready once.
-    fn like(&mut self, negated: bool) -> Result<(), Wrong> {
+    /// A constant pattern is compiled once.
+    fn like(&mut self, negated: bool) -> Result<(), SyntaxError> {
         let from = self.ops.len();
         let pattern = self.sum();
         let pattern_at = self.value(pattern)?;
@@ -263,7 +266,7 @@ impl<'a> Parser<'a> {
                 && text.chars().count() != 1
             {
                 let what = "an escape character is expected, that is a text of length 1".into();
-                return Err(Wrong { at, what });
+                return Err(SyntaxError { at, what });
             }
         }
         let fixed = match self.ops.get(from..).unwrap_or_default() {
@@ -281,40 +284,40 @@ impl<'a> Parser<'a> {
             }
             Some(None) => {
                 let what = "a pattern is expected that does not end in its escape character".into();
-                return Err(Wrong { at: pattern_at, what });
+                return Err(SyntaxError { at: pattern_at, what });
             }
         }
         Ok(())
     }
 
-    fn sum(&mut self) -> Part {
+    fn sum(&mut self) -> ParseResult {
         self.operators(&[("+", Arithmetic::Add), ("-", Arithmetic::Subtract)], Self::product)
     }
 
-    fn product(&mut self) -> Part {
+    fn product(&mut self) -> ParseResult {
         let how =
             [("*", Arithmetic::Multiply), ("/", Arithmetic::Divide), ("%", Arithmetic::Remainder)];
         self.operators(&how, Self::sign)
     }
 
-    /// Operands of one precedence, from left to right.
+    /// Parses operators of one precedence, from left to right.
     fn operators(
         &mut self,
         operators: &[(&str, Arithmetic)],
-        operand: fn(&mut Self) -> Part,
-    ) -> Part {
+        operand: fn(&mut Self) -> ParseResult,
+    ) -> ParseResult {
         let (mut kind, at) = operand(self)?;
         while let Some(&(_, how)) = operators.iter().find(|(symbol, _)| self.symbol(symbol)) {
             self.value(Ok((kind, at)))?;
             let right = operand(self);
             self.value(right)?;
             self.ops.push(Op::Calculate(how));
-            kind = Kind::Value;
+            kind = ExprKind::Value;
         }
         Ok((kind, at))
     }
 
-    fn sign(&mut self) -> Part {
+    fn sign(&mut self) -> ParseResult {
         let at = self.at();
         let (mut signs, mut minus) = (0, false);
         loop {
@@ -331,24 +334,24 @@ impl<'a> Parser<'a> {
         }
         self.value(part)?;
         self.ops.push(Op::Sign { minus });
-        Ok((Kind::Value, at))
+        Ok((ExprKind::Value, at))
     }
 
-    fn primary(&mut self) -> Part {
+    fn primary(&mut self) -> ParseResult {
         let at = self.at();
         match self.tokens.get(self.next).map(|(_, token)| token.clone()) {
-            Some(Token::Text(text)) => self.constant(Op::Text(text.into()), Kind::Value),
-            Some(Token::Int(n)) => self.constant(Op::Int(n), Kind::Value),
-            Some(Token::Float(n)) => self.constant(Op::Float(n), Kind::Value),
+            Some(Token::Text(text)) => self.constant(Op::Text(text.into()), ExprKind::Value),
+            Some(Token::Int(n)) => self.constant(Op::Int(n), ExprKind::Value),
+            Some(Token::Float(n)) => self.constant(Op::Float(n), ExprKind::Value),
             Some(Token::Parameter(name)) => {
                 let given = |(have, _): &(String, Value)| {
                     have.strip_prefix('@').unwrap_or(have).eq_ignore_ascii_case(&name)
                 };
                 match self.parameters.iter().position(given) {
-                    Some(index) => self.constant(Op::Parameter(index), Kind::Either),
+                    Some(index) => self.constant(Op::Parameter(index), ExprKind::Either),
                     None => {
                         let what = format!("the parameter `@{}` has no value", clip(&name));
-                        Err(Wrong { at, what })
+                        Err(SyntaxError { at, what })
                     }
                 }
             }
@@ -357,7 +360,7 @@ impl<'a> Parser<'a> {
                 self.depth += 1;
                 if self.depth > limits::SQL_DEPTH_MAX {
                     let what = format!("parentheses nest deeper than {}", limits::SQL_DEPTH_MAX);
-                    return Err(Wrong { at, what });
+                    return Err(SyntaxError { at, what });
                 }
                 let (kind, _) = self.disjunction()?;
                 self.depth -= 1;
@@ -370,22 +373,22 @@ impl<'a> Parser<'a> {
             Some(Token::Name(_)) => {
                 let property = self.property()?;
                 self.ops.push(Op::Property(property));
-                Ok((Kind::Either, at))
+                Ok((ExprKind::Either, at))
             }
             _ => Err(self.expected("a value or a condition")),
         }
     }
 
-    /// Takes one token, which is all of the part.
-    fn constant(&mut self, op: Op, kind: Kind) -> Part {
+    /// Consumes one token as a whole expression.
+    fn constant(&mut self, op: Op, kind: ExprKind) -> ParseResult {
         let at = self.at();
         self.next += 1;
         self.ops.push(op);
         Ok((kind, at))
     }
 
-    /// What begins with a word: a constant, EXISTS, a function or a property.
-    fn word_part(&mut self, word: &str, at: usize) -> Part {
+    /// Parses what begins with a word: a constant, EXISTS, a function or a property.
+    fn word_part(&mut self, word: &str, at: usize) -> ParseResult {
         let call = matches!(self.tokens.get(self.next + 1), Some((_, Token::Symbol("("))));
         let is = |name: &str| word.eq_ignore_ascii_case(name);
         let constant = match word {
@@ -395,7 +398,7 @@ impl<'a> Parser<'a> {
             _ => None,
         };
         if let Some(op) = constant {
-            return self.constant(op, Kind::Either);
+            return self.constant(op, ExprKind::Either);
         }
         if is("EXISTS") {
             self.next += 1;
@@ -403,37 +406,37 @@ impl<'a> Parser<'a> {
             let property = self.property()?;
             self.need(")")?;
             self.ops.push(Op::Exists(property));
-            return Ok((Kind::Condition, at));
+            return Ok((ExprKind::Condition, at));
         }
         if call && (is("property") || is("p")) {
             self.next += 2;
             self.depth += 1;
             if self.depth > limits::SQL_DEPTH_MAX {
                 let what = format!("calls nest deeper than {}", limits::SQL_DEPTH_MAX);
-                return Err(Wrong { at, what });
+                return Err(SyntaxError { at, what });
             }
             let name = self.sum();
             self.value(name)?;
             self.depth -= 1;
             self.need(")")?;
             self.ops.push(Op::Lookup);
-            return Ok((Kind::Either, at));
+            return Ok((ExprKind::Either, at));
         }
         if call && is("newid") {
             let what = "newid() is not there: a message must be routed the same way every time";
-            return Err(Wrong { at, what: what.into() });
+            return Err(SyntaxError { at, what: what.into() });
         }
         if call {
             let what = format!("`{}` is no function: use property(name)", clip(word));
-            return Err(Wrong { at, what });
+            return Err(SyntaxError { at, what });
         }
         let property = self.property()?;
         self.ops.push(Op::Property(property));
-        Ok((Kind::Either, at))
+        Ok((ExprKind::Either, at))
     }
 
     /// `[scope.]name`.
-    pub(super) fn property(&mut self) -> Result<Property, Wrong> {
+    pub(super) fn property(&mut self) -> Result<Property, SyntaxError> {
         let at = self.at();
         let (first, plain) = self.name()?;
         if !self.symbol(".") {
@@ -445,22 +448,22 @@ impl<'a> Parser<'a> {
         if plain && first.eq_ignore_ascii_case("sys") {
             let at = self.at();
             let (name, _) = self.name()?;
-            let unknown = || Wrong {
+            let unknown = || SyntaxError {
                 at,
                 what: format!(
                     "`{}` is no system property; there are {}",
                     clip(&name),
-                    System::names()
+                    SystemProperty::names()
                 ),
             };
-            return System::named(&name).map(Property::System).ok_or_else(unknown);
+            return SystemProperty::named(&name).map(Property::System).ok_or_else(unknown);
         }
         let what = format!("`sys` or `user` is expected before a dot, not `{}`", clip(&first));
-        Err(Wrong { at, what })
+        Err(SyntaxError { at, what })
     }
 
-    /// A name, and whether it stands without quotes.
-    fn name(&mut self) -> Result<(String, bool), Wrong> {
+    /// A name, and whether it is unquoted.
+    fn name(&mut self) -> Result<(String, bool), SyntaxError> {
         let reserved = |word: &str| RESERVED.iter().any(|have| have.eq_ignore_ascii_case(word));
         let found = match self.peek() {
             Token::Name(name) => (name.clone(), false),

@@ -1,4 +1,4 @@
-//! The parsed form: a flat list of steps over a stack, so that neither evaluating nor dropping it recurses.
+//! The parsed form: a flat list of steps for a stack machine, so that neither evaluation nor drop recurses.
 
 use crate::facts::Facts;
 use crate::limits;
@@ -6,7 +6,7 @@ use crate::message::{Properties, Value};
 
 use super::like::Like;
 use super::operand::{Arithmetic, Comparison, Operand};
-use super::system::System;
+use super::system::SystemProperty;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
@@ -15,10 +15,10 @@ pub(super) enum Op {
     Int(u64),
     Float(f64),
     Text(Box<str>),
-    /// Which of the parameters.
+    /// The index of a parameter.
     Parameter(usize),
     Property(Property),
-    /// The property that the value below names.
+    /// Replaces the value on the stack, a property name, by the property's value.
     Lookup,
     Exists(Property),
     IsNull {
@@ -42,7 +42,7 @@ pub(super) enum Op {
         negated: bool,
     },
     Not,
-    /// Goes on at `to`, with the value below, if that is what decides.
+    /// Jumps to `to`, keeping the value on the stack, if that value decides the result.
     SkipIf {
         decides: bool,
         to: usize,
@@ -54,7 +54,7 @@ pub(super) enum Op {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Property {
     User(Box<str>),
-    System(System),
+    System(SystemProperty),
 }
 
 impl Property {
@@ -67,20 +67,20 @@ impl Property {
         }
     }
 
-    /// A name that was computed: `sys.` and `user.` before it mean what they mean elsewhere.
+    /// Looks up a computed name. The prefixes `sys.` and `user.` are honoured.
     fn named<'a>(name: &str, facts: &Facts<'a>) -> Operand<'a> {
         let scope = |scope: &str| {
             let (before, rest) = name.split_once('.')?;
             before.eq_ignore_ascii_case(scope).then_some(rest)
         };
         if let Some(name) = scope("sys") {
-            return System::named(name).map_or(Operand::Unknown, |system| system.of(facts));
+            return SystemProperty::named(name).map_or(Operand::Unknown, |system| system.of(facts));
         }
         let name = scope("user").unwrap_or(name);
         user(&facts.message.properties, name).map_or(Operand::Unknown, |(_, v)| v.into())
     }
 
-    /// Null counts: the property is there.
+    /// A property whose value is null exists.
     fn exists(&self, facts: &Facts<'_>) -> bool {
         match self {
             Self::User(name) => user(&facts.message.properties, name).is_some(),
@@ -89,7 +89,7 @@ impl Property {
     }
 }
 
-/// A user's property: by its exact name, else by the first that differs in case only.
+/// A user property: by its exact name, otherwise the first that differs only in case.
 pub(super) fn user<'a>(properties: &'a Properties, name: &str) -> Option<(&'a str, &'a Value)> {
     let folded = |text: &str| text.chars().flat_map(char::to_lowercase).eq(fold(name));
     let exact = properties.iter().find(|(have, _)| *have == name);
@@ -100,7 +100,7 @@ fn fold(text: &str) -> impl Iterator<Item = char> {
     text.chars().flat_map(char::to_lowercase)
 }
 
-/// Runs a program. Steps are few per token and lead forwards only, so the length of the text bounds it.
+/// Runs a program. Jumps only lead forwards, so the length of the text bounds the work.
 pub(super) fn run<'a>(
     ops: &'a [Op],
     parameters: &'a [(String, Value)],
@@ -122,7 +122,7 @@ pub(super) fn run<'a>(
     pop(&mut stack)
 }
 
-/// The parser leaves no operator without its operands.
+/// The parser guarantees that every operator has its operands.
 fn pop<'a>(stack: &mut Vec<Operand<'a>>) -> Operand<'a> {
     stack.pop().unwrap_or(Operand::Unknown)
 }
@@ -186,7 +186,7 @@ fn step<'a>(
     }
 }
 
-/// Only the left side makes it unknown: an item that is unknown, or of another type, is simply not the one.
+/// Only an unknown left side makes the result unknown; an unknown item, or one of another type, is not equal.
 fn is_in(left: &Operand<'_>, items: &[Operand<'_>]) -> Option<bool> {
     if *left == Operand::Unknown {
         return None;

@@ -1,4 +1,4 @@
-//! The properties under `sys.`: fields of the message by the names that Service Bus gives them.
+//! The properties under `sys.`: fields of the message, by their Service Bus names.
 
 use crate::facts::Facts;
 use crate::ids::SessionId;
@@ -7,9 +7,9 @@ use crate::message::{Message, When};
 
 use super::operand::Operand;
 
-/// A field of the message. Only what is known when a message is routed: there is no sequence and no lock yet.
+/// A field of the message that is known when it is routed. It has no sequence number and no lock yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum System {
+pub(super) enum SystemProperty {
     MessageId,
     CorrelationId,
     Subject,
@@ -25,32 +25,32 @@ pub(super) enum System {
     DeliveryCount,
 }
 
-/// The name, the field, whether an action may set it.
-const NAMES: [(&str, System, bool); 14] = [
-    ("MessageId", System::MessageId, true),
-    ("CorrelationId", System::CorrelationId, true),
-    ("Label", System::Subject, true),
-    ("Subject", System::Subject, true),
-    ("To", System::To, true),
-    ("ReplyTo", System::ReplyTo, true),
-    ("ReplyToSessionId", System::ReplyToSessionId, true),
-    ("SessionId", System::SessionId, true),
-    ("ContentType", System::ContentType, true),
-    ("PartitionKey", System::PartitionKey, true),
-    ("TimeToLive", System::TimeToLive, true),
-    ("EnqueuedTimeUtc", System::EnqueuedTimeUtc, false),
-    ("ScheduledEnqueueTimeUtc", System::ScheduledEnqueueTimeUtc, false),
-    ("DeliveryCount", System::DeliveryCount, false),
+/// The name, the field, and whether an action may set it.
+const NAMES: [(&str, SystemProperty, bool); 14] = [
+    ("MessageId", SystemProperty::MessageId, true),
+    ("CorrelationId", SystemProperty::CorrelationId, true),
+    ("Label", SystemProperty::Subject, true),
+    ("Subject", SystemProperty::Subject, true),
+    ("To", SystemProperty::To, true),
+    ("ReplyTo", SystemProperty::ReplyTo, true),
+    ("ReplyToSessionId", SystemProperty::ReplyToSessionId, true),
+    ("SessionId", SystemProperty::SessionId, true),
+    ("ContentType", SystemProperty::ContentType, true),
+    ("PartitionKey", SystemProperty::PartitionKey, true),
+    ("TimeToLive", SystemProperty::TimeToLive, true),
+    ("EnqueuedTimeUtc", SystemProperty::EnqueuedTimeUtc, false),
+    ("ScheduledEnqueueTimeUtc", SystemProperty::ScheduledEnqueueTimeUtc, false),
+    ("DeliveryCount", SystemProperty::DeliveryCount, false),
 ];
 
-impl System {
-    /// By its name, in any case.
+impl SystemProperty {
+    /// Finds a field by name, in any case.
     pub(super) fn named(name: &str) -> Option<Self> {
         let found = NAMES.iter().find(|(have, ..)| have.eq_ignore_ascii_case(name));
         found.map(|&(_, system, _)| system)
     }
 
-    /// All names, for an error message.
+    /// All names, for error messages.
     pub(super) fn names() -> String {
         NAMES.map(|(name, ..)| name).join(", ")
     }
@@ -60,7 +60,7 @@ impl System {
         NAMES.iter().any(|&(_, system, settable)| system == self && settable)
     }
 
-    /// What the message says; unknown where it says nothing.
+    /// The value of the field; unknown if the message has none.
     pub(super) fn of<'a>(self, facts: &Facts<'a>) -> Operand<'a> {
         let m = facts.message;
         let time = |ms: u64| Operand::Time(i64::try_from(ms).unwrap_or(i64::MAX));
@@ -89,8 +89,8 @@ impl System {
         text.map_or(Operand::Unknown, |text| Operand::Text(text.into()))
     }
 
-    /// Sets the field, or clears it where the value is unknown. What the field cannot hold leaves it as it was: an
-    /// action has no caller that could be told. A message is never left without its id.
+    /// Sets the field, or clears it if the value is unknown. A value that the field cannot hold leaves it unchanged,
+    /// because an action cannot report errors. The message id cannot be cleared.
     pub(super) fn set(self, message: &mut Message, value: &Operand<'_>) {
         if self == Self::TimeToLive {
             match value {

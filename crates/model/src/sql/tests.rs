@@ -1,4 +1,4 @@
-//! Tables: a filter and what it says of one message; a wrong text and what the refusal says.
+//! Tables of filters with their results for one message, and of invalid texts with their errors.
 
 mod actions;
 
@@ -148,7 +148,7 @@ fn comparisons() {
     );
 }
 
-/// What cannot be compared is neither equal nor unequal.
+/// Values that cannot be compared are neither equal nor unequal.
 #[test]
 fn unknown_comparisons() {
     check(
@@ -643,7 +643,7 @@ fn texts_are_bounded() {
     let calls = |n: usize| format!("{}'x'{} = 1", "p(".repeat(n), ")".repeat(n));
     assert_eq!(refused(&calls(32)), "taken");
     assert_eq!(refused(&calls(33)), "filter: at character 65, calls nest deeper than 32");
-    // What does not nest may be as long as it likes.
+    // What does not nest may have any length.
     assert_eq!(refused(&format!("{}TRUE", "NOT ".repeat(255))), "taken");
     assert_eq!(refused(&format!("{}1 = 1", "-".repeat(1019))), "taken");
     assert_eq!(refused(&format!("TRUE{}", " OR a".repeat(200))), "taken");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 
-use malote_engine::Moving;
+use malote_engine::MoveItem;
 use malote_engine::command::{Attach, Reply};
 use malote_model::{Changes, Refusal};
 
@@ -244,7 +244,7 @@ impl Model {
             (Ask::Move { from, items }, Reply::Count(count)) => {
                 let mut moved = 0;
                 let mut need = Need::default();
-                for Moving { seq, to, message_id } in items {
+                for MoveItem { seq, to, message_id } in items {
                     if self.state.queue(from).msgs.contains_key(&seq.0) {
                         let (to_seq, at) = (self.state.queue(to).next_seq, now);
                         let changes = Changes::default();

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use malote_engine::command::{Accept, Attach, MoveWhy};
-use malote_engine::{ConsumerId, Moving};
+use malote_engine::{ConsumerId, MoveItem};
 use malote_model::{Address, LeaseToken, QueueName, QueueSpec, Seq, SessionId, Settlement};
 
 use super::{SetState, Settle, TopicAsk};
@@ -102,7 +102,7 @@ pub enum Ask {
     },
     Move {
         from: QueueName,
-        items: Vec<Moving>,
+        items: Vec<MoveItem>,
     },
     Replace {
         from: QueueName,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use malote_engine::{Moving, Wants};
+use malote_engine::{MoveItem, Wants};
 use malote_model::{
     Address, DeadLetterTarget, LeaseToken, QueueName, QueueSpec, Refusal, Seq, SessionId, Sessions,
     limits,
@@ -172,7 +172,7 @@ impl Model {
             },
             Ask::Move { from, items } => {
                 let source = queue(from)?;
-                for Moving { seq, to, .. } in items {
+                for MoveItem { seq, to, .. } in items {
                     let msg = source.msgs.get(&seq.0).filter(|msg| msg.ready(self.now));
                     let msg = msg.ok_or(Refusal::MessageNotFound {
                         queue: from.clone(),

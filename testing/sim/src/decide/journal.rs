@@ -32,10 +32,10 @@ impl Group {
     /// A queue that forwards sent messages on, or to the dead letters because they may go no further.
     pub fn is_forward(&self) -> bool {
         match self.events.first() {
-            Some(Event::Removed { why, .. }) => *why == Removal::Dropped(event::Cause::Released),
+            Some(Event::Removed { why, .. }) => *why == Removal::Dropped(event::LeaseEnd::Released),
             Some(Event::Moved(moved)) => match &moved.why {
-                event::Why::Forwarded => true,
-                event::Why::Dead { reason, .. } => {
+                event::MoveReason::Forwarded => true,
+                event::MoveReason::DeadLettered { reason, .. } => {
                     matches!(reason, DeadReason::NoSession | DeadReason::TooManyHops)
                 }
                 _ => false,
@@ -65,9 +65,9 @@ pub(super) enum Trigger {
     Gone(QueueName),
 }
 
-fn reason_of(why: &event::Why) -> Option<&DeadReason> {
+fn reason_of(why: &event::MoveReason) -> Option<&DeadReason> {
     match why {
-        event::Why::Dead { reason, .. } => Some(reason),
+        event::MoveReason::DeadLettered { reason, .. } => Some(reason),
         _ => None,
     }
 }
@@ -167,7 +167,7 @@ impl Model {
         let name = |id: &QueueId| self.name(*id);
         match event {
             // A copy: nobody notices.
-            Event::Kept(_) => {}
+            Event::Relocated(_) => {}
             Event::Digest(_) => panic!("the world keeps digests to itself"),
             Event::Booted { .. } => panic!("the broker starts once"),
             Event::TopicDeclared { name, spec, .. } => out.push(format!("topic {name} {spec:?}")),
@@ -205,18 +205,18 @@ impl Model {
                 out.extend(leases.iter().map(|token| format!("renew {token} {}", until.0)));
             }
             Event::Returned(r) => {
-                let (queue, changed) = (name(&r.queue), r.over.is_some());
+                let (queue, changed) = (name(&r.queue), r.overlay.is_some());
                 out.push(format!("back {queue} {} {:?} {} {changed}", r.seq, r.cause, r.due.0));
             }
-            Event::Deferred { queue, seq, over } => {
-                out.push(format!("defer {} {seq} {}", name(queue), over.is_some()));
+            Event::Deferred { queue, seq, overlay } => {
+                out.push(format!("defer {} {seq} {}", name(queue), overlay.is_some()));
             }
             Event::Moved(m) => {
                 let why = match &m.why {
-                    event::Why::Due => "due",
-                    event::Why::Redriven => "redriven",
-                    event::Why::Routed | event::Why::Forwarded => "along",
-                    event::Why::Dead { reason, .. } => reason.word(),
+                    event::MoveReason::Due => "due",
+                    event::MoveReason::Redriven => "redriven",
+                    event::MoveReason::Routed | event::MoveReason::Forwarded => "along",
+                    event::MoveReason::DeadLettered { reason, .. } => reason.word(),
                 };
                 let from = name(&m.from_queue);
                 for place in &m.places {

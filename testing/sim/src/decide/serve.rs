@@ -1,8 +1,8 @@
 //! Who waits, and what is given to whom.
 
-use malote_engine::command::{Attach, Grant};
+use malote_engine::command::{Attach, MessageGrant};
 use malote_engine::journal::Pos;
-use malote_engine::{ConsumerId, Held, Wants};
+use malote_engine::{AcceptedSession, ConsumerId, Wants};
 use malote_model::{LeaseToken, QueueName, SessionId};
 
 use super::{Ask, Consumer, Model, Need};
@@ -79,7 +79,7 @@ impl Model {
     }
 
     /// A waiting accept got a session.
-    pub fn said_held(&mut self, id: ConsumerId, held: &Held) -> Need {
+    pub fn said_held(&mut self, id: ConsumerId, held: &AcceptedSession) -> Need {
         let c = self.consumers.get(&id).expect("whoever waits is known").clone();
         assert!(c.wants.is_none(), "a session for whom messages were wanted");
         let q = self.state.queue(&c.queue);
@@ -94,7 +94,7 @@ impl Model {
         queue: &QueueName,
         connection: Option<u64>,
         lock_ms: Option<u64>,
-        held: &Held,
+        held: &AcceptedSession,
     ) -> Need {
         let q = self.state.queue(queue);
         assert_eq!(
@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// Messages for a consumer, in one group that ends where the span does.
-    pub fn said_deliver(&mut self, id: ConsumerId, grants: &[Grant]) -> Need {
+    pub fn said_deliver(&mut self, id: ConsumerId, grants: &[MessageGrant]) -> Need {
         let c = self.consumers.get(&id).expect("who is delivered to is known").clone();
         assert!(
             !grants.is_empty() && grants.len() as u32 <= c.credit,
@@ -199,7 +199,7 @@ impl Model {
         need
     }
 
-    pub(super) fn grant(&mut self, by: &By<'_>, grant: &Grant, need: Need) -> Need {
+    pub(super) fn grant(&mut self, by: &By<'_>, grant: &MessageGrant, need: Need) -> Need {
         let q = self.state.queue(by.queue);
         let seq = grant.seq.0;
         let msg = q.msgs.get(&seq).expect("what is granted is there");

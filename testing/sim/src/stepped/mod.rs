@@ -24,7 +24,7 @@ use malote_engine::chance::Chance;
 use malote_engine::clock::SystemClock;
 use malote_engine::disk::Disk;
 use malote_engine::journal::{Options, restore};
-use malote_engine::{Engine, EngineError, Peek, RoomSizes, Seen, Stepwise};
+use malote_engine::{AdmissionLimits, Engine, EngineError, Peek, PeekedMessage, Stepwise};
 use malote_model::{QueueName, Seq, Timestamp};
 
 use self::clients::{QUEUES, Shared, name};
@@ -52,7 +52,7 @@ const ROUNDS_AFTER_START: u32 = 50;
 pub struct Stepped {
     disk: SimDisk,
     options: Options,
-    rooms: RoomSizes,
+    rooms: AdmissionLimits,
     clocks: Clocks,
     rng: Rng,
     history: Shared,
@@ -92,8 +92,8 @@ impl Stepped {
             ..Options::default()
         };
         let rooms = match rng.below(3) {
-            0 => RoomSizes::default(),
-            _ => RoomSizes {
+            0 => AdmissionLimits::default(),
+            _ => AdmissionLimits {
                 sends_kib_max: 1 + rng.below(16) as u32,
                 asks_kib_max: 1 + rng.below(16) as u32,
             },
@@ -353,7 +353,7 @@ impl Stepped {
         let mut all = Vec::new();
         for queue in 0..QUEUES.len() as u64 {
             let seen = self.peek_all(name(queue)).unwrap_or_else(|error| panic!("{error}"));
-            for Seen { stored, seq, .. } in seen {
+            for PeekedMessage { stored, seq, .. } in seen {
                 let stored = stored.unwrap_or_else(|_| panic!("{seq} of {queue} is unreadable"));
                 let which = Which::of(&stored.message);
                 assert_eq!(which.queue, queue, "{which:?} is in the wrong queue");
@@ -363,7 +363,7 @@ impl Stepped {
         all
     }
 
-    fn peek_all(&mut self, queue: QueueName) -> Result<Vec<Seen>, EngineError> {
+    fn peek_all(&mut self, queue: QueueName) -> Result<Vec<PeekedMessage>, EngineError> {
         let (mut all, mut from) = (Vec::new(), Seq(0));
         loop {
             let engine = self.life().engine.clone();

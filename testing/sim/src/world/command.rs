@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use malote_engine::command::{Command, ConnectionId, Work};
-use malote_engine::{Outgoing, StateChange};
+use malote_engine::command::{Command, ConnectionId, ReceiveDeferred, TransactionWork};
+use malote_engine::{EncodedMessage, StateChange};
 
 use malote_model::{Address, Timestamp};
 
@@ -11,12 +11,14 @@ use crate::decide::{Ask, REDRIVE, TopicAsk};
 use crate::model::Letter;
 
 pub(super) fn command_of(ask: &Ask) -> Command {
-    let outgoing = |items: Vec<(Address, Rc<Letter>)>| -> Vec<(Address, Outgoing)> {
+    let outgoing = |items: Vec<(Address, Rc<Letter>)>| -> Vec<(Address, EncodedMessage)> {
         let outgoing = |(to, letter): (Address, Rc<Letter>)| {
             let outgoing = match to {
                 Address::Queue(_) => letter.outgoing.clone(),
-                Address::Topic(_) => Outgoing::to_topic(letter.message.clone(), letter.id_given)
-                    .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}")),
+                Address::Topic(_) => {
+                    EncodedMessage::to_topic(letter.message.clone(), letter.id_given)
+                        .unwrap_or_else(|refusal| panic!("a message is well formed: {refusal}"))
+                }
             };
             (to, outgoing)
         };
@@ -45,7 +47,7 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         Ask::Commit { sends, settles, states } => {
             let change = |(queue, hold, state)| (queue, StateChange { hold, state });
             let states = states.into_iter().map(change).collect();
-            Command::Commit { work: Work { sends: outgoing(sends), settles, states } }
+            Command::Commit { work: TransactionWork { sends: outgoing(sends), settles, states } }
         }
         Ask::Cancel { queue, seqs } => Command::Cancel { from: queue.into(), seqs },
         Ask::Attach(attach) => Command::Attach(attach),
@@ -56,7 +58,14 @@ pub(super) fn command_of(ask: &Ask) -> Command {
         }
         Ask::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection } => {
             let connection = connection.map(ConnectionId);
-            Command::ReceiveDeferred { queue, seqs, hold, lock_ms, take, connection }
+            Command::ReceiveDeferred(ReceiveDeferred {
+                queue,
+                seqs,
+                hold,
+                lock_ms,
+                take,
+                connection,
+            })
         }
         Ask::Settle { leases, settlement, state } => {
             let state = state.map(|(hold, state)| StateChange { hold, state });

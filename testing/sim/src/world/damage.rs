@@ -3,7 +3,7 @@
 
 use malote_engine::Stored;
 use malote_engine::command::{Command, Reply};
-use malote_engine::core::{Output, To};
+use malote_engine::core::{Effect, Output};
 use malote_engine::journal::{Damage, Pos};
 use malote_model::{DeadLetterTarget, QueueName, Refusal};
 
@@ -144,8 +144,8 @@ impl World {
     /// Has something done that the model need not know.
     fn order(&mut self, command: Command) -> Result<Reply, Refusal> {
         let (_, out) = self.call(|turn| turn.command(LOOK, command));
-        let mut answers = out.into_iter().filter_map(|output: Output| match output.to {
-            To::Request(LOOK, answer) => Some(answer),
+        let mut answers = out.into_iter().filter_map(|output: Output| match output.effect {
+            Effect::Request(LOOK, answer) => Some(answer),
             _ => None,
         });
         let answer = answers.next().expect("a command is answered");

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use malote_engine::core::Core;
-use malote_engine::handover::Handover;
 use malote_engine::journal::{
-    Appender, Backups, Callbacks, Chunks, Keeper, Marks, OpenError, Options, Pipeline, Pool, Pos,
-    Recovered, Report, Scrubber, Segments, Snapshotter, Syncer, Writer, recover,
+    Appender, Backups, Callbacks, Chunks, Marks, Options, Pipeline, Pool, Pos, RecoverError,
+    Recovered, RecoveryReport, Scrubber, Segments, Snapshotter, SpareMaker, Syncer, Writer,
+    recover,
 };
+use malote_engine::outputs::PendingOutputs;
 use malote_model::Timestamp;
 
 use crate::disk::SimDisk;
@@ -19,12 +20,12 @@ pub(super) struct Journal {
     pub appender: Appender,
     pub segments: Segments,
     pub pool: Pool,
-    pub keeper: Keeper,
+    pub spare_maker: SpareMaker,
     pub snapshotter: Snapshotter,
     pub scrubber: Scrubber,
     pub backups: Backups,
     pub marks: Arc<Marks>,
-    pub report: Report,
+    pub report: RecoveryReport,
     /// Before the boot, which writes by itself.
     roles: Option<(Writer, Syncer)>,
     serving: Option<Serving>,
@@ -33,7 +34,7 @@ pub(super) struct Journal {
 /// What a boot begins.
 struct Serving {
     pipeline: Pipeline<u64>,
-    handover: Handover<u64>,
+    handover: PendingOutputs<u64>,
     released: Released,
 }
 
@@ -42,14 +43,14 @@ impl Journal {
         disk: &SimDisk,
         options: &Options,
         core: &mut Core,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, RecoverError> {
         let Recovered {
             appender,
             writer,
             syncer,
             segments,
             pool,
-            keeper,
+            spare_maker,
             snapshotter,
             scrubber,
             backups,
@@ -60,7 +61,7 @@ impl Journal {
             appender,
             segments,
             pool,
-            keeper,
+            spare_maker,
             snapshotter,
             scrubber,
             backups,
@@ -90,7 +91,7 @@ impl Journal {
             poison: Box::new(|_| {}),
         };
         let pipeline = Pipeline::stepwise(writer, syncer, callbacks);
-        let handover = Handover::new(&self.appender);
+        let handover = PendingOutputs::new(&self.appender);
         self.serving = Some(Serving { pipeline, handover, released });
         Ok(())
     }

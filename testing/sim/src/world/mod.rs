@@ -24,14 +24,14 @@ use receivers::Receivers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use malote_engine::command::{Command, Grant, Notice, Peeked, Reply};
+use malote_engine::command::{Command, MessageGrant, Notice, Peeked, Reply};
 use malote_engine::compact::Compaction;
-use malote_engine::core::{Core, Output, To, Turn};
+use malote_engine::core::{Core, Effect, Output, Turn};
 use malote_engine::event::Event;
-use malote_engine::handover::pin_taken;
 use malote_engine::journal::{
     Chunks, FLAG_MORE, HEADER_BYTES, KIND_MARK, Options, Pos, decode_frame,
 };
+use malote_engine::outputs::pin_taken;
 use malote_engine::{ConsumerId, Peek, QueueFacts};
 use malote_model::{QueueName, Refusal, Seq, Timestamp};
 
@@ -43,7 +43,7 @@ use crate::rng::Rng;
 
 /// An output on its way.
 struct Pending {
-    to: To,
+    effect: Effect,
     durable: Pos,
     written: Pos,
     need: Need,
@@ -212,7 +212,7 @@ impl World {
                     self.bring_back();
                 }
             }
-            860..890 => drop(self.journal.keeper.step()),
+            860..890 => drop(self.journal.spare_maker.step()),
             890..900 | 995.. => self.compact(),
             900..930 => {
                 let ms = [1, 10, 300, 2000, 10_000, 60_000][self.rng.below(6) as usize];
@@ -350,8 +350,8 @@ impl World {
     fn keep(&mut self, mut pending: Pending) {
         let number = self.next_output;
         self.next_output += 1;
-        pin_taken(&mut pending.to, &self.journal.segments);
-        pending.notice = self.receivers.number(&pending.to);
+        pin_taken(&mut pending.effect, &self.journal.segments);
+        pending.notice = self.receivers.number(&pending.effect);
         self.pending.insert(number, pending);
         self.turn_outputs.push(number);
     }
@@ -433,9 +433,9 @@ impl World {
     fn make_room(&mut self) {
         self.disk.set_faults(Faults::default());
         self.tight = false;
-        while self.journal.pool.spares() < self.options.spares && self.journal.keeper.step().is_ok()
-        {
-        }
+        while self.journal.pool.spares() < self.options.spares
+            && self.journal.spare_maker.step().is_ok()
+        {}
     }
 
     fn command(&mut self, client: usize, ask: Ask) {
@@ -453,8 +453,8 @@ impl World {
     fn look(&mut self, command: Command) -> Result<Reply, Refusal> {
         let (groups, mut out) = self.call(|turn| turn.command(LOOK, command));
         assert!(groups.is_empty(), "looking changes nothing");
-        match out.pop().map(|output| output.to) {
-            Some(To::Request(LOOK, answer)) => answer,
+        match out.pop().map(|output| output.effect) {
+            Some(Effect::Request(LOOK, answer)) => answer,
             other => panic!("a look was answered with {other:?}"),
         }
     }
@@ -488,7 +488,7 @@ impl World {
         let now = self.now;
         let mut own_need = Need::default();
         for output in &mut out {
-            if let To::Request(_, answer) = &mut output.to
+            if let Effect::Request(_, answer) = &mut output.effect
                 && let Ok(Reply::SentEach(each)) = answer
             {
                 let only = each.pop().filter(|_| each.is_empty()).expect("one send, one answer");
@@ -496,11 +496,12 @@ impl World {
             }
         }
         if let Some((request, ask)) = &own {
-            let is_own = |output: &Output| matches!(&output.to, To::Request(r, _) if r == request);
+            let is_own =
+                |output: &Output| matches!(&output.effect, Effect::Request(r, _) if r == request);
             let at = out.iter().position(is_own);
-            let answer = at.map(|at| match &out[at].to {
-                To::Request(_, answer) => answer,
-                To::Consumer(..) | To::Route(..) | To::Rewrite(..) => {
+            let answer = at.map(|at| match &out[at].effect {
+                Effect::Request(_, answer) => answer,
+                Effect::Consumer(..) | Effect::Route(..) | Effect::Rewrite(..) => {
                     unreachable!("a request was found")
                 }
             });
@@ -551,22 +552,22 @@ impl World {
                 _ => {}
             }
             if let (Ask::ReceiveDeferred { .. }, Some(at)) = (ask, at) {
-                let Output { to, durable, written } = out.remove(at);
+                let Output { effect, durable, written } = out.remove(at);
                 let (need, notice) = (own_need, 0);
-                self.keep(Pending { to, durable, written, need, expected, notice });
+                self.keep(Pending { effect, durable, written, need, expected, notice });
             }
         }
         self.model.find_stuck();
-        for Output { to, durable, written } in out {
+        for Output { effect, durable, written } in out {
             let at = durable.max(written);
             while let Some(group) = groups.get(followed).filter(|group| group.end < at) {
                 self.model.follow(now, group);
                 followed += 1;
             }
             let mut expected = Vec::new();
-            let need = match &to {
-                To::Route(..) | To::Rewrite(..) => Need::default(),
-                To::Request(request, answer) => match (self.model.waiting(*request), answer) {
+            let need = match &effect {
+                Effect::Route(..) | Effect::Rewrite(..) => Need::default(),
+                Effect::Request(request, answer) => match (self.model.waiting(*request), answer) {
                     (None, _) if own.as_ref().is_some_and(|(r, _)| r == request) => own_need,
                     (None, _) => panic!("nobody asked #{request}: {answer:?}"),
                     (Some(id), Ok(Reply::Delivered(grants))) if grants.is_empty() => {
@@ -585,29 +586,29 @@ impl World {
                     (Some(id), Err(_)) => self.model.said_ended(id),
                     (Some(_), Ok(other)) => panic!("a wait was answered with {other:?}"),
                 },
-                To::Consumer(id, Notice::Deliver(grants)) => {
+                Effect::Consumer(id, Notice::Deliver(grants)) => {
                     expected = self.expected_of(*id, grants);
                     self.model.begin(now, at);
                     self.model.said_deliver(*id, grants)
                 }
-                To::Consumer(id, Notice::Ended(_)) => self.model.said_ended(*id),
+                Effect::Consumer(id, Notice::Ended(_)) => self.model.said_ended(*id),
             };
-            self.keep(Pending { to, durable, written, need, expected, notice: 0 });
+            self.keep(Pending { effect, durable, written, need, expected, notice: 0 });
         }
         groups[followed..].iter().for_each(|group| self.model.follow(now, group));
         assert!(self.model.ended.is_empty(), "not told that they ended: {:?}", self.model.ended);
         self.model.check_journal(groups);
     }
 
-    fn expected_of(&self, id: ConsumerId, grants: &[Grant]) -> Vec<Expected> {
+    fn expected_of(&self, id: ConsumerId, grants: &[MessageGrant]) -> Vec<Expected> {
         let consumer = self.model.consumers.get(&id);
         let queue = &consumer.unwrap_or_else(|| panic!("{id:?} does not exist")).queue;
         self.expected(queue, grants)
     }
 
-    fn expected(&self, queue: &QueueName, grants: &[Grant]) -> Vec<Expected> {
+    fn expected(&self, queue: &QueueName, grants: &[MessageGrant]) -> Vec<Expected> {
         let q = self.model.state.queue(queue);
-        let of = |grant: &Grant| {
+        let of = |grant: &MessageGrant| {
             let msg = q.msgs.get(&grant.seq.0);
             let msg = msg.unwrap_or_else(|| panic!("{queue} has no {}", grant.seq));
             Expected::of(msg)
@@ -654,33 +655,33 @@ impl World {
 
     fn leaves(&mut self, number: u64, output: Pending) {
         let (durable, written) = (self.journal.marks.durable(), self.journal.marks.written());
-        let Pending { to, need, expected, .. } = output;
+        let Pending { effect, need, expected, .. } = output;
         assert!(
             need.durable <= durable,
-            "told before it was durable ({} > {durable}): {to:?}",
+            "told before it was durable ({} > {durable}): {effect:?}",
             need.durable
         );
         assert!(
             need.written <= written,
-            "told before it was written ({} > {written}): {to:?}",
+            "told before it was written ({} > {written}): {effect:?}",
             need.written
         );
-        self.receivers.heard(number, &to);
-        self.told(to, expected);
+        self.receivers.heard(number, &effect);
+        self.told(effect, expected);
     }
 
-    fn told(&mut self, to: To, expected: Vec<Expected>) {
+    fn told(&mut self, to: Effect, expected: Vec<Expected>) {
         format!("{to:?}").hash(&mut self.hasher);
         self.say(|| format!("  told {to:?}"));
         match to {
-            To::Consumer(id, Notice::Deliver(grants)) => {
+            Effect::Consumer(id, Notice::Deliver(grants)) => {
                 self.clients.delivered(id, &grants);
                 self.met.count("granted", grants.len() as u64);
                 self.receive(grants, expected);
             }
-            To::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
-            To::Route(..) | To::Rewrite(..) => self.read(to),
-            To::Request(request, answer) => {
+            Effect::Consumer(id, Notice::Ended(_)) => self.clients.ended(id),
+            Effect::Route(..) | Effect::Rewrite(..) => self.read(to),
+            Effect::Request(request, answer) => {
                 let Some((client, ask)) = self.asked.remove(&request) else {
                     panic!("#{request} was answered twice");
                 };

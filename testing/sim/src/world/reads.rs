@@ -1,7 +1,7 @@
 //! What the engine's shell reads for the core: brought back at a moment of the world's choosing, or never.
 
 use malote_engine::command::{Command, Reply};
-use malote_engine::core::To;
+use malote_engine::core::Effect;
 use malote_engine::event::QueueId;
 use malote_engine::reads::{rewrite, route};
 use malote_model::{Changes, QueueName, Refusal, Seq, Settlement, TopicName, Value};
@@ -23,13 +23,13 @@ pub(super) enum Read {
 
 impl World {
     /// The core may be told now what it asked for.
-    pub(super) fn read(&mut self, to: To) {
+    pub(super) fn read(&mut self, to: Effect) {
         self.reads.push_back(match to {
-            To::Route(topic, items) => {
+            Effect::Route(topic, items) => {
                 Read::Route(topic, route(topic, items, &self.journal.segments))
             }
-            To::Rewrite(items) => Read::Rewrite(rewrite(items, &self.journal.segments)),
-            To::Request(..) | To::Consumer(..) => unreachable!("nothing is to be read"),
+            Effect::Rewrite(items) => Read::Rewrite(rewrite(items, &self.journal.segments)),
+            Effect::Request(..) | Effect::Consumer(..) => unreachable!("nothing is to be read"),
         });
     }
 
@@ -54,9 +54,9 @@ impl World {
         let (groups, out) = self.call(|turn| turn.command(LOOK, command));
         self.model.routed(now, &groups);
         groups.iter().for_each(|group| self.model.follow(now, group));
-        let answer: Vec<_> = out.into_iter().map(|output| output.to).collect();
+        let answer: Vec<_> = out.into_iter().map(|output| output.effect).collect();
         assert!(
-            matches!(answer.as_slice(), [To::Request(LOOK, Ok(Reply::Done))]),
+            matches!(answer.as_slice(), [Effect::Request(LOOK, Ok(Reply::Done))]),
             "routing was answered with {answer:?}"
         );
         self.model.check_journal(&groups);
@@ -70,11 +70,11 @@ impl World {
 
     fn rewrite(&mut self, command: Command) {
         let (_, out) = self.call(|turn| turn.command(LOOK, command));
-        match out.into_iter().map(|output| output.to).next() {
-            Some(To::Request(LOOK, Ok(Reply::Count(stored)))) => {
+        match out.into_iter().map(|output| output.effect).next() {
+            Some(Effect::Request(LOOK, Ok(Reply::Count(stored)))) => {
                 self.met.count("stored anew", stored);
             }
-            Some(To::Request(LOOK, Err(Refusal::DiskFull | Refusal::NoSegment { .. })))
+            Some(Effect::Request(LOOK, Err(Refusal::DiskFull | Refusal::NoSegment { .. })))
                 if self.tight => {}
             other => panic!("storing anew was answered with {other:?}"),
         }
@@ -99,8 +99,8 @@ impl World {
                 continue;
             }
             let is_it = |id: &QueueId| self.model.topic_names.get(id) == Some(&topic);
-            let mut asked = self.pending.values().filter_map(|pending| match &pending.to {
-                To::Route(id, _) => Some(id),
+            let mut asked = self.pending.values().filter_map(|pending| match &pending.effect {
+                Effect::Route(id, _) => Some(id),
                 _ => None,
             });
             let mut read = self.reads.iter().filter_map(|read| match read {

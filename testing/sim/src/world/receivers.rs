@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use malote_engine::command::{Command, Grant, Reply};
-use malote_engine::core::To;
-use malote_engine::handover::InOrder;
+use malote_engine::command::{Command, MessageGrant, Reply};
+use malote_engine::core::Effect;
+use malote_engine::outputs::NoticeSequencer;
 use malote_engine::{ConsumerId, Stored};
 
 use super::check::{Expected, check_stored};
@@ -17,44 +17,44 @@ const UNREAD_MAX: usize = 64;
 pub(super) struct Receivers {
     consumers: BTreeMap<ConsumerId, Consumer>,
     /// Granted, and not read yet.
-    unread: Vec<(Grant, Expected)>,
+    unread: Vec<(MessageGrant, Expected)>,
 }
 
 #[derive(Default)]
 struct Consumer {
-    notices: InOrder<(u64, Pending)>,
+    notices: NoticeSequencer<(u64, Pending)>,
     /// The output that it heard last.
     heard: Option<u64>,
 }
 
 impl Receivers {
     /// An output was decided: its number among those of its consumer.
-    pub(super) fn number(&mut self, to: &To) -> u64 {
-        match to {
-            To::Consumer(id, _) => self.consumers.entry(*id).or_default().notices.number(),
+    pub(super) fn number(&mut self, effect: &Effect) -> u64 {
+        match effect {
+            Effect::Consumer(id, _) => self.consumers.entry(*id).or_default().notices.number(),
             _ => 0,
         }
     }
 
     /// An output may leave: those that leave now.
     pub(super) fn in_order(&mut self, number: u64, output: Pending) -> Vec<(u64, Pending)> {
-        let To::Consumer(id, _) = &output.to else { return vec![(number, output)] };
+        let Effect::Consumer(id, _) = &output.effect else { return vec![(number, output)] };
         let notices = &mut self.consumers.entry(*id).or_default().notices;
         notices.arrived(output.notice, (number, output));
         std::iter::from_fn(|| notices.next_due()).collect()
     }
 
     /// Outputs are numbered as they were decided: so a consumer hears them.
-    pub(super) fn heard(&mut self, number: u64, to: &To) {
-        let To::Consumer(id, _) = to else { return };
+    pub(super) fn heard(&mut self, number: u64, effect: &Effect) {
+        let Effect::Consumer(id, _) = effect else { return };
         let last = self.consumers.entry(*id).or_default().heard.replace(number);
-        assert!(last < Some(number), "{id:?} heard {number} after {last:?}: {to:?}");
+        assert!(last < Some(number), "{id:?} heard {number} after {last:?}: {effect:?}");
     }
 }
 
 impl World {
     /// Messages reach a receiver: it reads them at once, or later.
-    pub(super) fn receive(&mut self, grants: Vec<Grant>, expected: Vec<Expected>) {
+    pub(super) fn receive(&mut self, grants: Vec<MessageGrant>, expected: Vec<Expected>) {
         assert_eq!(grants.len(), expected.len(), "something is known of every message");
         let slow = self.rng.chance(30) && self.receivers.unread.len() < UNREAD_MAX;
         for (grant, expected) in grants.into_iter().zip(expected) {
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// As the engine's `deliver` does: what compaction moved away is where its lease says.
-    fn read_granted(&mut self, grant: &Grant, expected: &Expected) {
+    fn read_granted(&mut self, grant: &MessageGrant, expected: &Expected) {
         let mut read = Stored::read_now(&self.journal.segments, grant.pos);
         if let (Err(error), Some(lease)) = (&read, grant.lease)
             && error.kind() == std::io::ErrorKind::NotFound

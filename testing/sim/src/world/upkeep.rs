@@ -1,8 +1,8 @@
 //! What the engine's housekeeping does, at moments of the world's choosing.
 
 use malote_engine::command::{Command, Reply};
-use malote_engine::compact::{Compaction, RESIDENTS_MAX};
-use malote_engine::core::{Core, Output, To};
+use malote_engine::compact::{Compaction, LIVE_RECORDS_MAX};
+use malote_engine::core::{Core, Effect, Output};
 use malote_engine::journal::{SnapshotError, restore};
 use malote_model::Refusal;
 
@@ -22,7 +22,7 @@ impl World {
                 self.say(|| format!("snapshot {done:?}, victims {victims:?}"));
                 // What an earlier snapshot's core found still holds: the serving core checks each.
                 if !victims.is_empty() && self.compaction.is_none() {
-                    let residents = core.residents(&victims, RESIDENTS_MAX);
+                    let residents = core.live_records_in(&victims, LIVE_RECORDS_MAX);
                     let compaction = Compaction::new(residents, self.options.segment_bytes);
                     self.compaction = Some((compaction, victims));
                     self.met.count("compactions", 1);
@@ -49,7 +49,8 @@ impl World {
         let count = items.len();
         let (_, out) = self.call(|turn| turn.command(LOOK, Command::Relocate { items }));
         let hi = self.journal.appender.end_pos();
-        let Some(Output { to: To::Request(LOOK, answer), durable, .. }) = out.into_iter().next()
+        let Some(Output { effect: Effect::Request(LOOK, answer), durable, .. }) =
+            out.into_iter().next()
         else {
             panic!("a relocation is answered");
         };

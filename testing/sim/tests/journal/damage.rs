@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use malote_engine::disk::Disk;
-use malote_engine::journal::{OpenError, verify};
+use malote_engine::journal::{RecoverError, verify};
 use malote_sim::disk::SimDisk;
 use malote_sim::rng::Rng;
 
@@ -152,7 +152,7 @@ fn without_any_snapshot_the_whole_journal_is_read_or_nothing_is_opened() {
     spoil_snapshots(&disk, |_| true);
     let seen = disk.state_hash();
     let refused = recycled.reopen(disk.clone()).err().expect("a part of the journal is gone");
-    assert!(matches!(refused, OpenError::Gap { .. }), "{refused}");
+    assert!(matches!(refused, RecoverError::Gap { .. }), "{refused}");
     assert_eq!(disk.state_hash(), seen, "a refusal changes nothing");
 }
 
@@ -165,5 +165,5 @@ fn a_segment_that_is_missing_is_not_papered_over() {
     }
     let disk = world.disk.killed();
     disk.remove("segment-000002.log").unwrap();
-    assert!(matches!(world.reopen(disk).err(), Some(OpenError::Gap { .. })));
+    assert!(matches!(world.reopen(disk).err(), Some(RecoverError::Gap { .. })));
 }

@@ -1,7 +1,7 @@
 //! A full disk: publishing stops in time, settling goes on, and it heals by itself.
 
 use malote_engine::disk::Disk;
-use malote_engine::journal::Kept;
+use malote_engine::journal::SpareStep;
 use malote_sim::disk::{Faults, SimDisk};
 
 use crate::world::{World, options};
@@ -16,7 +16,7 @@ fn fill(world: &mut World) -> u64 {
     while world.journal.pool.publish_allowed() {
         world.append_group(2, None, false).expect("publishing is allowed");
         world.flush().unwrap();
-        world.journal.keeper.step().unwrap();
+        world.journal.spare_maker.step().unwrap();
         if world.journal.snapshotter.due() {
             world.snapshot();
         }
@@ -50,7 +50,7 @@ fn settle_all(world: &mut World) {
     while let Some(&oldest) = world.core.live.keys().next() {
         world.append_group(1, Some(oldest), false).expect("settling is always possible");
         world.flush().unwrap();
-        world.journal.keeper.step().unwrap();
+        world.journal.spare_maker.step().unwrap();
         if world.journal.snapshotter.due() {
             world.snapshot();
         }
@@ -80,7 +80,7 @@ fn a_restart_without_a_free_byte_finds_the_room_that_was_recycled() {
     }
     settle_all(&mut world);
     world.disk.set_faults(with_capacity(20 * segment));
-    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Worked);
+    assert_eq!(world.journal.spare_maker.step().unwrap(), SpareStep::Worked);
     assert!(world.journal.pool.publish_allowed());
 }
 
@@ -91,9 +91,9 @@ fn room_that_comes_back_is_noticed() {
     disk.set_faults(with_capacity(8 * segment));
     let mut world = World::open(disk.clone()).unwrap();
     fill(&mut world);
-    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Full);
+    assert_eq!(world.journal.spare_maker.step().unwrap(), SpareStep::Full);
     disk.set_faults(with_capacity(20 * segment));
-    assert_eq!(world.journal.keeper.step().unwrap(), Kept::Worked);
+    assert_eq!(world.journal.spare_maker.step().unwrap(), SpareStep::Worked);
     assert!(world.journal.pool.publish_allowed());
     assert!(fill(&mut world) > 50);
 }

@@ -14,7 +14,7 @@ fn frames_of_a_segment_that_lost_its_header_never_come_back() {
     let mut world = World::open(SimDisk::new()).unwrap();
     world.next_id = UNIFORM;
     while world.journal.pool.spares() < 3 {
-        world.journal.keeper.step().unwrap();
+        world.journal.spare_maker.step().unwrap();
     }
     let first = world.journal.report.generation;
     let mut rolled = 0;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use malote_engine::journal::{
-    Chunk, GroupPlace, OpenError, Options, Pos, Recovered, Report, recover,
+    Chunk, GroupPosition, Options, Pos, RecoverError, Recovered, RecoveryReport, recover,
 };
 use malote_sim::disk::SimDisk;
 use malote_sim::rng::Rng;
@@ -41,7 +41,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn open(disk: SimDisk) -> Result<World, OpenError> {
+    pub fn open(disk: SimDisk) -> Result<World, RecoverError> {
         let mut core = Toy::default();
         let journal = recover(Arc::new(disk.clone()), &options(), &mut core)?;
         let next_id = core.order.last().map_or(1, |last| last + 1);
@@ -50,19 +50,19 @@ impl World {
     }
 
     /// The next process on this disk. Ids are never used twice, so that a leftover shows.
-    pub fn reopen(&self, disk: SimDisk) -> Result<World, OpenError> {
+    pub fn reopen(&self, disk: SimDisk) -> Result<World, RecoverError> {
         let mut world = World::open(disk)?;
         world.next_id = world.next_id.max(self.next_id);
         (world.snapshots, world.recycled) = (self.snapshots, self.recycled);
         Ok(world)
     }
 
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &RecoveryReport {
         &self.journal.report
     }
 
     /// One group of one to four frames, some of which settle what was put before.
-    pub fn append(&mut self, rng: &mut Rng) -> Option<GroupPlace> {
+    pub fn append(&mut self, rng: &mut Rng) -> Option<GroupPosition> {
         let count = 1 + rng.below(4) as u8;
         let settled = self.core.live.keys().next().copied();
         let target = settled.filter(|_| self.core.live.len() > 6 || rng.chance(40));
@@ -75,7 +75,7 @@ impl World {
         count: u8,
         target: Option<u64>,
         lazy: bool,
-    ) -> Option<GroupPlace> {
+    ) -> Option<GroupPosition> {
         let id = self.next_id;
         let kind = if target.is_some() { SETTLE } else { PUT };
         let target = target.unwrap_or(0);
@@ -132,7 +132,7 @@ impl World {
             45..60 => self.take(),
             60..80 => drop(self.write_one()),
             80..92 => drop(self.journal.syncer.sync()),
-            92..96 => drop(self.journal.keeper.step()),
+            92..96 => drop(self.journal.spare_maker.step()),
             96..97 => self.journal.appender.mark(),
             _ if self.journal.snapshotter.due() || rng.chance(20) => self.snapshot(),
             _ => {}

@@ -4,7 +4,7 @@ use malote_model::{QueueName, QueueSpec, Timestamp, TopicName};
 
 use super::world::World;
 use crate::core::Core;
-use crate::core::queue::Place;
+use crate::core::queue::MessageStatus;
 use crate::event::{Event, QueueId};
 use crate::journal::{Pos, Replay};
 
@@ -12,7 +12,7 @@ const SCRIPT: &str = "queue plain dedup=60000 ttl=600000 prio=3 \n queue line se
     send plain a b c d e \n send line u v s=s1 \n send line w s=s2 \n send plain later at=500000
     send plain slow delay=2000 \n receive plain max=2 \n defer a \n receive line \n accept line s=s2 \n state d to=x";
 
-/// A core after the script, live, and the same as a replay has it.
+/// A live core after the script, and the same core from a replay.
 fn both() -> (World, Core) {
     let mut world = World::new(crate::journal::SEGMENT_BYTES_MAX);
     SCRIPT.lines().for_each(|line| world.step(line.trim()));
@@ -27,7 +27,7 @@ fn copy(core: &Core) -> Core {
     replayed
 }
 
-/// What a replay says to the next digests of a live core, after some time: enough of them to cover everything twice.
+/// Compares the next digests of a live core with a replayed one: enough of them to cover everything twice.
 fn compare(live: &mut Core, replayed: &mut Core, at: u64) -> Option<String> {
     for n in 0..4 {
         let digest = live.next_digest(Timestamp(at));
@@ -56,7 +56,7 @@ fn what_follows_from_the_clock_alone_is_no_difference() {
         world.step(step);
     }
     let mut replayed = copy(world.core());
-    // The live core sees delays end and forgets keys; no event says so.
+    // The live core sees delays end and drops keys; no event records this.
     world.step("wait 3000");
     assert_eq!(
         (world.core().queues[&QueueId(1)].delayed, replayed.queues[&QueueId(1)].delayed),
@@ -76,22 +76,23 @@ fn keys_forgotten_before_the_window_grew_are_no_difference() {
     assert_eq!(compare(world.core(), &mut replayed, 210), None);
 }
 
-/// One small change of the live state, and what a replay must say of it.
+/// One small change of the live state, and what a replay must report.
 type Sabotage = (&'static str, fn(&mut Core));
 
 const SABOTAGES: &[Sabotage] = &[
     ("counters of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        q.take_out(4).unwrap();
+        q.remove(4).unwrap();
     }),
     ("messages of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        let slow = q.touched.values_mut().find(|t| t.place == Place::Delayed).unwrap();
+        let slow = q.tracked.values_mut().find(|t| t.status == MessageStatus::Delayed).unwrap();
         slow.due += 1;
     }),
     ("messages of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
-        let out = q.touched.values_mut().find(|t| matches!(t.place, Place::Locked(_))).unwrap();
+        let out =
+            q.tracked.values_mut().find(|t| matches!(t.status, MessageStatus::Locked(_))).unwrap();
         out.failed += 1;
     }),
     ("counters of queue plain", |core| {
@@ -107,12 +108,12 @@ const SABOTAGES: &[Sabotage] = &[
     ("session s2 of queue line", |core| {
         let sessions = core.queues.get_mut(&QueueId(3)).unwrap().sessions.as_mut().unwrap();
         let slot = (0..9).find(|&slot| sessions.at(slot).is_some_and(|s| s.id.as_str() == "s2"));
-        sessions.at_mut(slot.unwrap()).unwrap().line.pop();
+        sessions.at_mut(slot.unwrap()).unwrap().pending.pop();
     }),
     ("session s2 of queue line", |core| {
         let sessions = core.queues.get_mut(&QueueId(3)).unwrap().sessions.as_mut().unwrap();
         let slot = (0..9).find(|&slot| sessions.at(slot).is_some_and(|s| s.id.as_str() == "s2"));
-        sessions.at_mut(slot.unwrap()).unwrap().rare_mut().state = None;
+        sessions.at_mut(slot.unwrap()).unwrap().extras_mut().state = None;
     }),
     ("de-duplication keys of queue plain", |core| {
         let q = core.queues.get_mut(&QueueId(1)).unwrap();
@@ -148,12 +149,12 @@ fn digests_of_a_broker_that_had_what_is_damaged_now_are_not_compared() {
     let digest = Event::Digest(Box::new(world.core().next_digest(Timestamp(10))));
     damaged.apply(Pos::new(9, 1), &digest);
     assert_eq!((damaged.digests_compared(), damaged.divergence()), (0, None));
-    // One that was started after the damage does not have it either.
+    // A core that was started after the damage does not have it either.
     world.core().checks.damage_skipped(Pos::new(1, 10), Pos::new(1, 20));
     let digest = Event::Digest(Box::new(world.core().next_digest(Timestamp(10))));
     damaged.apply(Pos::new(9, 2), &digest);
     assert!(damaged.divergence().is_some());
-    // A snapshot that was made after the damage does without what was skipped.
+    // A snapshot that was made after the damage does not contain what was skipped.
     replayed.apply(Pos::new(9, 2), &digest);
     assert!(replayed.divergence().is_some());
 }

@@ -1,9 +1,9 @@
-//! Tenants of a queue without sessions: whoever has much out is passed by the others.
+//! Tenants of a queue without sessions: noisy tenants are served after the others.
 
 use expect_test::{Expect, expect};
 
 use super::check;
-use super::world::name_of;
+use super::script::name_of;
 
 /// Runs a script in which `A1..40` stands for forty bodies, and `a..d1` for the thirty names from `a` on.
 fn check_many(script: &str, expect: Expect) {
@@ -219,7 +219,7 @@ fn what_expired_is_passed_over() {
     );
 }
 
-/// A session id means nothing in a queue that was not made fair: it is first in, first out.
+/// A session id has no effect in a queue that is not fair: it is FIFO.
 #[test]
 fn only_a_fair_queue_has_tenants() {
     check_many(

@@ -1,10 +1,10 @@
-//! A disk without room, for a while.
+//! A disk that can be full for a while.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::disk::{Disk, DiskFile, Entry, OsDisk};
+use crate::disk::{DirEntry, Disk, DiskFile, OsDisk};
 
 /// A disk that is full when a script says so.
 pub(super) struct Fillable {
@@ -16,7 +16,7 @@ impl Disk for Fillable {
     fn free_bytes(&self) -> io::Result<u64> {
         Ok(if self.full.load(Ordering::Relaxed) { 0 } else { 1 << 40 })
     }
-    fn list(&self) -> io::Result<Vec<Entry>> {
+    fn list(&self) -> io::Result<Vec<DirEntry>> {
         self.disk.list()
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

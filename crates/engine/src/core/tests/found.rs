@@ -1,4 +1,4 @@
-//! What the simulation found: each the smallest script that shows it.
+//! Bugs that the simulation found, each with the smallest script that shows it.
 
 use expect_test::expect;
 
@@ -76,8 +76,8 @@ fn a_session_survives_a_queue_without_sessions() {
 
 #[test]
 fn a_refusal_in_a_mixed_settle_waits_for_what_it_rests_on() {
-    // The lease of the durable queue is over because of a completion that is not on disk yet: neither that it is over,
-    // nor anything beside it, is told before.
+    // The lease of the durable queue ended by a completion that is not on disk yet: no answer that depends on it may be
+    // sent before.
     check(
         "queue q \n queue r relaxed \n send q x \n send r y \n receive q \n receive r \n complete a
         waits complete a b",
@@ -155,7 +155,7 @@ fn a_shorter_window_forgets_nothing_too_early() {
 
 #[test]
 fn a_key_out_of_the_window_stays_forgotten_under_a_longer_one() {
-    // That of `x` is out of the window when it grows; that of `y` is not, and stands in the same bucket.
+    // The key of `x` is outside the window when it grows; that of `y`, in the same bucket, is not.
     for restart in ["wait 1", "replay", "restart"] {
         let script = "queue r \n topic t dedup=800 \n bind t r \n queue q dedup=800 \n send q x \n send @t x \n wait 50
             send q y \n send @t y \n wait 750 \n update q dedup=90000 \n retopic t dedup=90000 \n RESTART
@@ -213,11 +213,11 @@ fn full_queues_that_bury_in_one_another_come_to_an_end() {
 fn a_message_that_is_changed_again_and_again_can_still_be_read() {
     let mut script = "queue q \n send q x".to_owned();
     for n in 0..300 {
-        script += &format!(" \n receive q \n abandon {} set={n}", super::world::name_of(n));
+        script += &format!(" \n receive q \n abandon {} set={n}", super::script::name_of(n));
     }
     let mut world = World::new(SEGMENT_BYTES_MAX);
     script.lines().for_each(|line| world.step(line.trim()));
-    assert!(world.depth("q", 1) < 100, "it was stored anew");
+    assert!(world.depth("q", 1) < 100, "it was stored again");
     world.step("receive q");
     assert!(
         world.said.trim_end().ends_with("(receives 301, failed 300) set=299"),

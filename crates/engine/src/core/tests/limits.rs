@@ -1,4 +1,4 @@
-//! Queues with limits, and queues that go by themselves.
+//! Queues with limits, and queues that are deleted automatically.
 
 use expect_test::expect;
 

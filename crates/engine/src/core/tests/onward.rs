@@ -1,4 +1,4 @@
-//! What the simulation found about messages that go on, and about topics that go by themselves.
+//! Bugs that the simulation found in forwarding, routing and auto-deleted topics.
 
 use expect_test::expect;
 
@@ -10,7 +10,7 @@ fn a_circle_through_a_rule_with_an_action_has_an_end() {
         "topic t \n queue a to=@t \n bind t a where=all do=SET_set:'seen' \n send a x \n facts a \n restart \n receive a/$deadletterqueue",
         expect![[r#"
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
-            x as a set=seen [MaxTransferHopCountExceeded: it was forwarded too often: queues forward in a circle, from a 5]"#]],
+            x as a set=seen [MaxTransferHopCountExceeded: it was forwarded too often: the queues forward in a cycle, from a 5]"#]],
     );
 }
 
@@ -24,7 +24,7 @@ fn a_changed_dead_letter_does_not_come_back_to_where_it_died() {
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
-            x as a set=q [DeadLetterCycle: its dead-letter targets lead back to a queue where it had died, from q 2]"#]],
+            x as a set=q [DeadLetterCycle: its dead-letter targets lead back to a queue that it was dead-lettered from before, from q 2]"#]],
     );
 }
 
@@ -82,7 +82,7 @@ fn a_topic_and_its_subscriptions_go_together_or_not_at_all() {
     check(
         "topic t auto \n queue t/Subscriptions/a \n queue t/Subscriptions/b \n attach c t/Subscriptions/b \n full \n untopic t \n facts t/Subscriptions/a \n room \n untopic t \n topics \n facts t/Subscriptions/a \n restart \n topics",
         expect![[r#"
-            refused: the disk is full: sending is refused until space returns; receiving and settling go on
+            refused: the disk is full: sending is refused until space is freed; receiving and settling still work
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             to c: ended: queue `t/Subscriptions/b` does not exist
 

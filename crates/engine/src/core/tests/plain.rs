@@ -89,7 +89,7 @@ fn dead_letters_go_where_the_queue_says() {
             y as c
             z as d
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
-            refused: queue `graves` is where dead letters of `q` go: update `q` first"#]],
+            refused: queue `graves` is the dead-letter target of `q`: update `q` first"#]],
     );
 }
 
@@ -104,7 +104,7 @@ fn a_delay_keeps_the_place_and_a_schedule_does_not() {
             nothing
             y as b
             x as c
-            refused: queue `q` has no scheduled message with sequence 2"#]],
+            refused: queue `q` has no scheduled message with sequence number 2"#]],
     );
 }
 
@@ -113,10 +113,10 @@ fn a_schedule_can_be_cancelled() {
     check(
         "queue q \n send q x at=50 \n cancel q 1 \n cancel q 1 \n wait 100 \n receive q \n facts q",
         expect![[r#"
-        1
-        refused: queue `q` has no scheduled message with sequence 1
-        nothing
-        ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
+            1
+            refused: queue `q` has no scheduled message with sequence number 1
+            nothing
+            ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
 }
 
@@ -140,7 +140,7 @@ fn a_deferred_message_is_found_by_its_sequence_and_falls_back() {
             x as a
             y as b
             x as c (receives 2, failed 0) set=later
-            refused: queue `q` has no deferred message with sequence 1
+            refused: queue `q` has no deferred message with sequence number 1
             ready 1 locked 0 delayed 0 scheduled 0 deferred 1 dead 0 sessions 0/0 held 0
             x as d (receives 3, failed 1) set=later
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],

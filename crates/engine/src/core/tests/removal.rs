@@ -1,4 +1,4 @@
-//! Messages that go without having been received, or after their leases are over; and what is known of those that went.
+//! Purging messages, completing messages whose leases have ended, and what is remembered of them.
 
 use expect_test::expect;
 

@@ -1,12 +1,13 @@
-//! How much room in the journal things need, and what happens when there is none.
+//! How much space in the journal operations need, and what happens if there is none.
 
 use expect_test::expect;
 
-use super::world::{World, name_of};
+use super::script::name_of;
+use super::world::World;
 use super::{check, check_in};
 use crate::journal::SEGMENT_BYTES_MAX;
 
-/// Twenty sessions with ids as long as they may be: 128 characters of four bytes.
+/// Twenty sessions with ids of the maximum length: 128 characters of four bytes.
 fn long_ids() -> Vec<String> {
     (0..20).map(|n| format!("{}{n:02}", "\u{1f4e8}".repeat(126))).collect()
 }
@@ -24,7 +25,7 @@ fn a_small_segment_is_enough_for_a_few_messages() {
 
 #[test]
 fn what_is_granted_at_once_fits_into_the_room_that_was_asked_for() {
-    // Rounds enough for a segment to end in one of them.
+    // Enough rounds for a segment to end in one of them.
     let mut world = World::new(24 << 10);
     world.step("queue q sessions");
     for _ in 0..6 {
@@ -43,7 +44,7 @@ fn what_a_lost_hold_buries_fits_into_the_room_that_was_asked_for() {
     for round in 0..5 {
         world.step(&format!("send q 1 2 3 4 5 6 7 8 s={}", long_ids()[0]));
         world.step("accept q lock=5");
-        // A hold and its messages take nine names.
+        // A hold and its messages use nine names.
         world.step(&format!("receive q max=8 hold={}", name_of(9 * round)));
         world.step("wait 10");
     }
@@ -58,7 +59,7 @@ fn a_delay_that_holds_a_whole_session_back_has_room_for_it() {
     world.step("queue q sessions");
     world.step(&format!("send q {} s=one", bodies.join(" ")));
     for round in 0..8 {
-        // A hold and its messages take 121 names.
+        // A hold and its messages use 121 names.
         let (hold, first) = (name_of(121 * round), name_of(121 * round + 1));
         world.step("accept q");
         world.step(&format!("receive q max=120 hold={hold}"));
@@ -129,7 +130,7 @@ fn delivery_goes_on_as_soon_as_there_is_room() {
 #[test]
 fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
     let bodies: Vec<String> = (0..40).map(|n| n.to_string()).collect();
-    for way in
+    for history in
         ["defer", "defer set=x", "abandon", "abandon delay=5", "release", "release delay=5", "dead"]
     {
         for queue in ["", "sessions", "dead=other", "dead=topic:t:key"] {
@@ -142,9 +143,9 @@ fn a_batch_whose_messages_all_expired_fits_into_the_room_that_was_asked_for() {
             world.step(&format!("receive {name} max=40 per=40 lock=5000"));
             world.step("wait 2000");
             let leases: Vec<String> = (0..40).map(name_of).collect();
-            world.step(&format!("{way} {}", leases.join(" ")));
+            world.step(&format!("{history} {}", leases.join(" ")));
             world.step(&format!("facts {name}"));
-            assert!(world.said.contains("ready 0 locked 0"), "{way} {queue}: {}", world.said);
+            assert!(world.said.contains("ready 0 locked 0"), "{history} {queue}: {}", world.said);
         }
     }
 }

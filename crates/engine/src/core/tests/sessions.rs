@@ -9,9 +9,9 @@ fn every_message_needs_a_session_and_a_fixed_list_is_closed() {
     check(
         "queue q sessions \n send q x \n queue f fixed=one,two \n send f x s=one \n send f x s=three \n accept f s=three",
         expect![[r#"
-        refused: queue `q` needs a session id on every message
-        refused: session `three` is not on the fixed list of queue `f`: use one of its ids, or map keys onto them
-        refused: session `three` is not on the fixed list of queue `f`: use one of its ids, or map keys onto them"#]],
+            refused: queue `q` requires a session id on every message
+            refused: session `three` is not in the fixed list of queue `f`: use one of its ids, or map keys onto them
+            refused: session `three` is not in the fixed list of queue `f`: use one of its ids, or map keys onto them"#]],
     );
 }
 
@@ -93,7 +93,7 @@ fn a_push_holder_gets_what_comes_and_hears_of_the_end() {
             to c: x as b, y as c
             0
             to c: z as d
-            to c: ended: lease … is over: it expired, was released or was already settled
+            to c: ended: lease … is no longer valid: it expired, was released or was already settled
             1 lost
             ready 3 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/1 held 0"#]],
     );
@@ -197,7 +197,7 @@ fn state_changes_with_settling_or_not_at_all() {
             x as b
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 0
-            refused: lease 00000001000000000000000159320dd7 is over: it expired, was released or was already settled
+            refused: lease 00000001000000000000000159320dd7 is no longer valid: it expired, was released or was already settled
             holds one as c until 1000
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
@@ -263,7 +263,7 @@ fn a_restart_keeps_free_standing_holds_and_ends_bound_ones() {
             holds two as c until 30000
             ready 2 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 1/2 held 1
             y as d
-            refused: lease 000000010000000200000001bab12a02 is over: it expired, was released or was already settled
+            refused: lease 000000010000000200000001bab12a02 is no longer valid: it expired, was released or was already settled
             holds two as e until 30000"#]],
     );
 }

@@ -1,10 +1,10 @@
-//! Whatever a command sets off, a turn touches a bounded number of messages, sessions and leases.
+//! Whatever a command causes, a turn processes a bounded number of messages, sessions and leases.
 
 use super::world::World;
-use crate::core::work::SLICE_MAX;
+use crate::core::background::SLICE_MAX;
 use crate::journal::SEGMENT_BYTES_MAX;
 
-/// What a turn may touch: a slice of work, a slice of what is due, and slices for its command and for what is sent on.
+/// What a turn may process: a slice of work, a slice of due timers, and slices for its command and for forwarding.
 const TURN_MAX: usize = 5 * SLICE_MAX;
 
 const SESSIONS: usize = 1000;
@@ -30,12 +30,12 @@ fn many_messages(spec: &str) -> World {
     world
 }
 
-/// Takes a step and the turns that it asks for, and tells how many those were and what was said.
+/// Runs a step and all turns that it causes. Returns the number of turns and the output.
 fn carried_out(world: &mut World, step: &str) -> (usize, String) {
     world.said.clear();
     (world.turns, world.most_touched) = (0, 0);
     world.step(step);
-    world.work();
+    world.run_background_work();
     assert!(world.most_touched <= TURN_MAX, "{step}: {} in one turn", world.most_touched);
     (world.turns, world.said.trim().to_owned())
 }
@@ -57,7 +57,7 @@ fn a_length_limit_for_a_queue_with_many_sessions() {
             "ready 10 locked 0 delayed 0 scheduled 0 deferred 0 dead {dead} sessions 5/5 held 0"
         );
         assert_eq!(facts(&mut world), expected);
-        // A replay comes to the same.
+        // A replay reaches the same state.
         world.step("restart");
         assert_eq!(facts(&mut world), expected);
     }
@@ -102,7 +102,7 @@ fn several_large_queues_are_purged_at_the_same_time() {
     for queue in ["q", "r", "s"] {
         world.step(&format!("purge {queue}"));
     }
-    world.work();
+    world.run_background_work();
     // Each request is answered, in whichever order they are done.
     let mut said: Vec<&str> = world.said.split_whitespace().collect();
     said.sort_unstable();
@@ -137,7 +137,7 @@ fn a_large_queue_is_deleted_and_its_leases_are_over_at_once() {
     assert_eq!(said, "1 lost");
     let (_, said) = carried_out(&mut world, "facts q");
     assert!(said.starts_with("refused: "), "{said}");
-    // While what is left of it is cleared away, its timers fire and its name is another's.
+    // While a deleted queue is freed in slices, its timers fire and its name is used again.
     let mut world = World::new(SEGMENT_BYTES_MAX);
     world.step("queue q");
     let bodies: Vec<String> = (0..SESSIONS).map(|n| n.to_string()).collect();
@@ -152,7 +152,7 @@ fn a_large_queue_is_deleted_and_its_leases_are_over_at_once() {
 fn a_connection_with_many_leases_ends() {
     let mut world = many_messages("lock=1000000");
     world.step("attach c q conn=7 credit=1900");
-    world.work();
+    world.run_background_work();
     let (turns, _) = carried_out(&mut world, "disconnect conn=7");
     assert!(turns > 3, "{turns}");
     assert!(facts(&mut world).starts_with(&format!("ready {} locked 0", 2 * SESSIONS)));
@@ -187,7 +187,7 @@ fn a_paused_queue_with_many_sessions_goes_on() {
     let mut world = many_sessions("");
     world.step("accept q s=s999");
     world.step("pause q");
-    world.work();
+    world.run_background_work();
     world.step("attach c q hold=a credit=9");
     let (_, said) = carried_out(&mut world, "resume q");
     assert_eq!(said, "to c: 999 as b, 999b as c");
@@ -199,7 +199,7 @@ fn many_messages_expired_before_the_next_one_that_did_not() {
     world.step("wait 900");
     world.step("send q last");
     world.step("later 200");
-    // Whoever asks before all of them are gone may have to ask again; whoever waits is served.
+    // An accept before all of them are removed may have to be repeated; a waiting one is served.
     world.said.clear();
     world.most_touched = 0;
     world.step("receive q wait=5000");
@@ -227,7 +227,7 @@ fn a_message_that_overflows_wherever_it_comes_to_does_not_go_round_for_ever() {
         "facts graves",
     ] {
         world.step(step);
-        world.work();
+        world.run_background_work();
     }
     assert!(world.said.contains("dead 1 "), "{}", world.said);
 }

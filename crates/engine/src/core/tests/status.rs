@@ -1,4 +1,4 @@
-//! Queues and topics that an operator closed.
+//! Queues and topics that an operator disabled.
 
 use expect_test::expect;
 
@@ -114,7 +114,7 @@ fn a_closed_topic_takes_nothing() {
         expect![[r#"
             refused: topic `t` is send_disabled: nothing can be sent to it
             refused: topic `t` is send_disabled: nothing can be sent to it
-            refused: topic `t` exists with kind = filter, not fanout: declare it as it is, or delete it first
+            refused: topic `t` already exists with kind = filter, not fanout: declare it with its current settings, or delete it first
             ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
 }

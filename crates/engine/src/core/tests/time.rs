@@ -161,7 +161,7 @@ fn keys_can_belong_to_sessions() {
 
 #[test]
 fn what_is_scheduled_for_one_moment_comes_in_the_order_in_which_it_was_sent() {
-    // Starts and delays at all levels of the wheel; the last ones are asked for from nearer, or after a restart.
+    // Starts and delays at all levels of the wheel; the last ones are set from a shorter distance, or after a restart.
     for start in [0, 1, 63, 4000, 1_000_000] {
         for delay in [1, 64, 100, 1000, 300_000, 5_000_000, 2_000_000_000_u64] {
             let (at, half) = (start + delay, delay / 2);

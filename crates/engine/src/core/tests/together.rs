@@ -22,9 +22,9 @@ fn one_stale_lease_refuses_all_of_it() {
         expect![[r#"
             x as a
             x as b (receives 2, failed 1)
-            refused: lease 00000001000000000000000159320dd7 is over: it expired, was released or was already settled
+            refused: lease 00000001000000000000000159320dd7 is no longer valid: it expired, was released or was already settled
             ready 1 locked 1 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
-            refused: lease 000000010000000000000002f43c661c is over: it expired, was released or was already settled
+            refused: lease 000000010000000000000002f43c661c is no longer valid: it expired, was released or was already settled
             ready 2 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
 }
@@ -40,7 +40,7 @@ fn a_state_goes_with_it() {
             nothing
             holds A as d until 30050
             x as e (receives 2, failed 1), z as f
-            refused: lease 00000001000000000000000159320dd7 is over: it expired, was released or was already settled
+            refused: lease 00000001000000000000000159320dd7 is no longer valid: it expired, was released or was already settled
             ready 0 locked 2 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/1 held 1"#]],
     );
 }

@@ -1,4 +1,4 @@
-//! Topics, forwarding, dead letters that go through topics.
+//! Topics, forwarding, and dead letters that go through topics.
 
 use expect_test::expect;
 
@@ -123,7 +123,7 @@ fn sessions_order_the_copies_of_those_who_have_them() {
             holds A as a until 30000
             x as b, y as c
             x as d, y as e, z as f
-            z as g [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 1]"#]],
+            z as g [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from t/Subscriptions/s 1]"#]],
     );
 }
 
@@ -175,7 +175,7 @@ fn nobody_wants_a_dead_letter_and_its_queue_keeps_it() {
         queue p failed=1 dead=topic:gone \n send p x \n receive p \n abandon c \n receive p/$deadletterqueue",
         expect![[r#"
             x as a
-            x as b [DeadLetterUnroutable: the topic that takes the queue's dead letters knows no queue for it, from q 1]
+            x as b [DeadLetterUnroutable: no rule of the dead-letter topic matches it, from q 1]
             dlx: 0 queues, 0 rules, 0 scheduled, 0 waiting, 0 copies
             x as c
             x as d [MaxDeliveryCountExceeded: failed 1 times; the queue allows 1 (failed_max), from p 1]"#]],
@@ -189,7 +189,7 @@ fn a_circle_that_turns_by_itself_is_cut() {
         queue a \n queue b ttl=1000 bury dead=a \n queue c ttl=1000 bury dead=b \n send c y \n wait 1000 \n facts b \n wait 1000 \n receive a",
         expect![[r#"
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 1 sessions 0/0 held 0
-            x as a [DeadLetterCycle: its dead-letter targets lead back to a queue where it had died, from q 1]
+            x as a [DeadLetterCycle: its dead-letter targets lead back to a queue that it was dead-lettered from before, from q 1]
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             y as b [TTLExpiredException: its time to live was over, from b 1]"#]],
     );
@@ -217,7 +217,7 @@ fn a_queue_forwards_to_a_queue_or_a_topic() {
         expect![[r#"
             holds A as a until 30000
             x as b
-            y as c [Session ID is null.: the queue has sessions, and the message has none that it takes, from a 2]
+            y as c [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from a 2]
             z as d
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0"#]],
     );
@@ -234,7 +234,7 @@ fn forwarding_waits_for_its_target_and_ends_in_a_circle() {
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
             x as a
             ready 1 locked 0 delayed 0 scheduled 0 deferred 0 dead 0 sessions 0/0 held 0
-            z as b [MaxTransferHopCountExceeded: it was forwarded too often: queues forward in a circle, from b 3]
+            z as b [MaxTransferHopCountExceeded: it was forwarded too often: the queues forward in a cycle, from b 3]
             nothing"#]],
     );
 }
@@ -268,7 +268,7 @@ fn a_queue_may_have_more_than_one_misfit_of_a_message() {
         expect![[r#"
             2 copies
             ready 0 locked 0 delayed 0 scheduled 0 deferred 0 dead 4 sessions 0/0 held 0
-            now as a [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 1], now as b [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 2], later as c [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 5], later as d [Session ID is null.: the queue has sessions, and the message has none that it takes, from t/Subscriptions/s 6]"#]],
+            now as a [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from t/Subscriptions/s 1], now as b [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from t/Subscriptions/s 2], later as c [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from t/Subscriptions/s 5], later as d [Session ID is null.: the queue has sessions, and the message has no session id that it accepts, from t/Subscriptions/s 6]"#]],
     );
 }
 
@@ -315,12 +315,12 @@ fn what_several_queues_share_takes_its_room_once() {
     run("topic t kind=fanout | queue a | queue b | queue c | bind t a | bind t b | bind t c");
     let (records, bytes, counted) = run("send @t x");
     assert_eq!((records, counted), (1, 3 * bytes));
-    // Two are left that need it, and then one.
+    // Two copies still use it, and then one.
     assert_eq!(run("receive a | complete a"), (1, bytes, 2 * bytes));
     let dead = run("receive b | dead b");
     assert_eq!((dead.0, dead.2), (2, 2 * bytes));
     assert_eq!(run("receive c | complete c").0, 2);
-    // Not shared: each of these is a record of its own.
+    // Not shared: each of these has its own record.
     assert_eq!(run("send b y | send c y").0, 4);
 }
 

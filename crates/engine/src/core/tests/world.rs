@@ -1,4 +1,4 @@
-//! A core on a real journal, a clock that is moved by hand, and names for what was handed out.
+//! A core on a real journal, with a manual clock and names for leases.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use malote_model::{
-    Address, Body, BodyKind, Changes, Correlation, DeadLetterTarget, Dedup, Durability, Filter,
-    LeaseToken, Message, OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Rule, Seq,
-    SessionId, Sessions, Settlement, SqlAction, SqlFilter, Status, Timestamp, TopicKind, TopicName,
-    TopicSpec, Value, When,
+    Address, Body, BodyKind, Changes, DeadLetterTarget, Dedup, Durability, LeaseToken, Message,
+    OnExpiry, Overflow, QueueName, QueueSpec, RetryOrder, Seq, SessionId, Sessions, Settlement,
+    Timestamp, TopicKind, TopicName, TopicSpec, Value, When,
 };
 
 use super::fillable::Fillable;
-use crate::codec::{Outgoing, Stored};
+use super::script::{address, hide, name_of, rule, status};
+use crate::codec::{EncodedMessage, Stored};
 use crate::command::*;
-use crate::core::{Core, Output, To, Turn};
+use crate::core::{Core, Effect, Output, Turn};
 use crate::disk::OsDisk;
-use crate::event::{Event, Leased};
-use crate::journal::{FRAME_HEADER_BYTES, Options, Patience, Pos, Recovered, Replay, recover};
+use crate::event::{Event, LeasedEvent};
+use crate::journal::{FRAME_HEADER_BYTES, Options, Pos, ReadMode, Recovered, Replay, recover};
 
 pub(super) struct World {
     core: Core,
     journal: Recovered,
     now: u64,
-    /// Leases and holds by the names that scripts give them: a, b, c …
+    /// Leases and holds by the names that scripts use: a, b, c …
     tokens: BTreeMap<String, LeaseToken>,
     granted: usize,
     consumers: BTreeMap<String, ConsumerId>,
     requests: u64,
     pub said: String,
-    /// Turns, and the most that one of them touched.
+    /// The number of turns, and the most that one of them processed.
     pub turns: usize,
     pub most_touched: usize,
-    /// Where the journal ended before the last turn that put something into it for which somebody waits.
+    /// The end of the journal before the last turn with an eager record.
     rests_from: Pos,
-    /// Tell of answers whether they wait for that turn.
+    /// Whether to print if replies wait for that turn.
     tell_waits: bool,
-    /// Tell of grants when their messages were first granted.
+    /// Whether to print when messages were first granted.
     tell_firsts: bool,
     full: Arc<AtomicBool>,
     _dir: tempfile::TempDir,
@@ -204,8 +204,12 @@ impl World {
                         message.when = When::At(Timestamp(ms));
                     }
                     match address(plain[0]) {
-                        Address::Queue(_) => Outgoing::new(&message, flag("unnamed")).unwrap(),
-                        Address::Topic(_) => Outgoing::to_topic(message, flag("unnamed")).unwrap(),
+                        Address::Queue(_) => {
+                            EncodedMessage::new(&message, flag("unnamed")).unwrap()
+                        }
+                        Address::Topic(_) => {
+                            EncodedMessage::to_topic(message, flag("unnamed")).unwrap()
+                        }
                     }
                 };
                 let bodies = plain[1..].iter().filter(|word| **word != "unnamed");
@@ -224,7 +228,7 @@ impl World {
                         }))
                         .collect();
                     let states = state().map(|change| (None, change)).into_iter().collect();
-                    Command::Commit { work: Work { sends, settles, states } }
+                    Command::Commit { work: TransactionWork { sends, settles, states } }
                 }
             }
             "cancel" => Command::Cancel {
@@ -322,14 +326,14 @@ impl World {
                 connection: ConnectionId(number("conn").unwrap()),
                 clean: flag("clean"),
             },
-            "deferred" => Command::ReceiveDeferred {
+            "deferred" => Command::ReceiveDeferred(ReceiveDeferred {
                 queue: queue(0),
                 seqs: vec![Seq(plain[1].parse().unwrap())],
                 hold: option("hold").map(|name| self.tokens[name]),
                 lock_ms: None,
                 take: flag("take"),
                 connection: None,
-            },
+            }),
             "complete" => Command::Settle {
                 leases: leases(),
                 settlement: Settlement::Complete,
@@ -344,7 +348,7 @@ impl World {
                     from: queue(0),
                     seq: Seq(plain[1].parse().unwrap()),
                     to: queue(0),
-                    message: Outgoing::new(&message, true).unwrap(),
+                    message: EncodedMessage::new(&message, true).unwrap(),
                 }
             }
             "abandon" => settle(Settlement::Abandon { delay_ms, changes: changes() }),
@@ -378,7 +382,7 @@ impl World {
                     .map_or_else(|| QueueName::new(queue(0).owner().unwrap()), QueueName::new);
                 let seq = Seq(plain[1].parse().unwrap());
                 let message_id = option("id").map(Into::into);
-                let items = vec![Moving { seq, to: to.unwrap(), message_id }];
+                let items = vec![MoveItem { seq, to: to.unwrap(), message_id }];
                 Command::Move { from: queue(0), items, why: MoveWhy::Redrive }
             }
             "purge" if plain.len() > 1 && !flag("all") => {
@@ -415,7 +419,7 @@ impl World {
             "keys" => return writeln!(self.said, "{} keys", self.core.keys().0).unwrap(),
             "totals" => return self.tell_totals(&queue(0)),
             "wait" => return self.wait(plain[0].parse().unwrap()),
-            // Time passes while nobody is there to notice.
+            // Time passes without any turn.
             "later" => return self.now += plain[0].parse::<u64>().unwrap(),
             "restart" => return self.restart(),
             "replay" => return self.replay(),
@@ -435,21 +439,21 @@ impl World {
         writeln!(self.said, "{}", each.join(", ")).unwrap();
     }
 
-    /// Live records, their bytes, and what is counted once for each queue that has them.
+    /// Live records, their bytes, and the bytes counted once for each queue.
     pub(super) fn live(&self) -> (usize, u64, u64) {
         let (mut records, mut bytes) = (0, 0);
         self.core.live(&mut |_, more| (records, bytes) = (records + 1, bytes + more));
         (records, bytes, self.core.counted_bytes())
     }
 
-    /// How many records a message stands under, itself included.
+    /// The number of records of a message.
     pub(super) fn depth(&mut self, queue: &str, seq: u64) -> u32 {
         let (_, q) = self.core.queue(&QueueName::new(queue).unwrap()).unwrap();
         Stored::read_now(&self.journal.segments, q.pos(seq).unwrap()).unwrap().depth
     }
 
-    /// Takes the turns that the core asks for at once.
-    pub(super) fn work(&mut self) {
+    /// Runs the turns that the core asks for at once.
+    pub(super) fn run_background_work(&mut self) {
         let before = self.turns;
         while self.core.next_wake().is_some_and(|wake| wake.0 <= self.now) {
             self.turn(None);
@@ -457,7 +461,7 @@ impl World {
         }
     }
 
-    /// How many queues each page of a list has.
+    /// The number of queues on each page of a list.
     pub(super) fn pages(&mut self) -> Vec<usize> {
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
@@ -465,7 +469,8 @@ impl World {
             let log = &mut self.journal.appender;
             let mut turn = Turn::new(&mut self.core, log, Timestamp(self.now), &mut out, true);
             turn.command(0, Command::List { after: after.clone(), max: usize::MAX });
-            let Some(To::Request(_, Ok(Reply::Queues(page)))) = out.pop().map(|out| out.to) else {
+            let Some(Effect::Request(_, Ok(Reply::Queues(page)))) = out.pop().map(|out| out.effect)
+            else {
                 panic!("a list is answered")
             };
             let Some(last) = page.last() else { return pages };
@@ -475,10 +480,10 @@ impl World {
     }
 
     fn wait(&mut self, ms: u64) {
-        // In the small steps in which the core asks to be woken, so that order is what it would be.
+        // In the small steps in which the core asks to be woken, so that the order is realistic.
         let until = self.now + ms;
         while let Some(wake) = self.core.next_wake().filter(|wake| wake.0 <= until) {
-            // What could not all be done in a turn is due at once, and was due before.
+            // What did not fit into a turn is due at once, and was due before.
             self.now = self.now.max(wake.0);
             self.turn(None);
         }
@@ -486,7 +491,7 @@ impl World {
         self.turn(None);
     }
 
-    /// The disk is full, and so is the segment, but for so many bytes.
+    /// Fills the disk, and the current segment except for `left` bytes.
     fn fill(&mut self, left: usize) {
         self.full.store(true, Ordering::Relaxed);
         for bytes in [4000, 100, 1] {
@@ -498,8 +503,7 @@ impl World {
         }
     }
 
-    /// The process ends and starts again: what was written is there.
-    /// The core as a replay of the journal finds it.
+    /// The core as a replay of the journal restores it.
     pub(super) fn replayed(&self) -> Core {
         let copy = tempfile::tempdir().unwrap();
         for file in std::fs::read_dir(self._dir.path()).unwrap() {
@@ -512,7 +516,7 @@ impl World {
         core
     }
 
-    /// A restart without a snapshot.
+    /// Restarts without a snapshot.
     fn replay(&mut self) {
         let mut core = self.replayed();
         core.go_live(&mut self.journal.appender, Timestamp(self.now), 8).unwrap();
@@ -535,7 +539,7 @@ impl World {
 
     fn turn(&mut self, command: Option<(u64, Command)>) {
         let mut out = Vec::new();
-        self.core.touched_items = 0;
+        self.core.processed_items = 0;
         let rests_from = self.rests_from;
         let (end, eager) = (self.journal.appender.end_pos(), self.journal.appender.last_eager());
         let mut turn = Turn::new(
@@ -551,7 +555,7 @@ impl World {
         }
         turn.dispatch();
         self.turns += 1;
-        self.most_touched = self.most_touched.max(self.core.touched_items);
+        self.most_touched = self.most_touched.max(self.core.processed_items);
         let (counted, held) = self.core.keys();
         assert_eq!(counted, held, "keys that are counted are keys that are held");
         for chunk in self.journal.appender.take().unwrap_or_default() {
@@ -560,24 +564,26 @@ impl World {
         if self.journal.appender.last_eager() != eager {
             self.rests_from = end;
         }
-        for Output { to, durable, .. } in out {
+        for Output { effect, durable, .. } in out {
             if self.tell_waits {
                 self.said += if durable > rests_from { "waits: " } else { "at once: " };
             }
-            match to {
-                To::Route(topic, items) => {
+            match effect {
+                Effect::Route(topic, items) => {
                     let read = crate::reads::route(topic, items, &self.journal.segments);
                     self.requests += 1;
                     self.turn(Some((self.requests - 1, read)));
                 }
-                To::Rewrite(items) => {
+                Effect::Rewrite(items) => {
                     let read = crate::reads::rewrite(items, &self.journal.segments);
                     self.requests += 1;
                     self.turn(Some((self.requests - 1, read)));
                 }
-                To::Request(_, Err(refusal)) => writeln!(self.said, "refused: {refusal}").unwrap(),
-                To::Request(_, Ok(reply)) => self.tell(reply),
-                To::Consumer(consumer, notice) => {
+                Effect::Request(_, Err(refusal)) => {
+                    writeln!(self.said, "refused: {refusal}").unwrap()
+                }
+                Effect::Request(_, Ok(reply)) => self.tell(reply),
+                Effect::Consumer(consumer, notice) => {
                     let name = self
                         .consumers
                         .iter()
@@ -595,14 +601,14 @@ impl World {
         }
     }
 
-    /// Records as only damage or a forger could make them: the slots of their leases are absurd.
+    /// Records that only damage or forgery could cause: the slots of their leases are implausible.
     pub(super) fn apply_absurd_leases(&mut self, plain: &str, sessioned: &str) {
         let id = |name: &str| self.core.queue(&QueueName::new(name).unwrap()).unwrap().0;
         let (queue, sessions) = (id(plain), id(sessioned));
         let token = LeaseToken { epoch: 1, slot: 4_000_000_000, grant: 1, random: 1 };
         let (at, until, bound, hold) = (Timestamp(0), Timestamp(1000), false, None);
         let (of, deferred, items) = (Vec::new(), false, vec![(1, token)]);
-        let leased = Leased { queue, at, until, bound, hold, sessions: of, deferred, items };
+        let leased = LeasedEvent { queue, at, until, bound, hold, sessions: of, deferred, items };
         self.core.apply(Pos::new(9, 5000), &Event::Leased(leased));
         let session = SessionId::new("one").unwrap();
         let held = Event::Held { queue: sessions, session, token, until, bound };
@@ -664,7 +670,7 @@ impl World {
                     let Stored { message, dead, .. } = Stored::read(
                         &mut self.journal.segments.reading(false),
                         grant.pos,
-                        Patience::Blocking,
+                        ReadMode::Blocking,
                         &mut None,
                     )
                     .unwrap();
@@ -759,52 +765,4 @@ impl World {
         };
         writeln!(self.said, "{text}").unwrap();
     }
-}
-
-/// `@name` is a topic, anything else a queue.
-fn address(text: &str) -> Address {
-    match text.strip_prefix('@') {
-        Some(topic) => TopicName::new(topic).unwrap().into(),
-        None => QueueName::new(text).unwrap().into(),
-    }
-}
-
-fn status<'a>(option: &impl Fn(&str) -> Option<&'a str>) -> Status {
-    match option("status") {
-        None => Status::Active,
-        Some("send") => Status::SendDisabled,
-        Some("receive") => Status::ReceiveDisabled,
-        Some(_) => Status::Disabled,
-    }
-}
-
-/// A rule named by its filter, unless it has a `name`: `all`, `key:k`, `pattern:p`, `subject:s`, `sql:text_with_underscores`.
-fn rule<'a>(text: &str, option: &impl Fn(&str) -> Option<&'a str>) -> Rule {
-    let filter = match text.split_once(':') {
-        None => Filter::All,
-        Some(("key", key)) => Filter::Key(key.into()),
-        Some(("pattern", pattern)) => Filter::Pattern(pattern.into()),
-        Some(("subject", subject)) => Filter::Correlation(Arc::new(Correlation {
-            subject: Some(subject.into()),
-            ..Correlation::default()
-        })),
-        Some((_, sql)) => Filter::Sql(SqlFilter::new(&sql.replace('_', " "), vec![]).unwrap()),
-    };
-    let action = option("do")
-        .map(|text| SqlAction::new(&text.replace('_', " ").replace(':', "="), vec![]).unwrap());
-    Rule { name: option("name").unwrap_or(text).into(), filter, action }
-}
-
-/// What the nth lease or hold is called: a to z, then a1 to z1 and so on.
-pub(super) fn name_of(nth: usize) -> String {
-    let letter = char::from(b'a' + (nth % 26) as u8);
-    if nth < 26 { letter.to_string() } else { format!("{letter}{}", nth / 26) }
-}
-
-/// Tokens differ from run to run of the tests' author, not of the reader.
-fn hide(text: &str) -> String {
-    text.split(' ')
-        .map(|word| if word.len() == 32 { "…" } else { word })
-        .collect::<Vec<_>>()
-        .join(" ")
 }

@@ -1,7 +1,7 @@
 //! `peek-message`: looks without touching.
 
 use bytes::Bytes;
-use malote_engine::{MessageState, Peek, Seen};
+use malote_engine::{MessageState, Peek, PeekedMessage};
 use malote_model::{QueueName, Seq};
 use malote_wire_amqp::types::{Map, Value};
 
@@ -51,7 +51,7 @@ pub(super) async fn peek(context: &Context<'_>) -> Answered {
 /// Messages that are read at once: they may be large.
 const PAGE: usize = 32;
 
-fn encode(queue: &QueueName, seen: &Seen, told: &Telling) -> Option<Bytes> {
+fn encode(queue: &QueueName, seen: &PeekedMessage, told: &Telling) -> Option<Bytes> {
     // One that the disk holds no longer whole is told of when it is to be delivered.
     let stored = seen.stored.as_ref().ok()?;
     let state = match seen.state {

@@ -1,8 +1,8 @@
-//! Tables: an action and what it does to a message.
+//! Tables of actions with their effects on a message.
 
 use super::*;
 
-/// The message after an action: all that differs from before.
+/// The changes that an action makes to the message.
 fn after(action: &str) -> String {
     let parameters = vec![("@n".to_owned(), Value::U16(7))];
     let action = SqlAction::new(action, parameters);
@@ -12,7 +12,7 @@ fn after(action: &str) -> String {
     action.apply(&mut message, Timestamp(5000));
     let mut changes = Vec::new();
     for (name, value) in message.properties.iter() {
-        // A NaN differs from itself, and no action here touches it.
+        // A NaN differs from itself, and no action here changes it.
         if name != "nan" && before.properties.get(name) != Some(value) {
             changes.push(format!("{name} = {value:?}"));
         }
@@ -60,7 +60,7 @@ fn actions_change_the_copy() {
         ("REMOVE user.[HR-EmployeeID]", "-HR-EmployeeID"),
         ("SET COLOR = 'red'", "color = String(\"red\")"),
         ("SET [with space] = 'x'", "with space = String(\"x\")"),
-        // Numbers keep the width that they had, if they fit.
+        // Numbers keep their width, if the result fits.
         ("SET Size = Size + 1", "Size = I32(11)"),
         ("SET small = 127", "small = I8(127)"),
         ("SET small = 128", "small = I64(128)"),
@@ -81,7 +81,7 @@ fn actions_change_the_copy() {
         ("SET new = TRUE", "new = Bool(true)"),
         ("SET new = @n", "new = I64(7)"),
         ("SET new = guid", "new = Uuid([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7])"),
-        // What is unknown is null.
+        // Unknown becomes null.
         ("SET new = missing", "new = Null"),
         ("SET color = NULL", "color = Null"),
         ("SET new = 1 / 0", "new = Null"),
@@ -104,7 +104,7 @@ fn actions_change_the_copy() {
         ("REMOVE sys.Label; REMOVE sys.To", "subject: none, to: none"),
         ("REMOVE sys.SessionId", "session: none"),
         ("REMOVE sys.TimeToLive", "ttl_ms: none"),
-        // What a field cannot hold leaves it as it was.
+        // A value that a field cannot hold leaves the field unchanged.
         ("SET sys.MessageId = NULL", ""),
         ("SET sys.Label = list", ""),
         ("SET sys.Label = raw", ""),

@@ -1,34 +1,34 @@
-//! The line of a session: sequences in ascending order, two or four bytes each while they are near to one another. A
-//! short line needs no memory of its own.
+//! An ascending list of sequence numbers: the pending messages of a session. It uses two or four bytes each while they
+//! are close together, and a short list needs no allocation.
 
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
 #[derive(Debug)]
-pub(super) enum Line {
-    /// Most lines: a dozen stand in the session itself.
-    Near(Run<u16, 12>),
-    Wide(Run<u32, 4>),
+pub(super) enum SeqList {
+    /// Most lists: up to a dozen numbers are stored inline.
+    Near(PackedSeqs<u16, 12>),
+    Wide(PackedSeqs<u32, 4>),
     #[allow(clippy::box_collection)] // rare, and larger than the others
     Far(Box<VecDeque<u64>>),
 }
 
-impl Default for Line {
+impl Default for SeqList {
     fn default() -> Self {
-        Self::Near(Run::new(0))
+        Self::Near(PackedSeqs::new(0))
     }
 }
 
-/// Distances from a base. Those before `head` have left.
+/// Distances from a base. Those before `head` were removed.
 #[derive(Debug)]
-pub(super) struct Run<D, const N: usize> {
+pub(super) struct PackedSeqs<D, const N: usize> {
     base: u64,
     head: u32,
     seqs: SmallVec<[D; N]>,
 }
 
-impl<D, const N: usize> Run<D, N>
+impl<D, const N: usize> PackedSeqs<D, N>
 where
     D: Copy + Ord + TryFrom<u64> + Into<u64>,
 {
@@ -44,7 +44,7 @@ where
         self.left().get(i).map(|&d| self.base + d.into())
     }
 
-    fn place(&self, seq: u64) -> usize {
+    fn lower_bound(&self, seq: u64) -> usize {
         self.left().partition_point(|&d| self.base + d.into() < seq)
     }
 
@@ -55,14 +55,14 @@ where
         self.head += 1;
         let gone = self.head as usize;
         if gone < self.seqs.len() && gone > N && gone >= self.seqs.len() / 2 {
-            // As many moves as there were pops.
+            // Amortized: as many moves as there were pops.
             self.seqs.drain(..gone);
             self.head = 0;
             self.seqs.shrink_to_fit();
         }
     }
 
-    /// False if the sequence is too far from the base.
+    /// Returns false if the number is too far from the base.
     fn insert(&mut self, seq: u64) -> bool {
         if self.seqs.is_empty() {
             self.base = seq;
@@ -71,7 +71,7 @@ where
             return false;
         };
         if self.seqs.len() == self.seqs.capacity() {
-            // By a half and not to the double: there are many lines.
+            // Grows by half, not to the double: there are many lists.
             self.seqs.reserve_exact(self.seqs.len() / 2);
         }
         if self.seqs.last().is_none_or(|&last| last < d) {
@@ -83,7 +83,7 @@ where
     }
 }
 
-impl Line {
+impl SeqList {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Near(run) => run.left().len(),
@@ -115,23 +115,23 @@ impl Line {
         }
     }
 
-    /// The place of the first at or after `seq`.
-    pub(super) fn place(&self, seq: u64) -> usize {
+    /// The index of the first number at or after `seq`.
+    pub(super) fn lower_bound(&self, seq: u64) -> usize {
         match self {
-            Self::Near(run) => run.place(seq),
-            Self::Wide(run) => run.place(seq),
+            Self::Near(run) => run.lower_bound(seq),
+            Self::Wide(run) => run.lower_bound(seq),
             Self::Far(seqs) => seqs.partition_point(|&s| s < seq),
         }
     }
 
-    /// Room for exactly so many more: for a snapshot, which knows.
+    /// Reserves space for exactly this many more, for a snapshot.
     pub(super) fn expect(&mut self, more: usize) {
         if let Self::Near(run) = self {
             run.seqs.reserve_exact(more);
         }
     }
 
-    /// Puts a sequence in its place; mostly that is the end. One that is there already stays.
+    /// Inserts a number, usually at the end. Duplicates are ignored.
     pub(super) fn insert(&mut self, seq: u64) {
         let fits = match self {
             Self::Near(run) => run.insert(seq),
@@ -149,13 +149,13 @@ impl Line {
         }
     }
 
-    /// Those that are left, with more bytes each.
+    /// Switches to wider numbers.
     fn widen(&mut self) {
         let far = |line: &Self| Self::Far(Box::new(line.iter().collect()));
         *self = match self {
             Self::Near(run) => {
-                let mut wide = Run::new(0);
-                // As many as a snapshot said, if it said more than stand in the session.
+                let mut wide = PackedSeqs::new(0);
+                // Keep the capacity that a snapshot reserved.
                 let said = if run.seqs.spilled() { run.seqs.capacity() } else { 0 };
                 wide.seqs.reserve_exact(said.max(run.left().len() + 1));
                 match self.iter().all(|seq| wide.insert(seq)) {
@@ -180,30 +180,30 @@ mod tests {
 
     #[test]
     fn a_line_holds_far_sequences_too() {
-        let mut line = Line::default();
+        let mut line = SeqList::default();
         for seq in [10, 12, 10, 1 << 20, 11] {
             line.insert(seq);
         }
-        assert!(matches!(line, Line::Wide(_)), "{line:?}");
+        assert!(matches!(line, SeqList::Wide(_)), "{line:?}");
         assert_eq!(line.iter().collect::<Vec<_>>(), [10, 11, 12, 1 << 20]);
         for seq in [5, 1 << 40, 10] {
             line.insert(seq);
         }
-        assert!(matches!(line, Line::Far(_)), "{line:?}");
+        assert!(matches!(line, SeqList::Far(_)), "{line:?}");
         assert_eq!(line.iter().collect::<Vec<_>>(), [5, 10, 11, 12, 1 << 20, 1 << 40]);
-        assert_eq!(line.place(11), 2);
+        assert_eq!(line.lower_bound(11), 2);
     }
 
     #[test]
     fn agrees_with_a_set() {
-        let (mut line, mut set) = (Line::default(), BTreeSet::new());
+        let (mut line, mut set) = (SeqList::default(), BTreeSet::new());
         let mut state = 3_u64;
         for step in 0..20_000_u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let random = state >> 33;
-            // It grows, then shrinks, again and again.
+            // The list grows and shrinks repeatedly.
             if random % 10 < if step / 500 % 2 == 0 { 7 } else { 3 } {
-                // Sometimes one that left long ago comes back.
+                // Sometimes a number that was removed long ago returns.
                 let far = if step > 10_000 && random.is_multiple_of(50) { 1 << 17 } else { 0 };
                 let seq = step + 50 + far - random % 60 % (step + 1);
                 line.insert(seq);
@@ -214,7 +214,7 @@ mod tests {
             }
             assert_eq!((line.len(), line.first()), (set.len(), set.first().copied()));
             let probe = step + random % 100;
-            assert_eq!(line.place(probe), set.range(..probe).count());
+            assert_eq!(line.lower_bound(probe), set.range(..probe).count());
         }
         assert!(line.iter().eq(set));
     }

@@ -1,12 +1,13 @@
-//! Room for requests that are not answered yet. There are two rooms ([`Class`]): one for messages that are being sent,
-//! one for all other questions, so that settling never waits for publishing. What finds no room waits in line.
+//! Admission control: bounds the memory of requests that are not answered yet. There is one budget for sends and one
+//! for all other requests ([`RequestClass`]), so that settling never waits for publishing. Requests that exceed the
+//! budget wait in a queue.
 //!
-//! First come, first served, to the core itself: a request is handed over, or stands in line, within the call that
-//! brings it, and whoever makes room hands over what stands first. No task has to be woken in between, so two requests
-//! of one caller cannot pass each other.
+//! The order is first come, first served: a request is admitted or queued within the call that submits it, and a
+//! request that frees budget admits the next ones itself. No task has to be woken in between, so two requests of one
+//! caller cannot overtake each other.
 //!
-//! A request that was handed over has a `Permit` until its answer has left, also when its caller gave up: its bytes are
-//! in memory just the same.
+//! An admitted request holds a `Permit` until its answer has been sent, even if its caller has given up: its bytes are
+//! still in memory.
 
 use std::collections::BTreeMap;
 
@@ -14,65 +15,65 @@ use parking_lot::Mutex;
 
 use crate::mailbox::Request;
 
-/// Kilobytes of messages that are being sent.
+/// Budget for messages that are being sent, in KiB.
 pub(crate) const SENDS_KIB_MAX: u32 = 64 << 10;
 
-/// Kilobytes of all other requests and their answers; each counts as one at least. Callers beyond it wait.
+/// Budget for all other requests and their replies, in KiB. Each request counts at least 1.
 pub(crate) const ASKS_KIB_MAX: u32 = 64 << 10;
 
-/// Kilobytes that the two rooms hold.
+/// The two admission budgets, in KiB.
 #[derive(Clone, Copy, Debug)]
-pub struct RoomSizes {
-    /// Of messages that are being sent.
+pub struct AdmissionLimits {
+    /// For messages that are being sent.
     pub sends_kib_max: u32,
-    /// Of all other requests and their answers.
+    /// For all other requests and their replies.
     pub asks_kib_max: u32,
 }
 
-impl Default for RoomSizes {
+impl Default for AdmissionLimits {
     fn default() -> Self {
         Self { sends_kib_max: SENDS_KIB_MAX, asks_kib_max: ASKS_KIB_MAX }
     }
 }
 
-/// Which room a request needs.
+/// The budget that a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RequestClass {
     Send,
     Ask,
 }
 
-/// What is free, and who waits for it.
-pub(crate) struct Room {
-    line: Mutex<Line>,
+/// One budget and its waiting requests.
+pub(crate) struct Admission {
+    line: Mutex<AdmissionState>,
 }
 
-struct Line {
+struct AdmissionState {
     kib_max: u32,
-    /// Below zero when answers were larger than what was free.
+    /// Negative while replies exceed the budget.
     free_kib: i64,
     next: u64,
     waiting: BTreeMap<u64, (u32, Request)>,
     open: bool,
 }
 
-impl Room {
+impl Admission {
     pub(crate) fn new(kib_max: u32) -> Self {
         let (free_kib, waiting) = (i64::from(kib_max), BTreeMap::new());
-        let line = Line { kib_max, free_kib, next: 0, waiting, open: true };
+        let line = AdmissionState { kib_max, free_kib, next: 0, waiting, open: true };
         Self { line: Mutex::new(line) }
     }
 
-    /// Hands a request over with `admit`: now, or after those before it. What is larger than the room needs all of it.
-    /// Tells its number in line, none if it need not wait.
-    pub(crate) fn enter(
+    /// Admits a request with `admit`, now or after earlier ones. A request larger than the budget needs all of it.
+    /// Returns the request's number if it has to wait.
+    pub(crate) fn submit(
         &self,
         bytes: usize,
         request: Request,
         admit: impl Fn(Request, u32),
     ) -> Option<u64> {
         let mut line = self.line.lock();
-        // Closed: the request is dropped, and with it the way to answer.
+        // Closed: dropping the request drops its reply channel.
         if !line.open {
             return None;
         }
@@ -89,36 +90,36 @@ impl Room {
         Some(number)
     }
 
-    /// Gives up waiting. False if the request was handed over: then it happens.
+    /// Withdraws a waiting request. Returns false if it was already admitted.
     pub(crate) fn withdraw(&self, number: u64, admit: impl Fn(Request, u32)) -> bool {
         let mut line = self.line.lock();
         let waited = line.waiting.remove(&number).is_some();
         if waited {
-            // It may have stood in the way of smaller ones.
+            // It may have blocked smaller requests.
             line.advance(admit);
         }
         waited
     }
 
-    /// Whether all of it is free, and no request waits.
+    /// Whether nothing is in use and no request waits.
     pub(crate) fn is_unused(&self) -> bool {
         let line = self.line.lock();
         line.free_kib == i64::from(line.kib_max) && line.waiting.is_empty()
     }
 
-    /// A request takes this much more, whether it is free or not.
+    /// Takes more budget for an admitted request, even if none is left.
     pub(crate) fn take_more(&self, kib: u32) {
         self.line.lock().free_kib -= i64::from(kib);
     }
 
-    /// What a request had is free.
+    /// Returns the budget of a request.
     pub(crate) fn leave(&self, kib: u32, admit: impl Fn(Request, u32)) {
         let mut line = self.line.lock();
         line.free_kib += i64::from(kib);
         line.advance(admit);
     }
 
-    /// Nobody waits any more.
+    /// Drops all waiting requests.
     pub(crate) fn close(&self) {
         let mut line = self.line.lock();
         line.open = false;
@@ -128,7 +129,7 @@ impl Room {
     }
 }
 
-impl Line {
+impl AdmissionState {
     fn advance(&mut self, admit: impl Fn(Request, u32)) {
         while let Some(first) = self.waiting.first_entry()
             && i64::from(first.get().0) <= self.free_kib
@@ -149,21 +150,21 @@ mod tests {
     use super::*;
     use crate::command::Command;
 
-    /// What was handed over, in order.
+    /// The admitted requests, in order.
     #[derive(Default)]
-    struct Core(RefCell<Vec<String>>);
+    struct Admitted(RefCell<Vec<String>>);
 
-    impl Core {
+    impl Admitted {
         fn admit(&self, request: Request, _: u32) {
             let Command::Describe { queue } = request.command else { panic!("not of this test") };
             self.0.borrow_mut().push(queue.to_string());
         }
 
-        fn enter(&self, room: &Room, name: &str, kib: usize) -> Option<u64> {
+        fn submit(&self, room: &Admission, name: &str, kib: usize) -> Option<u64> {
             let command = Command::Describe { queue: QueueName::new(name).unwrap() };
-            // A kilobyte is counted for what a message is beside its bytes.
+            // Every request counts one KiB besides its bytes.
             let request = Request { command, reply: None, permit: None };
-            room.enter((kib - 1) << 10, request, |request, kib| self.admit(request, kib))
+            room.submit((kib - 1) << 10, request, |request, kib| self.admit(request, kib))
         }
 
         #[track_caller]
@@ -174,32 +175,32 @@ mod tests {
 
     #[test]
     fn what_fits_does_not_pass_what_does_not() {
-        let (room, core) = (Room::new(10), Core::default());
-        core.enter(&room, "a", 6);
-        core.enter(&room, "large", 8);
-        core.enter(&room, "small", 1);
+        let (room, core) = (Admission::new(10), Admitted::default());
+        core.submit(&room, "a", 6);
+        core.submit(&room, "large", 8);
+        core.submit(&room, "small", 1);
         core.has("a");
-        // Handed over by the one that leaves: nobody is woken first, and nobody who comes now is earlier.
+        // The waiting requests are admitted by this call, before any later one.
         room.leave(6, |request, kib| core.admit(request, kib));
         core.has("a large small");
-        core.enter(&room, "late", 1);
+        core.submit(&room, "late", 1);
         core.has("a large small late");
     }
 
     #[test]
     fn whoever_gives_up_makes_way() {
-        let (room, core) = (Room::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
-        assert_eq!(core.enter(&room, "a", 6), None, "it is with the core");
-        let large = core.enter(&room, "large", 8).unwrap();
-        core.enter(&room, "small", 4).unwrap();
+        assert_eq!(core.submit(&room, "a", 6), None, "it is with the core");
+        let large = core.submit(&room, "large", 8).unwrap();
+        core.submit(&room, "small", 4).unwrap();
         assert!(room.withdraw(large, admit));
         core.has("a small");
-        // Nothing is given back twice: the room is full.
+        // Nothing is returned twice: the budget is used up.
         assert!(!room.withdraw(large, admit));
-        let gone = core.enter(&room, "gone", 10).unwrap();
+        let gone = core.submit(&room, "gone", 10).unwrap();
         assert!(room.withdraw(gone, admit));
-        core.enter(&room, "last", 10).unwrap();
+        core.submit(&room, "last", 10).unwrap();
         room.leave(6, admit);
         core.has("a small");
         room.leave(4, admit);
@@ -208,25 +209,25 @@ mod tests {
 
     #[test]
     fn more_than_there_is_takes_all() {
-        let (room, core) = (Room::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
-        core.enter(&room, "huge", 1 << 40);
-        core.enter(&room, "next", 1);
+        core.submit(&room, "huge", 1 << 40);
+        core.submit(&room, "next", 1);
         core.has("huge");
         room.leave(10, admit);
         core.has("huge next");
         room.close();
-        core.enter(&room, "late", 1);
+        core.submit(&room, "late", 1);
         core.has("huge next");
     }
 
     #[test]
     fn a_large_answer_keeps_others_waiting() {
-        let (room, core) = (Room::new(10), Core::default());
+        let (room, core) = (Admission::new(10), Admitted::default());
         let admit = |request, kib| core.admit(request, kib);
-        core.enter(&room, "a", 1);
+        core.submit(&room, "a", 1);
         room.take_more(20);
-        core.enter(&room, "b", 1);
+        core.submit(&room, "b", 1);
         core.has("a");
         room.leave(21, admit);
         core.has("a b");

@@ -1,24 +1,23 @@
-//! What is bound to a connection, and how it ends with it.
+//! What is bound to a connection, and how it ends with the connection.
 
 use std::collections::BTreeSet;
 
-use super::leases::{Lease, Leased as Kind, NONE};
-use super::work::Work;
-use super::{Decided, Needs, Stalled, Turn};
+use super::background::BackgroundWork;
+use super::leases::{Lease, LeaseTarget, NONE};
+use super::{Decided, Stalled, Turn, WaitFor};
 use crate::command::{ConnectionId, ConsumerId, Reply};
-use crate::event::{Cause, QueueId};
+use crate::event::{LeaseEnd, QueueId};
 
 /// What is bound to a connection.
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct ConnectionState {
     pub consumers: BTreeSet<ConsumerId>,
-    /// First in the list of its leases and holds.
+    /// The first lease or hold in its list.
     pub first: u32,
-    /// Its exclusive queues.
     pub queues: Vec<QueueId>,
 }
 
-impl Default for Connected {
+impl Default for ConnectionState {
     fn default() -> Self {
         Self { consumers: BTreeSet::new(), first: NONE, queues: Vec::new() }
     }
@@ -27,14 +26,13 @@ impl Default for Connected {
 impl Turn<'_> {
     pub(super) fn disconnect(&mut self, connection: ConnectionId, clean: bool) -> Decided {
         if self.core.live().connections.contains_key(&connection) {
-            self.end_bound(connection, clean);
+            self.end_connection(connection, clean);
         }
-        Ok(Some((Reply::Done, Needs::Settled)))
+        Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
-    /// Ends what is bound to a connection that is gone, a slice at a time; what finds no room in the journal ends when
-    /// there is some.
-    pub(super) fn end_bound(&mut self, connection: ConnectionId, clean: bool) {
+    /// Ends what is bound to a closed connection, in slices. If the journal has no room, the rest ends later.
+    pub(super) fn end_connection(&mut self, connection: ConnectionId, clean: bool) {
         while let Some(id) =
             self.core.live().connections.get_mut(&connection).and_then(|c| c.consumers.pop_first())
         {
@@ -42,19 +40,23 @@ impl Turn<'_> {
                 if let Some(connected) = self.core.live().connections.get_mut(&connection) {
                     connected.consumers.insert(id);
                 }
-                return self.core.put_off(Work::End(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
-            self.core.touched(1);
-            self.waited_enough(id);
+            self.core.count_processed(1);
+            self.end_wait(id);
         }
-        let cause = if clean { Cause::Released } else { Cause::Lost };
-        // The list shrinks from its head; a hold takes its messages with it.
+        let cause = if clean { LeaseEnd::Released } else { LeaseEnd::Lost };
+        // The list shrinks from its head. A hold ends together with its messages.
         while let Some(slot) =
             self.core.live().connections.get(&connection).map(|c| c.first).filter(|&s| s != NONE)
         {
             if self.left == 0 {
-                return self.core.put_off(Work::End(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
             let Some(&Lease { queue, what, .. }) = self.core.leases.at(slot) else { break };
@@ -63,13 +65,13 @@ impl Turn<'_> {
                 continue;
             }
             let ended = match what {
-                Kind::Session { session } => {
+                LeaseTarget::Session { session } => {
                     let sessions = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref());
-                    let out = sessions.and_then(|s| s.at(session)).map_or(0, |s| s.out);
+                    let out = sessions.and_then(|s| s.at(session)).map_or(0, |s| s.locked);
                     self.left = self.left.saturating_sub(out as usize);
                     self.end_hold(slot, cause)
                 }
-                Kind::Message { .. } => self.end_lease(slot, cause),
+                LeaseTarget::Message { .. } => self.end_lease(slot, cause),
             };
             self.end();
             if ended.is_err() {
@@ -80,7 +82,9 @@ impl Turn<'_> {
             self.core.live().connections.get(&connection).and_then(|c| c.queues.last())
         {
             if self.left == 0 {
-                return self.core.put_off(Work::End(connection, clean));
+                return self
+                    .core
+                    .add_background_work(BackgroundWork::Disconnect(connection, clean));
             }
             self.left -= 1;
             if self.remove_queue(queue).is_err() {
@@ -93,8 +97,8 @@ impl Turn<'_> {
         self.core.live().connections.remove(&connection);
     }
 
-    /// Makes a queue the connection's own.
-    pub(super) fn own_queue(&mut self, connection: ConnectionId, queue: QueueId) {
+    /// Makes an exclusive queue belong to a connection.
+    pub(super) fn bind_queue(&mut self, connection: ConnectionId, queue: QueueId) {
         if let Some(q) = self.core.queues.get_mut(&queue) {
             q.connection = Some(connection);
         }

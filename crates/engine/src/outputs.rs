@@ -1,32 +1,31 @@
-//! From a turn to the journal and back to consumers: what the engine's shell and the simulated world do alike.
+//! Outputs of a turn on their way to callers and consumers. The engine and the simulation share this code.
 //!
-//! A turn's outputs wait for different marks of the journal ([`Handover`]), those for one consumer keep their order
-//! ([`InOrder`]), and what was removed as it was delivered stays readable ([`pin_taken`]).
+//! Outputs wait for different marks of the journal ([`PendingOutputs`]). Notices for one consumer keep their order
+//! ([`NoticeSequencer`]). Messages that are removed on delivery stay readable ([`pin_taken`]).
 
 use std::collections::BTreeMap;
 
 use crate::command::{Notice, Reply};
-use crate::core::To;
+use crate::core::Effect;
 use crate::journal::{Appender, Chunks, Commit, Marks, Pos, Segments};
 
-/// Outputs of a turn that wait for the journal.
-pub struct Handover<R> {
+/// Outputs that wait for the journal.
+pub struct PendingOutputs<R> {
     on_written: Vec<R>,
     on_durable: Vec<R>,
-    /// The end of the last record that is not lazy, at the last commit.
+    /// The end of the last eager record at the last commit.
     eager: Pos,
-    /// What must be durable for all who wait.
+    /// The position that must be durable for all waiting outputs.
     needed: Pos,
 }
 
-impl<R> Handover<R> {
-    /// Begins where the journal stands.
+impl<R> PendingOutputs<R> {
     pub fn new(log: &Appender) -> Self {
         let eager = log.last_eager();
         Self { on_written: Vec::new(), on_durable: Vec::new(), eager, needed: Pos::ZERO }
     }
 
-    /// Keeps an output until this much is durable and this much is written. Gives it back if that is so already.
+    /// Keeps an output until the given positions are durable and written. Returns it if they already are.
     pub fn keep(&mut self, marks: &Marks, durable: Pos, written: Pos, output: R) -> Option<R> {
         if durable > marks.durable() {
             self.needed = self.needed.max(durable);
@@ -39,12 +38,12 @@ impl<R> Handover<R> {
         None
     }
 
-    /// What a turn appended, with those who wait for it or for what was before; none if there is neither.
+    /// Builds the commit for the chunks of a turn and for the outputs that wait; `None` if there is neither.
     pub fn commit(&mut self, log: &Appender, chunks: Chunks) -> Option<Commit<R>> {
         if chunks.is_empty() && self.on_written.is_empty() && self.on_durable.is_empty() {
             return None;
         }
-        // An answer may rest on lazy records, too: then these are no longer lazy.
+        // An output may depend on lazy records. Then they must be synced now.
         let sync = self.eager != log.last_eager() || self.needed > log.last_eager();
         self.eager = log.last_eager();
         let on_written = std::mem::take(&mut self.on_written);
@@ -53,36 +52,37 @@ impl<R> Handover<R> {
     }
 }
 
-/// Notices to one consumer. They wait for different marks of the journal, and are said by different threads; but the
-/// consumer hears them in the order in which they were decided, or the order of a session would be lost on the way.
-pub struct InOrder<N> {
-    /// The number of the next notice that is decided.
+/// Puts the notices for one consumer in order. They wait for different marks of the journal and are released by
+/// different threads, but the consumer must receive them in the order of the decisions. Otherwise the order of a
+/// session would be lost.
+pub struct NoticeSequencer<N> {
+    /// The number of the next notice to be decided.
     next: u64,
-    /// The number of the next that is said.
+    /// The number of the next notice to be sent.
     due: u64,
-    /// Those that came too early; never more than wait for the journal.
+    /// Notices that were released too early. Bounded by the notices that wait for the journal.
     early: BTreeMap<u64, N>,
 }
 
-impl<N> Default for InOrder<N> {
+impl<N> Default for NoticeSequencer<N> {
     fn default() -> Self {
         Self { next: 0, due: 0, early: BTreeMap::new() }
     }
 }
 
-impl<N> InOrder<N> {
-    /// A notice was decided: its number.
+impl<N> NoticeSequencer<N> {
+    /// Assigns the next number.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// A notice may be said, once those before it are.
+    /// Releases a notice. It is sent after all notices with lower numbers.
     pub fn arrived(&mut self, number: u64, notice: N) {
         self.early.insert(number, notice);
     }
 
-    /// The next that may be said.
+    /// The next notice to send.
     pub fn next_due(&mut self) -> Option<N> {
         if cfg!(feature = "mutate-no-numbering") {
             return self.early.pop_first().map(|(_, notice)| notice);
@@ -92,19 +92,18 @@ impl<N> InOrder<N> {
         Some(notice)
     }
 
-    /// Those that were never said.
-    pub fn into_unsaid(self) -> impl Iterator<Item = N> {
+    /// The notices that were never sent.
+    pub fn into_unsent(self) -> impl Iterator<Item = N> {
         self.early.into_values()
     }
 }
 
-/// A message that is removed as it is delivered has no place in the index any more: until its receiver has read it, none
-/// of the segments that hold its records may be recycled.
-pub fn pin_taken(to: &mut To, segments: &Segments) {
-    let grants = match to {
-        To::Request(_, Ok(Reply::Delivered(grants))) | To::Consumer(_, Notice::Deliver(grants)) => {
-            grants
-        }
+/// Pins the records of messages that are removed on delivery. They are no longer in the index, so their segments could
+/// be recycled before the receiver has read them.
+pub fn pin_taken(effect: &mut Effect, segments: &Segments) {
+    let grants = match effect {
+        Effect::Request(_, Ok(Reply::Delivered(grants)))
+        | Effect::Consumer(_, Notice::Deliver(grants)) => grants,
         _ => return,
     };
     if cfg!(feature = "mutate-no-pinning") {

@@ -1,16 +1,17 @@
-//! Counts everything again and compares it with the counters and sets that are kept up to date along the way.
+//! Recounts everything and compares it with the counters and sets that are maintained incrementally.
 //!
-//! For the simulation, which asks after every crash and now and then between: it costs as much as there is.
+//! For the simulation, which calls it after every crash and from time to time. Its cost is proportional to the whole
+//! state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
-use super::leases::{Leased as Kind, NONE};
-use super::queue::{Place, Queue};
+use super::leases::{LeaseTarget, NONE};
+use super::queue::{MessageStatus, Queue};
 use crate::event::QueueId;
 
 impl Core {
-    /// What does not add up; nothing if all is well.
+    /// All inconsistencies; empty if there are none.
     pub fn audit(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut equal = |what: &str, kept: u64, counted: u64| {
@@ -21,13 +22,13 @@ impl Core {
         let of_queues = self.queues.values().filter_map(|q| q.seen.as_ref());
         let of_topics = self.topics.values().filter_map(|topic| topic.seen.as_ref());
         let keys: usize = of_queues.chain(of_topics).map(|seen| seen.recount()).sum();
-        equal("keys of all queues and topics", self.seen_keys as u64, keys as u64);
+        equal("keys of all queues and topics", self.dedup_keys as u64, keys as u64);
         let rules: usize = self.topics.values().map(|topic| topic.router.len()).sum();
         equal("rules", self.rules as u64, rules as u64);
         equal("leases", self.leases.len() as u64, self.leases.iter().count() as u64);
         let mut locked: BTreeMap<QueueId, BTreeSet<(u64, u32)>> = BTreeMap::new();
         for lease in self.leases.iter() {
-            if let Kind::Message { seq, .. } = lease.what {
+            if let LeaseTarget::Message { seq, .. } = lease.what {
                 locked.entry(lease.queue).or_default().insert((seq, lease.token.slot));
             }
         }
@@ -56,21 +57,21 @@ impl Queue {
         let mut out = BTreeSet::new();
         let mut ready = BTreeSet::new();
         for entry in self.index.entries_from(0) {
-            let place = self.place(entry.seq);
+            let place = self.status(entry.seq);
             (len, bytes) = (len + 1, bytes + u64::from(entry.size));
             own += u64::from(entry.expires > 0);
             let counter = match place {
-                Place::Ready => {
+                MessageStatus::Ready => {
                     ready.insert(entry.seq);
                     continue;
                 }
-                Place::Locked(slot) => {
+                MessageStatus::Locked(slot) => {
                     out.insert((entry.seq, slot));
                     0
                 }
-                Place::Delayed | Place::Parked => 1,
-                Place::Scheduled => 2,
-                Place::Deferred => 3,
+                MessageStatus::Delayed | MessageStatus::Parked => 1,
+                MessageStatus::Scheduled => 2,
+                MessageStatus::Deferred => 3,
             };
             places[counter] += 1;
             aside += u64::from(entry.size);
@@ -89,11 +90,11 @@ impl Queue {
             let gone: Vec<_> = seqs.into_iter().filter(|&seq| !self.index.contains(seq)).collect();
             equal(what, gone.len() as u64, 0);
         };
-        gone("places of messages that are gone", self.touched.keys().copied().collect());
+        gone("places of messages that are gone", self.tracked.keys().copied().collect());
         gone("changes of messages that are gone", self.newest.keys().copied().collect());
-        gone("sessions of messages that are gone", self.kept.keys().copied().collect());
+        gone("sessions of messages that are gone", self.carried.keys().copied().collect());
         let held = self.sessions.iter().flat_map(|s| s.iter());
-        let held = held.filter(|(_, s)| s.rare().hold != NONE).count() as u64;
+        let held = held.filter(|(_, s)| s.extras().hold != NONE).count() as u64;
         equal("held sessions", self.sessions_held, held);
         if out != *leased {
             wrong.push(format!("out: {out:?}, and leases: {leased:?}"));
@@ -101,12 +102,12 @@ impl Queue {
         let found = self.findable(&ready);
         if found != ready {
             let lost: Vec<_> = ready.difference(&found).take(5).collect();
-            wrong.push(format!("ready messages that nobody finds: {lost:?}"));
+            wrong.push(format!("ready messages that cannot be found: {lost:?}"));
         }
         wrong
     }
 
-    /// Of the ready messages, those that a receiver can come to.
+    /// The ready messages that a receiver can reach.
     fn findable(&self, ready: &BTreeSet<u64>) -> BTreeSet<u64> {
         let Some(sessions) = &self.sessions else {
             let by_tenant = |seq: u64| self.fair.as_ref().is_some_and(|fair| seq >= fair.from);
@@ -116,7 +117,7 @@ impl Queue {
             };
             return ready.iter().copied().filter(|&seq| can(seq)).collect();
         };
-        let lines: BTreeSet<u64> = sessions.iter().flat_map(|(_, s)| s.line.iter()).collect();
+        let lines: BTreeSet<u64> = sessions.iter().flat_map(|(_, s)| s.pending.iter()).collect();
         ready.intersection(&lines).copied().collect()
     }
 }

@@ -1,32 +1,32 @@
-//! What events about leases do to the state: messages go out, come back, and are set aside.
+//! Applying events about leases: messages are granted, returned and deferred.
 
 use malote_model::{LeaseToken, Timestamp};
 
-use super::leases::{Lease, Leased as Kind};
-use super::queue::Place;
+use super::leases::{Lease, LeaseTarget};
+use super::queue::MessageStatus;
 use super::sessions::NONE;
-use super::{Core, Timer, Under};
-use crate::event::{Cause, Event, Leased, Over, QueueId, Returned};
+use super::{BaseRecord, Core, Timer};
+use crate::event::{Event, LeaseEnd, LeasedEvent, MessageRef, Overlay, QueueId, ReturnedEvent};
 use crate::journal::Pos;
 
 impl Core {
-    /// A message's lease is over; its session, if any, may have something for another.
+    /// Ends the lease of a message. Its session may have messages for another receiver.
     pub(super) fn unlock(&mut self, pos: Pos, id: QueueId, slot: u32) {
         let Some(lease) = self.revoke(slot) else { return };
-        if let Kind::Message { session: Some(session), .. } = lease.what
+        if let LeaseTarget::Message { session: Some(session), .. } = lease.what
             && let Some(q) = self.queues.get_mut(&id)
         {
             if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(session)) {
-                s.out = s.out.saturating_sub(1);
+                s.locked = s.locked.saturating_sub(1);
                 s.rests_on = s.rests_on.max(pos);
             }
             q.refresh_session(session);
-            self.touch_session(id, session);
+            self.mark_session_dirty(id, session);
         }
     }
 
-    pub(super) fn leased(&mut self, leased: &Leased) {
-        self.saw(leased.at.0);
+    pub(super) fn leased(&mut self, leased: &LeasedEvent) {
+        self.advance_time(leased.at.0);
         let hold =
             leased.hold.and_then(|token| self.leases.find(token)).map(|lease| lease.token.slot);
         let mut items = &leased.items[..];
@@ -42,10 +42,10 @@ impl Core {
         }
     }
 
-    /// Leases of one session's messages, or of a queue without sessions.
+    /// Applies leases of one session's messages, or of a queue without sessions.
     pub(super) fn leased_of(
         &mut self,
-        leased: &Leased,
+        leased: &LeasedEvent,
         hold: Option<u32>,
         slot: Option<u32>,
         items: &[(u64, LeaseToken)],
@@ -56,28 +56,28 @@ impl Core {
             if !q.index.contains(seq) || !self.leases.plausible(token.slot) {
                 continue;
             }
-            let touched = q.touched.entry(seq).or_default();
-            let from = std::mem::replace(&mut touched.place, Place::Locked(token.slot));
-            // It waits for nothing any more. A replay may not know yet that its delay was over.
-            touched.due = 0;
-            let again = touched.receives > 0;
+            let tracked = q.tracked.entry(seq).or_default();
+            let from = std::mem::replace(&mut tracked.status, MessageStatus::Locked(token.slot));
+            // It no longer waits. A replay may not have noticed that its delay has ended.
+            tracked.due = 0;
+            let again = tracked.receives > 0;
             if !again {
-                touched.first = leased.at.0;
+                tracked.first = leased.at.0;
             }
-            touched.receives = touched.receives.saturating_add(1);
+            tracked.receives = tracked.receives.saturating_add(1);
             q.totals.delivered += 1;
             q.totals.redelivered += u64::from(again);
-            q.recount(seq, Some(from), Some(Place::Locked(token.slot)));
+            q.recount(seq, Some(from), Some(MessageStatus::Locked(token.slot)));
             match slot {
                 Some(slot) => {
                     if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-                        s.out += 1;
-                        if leased.deferred || from == Place::Parked {
-                            s.less_aside();
+                        s.locked += 1;
+                        if leased.deferred || from == MessageStatus::Parked {
+                            s.decrement_aside();
                         }
-                        if from == Place::Parked {
-                            // In a replay: that its delay was over is no event, but it must have been.
-                            s.line.insert(seq);
+                        if from == MessageStatus::Parked {
+                            // In a replay: the end of a delay is not an event, but it must have passed.
+                            s.pending.insert(seq);
                         }
                         if !leased.deferred {
                             s.cursor = seq + 1;
@@ -87,7 +87,7 @@ impl Core {
                 None if leased.deferred => {}
                 None => q.unready(seq),
             }
-            let what = Kind::Message { seq, session: slot, hold, deferred: leased.deferred };
+            let what = LeaseTarget::Message { seq, session: slot, hold, deferred: leased.deferred };
             self.grant(Lease::new(token, id, leased.until.0, leased.bound, what));
         }
         let Some(q) = self.queues.get_mut(&id) else { return };
@@ -97,43 +97,44 @@ impl Core {
         }
     }
 
-    pub(super) fn returned(&mut self, pos: Pos, returned: &Returned) {
-        let Returned { queue: id, seq, cause, due, parked, over } = returned;
+    pub(super) fn returned(&mut self, pos: Pos, returned: &ReturnedEvent) {
+        let ReturnedEvent { queue: id, seq, cause, due, parked, overlay } = returned;
         let Some(q) = self.queues.get_mut(id) else { return };
-        let Some(touched) = q.touched.get_mut(seq) else { return };
-        let Place::Locked(lease_slot) = touched.place else { return };
+        let Some(tracked) = q.tracked.get_mut(seq) else { return };
+        let MessageStatus::Locked(lease_slot) = tracked.status else { return };
         match cause {
             // With the mutation, a replay counts what the live core does not.
-            Cause::Released if cfg!(feature = "mutate-live-differs") && self.live.is_some() => {}
-            Cause::Released => touched.released = touched.released.saturating_add(1),
-            Cause::Abandoned => touched.failed = touched.failed.saturating_add(1),
-            Cause::Lost => {
-                touched.failed = touched.failed.saturating_add(1);
-                touched.lost = touched.lost.saturating_add(1);
+            LeaseEnd::Released if cfg!(feature = "mutate-live-differs") && self.live.is_some() => {}
+            LeaseEnd::Released => tracked.released = tracked.released.saturating_add(1),
+            LeaseEnd::Abandoned => tracked.failed = tracked.failed.saturating_add(1),
+            LeaseEnd::Lost => {
+                tracked.failed = tracked.failed.saturating_add(1);
+                tracked.lost = tracked.lost.saturating_add(1);
             }
         }
         q.totals.lease_ended(*cause);
-        self.lay_over(pos, *id, *seq, over.as_ref());
+        self.apply_overlay(pos, *id, *seq, overlay.as_ref());
         let what = self.leases.at(lease_slot).map(|lease| lease.what);
-        let Some(Kind::Message { session, deferred, .. }) = what else { return };
+        let Some(LeaseTarget::Message { session, deferred, .. }) = what else { return };
         let Some(q) = self.queues.get_mut(id) else { return };
         let to = match (deferred, due.0) {
-            (true, _) => Place::Deferred,
-            (false, 0) => Place::Ready,
-            (false, _) if *parked => Place::Parked,
-            (false, _) => Place::Delayed,
+            (true, _) => MessageStatus::Deferred,
+            (false, 0) => MessageStatus::Ready,
+            (false, _) if *parked => MessageStatus::Parked,
+            (false, _) => MessageStatus::Delayed,
         };
-        q.recount(*seq, Some(Place::Locked(lease_slot)), Some(to));
-        if let Some(touched) = q.touched.get_mut(seq) {
-            touched.place = to;
-            touched.session = session.unwrap_or(NONE);
+        q.recount(*seq, Some(MessageStatus::Locked(lease_slot)), Some(to));
+        if let Some(tracked) = q.tracked.get_mut(seq) {
+            tracked.status = to;
+            tracked.session = session.unwrap_or(NONE);
         }
-        if matches!(to, Place::Delayed | Place::Parked) {
-            // Counted already: the place is set once more, now with its timer.
-            let timer =
-                self.live.as_mut().map(|live| live.timers.set(due.0, Timer::Due(*id, *seq)));
-            if let Some(touched) = self.queues.get_mut(id).and_then(|q| q.touched.get_mut(seq)) {
-                (touched.due, touched.timer) = (due.0, timer);
+        if matches!(to, MessageStatus::Delayed | MessageStatus::Parked) {
+            // It is already counted; this only sets the timer.
+            let timer = self.live.as_mut().map(|live| {
+                live.timers.set(due.0, Timer::Due(MessageRef { queue: *id, seq: *seq }))
+            });
+            if let Some(tracked) = self.queues.get_mut(id).and_then(|q| q.tracked.get_mut(seq)) {
+                (tracked.due, tracked.timer) = (due.0, timer);
             }
         }
         let Some(q) = self.queues.get_mut(id) else { return };
@@ -141,79 +142,88 @@ impl Core {
             Some(slot) => {
                 if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
                     match to {
-                        Place::Deferred | Place::Parked => s.rare_mut().aside += 1,
+                        MessageStatus::Deferred | MessageStatus::Parked => {
+                            s.extras_mut().aside += 1
+                        }
                         _ => s.cursor = s.cursor.min(*seq),
                     }
                 }
                 q.oldest = q.oldest.min(*seq);
             }
-            None if to == Place::Ready => q.make_ready(*seq),
+            None if to == MessageStatus::Ready => q.make_ready(*seq),
             None => {}
         }
-        // A lazy return is nothing to wait for.
-        let rests_on = if over.is_some() || *cause == Cause::Abandoned { pos } else { Pos::ZERO };
+        // A lazy return does not have to be durable.
+        let rests_on =
+            if overlay.is_some() || *cause == LeaseEnd::Abandoned { pos } else { Pos::ZERO };
         self.unlock(rests_on, *id, lease_slot);
-        self.touch(*id);
+        self.mark_dirty(*id);
         self.may_overflow(*id);
     }
 
-    pub(super) fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
-        self.lay_over(pos, id, seq, over);
+    pub(super) fn deferred(&mut self, pos: Pos, id: QueueId, seq: u64, overlay: Option<&Overlay>) {
+        self.apply_overlay(pos, id, seq, overlay);
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.touched.get_mut(&seq) else { return };
-        let Place::Locked(slot) = touched.place else { return };
+        let Some(tracked) = q.tracked.get_mut(&seq) else { return };
+        let MessageStatus::Locked(slot) = tracked.status else { return };
         let what = self.leases.at(slot).map(|lease| lease.what);
-        let Some(Kind::Message { session, .. }) = what else { return };
-        (touched.place, touched.session) = (Place::Deferred, session.unwrap_or(NONE));
-        q.recount(seq, Some(Place::Locked(slot)), Some(Place::Deferred));
+        let Some(LeaseTarget::Message { session, .. }) = what else { return };
+        (tracked.status, tracked.session) = (MessageStatus::Deferred, session.unwrap_or(NONE));
+        q.recount(seq, Some(MessageStatus::Locked(slot)), Some(MessageStatus::Deferred));
         q.totals.deferred += 1;
         if let Some(s) = session.and_then(|slot| q.sessions.as_mut()?.at_mut(slot)) {
-            s.rare_mut().aside += 1;
+            s.extras_mut().aside += 1;
         }
         self.unlock(pos, id, slot);
     }
 
-    /// The record at `pos` lies over the newest one of the message.
-    pub(super) fn lay_over(&mut self, pos: Pos, id: QueueId, seq: u64, over: Option<&Over>) {
-        if let (Some(over), Some(q)) = (over, self.queues.get_mut(&id)) {
-            self.under.insert(pos, Under { from: over.from, users: 1 });
+    /// Records that the record at `pos` is an overlay on the message's newest record.
+    pub(super) fn apply_overlay(
+        &mut self,
+        pos: Pos,
+        id: QueueId,
+        seq: u64,
+        overlay: Option<&Overlay>,
+    ) {
+        if let (Some(overlay), Some(q)) = (overlay, self.queues.get_mut(&id)) {
+            self.base_records.insert(pos, BaseRecord { from: overlay.from, users: 1 });
             q.newest.insert(seq, pos);
-            self.deepened(id, seq, pos);
+            self.check_depth(id, seq, pos);
         }
     }
 
-    /// A delay is over. Not an event: it follows from the clock.
+    /// Ends a delay. This is not an event: it follows from the clock.
     pub(super) fn delay_over(&mut self, id: QueueId, seq: u64) {
         let Some(q) = self.queues.get_mut(&id) else { return };
-        let Some(touched) = q.touched.get_mut(&seq) else { return };
-        let from = std::mem::replace(&mut touched.place, Place::Ready);
-        let slot = touched.session;
-        if touched.receives == 0 {
-            q.touched.remove(&seq);
+        let Some(tracked) = q.tracked.get_mut(&seq) else { return };
+        let from = std::mem::replace(&mut tracked.status, MessageStatus::Ready);
+        let slot = tracked.session;
+        if tracked.receives == 0 {
+            q.tracked.remove(&seq);
         }
         q.recount(seq, Some(from), None);
         self.may_overflow(id);
         let Some(q) = self.queues.get_mut(&id) else { return };
         if q.sessions.is_none() {
             q.make_ready(seq);
-            return self.touch(id);
+            return self.mark_dirty(id);
         }
         q.oldest = q.oldest.min(seq);
         if let Some(s) = q.sessions.as_mut().and_then(|s| s.at_mut(slot)) {
-            if from == Place::Parked {
-                s.less_aside();
+            if from == MessageStatus::Parked {
+                s.decrement_aside();
             }
-            s.line.insert(seq);
+            s.pending.insert(seq);
             s.cursor = s.cursor.min(seq);
         }
         q.refresh_session(slot);
-        self.touch_session(id, slot);
+        self.mark_session_dirty(id, slot);
     }
 
     pub(super) fn grant(&mut self, lease: Lease) {
         let what = lease.what;
         let slot = self.leases.insert(lease);
-        if let Kind::Message { hold: Some(hold), .. } = what
+        if let LeaseTarget::Message { hold: Some(hold), .. } = what
             && let Some(hold) = self.leases.at_mut(hold)
         {
             let first = std::mem::replace(&mut hold.first, slot);
@@ -227,13 +237,13 @@ impl Core {
         self.arm(slot);
     }
 
-    /// Sets the timer of a lease, unless one is set that fires in time to look again. A message under an explicit
-    /// hold needs none.
+    /// Sets the timer of a lease, unless an earlier one is set, which then checks again. Messages under an explicit
+    /// hold need no timer.
     pub(super) fn arm(&mut self, slot: u32) {
         let (Some(live), Some(lease)) = (self.live.as_mut(), self.leases.at_mut(slot)) else {
             return;
         };
-        if matches!(lease.what, Kind::Message { hold: Some(_), .. }) {
+        if matches!(lease.what, LeaseTarget::Message { hold: Some(_), .. }) {
             return;
         }
         if let Some(timer) = lease.timer {
@@ -247,14 +257,14 @@ impl Core {
     }
 
     pub(super) fn revoke(&mut self, slot: u32) -> Option<Lease> {
-        self.touched(1);
+        self.count_processed(1);
         let lease = self.leases.remove(slot)?;
         if let (Some(live), Some(timer)) = (self.live.as_mut(), lease.timer) {
             live.timers.cancel(timer);
         }
         if let Some(before) = self.leases.at_mut(lease.prev) {
             before.next = lease.next;
-        } else if let Kind::Message { hold: Some(hold), .. } = lease.what {
+        } else if let LeaseTarget::Message { hold: Some(hold), .. } = lease.what {
             if let Some(hold) = self.leases.at_mut(hold) {
                 hold.first = lease.next;
             }
@@ -267,7 +277,7 @@ impl Core {
         Some(lease)
     }
 
-    /// A restart of the broker is a release: nothing failed, nothing lost.
+    /// A restart of the broker releases connection-bound leases. Nothing is counted.
     pub(super) fn end_bound_leases(&mut self) {
         let bound: Vec<_> = self
             .leases
@@ -276,16 +286,16 @@ impl Core {
             .map(|l| (l.token.slot, l.queue, l.what))
             .collect();
         for &(_, queue, what) in &bound {
-            if let Kind::Message { seq, .. } = what {
-                let (cause, due) = (Cause::Released, Timestamp(0));
+            if let LeaseTarget::Message { seq, .. } = what {
+                let (cause, due) = (LeaseEnd::Released, Timestamp(0));
                 self.returned(
                     Pos::ZERO,
-                    &Returned { queue, seq, cause, due, parked: false, over: None },
+                    &ReturnedEvent { queue, seq, cause, due, parked: false, overlay: None },
                 );
             }
         }
         for (_, queue, what) in bound {
-            if let Kind::Session { session } = what
+            if let LeaseTarget::Session { session } = what
                 && let Some(id) = self
                     .queues
                     .get(&queue)

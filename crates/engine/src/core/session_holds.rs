@@ -1,13 +1,13 @@
-//! Holding sessions: accept, release, break, and the state that goes with a session.
+//! Session holds: accept, release and break, and session states.
 
 use malote_model::{Changes, LeaseToken, QueueName, Refusal, SessionId, Timestamp, limits};
 
-use super::consume::{Consumer, Want, after, check_lock};
-use super::leases::{Lease, Leased as Kind, NONE};
-use super::queue::Place;
-use super::{Decided, FRAME_ROOM, Needs, Output, To, Turn};
-use crate::command::{Accept, ConnectionId, ConsumerId, Held, Reply, StateChange};
-use crate::event::{Cause, Event, QueueId};
+use super::consume::{Consumer, ConsumerDemand, after, check_lock};
+use super::leases::{Lease, LeaseTarget, NONE};
+use super::queue::MessageStatus;
+use super::{Decided, Effect, FRAME_ROOM, Output, Turn, WaitFor};
+use crate::command::{Accept, AcceptedSession, ConnectionId, ConsumerId, Reply, StateChange};
+use crate::event::{Event, LeaseEnd, QueueId};
 
 impl Turn<'_> {
     pub(super) fn accept(&mut self, request: u64, accept: Accept) -> Decided {
@@ -24,9 +24,12 @@ impl Turn<'_> {
                 return Err(Refusal::SessionHeld { session, until: held });
             }
             let held = self.hold(id, session, lock, connection)?;
-            return Ok(Some((Reply::Accepted(Some(held)), Needs::Granted(self.log.last_eager()))));
+            return Ok(Some((
+                Reply::Accepted(Some(held)),
+                WaitFor::Granted(self.log.last_eager()),
+            )));
         }
-        let wants = Want::Session;
+        let wants = ConsumerDemand::Session;
         let waiting = Consumer {
             queue: id,
             connection,
@@ -40,7 +43,7 @@ impl Turn<'_> {
             waiting: false,
         };
         self.add_consumer(consumer, waiting)?;
-        self.want(consumer);
+        self.add_waiting(consumer);
         self.dispatch();
         if self.core.live().consumers.contains_key(&consumer) {
             self.wait_until(consumer, until);
@@ -48,27 +51,27 @@ impl Turn<'_> {
         Ok(None)
     }
 
-    /// Until when somebody has the session: its explicit hold, or the last of its leases.
+    /// Until when the session is busy: its explicit hold, or the last of its leases.
     fn busy_until(&self, id: QueueId, slot: u32) -> Option<Timestamp> {
         let s = self.core.queues.get(&id)?.sessions.as_ref()?.at(slot)?;
-        if let Some(hold) = self.core.leases.at(s.rare().hold) {
+        if let Some(hold) = self.core.leases.at(s.extras().hold) {
             return Some(Timestamp(hold.until));
         }
-        let out = self.out_of_session(id, slot);
+        let out = self.leases_of_session(id, slot);
         out.iter()
             .filter_map(|&slot| self.core.leases.at(slot))
             .map(|lease| Timestamp(lease.until))
             .max()
     }
 
-    /// Holds a session that nobody has. Opens a group and closes it.
+    /// Grants a hold on a free session. Opens and closes a group.
     fn hold(
         &mut self,
         queue: QueueId,
         session: SessionId,
         lock_ms: u64,
         connection: Option<ConnectionId>,
-    ) -> Result<Held, Refusal> {
+    ) -> Result<AcceptedSession, Refusal> {
         if self.core.leases.room() == 0 {
             return Err(Refusal::BoundReached { what: "leases", limit: limits::LEASES_MAX as u64 });
         }
@@ -79,10 +82,10 @@ impl Turn<'_> {
         self.commit(Event::Held { queue, session: session.clone(), token, until, bound }, true);
         self.end();
         self.bind(connection, token.slot);
-        Ok(Held { session, hold: token, until })
+        Ok(AcceptedSession { session, hold: token, until })
     }
 
-    /// Gives the head of the ready ring to a waiting accept.
+    /// Grants the head of the ready ring to a waiting accept.
     pub(super) fn grant_session(
         &mut self,
         consumer_id: ConsumerId,
@@ -93,7 +96,7 @@ impl Turn<'_> {
         let (connection, lock_ms) = (consumer.connection, consumer.lock_ms);
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Ok(()) };
-        // That it is ready rests on its first message, too.
+        // Its readiness also depends on its first message.
         let first =
             q.next_of(slot, None, self.now.0).and_then(|seq| q.pos(seq)).filter(|_| q.durable());
         let (session, rests_on) = (s.id.clone(), s.rests_on.max(after(first.unwrap_or_default())));
@@ -101,40 +104,40 @@ impl Turn<'_> {
         if let Some(request) =
             self.remove_consumer(consumer_id).and_then(|consumer| consumer.request)
         {
-            let (durable, written) = self.marks(Needs::Granted(rests_on));
-            let to = To::Request(request, Ok(Reply::Accepted(Some(held))));
-            self.out.push(Output { to, durable, written });
+            let (durable, written) = self.marks(WaitFor::Granted(rests_on));
+            let effect = Effect::Request(request, Ok(Reply::Accepted(Some(held))));
+            self.out.push(Output { effect, durable, written });
         }
         Ok(())
     }
 
-    /// Slots of the leases of a session's messages.
-    pub(super) fn out_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
+    /// The slots of the leases of a session's messages.
+    pub(super) fn leases_of_session(&self, id: QueueId, slot: u32) -> Vec<u32> {
         let Some(q) = self.core.queues.get(&id) else { return Vec::new() };
         let Some(s) = q.sessions.as_ref().and_then(|s| s.at(slot)) else { return Vec::new() };
-        if let Some(hold) = self.core.leases.at(s.rare().hold) {
-            let mut all = Vec::with_capacity(s.out as usize);
+        if let Some(hold) = self.core.leases.at(s.extras().hold) {
+            let mut all = Vec::with_capacity(s.locked as usize);
             let mut next = hold.first;
             while let Some(lease) = self.core.leases.at(next) {
                 all.push(next);
                 next = lease.next;
             }
-            // The list is newest first; what comes back, or dies, does so in order.
+            // The list is newest first, but messages must be returned or dead-lettered in order.
             all.sort_unstable_by_key(|&slot| {
                 match self.core.leases.at(slot).map(|lease| lease.what) {
-                    Some(Kind::Message { seq, .. }) => seq,
+                    Some(LeaseTarget::Message { seq, .. }) => seq,
                     _ => u64::MAX,
                 }
             });
             return all;
         }
-        // What is out stands before the cursor, at the front of the line.
+        // Leased messages are before the cursor, at the front of the pending list.
         let mut all = Vec::new();
-        for seq in s.line.iter() {
-            if all.len() == s.out as usize {
+        for seq in s.pending.iter() {
+            if all.len() == s.locked as usize {
                 break;
             }
-            if let Place::Locked(lease) = q.place(seq) {
+            if let MessageStatus::Locked(lease) = q.status(seq) {
                 all.push(lease);
             }
         }
@@ -142,38 +145,40 @@ impl Turn<'_> {
     }
 
     pub(super) fn release_session(&mut self, hold: LeaseToken) -> Decided {
-        let lease = self.lease_of(hold).filter(|lease| matches!(lease.what, Kind::Session { .. }));
+        let lease =
+            self.lease_of(hold).filter(|lease| matches!(lease.what, LeaseTarget::Session { .. }));
         let slot = lease.map(|lease| lease.token.slot).ok_or(Refusal::LeaseLost { lease: hold })?;
-        self.end_hold(slot, Cause::Released)?;
+        self.end_hold(slot, LeaseEnd::Released)?;
         self.end();
-        Ok(Some((Reply::Done, Needs::Settled)))
+        Ok(Some((Reply::Done, WaitFor::Settled)))
     }
 
-    /// Ends a hold and returns what is out under it. Opens a group.
-    pub(super) fn end_hold(&mut self, hold: u32, cause: Cause) -> Result<(), Refusal> {
-        let Some(&Lease { queue, what: Kind::Session { session }, .. }) = self.core.leases.at(hold)
+    /// Ends a hold and returns its leased messages. Opens a group.
+    pub(super) fn end_hold(&mut self, hold: u32, cause: LeaseEnd) -> Result<(), Refusal> {
+        let Some(&Lease { queue, what: LeaseTarget::Session { session }, .. }) =
+            self.core.leases.at(hold)
         else {
             return Ok(());
         };
-        let out = self.out_of_session(queue, session);
+        let out = self.leases_of_session(queue, session);
         self.begin(self.return_room(queue, session, cause, out.len()) + FRAME_ROOM)?;
         for lease in out {
             self.return_message(lease, cause, 0, &Changes::default());
         }
-        self.unhold(hold, cause == Cause::Lost);
+        self.unhold(hold, cause == LeaseEnd::Lost);
         Ok(())
     }
 
-    /// The hold itself is over. A consumer of the session hears of it unless its holder let go.
+    /// Ends the hold itself. Consumers of the session are notified.
     pub(super) fn unhold(&mut self, hold: u32, lost: bool) {
-        let Some(&Lease { token, queue, what: Kind::Session { session: slot }, .. }) =
+        let Some(&Lease { token, queue, what: LeaseTarget::Session { session: slot }, .. }) =
             self.core.leases.at(hold)
         else {
             return;
         };
         let session = self.core.queues.get(&queue).and_then(|q| q.sessions.as_ref()?.at(slot));
         let Some((session, consumers)) =
-            session.map(|s| (s.id.clone(), s.rare().consumers.clone()))
+            session.map(|s| (s.id.clone(), s.extras().consumers.clone()))
         else {
             return;
         };
@@ -183,8 +188,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the lease of one message that is under no explicit hold. Opens a group.
-    pub(super) fn end_lease(&mut self, slot: u32, cause: Cause) -> Result<(), Refusal> {
+    /// Ends the lease of one message without an explicit hold. Opens a group.
+    pub(super) fn end_lease(&mut self, slot: u32, cause: LeaseEnd) -> Result<(), Refusal> {
         self.begin(FRAME_ROOM)?;
         self.return_message(slot, cause, 0, &Changes::default());
         Ok(())
@@ -195,22 +200,22 @@ impl Turn<'_> {
         let Some(sessions) = q.sessions.as_ref() else {
             return Err(Refusal::NoSessions { queue: queue.clone() });
         };
-        let done = Ok(Some((Reply::Done, Needs::Durable)));
+        let done = Ok(Some((Reply::Done, WaitFor::Durable)));
         let Some(slot) = sessions.find(session) else { return done };
-        let hold = sessions.at(slot).map_or(NONE, |s| s.rare().hold);
+        let hold = sessions.at(slot).map_or(NONE, |s| s.extras().hold);
         if hold != NONE {
-            self.end_hold(hold, Cause::Released)?;
+            self.end_hold(hold, LeaseEnd::Released)?;
             return done;
         }
-        let out = self.out_of_session(id, slot);
-        self.begin(self.return_room(id, slot, Cause::Released, out.len()))?;
+        let out = self.leases_of_session(id, slot);
+        self.begin(self.return_room(id, slot, LeaseEnd::Released, out.len()))?;
         for lease in out {
-            self.return_message(lease, Cause::Released, 0, &Changes::default());
+            self.return_message(lease, LeaseEnd::Released, 0, &Changes::default());
         }
         done
     }
 
-    /// The session and queue that a state change is about.
+    /// Checks a state change, and returns its queue and session.
     pub(super) fn check_state(&self, change: &StateChange) -> Result<(QueueId, u32), Refusal> {
         let lost = Refusal::LeaseLost { lease: change.hold };
         if change.state.as_ref().is_some_and(|state| state.len() > limits::SESSION_STATE_BYTES_MAX)
@@ -222,12 +227,13 @@ impl Turn<'_> {
         Ok((queue, self.held_session(queue, change.hold)?))
     }
 
-    /// A state that grows finds room in its queue. Where older messages make way, only other states stand in its way.
+    /// Checks that a growing state fits into its queue. If old messages are dropped for limits, only the other states
+    /// count.
     pub(super) fn check_state_room(&self, change: &StateChange) -> Result<(), Refusal> {
         let (id, slot) = self.check_state(change)?;
         let Some(q) = self.core.queues.get(&id) else { return Ok(()) };
         let Some(limit) = q.spec.bytes_max else { return Ok(()) };
-        let now = q.sessions.as_ref().and_then(|s| s.at(slot)?.rare().state);
+        let now = q.sessions.as_ref().and_then(|s| s.at(slot)?.extras().state);
         let now = now.map_or(0, |state| u64::from(state.bytes));
         let then = change.state.as_ref().map_or(0, |state| state.len() as u64);
         let taken = if q.drops() { q.state_bytes } else { q.limited_bytes() };
@@ -238,7 +244,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Journals a state change that was checked; nothing if the hold ended with what was settled beside it.
+    /// Journals a checked state change; nothing if the hold has ended by a settlement of the same command.
     pub(super) fn commit_state(&mut self, change: StateChange) {
         let Ok((queue, slot)) = self.check_state(&change) else { return };
         let session = self
@@ -257,7 +263,7 @@ impl Turn<'_> {
         self.check_state_room(&change)?;
         self.begin(FRAME_ROOM + change.state.as_ref().map_or(0, |state| state.len()))?;
         self.commit_state(change);
-        Ok(Some((Reply::Done, Needs::Durable)))
+        Ok(Some((Reply::Done, WaitFor::Durable)))
     }
 
     pub(super) fn get_state(
@@ -276,7 +282,7 @@ impl Turn<'_> {
         {
             return Err(Refusal::LeaseLost { lease: token });
         }
-        let state = slot.and_then(|slot| sessions.at(slot)?.rare().state).map(|state| state.pos);
-        Ok(Some((Reply::State(state), Needs::Settled)))
+        let state = slot.and_then(|slot| sessions.at(slot)?.extras().state).map(|state| state.pos);
+        Ok(Some((Reply::State(state), WaitFor::Settled)))
     }
 }

@@ -1,16 +1,16 @@
-//! Transactions: sends, settlements and session states that happen together or not at all.
+//! Transactions: sends, settlements and session states that take effect together or not at all.
 
 use hashbrown::HashSet;
 use malote_model::{LeaseToken, QueueName, Refusal, Settlement, limits};
 
 use super::settle::check_settlement;
-use super::{Decided, FRAME_ROOM, FixedState, Needs, Turn};
-use crate::command::{Reply, Work};
+use super::{Decided, FRAME_ROOM, FixedState, Turn, WaitFor};
+use crate::command::{Reply, TransactionWork};
 
 impl Turn<'_> {
-    /// Everything is checked first; one stale lease refuses all of it.
-    pub(super) fn transact(&mut self, work: Work) -> Decided {
-        let Work { sends, mut settles, states } = work;
+    /// Checks everything first. One invalid lease refuses the whole transaction.
+    pub(super) fn transact(&mut self, work: TransactionWork) -> Decided {
+        let TransactionWork { sends, mut settles, states } = work;
         if settles.len() + states.len() > limits::SETTLE_BATCH_MAX {
             return Err(Refusal::BatchTooLarge {
                 what: "settlements in one transaction",
@@ -29,7 +29,7 @@ impl Turn<'_> {
                 return Err(lost);
             }
             durable |= self.durable(queue);
-            room += check_settlement(settlement)? + self.held_back_room(&[*lease], settlement);
+            room += check_settlement(settlement)? + self.delay_room(&[*lease], settlement);
         }
         for (queue, change) in &states {
             self.within(queue.as_ref())?;
@@ -38,20 +38,20 @@ impl Turn<'_> {
         }
         self.scope = None;
         self.begin(room)?;
-        // A delayed return ends the hold that the others rest on: those come last.
+        // A delayed return ends the hold that other parts need, so it comes last.
         settles.sort_by_key(|(_, _, settlement)| {
             matches!(settlement, Settlement::Abandon { .. } | Settlement::Release { .. })
         });
         states.into_iter().for_each(|(_, change)| self.commit_state(change));
         for (_, lease, settlement) in settles {
-            // Of two delayed returns of one session the first has let go of the other already.
+            // Of two delayed returns in one session, the first has already returned the other message.
             let _ = self.settle_one(lease, &settlement);
         }
-        let receipts = plan.map(|plan| self.carry_out(plan, sends.into()).0.into_vec());
-        Ok(Some((Reply::Sent(receipts.unwrap_or_default()), Needs::of(durable))))
+        let receipts = plan.map(|plan| self.store_planned(plan, sends.into()).0.into_vec());
+        Ok(Some((Reply::Sent(receipts.unwrap_or_default()), WaitFor::of(durable))))
     }
 
-    /// From here on, tokens of other queues are as good as lost.
+    /// From here on, tokens of other queues are treated as lost.
     fn within(&mut self, queue: Option<&QueueName>) -> Result<(), Refusal> {
         self.scope = queue.map(|queue| self.core.queue(queue)).transpose()?.map(|(id, _)| id);
         Ok(())
