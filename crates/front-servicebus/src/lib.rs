@@ -21,7 +21,6 @@
 //! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
 //! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
 
-mod admin;
 mod config;
 mod conn;
 mod entity;
@@ -29,7 +28,6 @@ mod limits;
 mod listen;
 mod ops;
 pub mod refusal;
-mod websocket;
 pub mod wire;
 
 use std::future::Future;
@@ -41,10 +39,10 @@ use std::sync::atomic::AtomicBool;
 use malote_engine::Engine;
 use malote_model::{Access, Principal};
 
-pub use admin::Admin;
 pub use config::{Config, ConfigError};
+pub use conn::websocket::websocket;
 pub use listen::{serve_connection, serve_peer};
-pub use websocket::websocket;
+pub use ops::admin::Admin;
 
 /// What every connection shares.
 pub struct Front {

@@ -8,13 +8,13 @@ use malote_wire_amqp::connection::LinkId;
 use malote_wire_amqp::types::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::browser::Browser;
-use super::receiver::Receiver;
 use super::{Conn, Done};
+use crate::ops::browse::Browser;
+use crate::ops::receive::Receiver;
 use crate::ops::resolve::Entity;
 
 /// A link of a client.
-pub(super) enum Link {
+pub(crate) enum Link {
     /// What it wants is being looked for; it may wait for a session.
     Attaching(CancellationToken),
     /// The client sends messages.
@@ -37,7 +37,7 @@ pub(super) enum Link {
 }
 
 /// A link on which a client sends.
-pub(super) struct Sender {
+pub(crate) struct Sender {
     pub to: Address,
     pub message_bytes_max: u64,
     /// Deliveries that are not answered yet.
@@ -46,19 +46,19 @@ pub(super) struct Sender {
 
 /// Whom requests are for.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Desk {
+pub(crate) enum Desk {
     Claims,
     Management(Entity),
 }
 
 /// A link on which a client asks.
-pub(super) struct Requests {
+pub(crate) struct Requests {
     pub desk: Desk,
     pub under_way: u32,
 }
 
 /// A link on which a client is answered.
-pub(super) struct Answers {
+pub(crate) struct Answers {
     pub desk: Desk,
     /// The client's name for it, which requests may say.
     pub address: Option<Value>,
@@ -68,7 +68,7 @@ pub(super) struct Answers {
 
 impl Conn {
     /// A link is gone, by whoever's wish: so is what it held.
-    pub(super) fn drop_link(&mut self, id: LinkId) {
+    pub(crate) fn drop_link(&mut self, id: LinkId) {
         self.held_up.remove(&id);
         self.claimed.remove(&id);
         match self.links.remove(&id) {
@@ -113,7 +113,7 @@ impl Conn {
     }
 
     /// All links that fit are gone.
-    pub(super) fn drop_links(&mut self, gone: impl Fn(LinkId) -> bool) {
+    pub(crate) fn drop_links(&mut self, gone: impl Fn(LinkId) -> bool) {
         let links: Vec<LinkId> = self.links.keys().copied().filter(|link| gone(*link)).collect();
         links.into_iter().for_each(|link| self.drop_link(link));
     }

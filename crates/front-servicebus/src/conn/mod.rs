@@ -14,15 +14,12 @@
 //!
 //! Nothing here waits: what takes time is [`Work`], polled by the connection's one task beside its socket.
 
-mod browser;
-mod desk;
-mod done;
-mod event;
-mod link;
-mod number;
-mod receiver;
-mod sends;
-mod transaction;
+pub(crate) mod completion;
+mod events;
+pub(crate) mod id_map;
+pub(crate) mod io;
+pub(crate) mod link;
+pub(crate) mod websocket;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
@@ -42,56 +39,56 @@ use tokio::time::Instant;
 use crate::limits;
 use crate::ops::claims::Claims;
 use crate::ops::resolve::Entity;
+use crate::ops::send::Sends;
 use crate::ops::settle::Settles;
+use crate::ops::transaction::Transactions;
 use crate::{Front, Peer};
 
-pub(crate) use done::Done;
+pub(crate) use completion::Done;
+use id_map::ByNumber;
 use link::Link;
-use number::ByNumber;
-use sends::Sends;
-use transaction::Transactions;
 
 /// Something under way, and what becomes of it.
 pub(crate) type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// A connection, but for its socket.
 pub(crate) struct Conn {
-    pub front: Arc<Front>,
-    pub amqp: Connection,
-    pub engine: Arc<EngineConnection>,
+    pub(crate) front: Arc<Front>,
+    pub(crate) amqp: Connection,
+    pub(crate) engine: Arc<EngineConnection>,
     /// What is under way.
-    pub work: FuturesUnordered<Work>,
+    pub(crate) work: FuturesUnordered<Work>,
     /// What was over before it could be waited for.
-    ready: VecDeque<Done>,
-    claims: Claims,
+    pub(crate) ready: VecDeque<Done>,
+    pub(crate) claims: Claims,
     /// What links need a token for.
-    claimed: HashMap<LinkId, (&'static [Action], Entity)>,
-    links: ByNumber<LinkId, Link>,
-    consumers: ByNumber<ConsumerId, LinkId>,
+    pub(crate) claimed: HashMap<LinkId, (&'static [Action], Entity)>,
+    pub(crate) links: ByNumber<LinkId, Link>,
+    pub(crate) consumers: ByNumber<ConsumerId, LinkId>,
     /// Receiving links whose deliveries wait to be written.
-    held_up: HashSet<LinkId>,
+    pub(crate) held_up: HashSet<LinkId>,
     /// Queues that links have made, and take along.
-    temporary: HashMap<LinkId, QueueName>,
-    settles: Settles,
-    sends: Sends,
-    transactions: Transactions,
+    pub(crate) temporary: HashMap<LinkId, QueueName>,
+    pub(crate) settles: Settles,
+    pub(crate) sends: Sends,
+    pub(crate) transactions: Transactions,
     /// Bytes of messages that are being sent.
-    sending_bytes: usize,
+    pub(crate) sending_bytes: usize,
     /// Bytes of answers that wait.
-    answer_bytes: usize,
+    pub(crate) answer_bytes: usize,
     /// Peeks that are being carried out.
-    peeks: u32,
-    next_key: u64,
+    pub(crate) peeks: u32,
+    pub(crate) next_key: u64,
     /// As the client calls us; for texts.
-    host: String,
+    pub(crate) host: String,
     /// The client has opened.
-    pub opened: bool,
+    pub(crate) opened: bool,
     /// The client has said good-bye.
-    pub clean: bool,
+    pub(crate) clean: bool,
     /// The caller is known: it has signed in or put a token, or needs neither.
-    known: bool,
-    peer: Peer,
-    unknown_since: Instant,
+    pub(crate) known: bool,
+    pub(crate) peer: Peer,
+    pub(crate) unknown_since: Instant,
 }
 
 impl Conn {
@@ -164,7 +161,7 @@ impl Conn {
     /// Begins something. It is handed to the engine before anything else is looked at, so that what comes in order
     /// happens in order; the answer may take its time. The runtime's budget must not come between: it would let what
     /// is over budget be passed by what comes after it.
-    fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
+    pub(crate) fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
         let mut work: Work = Box::pin(tokio::task::unconstrained(work));
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => self.ready.push_back(done),
@@ -202,7 +199,7 @@ impl Conn {
     }
 
     /// Whether the caller is known changed, or may have.
-    pub(super) fn identify(&mut self) {
+    pub(crate) fn identify(&mut self) {
         let was = self.known;
         self.known = self.claims.is_known(&self.front);
         self.amqp.set_room(if self.known { limits::ROOM } else { limits::UNKNOWN_ROOM });
@@ -237,7 +234,7 @@ impl Conn {
     }
 
     /// Leases of messages that nobody has seen come back uncounted.
-    fn give_back(&mut self, leases: Vec<malote_model::LeaseToken>) {
+    pub(crate) fn give_back(&mut self, leases: Vec<malote_model::LeaseToken>) {
         for leases in leases.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
             let (engine, leases) = (self.front.engine.clone(), leases.to_vec());
             self.start(async move {

@@ -5,7 +5,8 @@ use malote_wire_amqp::connection::{DeliveryId, Disposed, LinkId};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, Modified, Rejected};
 use malote_wire_amqp::types::{Map, Value};
 
-use crate::conn::Done;
+use crate::conn::link::Link;
+use crate::conn::{Conn, Done};
 use crate::refusal::{Lock, error_of, of_refusal};
 use crate::wire::value::{text, to_model};
 
@@ -161,6 +162,45 @@ impl Item {
             key: disposed.key,
             forgotten: disposed.settled,
             lease,
+        }
+    }
+}
+
+impl Conn {
+    /// The client tells what it makes of a message.
+    pub(crate) fn disposed(&mut self, disposed: Disposed) {
+        let Some(Link::Receiver(receiver)) = self.links.get(&disposed.link) else { return };
+        let Some(lease) = receiver.out.get(&disposed.key).copied() else { return };
+        let (queue, lock) = (receiver.queue.clone(), receiver.lock());
+        if let Some(DeliveryState::Transactional(state)) = &disposed.state {
+            let staged = self.transactions.settle(state, &queue, lease, disposed.settled);
+            let state = staged.unwrap_or_else(DeliveryState::rejected);
+            let item = Item::of(&disposed, lease);
+            return self.settled(Settled { items: vec![(item, state)] });
+        }
+        let item = Item::of(&disposed, lease);
+        if let Some(batch) = self.settles.add(&queue, lock, disposed.state.as_ref(), item) {
+            self.start(batch.run(self.front.engine.clone()));
+        }
+    }
+
+    /// Hands dispositions over; false if there are none.
+    pub(crate) fn flush_settles(&mut self) -> bool {
+        let Some(batch) = self.settles.take() else { return false };
+        self.start(batch.run(self.front.engine.clone()));
+        true
+    }
+
+    /// The engine tells what has become of dispositions.
+    pub(crate) fn settled(&mut self, settled: Settled) {
+        for (item, state) in settled.items {
+            if let Some(Link::Receiver(receiver)) = self.links.get_mut(&item.link) {
+                receiver.out.remove(&item.key);
+            }
+            if !item.forgotten {
+                // Gone: the client has detached meanwhile.
+                let _ = self.amqp.dispose(item.link, item.delivery, true, Some(state));
+            }
         }
     }
 }

@@ -13,12 +13,13 @@ use malote_model::{
 use malote_wire_amqp::performative::{AmqpError, Role, condition};
 use tokio_util::sync::CancellationToken;
 
-use super::attach::{Found, Wish, receiver};
-use super::claims::Claims;
-use super::resolve::Entity;
+use super::link::{Found, receiver};
+use super::request::Wish;
 use crate::Front;
 use crate::entity;
 use crate::limits;
+use crate::ops::claims::Claims;
+use crate::ops::resolve::Entity;
 use crate::refusal::{Lock, audit_outcome, error_of, of_refusal};
 use crate::wire::selector;
 

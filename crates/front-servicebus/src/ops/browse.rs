@@ -11,15 +11,15 @@ use malote_model::{QueueName, Seq, SessionId, SqlFilter};
 use malote_wire_amqp::connection::{LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
-use super::link::Link;
-use super::{Conn, Done};
+use crate::conn::link::Link;
+use crate::conn::{Conn, Done};
 use crate::limits;
 use crate::refusal::{Lock, error_of};
 use crate::wire::message::{ACTIVE, Telling, put};
 use crate::wire::selector::fits;
 
 /// A link on which a client browses.
-pub(super) struct Browser {
+pub(crate) struct Browser {
     queue: QueueName,
     ttl_ms: Option<u64>,
     session: Option<SessionId>,
@@ -125,7 +125,7 @@ fn is_shown(seen: &Seen, filter: Option<&SqlFilter>) -> bool {
 
 impl Conn {
     /// Sends what was read, and reads on.
-    pub(super) fn browse(&mut self, link: LinkId) {
+    pub(crate) fn browse(&mut self, link: LinkId) {
         let Some(Link::Browser(browser)) = self.links.get_mut(&link) else { return };
         while let Some(seen) = browser.waiting.front() {
             if self.amqp.credit(link) == 0 {
@@ -171,7 +171,7 @@ impl Conn {
     }
 
     /// A page was read.
-    pub(super) fn browsed(&mut self, link: LinkId, page: Result<Page, AmqpError>) {
+    pub(crate) fn browsed(&mut self, link: LinkId, page: Result<Page, AmqpError>) {
         let Some(Link::Browser(browser)) = self.links.get_mut(&link) else { return };
         match page {
             Ok(Page { seen, from, at_end, next_page }) => {

@@ -17,8 +17,8 @@ use malote_wire_amqp::performative::{
     AmqpError, Declare, Declared, DeliveryState, Discharge, TransactionalState, condition,
 };
 
-use super::link::Link;
-use super::{Conn, Done};
+use crate::conn::link::Link;
+use crate::conn::{Conn, Done};
 use crate::limits;
 use crate::ops::resolve::Entity;
 use crate::ops::settle::settlement_of;
@@ -29,7 +29,7 @@ const ROLLBACK: &str = "amqp:transaction:rollback";
 
 /// Those that are under way on a connection.
 #[derive(Default)]
-pub(super) struct Transactions {
+pub(crate) struct Transactions {
     open: HashMap<Bytes, Staged>,
     declared: u64,
 }
@@ -190,7 +190,7 @@ fn unknown() -> AmqpError {
 }
 
 /// An outcome as a part of a transaction.
-pub(super) fn within(txn_id: Bytes, outcome: DeliveryState) -> DeliveryState {
+pub(crate) fn within(txn_id: Bytes, outcome: DeliveryState) -> DeliveryState {
     DeliveryState::Transactional(TransactionalState { txn_id, outcome: Some(Box::new(outcome)) })
 }
 
@@ -215,7 +215,7 @@ fn read(payload: &Bytes) -> Result<Wanted, AmqpError> {
 
 impl Conn {
     /// A message for the coordinator.
-    pub(super) fn coordinate(&mut self, incoming: Incoming) -> Result<(), UseError> {
+    pub(crate) fn coordinate(&mut self, incoming: Incoming) -> Result<(), UseError> {
         let Incoming { link, delivery, settled, payload, .. } = incoming;
         let now = match read(&payload) {
             Ok(Wanted::Declare) => {
@@ -249,7 +249,7 @@ impl Conn {
     }
 
     /// Transactions that the link declared and did not discharge are rolled back; all of them, without a link.
-    pub(super) fn roll_back(&mut self, coordinator: Option<LinkId>) {
+    pub(crate) fn roll_back(&mut self, coordinator: Option<LinkId>) {
         let gone = |staged: &Staged| coordinator.is_none_or(|link| staged.coordinator == link);
         let settled = self.transactions.remove(gone);
         self.return_settled(settled);
@@ -266,7 +266,7 @@ impl Conn {
         });
     }
 
-    pub(super) fn coordinated(
+    pub(crate) fn coordinated(
         &mut self,
         link: LinkId,
         delivery: DeliveryId,

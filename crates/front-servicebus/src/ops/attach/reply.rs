@@ -10,7 +10,8 @@ use malote_wire_amqp::performative::{
 };
 use malote_wire_amqp::types::{Described, Map, Symbol, Value};
 
-use super::attach::{Found, SESSION_FILTER};
+use super::link::Found;
+use super::request::SESSION_FILTER;
 use crate::wire::selector::is_selector;
 use crate::wire::session::session_text;
 use crate::wire::{ticks, value::string};

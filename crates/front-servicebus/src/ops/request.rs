@@ -7,15 +7,15 @@ use malote_wire_amqp::message::{Message, Properties};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
 use malote_wire_amqp::types::Value;
 
-use super::link::{Desk, Link};
-use super::{Conn, Done};
+use crate::conn::link::{Desk, Link};
+use crate::conn::{Conn, Done};
 use crate::limits;
-use crate::ops::claims;
+use crate::ops::cbs;
 use crate::ops::management::{self, About, Request};
 use crate::refusal::servicebus;
 
 impl Conn {
-    pub(super) fn request(&mut self, incoming: Incoming) -> Result<(), UseError> {
+    pub(crate) fn request(&mut self, incoming: Incoming) -> Result<(), UseError> {
         let Incoming { link, delivery, settled, payload, .. } = incoming;
         let Some(Link::Requests(requests)) = self.links.get(&link) else { return Ok(()) };
         let desk = requests.desk.clone();
@@ -39,11 +39,11 @@ impl Conn {
         match desk {
             Desk::Claims => {
                 let host = self.host.clone();
-                let put = claims::put_token(&self.front, &mut self.claims, &message);
+                let put = cbs::put_token(&self.front, &mut self.claims, &message);
                 self.identify();
                 let (front, claims) = (self.front.clone(), self.claims.clone());
                 self.start(async move {
-                    let answer = claims::answer(&front, &claims, &host, put).await;
+                    let answer = cbs::answer(&front, &claims, &host, put).await;
                     Done::Answer { link, delivery, settled, to, peek: false, answer }
                 });
             }
@@ -109,7 +109,7 @@ impl Conn {
         found.map(|(_, _, id)| id)
     }
 
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &mut self,
         link: LinkId,
         delivery: DeliveryId,
@@ -146,7 +146,7 @@ impl Conn {
     }
 
     /// The client has told its credit on a link for answers.
-    pub(super) fn answers_flow(&mut self, flow: &LinkFlow) {
+    pub(crate) fn answers_flow(&mut self, flow: &LinkFlow) {
         if !matches!(self.links.get(&flow.link), Some(Link::Answers(_))) {
             return;
         }
