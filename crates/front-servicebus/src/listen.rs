@@ -1,4 +1,4 @@
-//! A connection's bytes, time and end.
+//! Serves one connection: connects it to the engine, runs its I/O loop and cleans up after it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::conn::{Conn, io::serve};
 use crate::{Front, Peer, limits};
 
-/// Serves an AMQP 1.0 connection to its end, or until `shutdown`. The error is what the network did.
+/// Serves an AMQP 1.0 connection until it ends or `shutdown` is cancelled. Returns an error if the network fails.
 pub async fn serve_connection<S>(
     stream: S,
     front: Arc<Front>,
@@ -26,7 +26,7 @@ where
     serve_peer(stream, front, shutdown, Peer { address, known: Arc::default() }).await
 }
 
-/// The same for a peer that the server keeps an eye on.
+/// Like [`serve_connection`], for a peer whose address and authentication state the server tracks.
 pub async fn serve_peer<S>(
     stream: S,
     front: Arc<Front>,
@@ -42,18 +42,19 @@ where
     let mut unwritten = Bytes::new();
     let served = serve(stream, &mut conn, &mut outbox, &mut unwritten, shutdown).await;
 
-    // What was asked for in time is handed over; nobody hears the answers.
-    let clean = conn.clean;
-    conn.ended(unwritten.len());
-    while let Ok(Some(done)) = timeout(limits::FAREWELL, conn.work.next()).await {
-        conn.done_after_all(done);
+    // Operations that were requested in time still reach the engine, although their replies are not sent.
+    let closed_cleanly = conn.closed_cleanly;
+    conn.release_after_loss(unwritten.len());
+    while let Ok(Some(completion)) = timeout(limits::CLOSE_TIMEOUT, conn.pending.next()).await {
+        conn.complete_after_close(completion);
     }
-    // What is on its way here was seen by nobody: it comes back before the connection is lost, and so uncounted.
+    // Deliveries that were never sent are returned before the connection is lost, so that they do not count as failed
+    // attempts.
     drop(outbox);
     drop(conn);
     match Arc::try_unwrap(engine) {
-        Ok(engine) if clean => engine.close().await,
-        // A lost connection: whatever was bound to it counts as failed.
+        Ok(engine) if closed_cleanly => engine.close().await,
+        // The connection was lost: messages leased to it count as failed attempts.
         engine => drop(engine),
     }
     served

@@ -297,23 +297,23 @@ async fn refusals_have_the_statuses_that_clients_know() {
     tell("no subscription", n.get("/t/Subscriptions/no/rules").await);
     tell("no page", n.get("/$Resources/queues?$skip=x").await);
     expect![[r#"
-        again: 409 SubCode=40900. Conflict: the entity 'Q' exists already.
-        a topic's name: 409 SubCode=40900. Conflict: the entity 't' exists already.
+        again: 409 SubCode=40900. Conflict: the entity 'Q' already exists.
+        a topic's name: 409 SubCode=40900. Conflict: the entity 't' already exists.
         change what is not there: 404 SubCode=40400. The messaging entity 'no' could not be found.
         delete what is not there: 404 SubCode=40400. The messaging entity 'no' could not be found.
         a topic as a queue: 404 SubCode=40400. The messaging entity 't' could not be found.
-        sessions later: 400 SubCode=40000. The value for the RequiresSession property of an existing Queue cannot be changed. Delete the entity and make it anew.
+        sessions later: 400 SubCode=40000. The value for the RequiresSession property of an existing Queue cannot be changed. Delete the entity and create it again.
         too long: 400 SubCode=40000. The value `PT6M` of the property LockDuration must be from PT5S to PT5M.
-        no span: 400 SubCode=40000. The value `soon` of the property LockDuration must be a span of time such as PT1M.
+        no span: 400 SubCode=40000. The value `soon` of the property LockDuration must be a duration such as PT1M.
         no number: 400 SubCode=40000. The value `-1` of the property MaxDeliveryCount must be a number.
         no flag: 400 SubCode=40000. The value `maybe` of the property RequiresSession must be true or false.
         no status: 400 SubCode=40000. The value `Happy` of the property Status must be Active, SendDisabled, ReceiveDisabled or Disabled.
-        forward to nowhere: 400 SubCode=40000. The value `nowhere` of the property ForwardTo must be a queue or topic that exists: make it first.
+        forward to nowhere: 400 SubCode=40000. The value `nowhere` of the property ForwardTo must be an existing queue or topic.
         no name: 400 SubCode=40000. name `$x` has a segment that begins with $, which is reserved
-        another kind: 400 SubCode=40000. A `RuleDescription` has no meaning here.
-        no XML: 400 SubCode=40000. The body is no Atom entry: it ends too early.
+        another kind: 400 SubCode=40000. A `RuleDescription` is not allowed for this path.
+        no XML: 400 SubCode=40000. The request body is not a valid Atom entry: unexpected end of document.
         too large: 413 SubCode=41300. The request may have at most 262144 bytes.
-        POST: 405 SubCode=40500. POST has no meaning here.
+        POST: 405 SubCode=40500. The method POST is not allowed for this path.
         no topic: 404 SubCode=40400. The messaging entity 'no' could not be found.
         no subscription: 404 SubCode=40400. The messaging entity 't/Subscriptions/no' could not be found.
         no page: 400 SubCode=40000. The value `x` of the property $skip must be a number.

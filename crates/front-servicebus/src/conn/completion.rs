@@ -1,4 +1,4 @@
-//! What has become of what was under way.
+//! Results of pending operations.
 
 use bytes::Bytes;
 use malote_engine::ConsumerId;
@@ -7,81 +7,88 @@ use malote_wire_amqp::connection::{DeliveryId, LinkId};
 use malote_wire_amqp::performative::{AmqpError, Attach, DeliveryState, SaslCode};
 
 use super::Conn;
-use crate::ops::attach::Found;
-use crate::ops::browse::Page;
-use crate::ops::send::Whose;
-use crate::ops::settle::Settled;
+use crate::ops::attach::ResolvedLink;
+use crate::ops::browse::BrowsePage;
+use crate::ops::send::TransferOrigin;
+use crate::ops::settle::SettleResults;
 
-/// Something is over.
-pub(crate) enum Done {
-    /// Nobody waits for it.
-    Nothing,
-    /// Who the client is, by its password.
+/// The result of a [`PendingOperation`](super::PendingOperation).
+pub(crate) enum Completion {
+    /// No result is needed.
+    Ignored,
+    /// The principal, if the password was correct.
     Sasl(Option<Principal>),
-    /// What a link wants was found, or not. None: nobody waits for it any more.
-    Attached { link: LinkId, wanted: Box<Attach>, found: Option<Result<Found, AmqpError>> },
-    /// Messages and batches were sent, or not, each by itself.
-    SentTogether(Vec<(Whose, Result<(), AmqpError>)>),
-    /// One was staged or refused, without the engine.
+    /// An attach was resolved or refused. None: it was cancelled.
+    Attached {
+        link: LinkId,
+        wanted: Box<Attach>,
+        resolved: Option<Result<ResolvedLink, AmqpError>>,
+    },
+    /// Messages and batches were sent; each has its own result.
+    SentBatch(Vec<(TransferOrigin, Result<(), AmqpError>)>),
+    /// A transfer was staged or refused without calling the engine.
     Sent {
         link: LinkId,
         delivery: DeliveryId,
         settled: bool,
         bytes: usize,
-        /// The transaction that it is a part of.
         txn_id: Option<Bytes>,
         sent: Result<(), AmqpError>,
     },
-    /// Leases were ended, each on its own outcome.
-    Settled(Settled),
-    /// The engine knows of a consumer's credit; what it had left, if that was taken back.
-    Credited { consumer: ConsumerId, left: Option<u32> },
-    /// A page of a queue was read for a link that browses.
-    Browsed { link: LinkId, page: Result<Page, AmqpError> },
-    /// A transaction was committed, or not.
-    Coordinated { link: LinkId, delivery: DeliveryId, settled: bool, outcome: DeliveryState },
-    /// A request has its answer.
-    Answer {
+    /// Leases were settled; each has its own outcome.
+    Settled(SettleResults),
+    /// The engine applied a credit change. `left`: unused credit, if it was withdrawn.
+    CreditChanged { consumer: ConsumerId, left: Option<u32> },
+    /// A page of messages was read for a browsing link.
+    PageRead { link: LinkId, page: Result<BrowsePage, AmqpError> },
+    /// A transaction was committed or rolled back.
+    Discharged { link: LinkId, delivery: DeliveryId, settled: bool, outcome: DeliveryState },
+    /// A request was handled.
+    Reply {
         link: LinkId,
         delivery: DeliveryId,
         settled: bool,
         to: Option<LinkId>,
-        /// It was a peek: one less is under way.
+        /// The request was a peek and counts against the limit of peeks.
         peek: bool,
         answer: Bytes,
     },
 }
 
 impl Conn {
-    pub fn done(&mut self, done: Done) {
-        match done {
-            Done::Nothing => {}
-            Done::Sasl(who) => {
+    pub fn complete(&mut self, completion: Completion) {
+        match completion {
+            Completion::Ignored => {}
+            Completion::Sasl(who) => {
                 let code = if who.is_some() { SaslCode::Ok } else { SaslCode::Auth };
                 self.claims.signed_in(who);
-                self.identify();
+                self.update_authentication();
                 let _ = self.amqp.sasl_outcome(code);
             }
-            Done::Attached { link, wanted, found } => self.attached(link, &wanted, found),
-            Done::Sent { link, delivery, settled, bytes, txn_id, sent } => {
+            Completion::Attached { link, wanted, resolved } => {
+                self.finish_attach(link, &wanted, resolved)
+            }
+            Completion::Sent { link, delivery, settled, bytes, txn_id, sent } => {
                 self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
-                self.sent(link, delivery, settled, txn_id, sent);
+                self.finish_send(link, delivery, settled, txn_id, sent);
             }
-            Done::SentTogether(all) => self.sent_together(all),
-            Done::Settled(settled) => self.settled(settled),
-            Done::Credited { consumer, left } => self.credited(consumer, left),
-            Done::Browsed { link, page } => self.browsed(link, page),
-            Done::Coordinated { link, delivery, settled, outcome } => {
-                self.coordinated(link, delivery, settled, outcome);
+            Completion::SentBatch(all) => self.finish_send_batch(all),
+            Completion::Settled(settled) => self.finish_settle(settled),
+            Completion::CreditChanged { consumer, left } => {
+                self.finish_credit_change(consumer, left)
             }
-            Done::Answer { link, delivery, settled, to, peek, answer } => {
+            Completion::PageRead { link, page } => self.finish_page_read(link, page),
+            Completion::Discharged { link, delivery, settled, outcome } => {
+                self.finish_coordinator(link, delivery, settled, outcome);
+            }
+            Completion::Reply { link, delivery, settled, to, peek, answer } => {
                 self.peeks -= u32::from(peek);
-                self.answered(link, delivery, settled, to, answer);
+                self.finish_request(link, delivery, settled, to, answer);
             }
         }
     }
 
-    /// Credit and what is under way are together never more than `most`.
+    /// Grants credit again, so that credit and deliveries in progress never exceed `most` together.
     pub(crate) fn grant_again(&mut self, link: LinkId, under_way: u32, most: u32) {
         let free = most.saturating_sub(under_way);
         if self.amqp.credit(link) < free.min(most / 2) {

@@ -1,32 +1,32 @@
-//! What the peer says.
+//! Dispatches the protocol events of the peer.
 
 use malote_wire_amqp::connection::{Event, Incoming, UseError};
 use malote_wire_amqp::performative::{Open, SaslCode};
 
 use super::Conn;
-use super::link::Link;
+use super::link::LinkState;
 use crate::ops::attach::offered;
 
 impl Conn {
-    pub(crate) fn event(&mut self, event: Event) {
-        // What was settled comes before whatever follows it.
+    pub(crate) fn handle_event(&mut self, event: Event) {
+        // Dispositions reach the engine before any later event is handled.
         if !matches!(event, Event::Disposition(_)) {
             self.flush_settles();
         }
-        match self.answer(event) {
-            // Gone: the peer was faster than our answer.
+        match self.dispatch_event(event) {
+            // `Gone`: the peer has already detached or ended.
             Ok(()) | Err(UseError::Gone) => {}
-            Err(error) => tracing::debug!(%error, "the peer could not be answered"),
+            Err(error) => tracing::debug!(%error, "cannot reply to the peer"),
         }
     }
 
-    fn answer(&mut self, event: Event) -> Result<(), UseError> {
+    fn dispatch_event(&mut self, event: Event) -> Result<(), UseError> {
         match event {
             Event::SaslInit(init) => self.authenticate(&init),
             Event::SaslResponse(_) => self.amqp.sasl_outcome(SaslCode::Auth),
             Event::Open(open) => {
                 self.opened = true;
-                self.identify();
+                self.update_authentication();
                 if let Some(host) = open.hostname {
                     self.host = host.as_str().to_owned();
                 }
@@ -39,12 +39,12 @@ impl Conn {
             }
             Event::Flow(flow) => {
                 self.flow(&flow);
-                self.answers_flow(&flow);
+                self.reply_flow(&flow);
                 Ok(())
             }
             Event::Delivery(incoming) => self.receive(incoming),
             Event::Disposition(disposed) => {
-                self.disposed(disposed);
+                self.settle_delivery(disposed);
                 Ok(())
             }
             Event::Detach { link, closed, .. } => {
@@ -52,7 +52,7 @@ impl Conn {
                 self.amqp.detach(link, closed, None)
             }
             Event::LinkFailed { link, error } => {
-                tracing::debug!(%error, "a link broke a rule");
+                tracing::debug!(%error, "link failed: protocol error");
                 self.drop_link(link);
                 Ok(())
             }
@@ -61,21 +61,20 @@ impl Conn {
                 self.amqp.end(session, None)
             }
             Event::SessionFailed { session, error } => {
-                tracing::debug!(%error, "a session broke a rule");
+                tracing::debug!(%error, "session failed: protocol error");
                 self.drop_links(|link| link.session() == session);
                 Ok(())
             }
             Event::Close { .. } => {
-                self.clean = true;
+                self.closed_cleanly = true;
                 self.drop_all();
                 self.amqp.close(None)
             }
             Event::Failed(error) => {
-                tracing::debug!(%error, "the connection broke a rule");
+                tracing::debug!(%error, "connection failed: protocol error");
                 Ok(())
             }
-            // Our own detach, end and close were answered, a window has opened, a session has begun; the rest is
-            // said to clients only.
+            // Replies to our own detach, end and close need no action. The other events occur only at clients.
             Event::Detached { .. }
             | Event::Ended { .. }
             | Event::Closed { .. }
@@ -90,18 +89,18 @@ impl Conn {
 
     fn receive(&mut self, incoming: Incoming) -> Result<(), UseError> {
         match self.links.get_mut(&incoming.link) {
-            Some(Link::Sender(sender)) => {
+            Some(LinkState::Sender(sender)) => {
                 sender.under_way += 1;
                 let (to, size_max) = (sender.to.clone(), sender.message_bytes_max);
                 self.send(to, size_max, incoming)
             }
-            Some(Link::Coordinator { under_way }) => {
+            Some(LinkState::Coordinator { under_way }) => {
                 *under_way += 1;
-                self.coordinate(incoming)
+                self.handle_coordinator(incoming)
             }
-            Some(Link::Requests(requests)) => {
+            Some(LinkState::Requests(requests)) => {
                 requests.under_way += 1;
-                self.request(incoming)
+                self.handle_request(incoming)
             }
             _ => Ok(()),
         }

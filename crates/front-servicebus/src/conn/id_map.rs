@@ -1,17 +1,15 @@
-//! Maps by numbers that this side gave out, which every message asks for: nobody else can aim at a place in them, so their
-//! hash need not be a secret.
+//! Maps keyed by ids that this process assigns. Clients cannot choose the keys, so the hash needs no secret seed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by such numbers.
-pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Spreads neighbouring numbers over all bits.
+/// Spreads consecutive ids over all bits.
 #[derive(Default)]
-pub(crate) struct Spread(u64);
+pub(crate) struct IdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
         self.0 ^ (self.0 >> 32)
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Conn;
 use crate::limits;
-use crate::refusal::of_unknown;
+use crate::refusal::unauthenticated;
 
 /// Deadline used when no timer is set.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -35,24 +35,24 @@ where
     let access = conn.front.access.clone();
     let mut changed = access.changed(access.version());
     loop {
-        conn.turn();
-        if stopping && conn.is_quiet() && !conn.amqp.is_finished() {
-            conn.farewell();
-            conn.turn();
+        conn.make_progress();
+        if stopping && conn.is_idle() && !conn.amqp.is_finished() {
+            conn.close_for_shutdown();
+            conn.make_progress();
         }
         if unwritten.is_empty() {
             *unwritten = conn.amqp.take_output();
         }
-        if conn.amqp.is_finished() || (stopping && conn.clean) {
-            return timeout(limits::FAREWELL, write_all(&mut writer, conn, unwritten))
+        if conn.amqp.is_finished() || (stopping && conn.closed_cleanly) {
+            return timeout(limits::CLOSE_TIMEOUT, write_all(&mut writer, conn, unwritten))
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         }
         let tick = conn.amqp.next_tick_ms().map_or(FAR, Duration::from_millis);
-        let tick = if conn.opened { tick } else { tick.min(limits::HANDSHAKE) };
+        let tick = if conn.opened { tick } else { tick.min(limits::HANDSHAKE_TIMEOUT) };
         let tick = begun + tick;
-        let tick = conn.known_by().map_or(tick, |by| tick.min(by));
-        let tokens_last = conn.tokens_last();
+        let tick = conn.authentication_deadline().map_or(tick, |by| tick.min(by));
+        let token_check_delay = conn.token_check_delay();
         let wants_input = conn.amqp.wants_input() && !stopping;
         tokio::select! {
             written = writer.write(unwritten), if !unwritten.is_empty() => match written? {
@@ -63,30 +63,30 @@ where
                 0 => return Ok(()),
                 _ => conn.amqp.received(now_ms()),
             },
-            Some(done) = conn.work.next(), if !conn.work.is_empty() => {
-                conn.done(done);
-                // All that is over by now: the socket is looked at once, not once for each. Whoever is asked here without
-                // being waited for is asked again by the select.
-                while let Some(Some(done)) = conn.work.next().now_or_never() {
-                    conn.done(done);
+            Some(completion) = conn.pending.next(), if !conn.pending.is_empty() => {
+                conn.complete(completion);
+                // Handles everything that has completed by now, so that the socket is polled once and not once per
+                // operation. The select polls again for the rest.
+                while let Some(Some(completion)) = conn.pending.next().now_or_never() {
+                    conn.complete(completion);
                 }
             }
             outbound = outbox.next(), if !engine_over => match outbound {
                 Some(outbound) => conn.outbound(outbound),
-                // The engine is going; so is the process.
+                // The engine is stopping, and so is the process.
                 None => engine_over = true,
             },
-            () = sleep(tokens_last) => conn.check_again(),
+            () = sleep(token_check_delay) => conn.recheck_permissions(),
             version = &mut changed => {
                 changed = access.changed(version);
-                conn.check_again();
+                conn.recheck_permissions();
             }
             () = sleep_until(tick) => {
-                if !conn.opened && begun.elapsed() >= limits::HANDSHAKE {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the client has not opened"));
+                if !conn.opened && begun.elapsed() >= limits::HANDSHAKE_TIMEOUT {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not send an open in time"));
                 }
-                if conn.known_by().is_some_and(|by| by <= Instant::now()) {
-                    conn.close(of_unknown());
+                if conn.authentication_deadline().is_some_and(|by| by <= Instant::now()) {
+                    conn.close(unauthenticated());
                     stopping = true;
                     continue;
                 }

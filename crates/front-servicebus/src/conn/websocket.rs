@@ -1,4 +1,4 @@
-//! AMQP over WebSocket: the same bytes in binary messages, for clients that reach only port 443.
+//! AMQP over WebSocket, in binary messages, for clients that can reach only port 443.
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,67 +21,67 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Front, Peer, limits, serve_peer};
 
-/// What clients ask for: the service's own name, or the registered one.
+/// Subprotocols that clients request: the name of the service and the registered one.
 const PROTOCOLS: [&str; 2] = ["AMQPWSB10", "amqp"];
 
-/// What the server keeps about a connection that becomes a WebSocket: whether its peer is known, the wish to close it, and
-/// its place among all connections.
-type Kept = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
+/// What the server stores about a connection that becomes a WebSocket: the authenticated flag, the eviction token, and
+/// the permit that counts the connection.
+type ConnectionSlot = (Arc<AtomicBool>, CancellationToken, Arc<dyn Any + Send + Sync>);
 
-/// Connections by WebSocket. The tracker knows of each until it has ended.
+/// The tracker holds each connection until it ends.
 #[derive(Clone)]
-struct Sockets {
+struct WebSocketState {
     front: Arc<Front>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
     web: Arc<WebGuard>,
 }
 
-/// The route that upgrades: any method of HTTP, because what follows is not HTTP.
+/// The route of the WebSocket upgrade. It accepts any HTTP method.
 pub fn websocket(
     front: Arc<Front>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
     web: WebGuard,
 ) -> Router {
-    let sockets = Sockets { front, shutdown, tasks, web: web.into() };
+    let state = WebSocketState { front, shutdown, tasks, web: web.into() };
     Router::new()
         .route("/$servicebus/websocket", any(upgrade))
         .route("/$servicebus/websocket/", any(upgrade))
-        .with_state(sockets)
+        .with_state(state)
 }
 
 async fn upgrade(
-    State(sockets): State<Sockets>,
+    State(state): State<WebSocketState>,
     headers: HeaderMap,
     extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    if let Err(foreign) = check_page(&sockets, &headers) {
-        let why = format!("{foreign} while it has no credentials");
+    if let Err(foreign) = check_page(&state, &headers) {
+        let why = format!("{foreign}; the server runs without credentials");
         return (StatusCode::FORBIDDEN, why).into_response();
     }
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(rejection) => return rejection.into_response(),
     };
-    let token = sockets.tasks.token();
-    let kept = extensions.get::<Kept>().cloned();
+    let token = state.tasks.token();
+    let slot = extensions.get::<ConnectionSlot>().cloned();
     let (known, evicted, place) =
-        kept.unwrap_or_else(|| (Arc::default(), CancellationToken::new(), Arc::new(())));
+        slot.unwrap_or_else(|| (Arc::default(), CancellationToken::new(), Arc::new(())));
     let address = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let peer = Peer { address: address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), known };
-    // A message carries one frame or a part of the stream; nothing needs more than a few frames.
+    // A message carries one frame or a part of the stream, so a few frames are enough.
     let bytes_max = limits::FRAME_BYTES_MAX as usize * 16;
     let upgrade =
         upgrade.protocols(PROTOCOLS).max_message_size(bytes_max).max_frame_size(bytes_max);
     upgrade.on_upgrade(move |socket| async move {
         let (ours, theirs) = tokio::io::duplex(limits::FRAME_BYTES_MAX as usize);
-        let served = serve_peer(theirs, sockets.front, sockets.shutdown, peer);
-        // The server makes room by closing those that are not known yet.
+        let served = serve_peer(theirs, state.front, state.shutdown, peer);
+        // The server evicts unauthenticated connections to make room.
         let carried = async {
             tokio::select! {
-                () = carry(socket, ours) => {}
+                () = copy_both_ways(socket, ours) => {}
                 () = evicted.cancelled() => {}
             }
         };
@@ -93,14 +93,14 @@ async fn upgrade(
     })
 }
 
-/// Refuses pages from elsewhere: of another origin, or of a public name that was made to point here. With credentials
-/// a page needs a token of its own, so any page may come.
-fn check_page(sockets: &Sockets, headers: &HeaderMap) -> Result<(), Foreign> {
-    if !sockets.front.keys.is_open() {
+/// Refuses cross-origin pages, and public host names that were made to resolve to this server (DNS rebinding). With
+/// credentials, a page needs its own token, so any origin is allowed.
+fn check_page(state: &WebSocketState, headers: &HeaderMap) -> Result<(), Foreign> {
+    if !state.front.keys.is_open() {
         return Ok(());
     }
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
-    sockets.web.check(text)?;
+    state.web.check(text)?;
     let host = text("host").unwrap_or_default();
     if text("origin").is_some() && !WebGuard::is_local_name(host) {
         return Err(Foreign::Host { host: host.to_owned() });
@@ -108,8 +108,8 @@ fn check_page(sockets: &Sockets, headers: &HeaderMap) -> Result<(), Foreign> {
     Ok(())
 }
 
-/// Carries bytes both ways until either end is done: neither way waits for the other.
-async fn carry(socket: WebSocket, pipe: DuplexStream) {
+/// Copies bytes in both directions until either end is closed.
+async fn copy_both_ways(socket: WebSocket, pipe: DuplexStream) {
     let (mut sink, mut stream) = socket.split();
     let (mut from_server, mut to_server) = tokio::io::split(pipe);
     let inwards = async {
@@ -117,7 +117,7 @@ async fn carry(socket: WebSocket, pipe: DuplexStream) {
             let written = match message {
                 Message::Binary(bytes) => to_server.write_all(&bytes).await,
                 Message::Ping(_) | Message::Pong(_) => Ok(()),
-                // AMQP is not text.
+                // AMQP is binary.
                 Message::Text(_) | Message::Close(_) => return,
             };
             if written.is_err() {

@@ -1,6 +1,6 @@
-//! A receiving link that browses (`distribution-mode: copy`): it looks at messages in order, from the head, and changes
-//! nothing. Pages are read within the client's credit. At the end of the queue a drain ends; without one the link looks
-//! again when the client tells its credit anew.
+//! Browse: a receiving link with `distribution-mode: copy` reads messages in order, from the head, and changes nothing.
+//! Pages are read within the client's credit. At the end of the queue, a drain completes. Without a drain, the link
+//! reads again when the client sends its next flow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,56 +11,55 @@ use malote_model::{QueueName, Seq, SessionId, SqlFilter};
 use malote_wire_amqp::connection::{LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
-use crate::conn::link::Link;
-use crate::conn::{Conn, Done};
+use crate::conn::link::LinkState;
+use crate::conn::{Completion, Conn};
 use crate::limits;
-use crate::refusal::{Lock, error_of};
-use crate::wire::message::{ACTIVE, Telling, put};
+use crate::refusal::{Lock, engine_error};
+use crate::wire::message::{ACTIVE, DeliveryInfo, put};
 use crate::wire::selector::fits;
 
-/// A link on which a client browses.
-pub(crate) struct Browser {
+pub(crate) struct BrowserLink {
     queue: QueueName,
     ttl_ms: Option<u64>,
     session: Option<SessionId>,
     filter: Option<Arc<SqlFilter>>,
-    /// The first message that was not looked at.
+    /// The next sequence number to read.
     from: Seq,
-    /// Messages of one page: few if they are large.
+    /// Messages per page; few if they are large.
     page: usize,
-    /// They wait for credit or for room.
+    /// Messages waiting for credit or for space in the output buffer.
     waiting: VecDeque<Seen>,
     /// A page is being read.
     reading: bool,
-    /// Nothing lay behind the last page.
+    /// The last page reached the end of the queue.
     at_end: bool,
-    /// The client wants its credit used up.
+    /// The client drains its credit.
     drain: bool,
 }
 
-/// Messages that fit, and where to go on.
-pub(crate) struct Page {
+/// Messages that match, and where to continue.
+pub(crate) struct BrowsePage {
     seen: Vec<Seen>,
     from: Seq,
     at_end: bool,
-    /// How many fit into memory, by the size of these.
+    /// Number of messages of this size that fit into memory.
     next_page: usize,
 }
 
-impl Browser {
+impl BrowserLink {
     pub fn new(
         queue: QueueName,
         ttl_ms: Option<u64>,
         session: Option<SessionId>,
         filter: Option<SqlFilter>,
-    ) -> Browser {
-        Browser {
+    ) -> BrowserLink {
+        BrowserLink {
             queue,
             ttl_ms,
             session,
             filter: filter.map(Arc::new),
             from: Seq(0),
-            page: limits::BROWSE_FIRST,
+            page: limits::BROWSE_PAGE_INITIAL,
             waiting: VecDeque::new(),
             reading: false,
             at_end: false,
@@ -68,39 +67,38 @@ impl Browser {
         }
     }
 
-    /// The client has told its credit: there may be more by now.
+    /// Handles a flow of the client; new messages may have arrived since.
     pub fn flow(&mut self, drain: bool) {
         (self.drain, self.at_end) = (drain, false);
     }
 
     fn encode(&self, seen: &Seen, out: &mut BytesMut) {
         let Ok(stored) = &seen.stored else { return };
-        let telling = Telling {
+        let info = DeliveryInfo {
             state: Some(ACTIVE),
             ttl_ms_max: self.ttl_ms,
-            ..Telling::of(&self.queue, stored, seen.seq, seen.failed)
+            ..DeliveryInfo::of(&self.queue, stored, seen.seq, seen.failed)
         };
-        put(out, stored, &telling);
+        put(out, stored, &info);
     }
 
-    /// Reads the next page.
     fn read(
         &self,
         engine: Engine,
         credit: u32,
-    ) -> impl Future<Output = Result<Page, AmqpError>> + use<> {
+    ) -> impl Future<Output = Result<BrowsePage, AmqpError>> + use<> {
         let max = self.page.min(credit as usize);
         let (queue, session) = (self.queue.clone(), self.session.clone());
         let peek = Peek { queue, from: self.from, max, session, state: None };
         let (from, filter) = (self.from, self.filter.clone());
         async move {
             let peeked = engine.peek(peek).await;
-            let (mut seen, next) = peeked.map_err(|error| error_of(error, Lock::Message))?;
+            let (mut seen, next) = peeked.map_err(|error| engine_error(error, Lock::Message))?;
             let last = seen.last().map(|seen| Seq(seen.seq.0 + 1));
             let next_page = page_for(&seen);
             seen.retain(|seen| is_shown(seen, filter.as_deref()));
             let (from, at_end) = (next.or(last).unwrap_or(from), next.is_none());
-            Ok(Page { seen, from, at_end, next_page })
+            Ok(BrowsePage { seen, from, at_end, next_page })
         }
     }
 }
@@ -112,11 +110,11 @@ fn page_for(seen: &[Seen]) -> usize {
     };
     let bytes: usize = seen.iter().map(size).sum();
     let each = (bytes / seen.len().max(1)).max(1);
-    (limits::OUTGOING_BYTES_MAX / each).clamp(1, limits::BROWSE_MAX)
+    (limits::OUTGOING_BYTES_MAX / each).clamp(1, limits::BROWSE_PAGE_MAX)
 }
 
-/// Messages that are not due yet and those that were set aside are not for receivers, and so not for browsers. What is
-/// out to a receiver is still in the queue.
+/// Browsers see what receivers could receive: no scheduled, delayed or deferred messages. Locked messages are still in
+/// the queue.
 fn is_shown(seen: &Seen, filter: Option<&SqlFilter>) -> bool {
     let Ok(stored) = &seen.stored else { return false };
     let there = matches!(seen.state, MessageState::Ready | MessageState::Locked) && !seen.deferred;
@@ -124,15 +122,15 @@ fn is_shown(seen: &Seen, filter: Option<&SqlFilter>) -> bool {
 }
 
 impl Conn {
-    /// Sends what was read, and reads on.
+    /// Sends the messages that were read, and reads the next page.
     pub(crate) fn browse(&mut self, link: LinkId) {
-        let Some(Link::Browser(browser)) = self.links.get_mut(&link) else { return };
+        let Some(LinkState::Browser(browser)) = self.links.get_mut(&link) else { return };
         while let Some(seen) = browser.waiting.front() {
             if self.amqp.credit(link) == 0 {
                 return;
             }
             if self.amqp.room_bytes() == 0 {
-                self.held_up.insert(link);
+                self.blocked_links.insert(link);
                 return;
             }
             let key = self.next_key;
@@ -142,14 +140,14 @@ impl Conn {
             match sent {
                 Ok(()) => self.next_key += 1,
                 Err(SendError::TooLarge { .. }) => {
-                    let text = "a message is larger than the link takes";
+                    let text = "a message is larger than the link's max-message-size";
                     let error = AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text);
                     self.drop_link(link);
                     let _ = self.amqp.detach(link, true, Some(error));
                     return;
                 }
                 Err(_) => {
-                    self.held_up.insert(link);
+                    self.blocked_links.insert(link);
                     return;
                 }
             }
@@ -167,14 +165,13 @@ impl Conn {
         }
         browser.reading = true;
         let read = browser.read(self.front.engine.clone(), credit);
-        self.start(async move { Done::Browsed { link, page: read.await } });
+        self.start(async move { Completion::PageRead { link, page: read.await } });
     }
 
-    /// A page was read.
-    pub(crate) fn browsed(&mut self, link: LinkId, page: Result<Page, AmqpError>) {
-        let Some(Link::Browser(browser)) = self.links.get_mut(&link) else { return };
+    pub(crate) fn finish_page_read(&mut self, link: LinkId, page: Result<BrowsePage, AmqpError>) {
+        let Some(LinkState::Browser(browser)) = self.links.get_mut(&link) else { return };
         match page {
-            Ok(Page { seen, from, at_end, next_page }) => {
+            Ok(BrowsePage { seen, from, at_end, next_page }) => {
                 browser.reading = false;
                 (browser.from, browser.at_end, browser.page) = (from, at_end, next_page);
                 browser.waiting.extend(seen);

@@ -17,32 +17,31 @@ use super::resolve::{Resolved, not_found, resolve};
 use crate::Front;
 use crate::limits;
 use crate::wire::address::{Node, Path, path_of};
-use crate::wire::sas::{Scope, Token};
+use crate::wire::sas::{SasToken, TokenScope};
 use crate::wire::value::string;
 
-/// A token that was put, and what is to be answered.
-pub(crate) struct Put {
+/// Result of a `put-token` request.
+pub(crate) struct PutTokenResult {
     correlation_id: Option<Value>,
-    believed: Result<(), Doubt>,
-    /// The entity that it was put for, if the client wants to be told here that there is none.
+    verified: Result<(), TokenError>,
+    /// The entity of the token, if the client expects an error here when it does not exist.
     asked: Option<Path>,
 }
 
-/// `put-token`.
-pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> Put {
+pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> PutTokenResult {
     let correlation_id = request.properties().ok().and_then(|properties| properties.message_id);
-    let believed = believe(front, claims, request);
-    if let Err((401, why)) = &believed {
-        record_doubt(front, claims, request, why);
+    let verified = verify(front, claims, request);
+    if let Err((401, why)) = &verified {
+        record_refused_token(front, claims, request, why);
     }
-    Put { correlation_id, believed, asked: asked(request) }
+    PutTokenResult { correlation_id, verified, asked: asked(request) }
 }
 
-/// A token that was not believed, for the audit log: the service's word for why, and not the token.
-fn record_doubt(front: &Front, claims: &Claims, request: &Message, why: &str) {
+/// Records a refused token in the audit log: the reason, not the token.
+fn record_refused_token(front: &Front, claims: &Claims, request: &Message, why: &str) {
     let body = request.value().ok().flatten();
     let token = body.as_ref().and_then(Value::as_str);
-    let entry = match token.and_then(Token::parse) {
+    let entry = match token.and_then(SasToken::parse) {
         Some(token) => login(claims.peer).claimed(&token.key_name, CallerKind::Key),
         None => login(claims.peer).claimed(CallerKind::Anonymous.as_str(), CallerKind::Token),
     };
@@ -54,13 +53,13 @@ pub(super) fn login(peer: IpAddr) -> AuditEntry {
     AuditEntry::new(AuditProtocol::ServiceBus, AuditAction::Login).from(peer)
 }
 
-/// Whom a token is for. A client that calls a signature a JWT takes any failure here for one of its credentials: it is
-/// told of an unknown entity when it attaches.
+/// The entity that a token is for. A client that labels a SAS token as JWT treats any failure here as wrong
+/// credentials, so it learns about a missing entity when it attaches.
 fn asked(request: &Message) -> Option<Path> {
     let properties = request.application_properties().ok()?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
     let body = request.value().ok()?;
-    let signature = body.as_ref().and_then(Value::as_str).and_then(Token::parse).is_some();
+    let signature = body.as_ref().and_then(Value::as_str).and_then(SasToken::parse).is_some();
     if text("operation") != Some("put-token") || (signature && text("type") == Some("jwt")) {
         return None;
     }
@@ -70,10 +69,15 @@ fn asked(request: &Message) -> Option<Path> {
     }
 }
 
-/// The answer to a token is a status.
-pub(crate) async fn answer(front: &Front, claims: &Claims, host: &str, put: Put) -> Bytes {
-    let Put { correlation_id, believed, asked } = put;
-    let (status, text) = match (believed, asked) {
+/// Encodes the reply to a `put-token` request.
+pub(crate) async fn answer(
+    front: &Front,
+    claims: &Claims,
+    host: &str,
+    put: PutTokenResult,
+) -> Bytes {
+    let PutTokenResult { correlation_id, verified, asked } = put;
+    let (status, text) = match (verified, asked) {
         (Err((status, text)), _) => (status, text.into_owned()),
         (Ok(()), Some(path)) if is_missing(front, claims, &path).await => {
             (404, not_found(host, &path).description.unwrap_or_default().to_string())
@@ -99,32 +103,31 @@ pub(crate) async fn answer(front: &Front, claims: &Claims, host: &str, put: Put)
     .to_bytes()
 }
 
-/// Whether there is no such entity; those who may do nothing there are not told.
+/// Whether the entity is missing. Callers without any permission on it are not told.
 async fn is_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
     let may = |on: Resource<'_>| claims.may_any(front, &Action::ALL, path, on);
     matches!(resolve(&front.engine, path, may).await, Ok(Resolved::Missing))
 }
 
-/// The answer to a token whose resource is neither an address nor an entity.
-const UNCLEAR: &str =
-    "InvalidAudience: The token does not say what it is for: sign for `sb://host/entity`.";
+/// The token's resource is neither an address nor an entity.
+const AMBIGUOUS_AUDIENCE: &str = "InvalidAudience: The resource of the token is ambiguous. Sign the token for `sb://host/entity`.";
 
-/// Why a token is not believed: a status and its text.
-type Doubt = (i32, Cow<'static, str>);
+/// Status code and text.
+type TokenError = (i32, Cow<'static, str>);
 
-fn doubt(status: i32, text: &'static str) -> Doubt {
+fn token_error(status: i32, text: &'static str) -> TokenError {
     (status, Cow::Borrowed(text))
 }
 
-fn believe(front: &Front, claims: &mut Claims, request: &Message) -> Result<(), Doubt> {
-    let malformed = || doubt(400, "the request is malformed");
+fn verify(front: &Front, claims: &mut Claims, request: &Message) -> Result<(), TokenError> {
+    let malformed = || token_error(400, "malformed request");
     let properties = request.application_properties().map_err(|_| malformed())?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
     match text("operation") {
         Some("put-token") => {}
-        // A token that is taken back: what it allowed ends with the connection.
+        // The permissions of a deleted token end with the connection.
         Some("delete-token") => return Ok(()),
-        _ => return Err(doubt(400, "only put-token is known here")),
+        _ => return Err(token_error(400, "unsupported operation; use put-token")),
     }
     if front.keys.is_open() {
         return Ok(());
@@ -132,11 +135,12 @@ fn believe(front: &Front, claims: &mut Claims, request: &Message) -> Result<(), 
     let body = request.value().map_err(|_| malformed())?;
     let token = body.as_ref().and_then(Value::as_str).ok_or_else(malformed)?;
     let now = front.engine.now();
-    let claim = match Token::parse(token) {
+    let claim = match SasToken::parse(token) {
         Some(token) => {
             let key = front.keys.key(&token.key_name);
             let key = key.filter(|key| token.is_signed_with(&key.secret));
-            let wrong = || doubt(401, "InvalidSignature: The token has an invalid signature.");
+            let wrong =
+                || token_error(401, "InvalidSignature: The token has an invalid signature.");
             let key = key.ok_or_else(wrong)?;
             let expires = token.expires_ms().map_or(Timestamp(0), Timestamp);
             if expires <= now {
@@ -144,24 +148,24 @@ fn believe(front: &Front, claims: &mut Claims, request: &Message) -> Result<(), 
                 return Err((401, format!("{text} '{}', in ms since 1970.", expires.0).into()));
             }
             let scope = token.scope(|name| front.keys.is_own_name(name));
-            let scope = scope.ok_or_else(|| doubt(401, UNCLEAR))?.of_entity();
+            let scope = scope.ok_or_else(|| token_error(401, AMBIGUOUS_AUDIENCE))?.of_entity();
             Claim { scope, who: key.principal, expires }
         }
-        // One of our own bearer tokens, for clients that take any credential.
+        // A bearer token of Malote, for clients that accept any credential.
         None => {
             let who = front.keys.verify_token(token);
-            let who = who.ok_or_else(|| doubt(401, "InvalidToken: The token is not known."))?;
+            let who = who.ok_or_else(|| token_error(401, "InvalidToken: Unknown token."))?;
             let audience = path_of(text("name").unwrap_or_default());
-            Claim { scope: Scope::of(audience), who, expires: Timestamp(u64::MAX) }
+            Claim { scope: TokenScope::of(audience), who, expires: Timestamp(u64::MAX) }
         }
     };
     let is_new = !claims.tokens.iter().any(|other| other.who == claim.who);
     let tokens = Arc::make_mut(&mut claims.tokens);
     tokens.retain(|other| other.scope != claim.scope && other.expires > now);
     if tokens.len() >= limits::CLAIMS_MAX {
-        return Err(doubt(429, "too many tokens were put on this connection"));
+        return Err(token_error(429, "too many tokens on this connection"));
     }
-    // A client renews its tokens, and puts one for each entity: it signs in with the first.
+    // Clients renew their tokens and put one per entity. Only the first counts as a login.
     if is_new {
         front.access.audit().signed_in(&claim.who, claims.peer, AuditProtocol::ServiceBus);
     }

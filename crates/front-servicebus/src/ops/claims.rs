@@ -1,4 +1,4 @@
-//! Who calls: SASL, and tokens put at `$cbs`.
+//! What a connection has authenticated as: by SASL, and by tokens put at `$cbs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,34 +11,33 @@ use malote_wire_amqp::performative::AmqpError;
 
 use super::resolve::Entity;
 use crate::Front;
-use crate::refusal::of_denied;
+use crate::refusal::denied_error;
 use crate::wire::address::Path;
-use crate::wire::sas::Scope;
+use crate::wire::sas::TokenScope;
 
-/// What a connection has shown so far. Cheap to clone.
+/// The credentials of a connection. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Claims {
-    /// From where.
     pub(super) peer: IpAddr,
     signed_in: Option<Principal>,
     pub(super) tokens: Arc<Vec<Claim>>,
 }
 
-/// A token that was believed.
+/// A verified token.
 #[derive(Clone)]
 pub(super) struct Claim {
-    pub scope: Scope,
+    pub scope: TokenScope,
     pub who: Principal,
     pub expires: Timestamp,
 }
 
 impl Claims {
-    /// A connection from there, which has shown nothing yet.
+    /// A connection that has not authenticated.
     pub fn of(peer: IpAddr) -> Claims {
         Claims { peer, signed_in: None, tokens: Arc::default() }
     }
 
-    /// Begins an administrative operation on an entity, which needs this permission.
+    /// Begins the audit of an administrative operation on an entity that needs this permission.
     pub fn begin_audit(
         &self,
         front: &Front,
@@ -56,7 +55,7 @@ impl Claims {
         self.signed_in = who;
     }
 
-    /// Who calls, when it is about this entity: by the token that is closest to it.
+    /// The principal for operations on an entity: that of the most specific token that covers it.
     fn who(&self, path: &Path, now: Timestamp) -> Principal {
         let name = path.to_string();
         let covers = |claim: &&Claim| claim.expires > now && claim.scope.covers(&name);
@@ -65,19 +64,18 @@ impl Claims {
         who.unwrap_or(Principal::anonymous())
     }
 
-    /// When the first of the tokens runs out.
-    pub fn first_end(&self) -> Option<Timestamp> {
+    /// When the next token expires.
+    pub fn earliest_expiry(&self) -> Option<Timestamp> {
         let ends = self.tokens.iter().map(|claim| claim.expires);
         ends.min().filter(|end| *end < Timestamp(u64::MAX))
     }
 
-    /// Forgets tokens that have run out.
-    pub fn forget_ended(&mut self, now: Timestamp) {
+    pub fn remove_expired(&mut self, now: Timestamp) {
         Arc::make_mut(&mut self.tokens).retain(|claim| claim.expires > now);
     }
 
-    /// Whether somebody has signed in or put a token that is valid now.
-    pub fn is_known(&self, front: &Front) -> bool {
+    /// Whether the caller has logged in or put a token that is still valid.
+    pub fn is_authenticated(&self, front: &Front) -> bool {
         let now = front.engine.now();
         let tokens = self.tokens.iter().filter(|claim| claim.expires > now);
         front.keys.is_open()
@@ -88,12 +86,12 @@ impl Claims {
                 .any(|who| !who.is_anonymous() && front.access.knows(who))
     }
 
-    /// Whether the caller may do this to the entity.
+    /// Checks a permission on an entity.
     pub fn check(&self, front: &Front, action: Action, entity: &Entity) -> Result<(), AmqpError> {
         self.check_any(front, &[action], entity)
     }
 
-    /// Whether the caller may do any of these to the entity.
+    /// Checks that the caller has at least one of the permissions on an entity.
     pub fn check_any(
         &self,
         front: &Front,
@@ -101,10 +99,10 @@ impl Claims {
         entity: &Entity,
     ) -> Result<(), AmqpError> {
         let may = self.may_any(front, actions, &entity.path(), entity.resource());
-        may.map_err(|denied| of_denied(&denied))
+        may.map_err(|denied| denied_error(&denied))
     }
 
-    /// Whether the caller, as it is known at this address, may do any of these to that resource.
+    /// Like [`Claims::check_any`], for a resource with another spelling than the address.
     pub fn may_any(
         &self,
         front: &Front,

@@ -1,99 +1,105 @@
-//! The credit of a receiving link, as the engine knows it.
+//! The credit of a receiving link.
 //!
-//! The engine is told of as much of the client's credit as its messages may be in memory at once: the window. What it
-//! has been told and has not used yet is `given`. Lowering credit, and draining, ask the engine what it has left: the
-//! difference is on its way here. One such question is under way at a time.
+//! The engine gets as much of the client's credit as messages fit into memory: the window. `given` is the credit that
+//! was passed to the engine and not used yet. To lower credit or to drain, the unused credit is withdrawn from the
+//! engine; the difference to `given` is being delivered. Only one credit change is in progress at a time.
 
 use crate::limits;
 
-/// What the engine knows of a link's credit.
 #[derive(Debug)]
-pub(crate) struct Credit {
-    /// Told, and not yet used by what has come.
+pub(crate) struct LinkCredit {
+    /// Credit passed to the engine and not used yet.
     given: u32,
-    /// How much the engine may know of at once.
+    /// Most credit that the engine may have at once.
     window: u32,
-    /// A question is under way.
-    asking: bool,
-    /// The client wants its credit used up.
+    /// A credit change is in progress.
+    pending: bool,
+    /// The client drains its credit.
     pub drain: bool,
-    /// While draining: the engine has none left, so what was given is on its way.
+    /// While draining: the engine has no credit left, so `given` messages are being delivered.
     withdrawn: bool,
-    /// While draining: the engine had some left, so there was nothing more to send.
-    dry: bool,
+    /// While draining: the engine had credit left, so the queue has no more messages.
+    exhausted: bool,
 }
 
-/// What is to be done next about a link's credit.
+/// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CreditStep {
     Nothing,
-    /// Tell the engine of so much more.
+    /// Give the engine more credit.
     Give(u32),
-    /// Take back what it has left.
+    /// Withdraw the unused credit from the engine.
     Withdraw,
-    /// Tell the client that its credit is used up.
+    /// Report to the client that its credit is used up.
     Drained,
 }
 
-impl Credit {
-    pub fn new() -> Credit {
-        let window = limits::WINDOW_FIRST;
-        Credit { given: 0, window, asking: false, drain: false, withdrawn: false, dry: false }
+impl LinkCredit {
+    pub fn new() -> LinkCredit {
+        let window = limits::WINDOW_INITIAL;
+        LinkCredit {
+            given: 0,
+            window,
+            pending: false,
+            drain: false,
+            withdrawn: false,
+            exhausted: false,
+        }
     }
 
-    /// `wanted` is what the client still takes, `waiting` what waits to be sent to it.
-    pub fn step(&mut self, wanted: u32, waiting: u32) -> Step {
-        if self.asking {
-            return Step::Nothing;
+    /// Decides the next step. `wanted`: the client's credit. `waiting`: messages that wait to be sent to it.
+    pub fn step(&mut self, wanted: u32, waiting: u32) -> CreditStep {
+        if self.pending {
+            return CreditStep::Nothing;
         }
         let wanted = wanted.saturating_sub(waiting);
         let most = wanted.min(self.window.saturating_sub(waiting));
         if !self.drain {
             if self.given > wanted {
-                self.asking = true;
-                return Step::Withdraw;
+                self.pending = true;
+                return CreditStep::Withdraw;
             }
-            // In steps of at least half a window, lest every message asks anew.
+            // In steps of at least half a window, so that not every message causes a credit change.
             if most > self.given && (most - self.given >= self.window / 2 || most == wanted) {
                 return self.give(most - self.given);
             }
-            return Step::Nothing;
+            return CreditStep::Nothing;
         }
         if self.given > 0 {
             if self.withdrawn {
-                return Step::Nothing;
+                return CreditStep::Nothing;
             }
-            self.asking = true;
-            return Step::Withdraw;
+            self.pending = true;
+            return CreditStep::Withdraw;
         }
         if waiting > 0 {
-            return Step::Nothing;
+            return CreditStep::Nothing;
         }
-        if self.dry || wanted == 0 {
+        if self.exhausted || wanted == 0 {
             self.drain(false);
-            return Step::Drained;
+            return CreditStep::Drained;
         }
         self.withdrawn = false;
         self.give(most)
     }
 
-    fn give(&mut self, more: u32) -> Step {
-        self.asking = true;
+    fn give(&mut self, more: u32) -> CreditStep {
+        self.pending = true;
         self.given += more;
-        Step::Give(more)
+        CreditStep::Give(more)
     }
 
-    /// The answer to a question: what the engine had left, if it was taken back.
+    /// A credit change completed. `left`: the unused credit, if it was withdrawn.
     pub fn answered(&mut self, left: Option<u32>) {
-        self.asking = false;
+        self.pending = false;
         if let Some(left) = left {
             self.given = self.given.saturating_sub(left);
             self.withdrawn = self.drain;
-            self.dry = self.drain && left > 0;
+            self.exhausted = self.drain && left > 0;
         }
     }
 
-    /// So many have come, of so many bytes.
+    /// Deliveries arrived from the engine. Their size determines the window.
     pub fn arrived(&mut self, count: u32, bytes: usize) {
         self.given = self.given.saturating_sub(count);
         let each = (bytes / count.max(1) as usize).max(1);
@@ -101,13 +107,13 @@ impl Credit {
         self.window = fit.clamp(1, limits::WINDOW_MAX as usize) as u32;
     }
 
-    /// So many will not come, and used what the engine knew of: it is not there any more to be taken back.
+    /// Deliveries were lost on the way and used up credit.
     pub fn lost(&mut self, count: u32) {
         self.given = self.given.saturating_sub(count);
     }
 
     pub fn drain(&mut self, drain: bool) {
-        (self.drain, self.withdrawn, self.dry) = (drain, false, false);
+        (self.drain, self.withdrawn, self.exhausted) = (drain, false, false);
     }
 }
 
@@ -115,20 +121,20 @@ impl Credit {
 mod tests {
     use super::*;
 
-    /// An engine with so many messages, and a client that gives credit once and drains.
+    /// Simulates an engine with `messages` messages and a client that grants credit once and drains.
     fn drained_after(messages: u32, credit: u32) -> (u32, u32) {
-        let mut it = Credit::new();
+        let mut it = LinkCredit::new();
         let (mut left, mut at_engine, mut sent) = (messages, 0, 0);
         it.drain(true);
         for _ in 0..10_000 {
             match it.step(credit - sent, 0) {
-                Step::Drained => return (sent, it.given),
-                Step::Nothing => panic!("stuck: {it:?}"),
-                Step::Give(more) => {
+                CreditStep::Drained => return (sent, it.given),
+                CreditStep::Nothing => panic!("stuck: {it:?}"),
+                CreditStep::Give(more) => {
                     at_engine += more;
                     it.answered(None);
                 }
-                Step::Withdraw => it.answered(Some(std::mem::take(&mut at_engine))),
+                CreditStep::Withdraw => it.answered(Some(std::mem::take(&mut at_engine))),
             }
             let now = at_engine.min(left);
             if now > 0 {
@@ -154,50 +160,50 @@ mod tests {
 
     #[test]
     fn lowered_credit_is_taken_back_and_given_anew() {
-        let mut it = Credit::new();
-        assert_eq!(it.step(10, 0), Step::Give(10));
-        assert_eq!(it.step(3, 0), Step::Nothing, "a question is under way");
+        let mut it = LinkCredit::new();
+        assert_eq!(it.step(10, 0), CreditStep::Give(10));
+        assert_eq!(it.step(3, 0), CreditStep::Nothing, "a question is under way");
         it.answered(None);
-        assert_eq!(it.step(3, 0), Step::Withdraw);
+        assert_eq!(it.step(3, 0), CreditStep::Withdraw);
         it.answered(Some(8));
-        // Two are on their way, and the client takes three.
-        assert_eq!(it.step(3, 0), Step::Give(1));
+        // Two are being delivered, and the client accepts three.
+        assert_eq!(it.step(3, 0), CreditStep::Give(1));
         it.answered(None);
-        assert_eq!(it.step(3, 0), Step::Nothing);
+        assert_eq!(it.step(3, 0), CreditStep::Nothing);
     }
 
     #[test]
     fn a_drain_called_off_goes_on_as_before() {
-        let mut it = Credit::new();
+        let mut it = LinkCredit::new();
         it.drain(true);
-        assert_eq!(it.step(5, 0), Step::Give(5));
+        assert_eq!(it.step(5, 0), CreditStep::Give(5));
         it.drain(false);
         it.answered(None);
-        assert_eq!(it.step(5, 0), Step::Nothing);
-        assert_eq!(it.step(9, 0), Step::Give(4));
+        assert_eq!(it.step(5, 0), CreditStep::Nothing);
+        assert_eq!(it.step(9, 0), CreditStep::Give(4));
     }
 
     #[test]
     fn a_drain_ends_though_a_message_cannot_be_read() {
-        let mut it = Credit::new();
+        let mut it = LinkCredit::new();
         it.drain(true);
-        assert_eq!(it.step(5, 0), Step::Give(5));
+        assert_eq!(it.step(5, 0), CreditStep::Give(5));
         it.answered(None);
-        assert_eq!(it.step(5, 0), Step::Withdraw);
-        // One was granted, so four were left; it is on its way, as far as anybody knows.
+        assert_eq!(it.step(5, 0), CreditStep::Withdraw);
+        // One was granted, so four were left; the granted one seems to be on its way.
         it.answered(Some(4));
-        assert_eq!(it.step(5, 0), Step::Nothing);
+        assert_eq!(it.step(5, 0), CreditStep::Nothing);
         it.lost(1);
-        assert_eq!(it.step(5, 0), Step::Drained);
+        assert_eq!(it.step(5, 0), CreditStep::Drained);
     }
 
     #[test]
     fn large_messages_make_the_window_small() {
-        let mut it = Credit::new();
-        assert_eq!(it.step(1_000, 0), Step::Give(16));
+        let mut it = LinkCredit::new();
+        assert_eq!(it.step(1_000, 0), CreditStep::Give(16));
         it.answered(None);
         it.arrived(16, 16 << 20);
-        assert_eq!(it.step(984, 2), Step::Nothing);
-        assert_eq!(it.step(984, 0), Step::Give(2));
+        assert_eq!(it.step(984, 2), CreditStep::Nothing);
+        assert_eq!(it.step(984, 0), CreditStep::Give(2));
     }
 }

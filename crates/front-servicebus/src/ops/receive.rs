@@ -1,8 +1,4 @@
-//! Credit and deliveries of a receiving link.
-//!
-//! The engine is told of as much of the client's credit as its messages may be in memory at once: the window. What it
-//! has been told and has not used yet is `given`. Lowering credit, and draining, ask the engine what it has left: the
-//! difference is on its way here. One such question is under way at a time.
+//! Receive: deliveries of a receiving link. See `credit.rs` for its credit.
 
 use std::collections::VecDeque;
 
@@ -13,133 +9,131 @@ use malote_wire_amqp::connection::{LinkFlow, LinkId, Outgoing, SendError};
 use malote_wire_amqp::performative::{AmqpError, condition};
 use malote_wire_amqp::types::Str;
 
-use super::credit::{Credit, Step};
-use crate::conn::id_map::ByNumber;
-use crate::conn::link::Link;
-use crate::conn::{Conn, Done};
+use super::credit::{CreditStep, LinkCredit};
+use crate::conn::id_map::IdMap;
+use crate::conn::link::LinkState;
+use crate::conn::{Completion, Conn};
 use crate::refusal::Lock;
-use crate::wire::message::{Telling, put};
+use crate::wire::message::{DeliveryInfo, put};
 use crate::wire::tag_of;
 
-/// A link on which a client receives.
-pub(crate) struct Receiver {
-    /// The client's name for it, which requests may say.
+pub(crate) struct ReceiverLink {
+    /// The client's name for the link; requests may name it.
     pub name: Str,
     pub consumer: ConsumerId,
     pub queue: QueueName,
-    /// How long the queue keeps messages, as of the attach.
+    /// Time-to-live of the queue, as of the attach.
     ttl_ms: Option<u64>,
-    /// Messages are gone when they are sent.
-    pub take: bool,
-    /// The session that it holds.
+    /// Messages are removed when they are sent (receive-and-delete).
+    pub receive_and_delete: bool,
+    /// The session that the link holds.
     pub session: Option<Held>,
-    /// Locks end with the link.
-    pub bound: bool,
-    /// Messages that wait for credit or for room.
+    /// Locks are released when the link is detached.
+    pub release_on_detach: bool,
+    /// Messages waiting for credit or for space in the output buffer.
     pub waiting: VecDeque<Delivery>,
-    /// What is out, by key.
-    pub out: ByNumber<u64, LeaseToken>,
-    credit: Credit,
+    /// Leases of unsettled deliveries, by delivery key.
+    pub out: IdMap<u64, LeaseToken>,
+    credit: LinkCredit,
 }
 
-impl Receiver {
+impl ReceiverLink {
     pub fn new(
         name: Str,
         consumer: ConsumerId,
         queue: QueueName,
         ttl_ms: Option<u64>,
-        take: bool,
+        receive_and_delete: bool,
         session: Option<Held>,
-    ) -> Receiver {
-        Receiver {
+    ) -> ReceiverLink {
+        ReceiverLink {
             name,
             consumer,
             queue,
             ttl_ms,
-            take,
+            receive_and_delete,
             session,
-            bound: false,
+            release_on_detach: false,
             waiting: VecDeque::new(),
-            out: ByNumber::default(),
-            credit: Credit::new(),
+            out: IdMap::default(),
+            credit: LinkCredit::new(),
         }
     }
 
-    /// Whose loss a lost lease is.
+    /// Which lock is lost when a lease is lost.
     pub fn lock(&self) -> Lock {
         if self.session.is_some() { Lock::Session } else { Lock::Message }
     }
 
     fn encode(&self, delivery: &Delivery, out: &mut BytesMut) {
-        let telling = Telling {
+        let info = DeliveryInfo {
             until: delivery.lease.map(|_| delivery.until),
             lock: delivery.lease,
             ttl_ms_max: self.ttl_ms,
-            ..Telling::of(&self.queue, &delivery.stored, delivery.seq, delivery.failed)
+            ..DeliveryInfo::of(&self.queue, &delivery.stored, delivery.seq, delivery.failed)
         };
-        put(out, &delivery.stored, &telling);
+        put(out, &delivery.stored, &info);
     }
 }
 
 impl Conn {
-    /// The client has told its credit.
+    /// Handles a flow of the client.
     pub(crate) fn flow(&mut self, flow: &LinkFlow) {
         match self.links.get_mut(&flow.link) {
-            Some(Link::Receiver(receiver)) => {
-                // A drain that goes on is not begun anew.
+            Some(LinkState::Receiver(receiver)) => {
+                // A repeated drain continues the current one.
                 if receiver.credit.drain != flow.drain {
                     receiver.credit.drain(flow.drain);
                 }
                 self.transmit(flow.link);
             }
-            Some(Link::Browser(browser)) => {
+            Some(LinkState::Browser(browser)) => {
                 browser.flow(flow.drain);
                 self.browse(flow.link);
             }
-            Some(Link::Nothing) if flow.drain => {
+            Some(LinkState::Empty) if flow.drain => {
                 let _ = self.amqp.drained(flow.link);
             }
             _ => {}
         }
     }
 
-    /// Messages have come from the engine.
+    /// Handles deliveries from the engine.
     pub(crate) fn deliver(&mut self, link: LinkId, deliveries: Vec<Delivery>) {
-        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&link) else { return };
         let bytes = deliveries.iter().map(|d| d.stored.message.body.bytes.len() + 512).sum();
         receiver.credit.arrived(deliveries.len() as u32, bytes);
         match receiver.waiting.is_empty() {
-            // As they are: each is half a kilobyte without its body.
+            // Moves the whole buffer: each delivery is half a kilobyte without its body.
             true => receiver.waiting = deliveries.into(),
             false => receiver.waiting.extend(deliveries),
         }
         self.transmit(link);
     }
 
-    /// Messages were granted that the disk does not give back. The client's credit is untouched by them.
+    /// Granted messages could not be read from disk. The client's credit is not used.
     pub(crate) fn unreadable(&mut self, consumer: ConsumerId, count: u32) {
         let Some(link) = self.consumers.get(&consumer).copied() else { return };
-        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&link) else { return };
         receiver.credit.lost(count);
         self.transmit(link);
     }
 
-    /// The engine has answered about credit.
-    pub(crate) fn credited(&mut self, consumer: ConsumerId, left: Option<u32>) {
+    pub(crate) fn finish_credit_change(&mut self, consumer: ConsumerId, left: Option<u32>) {
         let Some(link) = self.consumers.get(&consumer).copied() else { return };
-        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&link) else { return };
         receiver.credit.answered(left);
         self.transmit(link);
     }
 
-    /// Sends what can be sent, then sees to the credit.
+    /// Sends what can be sent, then updates the credit.
     pub(crate) fn transmit(&mut self, link: LinkId) {
         let now = self.front.engine.now();
-        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&link) else { return };
         let mut failure = None;
         while let Some(delivery) = receiver.waiting.front() {
             if delivery.lease.is_some() && receiver.session.is_none() && delivery.until <= now {
-                // It waited for longer than its lock: somebody else gets it.
+                // Its lock expired while it waited, so the engine delivers it again.
                 receiver.waiting.pop_front();
                 continue;
             }
@@ -147,16 +141,17 @@ impl Conn {
                 break;
             }
             let key = self.next_key;
-            // What is settled as it leaves has no lock that a tag could name: the service writes an empty one.
+            // A pre-settled delivery has no lock that a tag could name. The service sends an empty tag.
             let tag = delivery.lease.map(tag_of);
             let tag = tag.map_or_else(Bytes::new, |tag| Bytes::copy_from_slice(&tag));
-            let outgoing = Outgoing { key, tag, settled: receiver.take, ..Outgoing::default() };
+            let outgoing =
+                Outgoing { key, tag, settled: receiver.receive_and_delete, ..Outgoing::default() };
             let write = |out: &mut BytesMut| receiver.encode(delivery, out);
             match self.amqp.send_written(link, outgoing, write) {
                 Ok(()) => {}
                 Err(SendError::Full | SendError::NoCredit) => break,
                 Err(error @ (SendError::NotAttached | SendError::Tag)) => {
-                    tracing::debug!(%error, "a delivery was not sent");
+                    tracing::debug!(%error, "delivery not sent");
                     break;
                 }
                 Err(error @ SendError::TooLarge { .. }) => {
@@ -176,13 +171,13 @@ impl Conn {
             let _ = self.amqp.detach(link, true, Some(error));
             return;
         }
-        self.see_to_credit(link);
+        self.update_credit(link);
     }
 
-    fn see_to_credit(&mut self, link: LinkId) {
+    fn update_credit(&mut self, link: LinkId) {
         let wanted = self.amqp.credit(link);
-        let Some(Link::Receiver(receiver)) = self.links.get_mut(&link) else { return };
-        // Credit that was lowered: what is too much and can go back does, the last first.
+        let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&link) else { return };
+        // After the client lowered its credit: return the excess, last first.
         let mut back = Vec::new();
         while receiver.waiting.len() > wanted as usize
             && let Some(lease) = receiver.waiting.back().and_then(|delivery| delivery.lease)
@@ -192,25 +187,25 @@ impl Conn {
         }
         let waiting = receiver.waiting.len() as u32;
         if waiting > 0 {
-            self.held_up.insert(link);
+            self.blocked_links.insert(link);
         }
         let consumer = receiver.consumer;
         let step = receiver.credit.step(wanted, waiting);
-        self.give_back(back);
+        self.release_leases(back);
         let (credit, replace) = match step {
-            Step::Nothing => return,
-            Step::Drained => {
+            CreditStep::Nothing => return,
+            CreditStep::Drained => {
                 let _ = self.amqp.drained(link);
                 return;
             }
-            Step::Give(more) => (more, false),
-            Step::Withdraw => (0, true),
+            CreditStep::Give(more) => (more, false),
+            CreditStep::Withdraw => (0, true),
         };
         let engine = self.engine.clone();
         self.start(async move {
-            // Refused only when the engine is going: then nothing comes any more.
+            // Refused only while the engine is stopping; nothing more is delivered then.
             let had = engine.credit(consumer, credit, replace).await.unwrap_or(0);
-            Done::Credited { consumer, left: replace.then_some(had) }
+            Completion::CreditChanged { consumer, left: replace.then_some(had) }
         });
     }
 }

@@ -9,11 +9,10 @@ use subtle::ConstantTimeEq;
 
 use super::cbs::login;
 use crate::Front;
-use crate::conn::{Conn, Done};
+use crate::conn::{Completion, Conn};
 
-/// How a client says who it is before it opens.
-pub(crate) enum Mechanism {
-    /// It does not, yet.
+pub(crate) enum SaslMechanism {
+    /// The client authenticates later, at `$cbs`.
     Anonymous,
     Plain {
         user: String,
@@ -21,23 +20,23 @@ pub(crate) enum Mechanism {
     },
 }
 
-impl Mechanism {
-    pub fn of(init: &SaslInit) -> Option<Mechanism> {
+impl SaslMechanism {
+    pub fn of(init: &SaslInit) -> Option<SaslMechanism> {
         match init.mechanism.as_str() {
-            "ANONYMOUS" | "EXTERNAL" | "MSSBCBS" => Some(Mechanism::Anonymous),
+            "ANONYMOUS" | "EXTERNAL" | "MSSBCBS" => Some(SaslMechanism::Anonymous),
             "PLAIN" => {
                 let response = init.initial_response.as_ref()?;
                 let mut parts = std::str::from_utf8(response).ok()?.split('\0');
                 let (_, user, password) = (parts.next()?, parts.next()?, parts.next()?);
                 let (user, password) = (user.to_owned(), password.to_owned());
-                parts.next().is_none().then_some(Mechanism::Plain { user, password })
+                parts.next().is_none().then_some(SaslMechanism::Plain { user, password })
             }
             _ => None,
         }
     }
 }
 
-/// Who has this name and password: a shared access key, or a user.
+/// Verifies a name and password: a shared access key, or a user.
 pub(crate) async fn plain(
     front: &Front,
     user: &str,
@@ -54,7 +53,7 @@ pub(crate) async fn plain(
     front.keys.verify_password(user, password, peer).await
 }
 
-/// Records how signing in by SASL went.
+/// Records a SASL login in the audit log.
 pub(crate) fn record_sasl(
     front: &Front,
     peer: IpAddr,
@@ -74,15 +73,15 @@ pub(crate) fn record_sasl(
 
 impl Conn {
     pub(crate) fn authenticate(&mut self, init: &SaslInit) -> Result<(), UseError> {
-        match Mechanism::of(init) {
-            // Whoever shows nothing here puts a token at `$cbs`.
-            Some(Mechanism::Anonymous) => self.amqp.sasl_outcome(SaslCode::Ok),
-            Some(Mechanism::Plain { user, password }) => {
+        match SaslMechanism::of(init) {
+            // The client will put a token at `$cbs`.
+            Some(SaslMechanism::Anonymous) => self.amqp.sasl_outcome(SaslCode::Ok),
+            Some(SaslMechanism::Plain { user, password }) => {
                 let (front, peer) = (self.front.clone(), self.peer.address);
                 self.start(async move {
                     let who = plain(&front, &user, &password, peer).await;
                     record_sasl(&front, peer, Some(&user), who.as_ref());
-                    Done::Sasl(who)
+                    Completion::Sasl(who)
                 });
                 Ok(())
             }

@@ -1,6 +1,8 @@
-//! Send: a message or a batch, as it was received, for the engine. What comes while others are being stored waits and goes together: clients that
-//! send one by one cost little more than those that send batches. And because no two sends of a connection are under way
-//! at once, none can overtake another.
+//! Send: a message or a batch.
+//!
+//! Transfers that arrive while others are being stored wait, and go to the engine together. Clients that send one by
+//! one therefore cost little more than those that send batches. Only one batch of a connection is in progress at a
+//! time, so messages stay in order.
 
 use std::collections::VecDeque;
 
@@ -13,37 +15,37 @@ use malote_wire_amqp::message::{BATCH_FORMAT, Message as Wire, decode_batch};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, condition};
 use smallvec::{SmallVec, smallvec};
 
-use super::transaction::within;
-use crate::conn::link::Link;
-use crate::conn::{Conn, Done};
+use super::transaction::transactional;
+use crate::conn::link::LinkState;
+use crate::conn::{Completion, Conn};
 use crate::limits;
-use crate::refusal::{Lock, error_of, servicebus};
+use crate::refusal::{Lock, engine_error, servicebus};
 use crate::wire::message::read as canonical;
 
-/// A transfer whose messages wait for the engine.
-pub(crate) struct Transfer {
-    pub whose: Whose,
+/// A transfer that waits for the engine.
+pub(crate) struct PendingTransfer {
+    pub origin: TransferOrigin,
     pub parcel: Parcel,
 }
 
-/// Whom to answer.
-pub(crate) struct Whose {
+/// Where to report the outcome.
+pub(crate) struct TransferOrigin {
     pub link: LinkId,
     pub delivery: DeliveryId,
-    /// The client has forgotten it and hears nothing.
+    /// The transfer was pre-settled: the client expects no outcome.
     pub settled: bool,
     pub bytes: usize,
 }
 
-/// What waits; bounded by the credit of its links and by the bytes that a connection may be sending.
+/// Waiting transfers, bounded by the credit of the links and by `SENDING_BYTES_MAX`.
 #[derive(Default)]
-pub(crate) struct Sends {
-    waiting: VecDeque<Transfer>,
+pub(crate) struct SendQueue {
+    waiting: VecDeque<PendingTransfer>,
     under_way: bool,
 }
 
-impl Sends {
-    pub fn add(&mut self, transfer: Transfer) {
+impl SendQueue {
+    pub fn add(&mut self, transfer: PendingTransfer) {
         self.waiting.push_back(transfer);
     }
 
@@ -51,18 +53,18 @@ impl Sends {
         self.waiting.is_empty()
     }
 
-    /// What may go now: nothing while others are under way.
-    fn next(&mut self) -> Option<Vec<Transfer>> {
+    /// The next batch; none while another is in progress.
+    fn next(&mut self) -> Option<Vec<PendingTransfer>> {
         if self.under_way || self.waiting.is_empty() {
             return None;
         }
         let (mut messages, mut bytes) = (0, 0);
-        let fits = |transfer: &&Transfer| {
+        let fits = |transfer: &&PendingTransfer| {
             messages += transfer.parcel.len();
-            bytes += transfer.whose.bytes;
-            messages <= SEND_BATCH_MAX && bytes <= limits::TOGETHER_BYTES_MAX
+            bytes += transfer.origin.bytes;
+            messages <= SEND_BATCH_MAX && bytes <= limits::SEND_BATCH_BYTES_MAX
         };
-        // The first goes however large it is.
+        // The first transfer is always included, whatever its size.
         let count = self.waiting.iter().take_while(fits).count().max(1);
         self.under_way = true;
         Some(self.waiting.drain(..count).collect())
@@ -86,7 +88,7 @@ impl Conn {
             let text = format!("The received message has {bytes} bytes; the limit is {size_max}.");
             Err(AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text))
         } else if self.sending_bytes > limits::SENDING_BYTES_MAX {
-            let text = "too much is being sent on this connection";
+            let text = "too many bytes are being sent on this connection; retry later";
             Err(AmqpError::new(servicebus::SERVER_BUSY, text))
         } else {
             read(&incoming, || self.front.engine.now())
@@ -95,59 +97,71 @@ impl Conn {
         let parcel = match (read, &txn_id) {
             (Ok(messages), None) => {
                 let parcel = self.front.engine.parcel(&to, messages.into_iter());
-                parcel.map_err(|error| Err(error_of(error, Lock::Message)))
+                parcel.map_err(|error| Err(engine_error(error, Lock::Message)))
             }
             (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),
             (Err(error), _) => Err(Err(error)),
         };
         let parcel = match parcel {
             Ok(parcel) => parcel,
-            // Staged, or refused: either way there is nothing to wait for.
+            // Staged or refused: there is nothing to wait for.
             Err(sent) => {
-                self.ready.push_back(Done::Sent { link, delivery, settled, bytes, txn_id, sent });
+                self.completed.push_back(Completion::Sent {
+                    link,
+                    delivery,
+                    settled,
+                    bytes,
+                    txn_id,
+                    sent,
+                });
                 return Ok(());
             }
         };
-        self.sends.add(Transfer { whose: Whose { link, delivery, settled, bytes }, parcel });
+        self.send_queue.add(PendingTransfer {
+            origin: TransferOrigin { link, delivery, settled, bytes },
+            parcel,
+        });
         Ok(())
     }
 
-    /// Hands over what waits; tells whether there was anything to hand over.
+    /// Sends the waiting transfers to the engine. Returns whether there were any.
     pub(crate) fn flush_sends(&mut self) -> bool {
-        let Some(transfers) = self.sends.next() else { return false };
+        let Some(transfers) = self.send_queue.next() else { return false };
         let engine = self.front.engine.clone();
         self.start(async move {
-            let parts = transfers.into_iter().map(|transfer| (transfer.whose, transfer.parcel));
-            let (whose, parcels): (Vec<Whose>, Vec<Parcel>) = parts.unzip();
-            let error = |error: EngineError| error_of(error, Lock::Message);
-            Done::SentTogether(match engine.send_each(parcels).await {
+            let parts = transfers.into_iter().map(|transfer| (transfer.origin, transfer.parcel));
+            let (origin, parcels): (Vec<TransferOrigin>, Vec<Parcel>) = parts.unzip();
+            let error = |error: EngineError| engine_error(error, Lock::Message);
+            Completion::SentBatch(match engine.send_each(parcels).await {
                 Ok(each) => {
                     let each = each.into_iter().map(|sent| sent.map_err(|e| error(e.into())));
-                    whose.into_iter().zip(each).collect()
+                    origin.into_iter().zip(each).collect()
                 }
-                Err(e) => whose.into_iter().map(|whose| (whose, Err(error(e.clone())))).collect(),
+                Err(e) => {
+                    origin.into_iter().map(|origin| (origin, Err(error(e.clone())))).collect()
+                }
             })
         });
         true
     }
 
-    /// Something is over whose client is gone: the next of what it sent is handed over.
-    pub fn done_after_all(&mut self, done: Done) {
-        if let Done::SentTogether(_) = done {
-            self.sends.under_way = false;
+    /// After the connection has ended: sends what the client had sent before.
+    pub fn complete_after_close(&mut self, completion: Completion) {
+        if let Completion::SentBatch(_) = completion {
+            self.send_queue.under_way = false;
             self.flush_sends();
         }
     }
 
-    pub(crate) fn sent_together(&mut self, all: Vec<(Whose, Result<(), AmqpError>)>) {
-        self.sends.under_way = false;
-        for (Whose { link, delivery, settled, bytes }, sent) in all {
+    pub(crate) fn finish_send_batch(&mut self, all: Vec<(TransferOrigin, Result<(), AmqpError>)>) {
+        self.send_queue.under_way = false;
+        for (TransferOrigin { link, delivery, settled, bytes }, sent) in all {
             self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
-            self.sent(link, delivery, settled, None, sent);
+            self.finish_send(link, delivery, settled, None, sent);
         }
     }
 
-    pub(crate) fn sent(
+    pub(crate) fn finish_send(
         &mut self,
         link: LinkId,
         delivery: DeliveryId,
@@ -156,17 +170,17 @@ impl Conn {
         sent: Result<(), AmqpError>,
     ) {
         if let Err(error) = &sent {
-            tracing::debug!(%error, "a message was refused");
+            tracing::debug!(%error, "message refused");
         }
         if !settled {
             let state = match (sent, txn_id) {
                 (Ok(()), None) => DeliveryState::Accepted,
-                (Ok(()), Some(txn_id)) => within(txn_id, DeliveryState::Accepted),
+                (Ok(()), Some(txn_id)) => transactional(txn_id, DeliveryState::Accepted),
                 (Err(error), _) => DeliveryState::rejected(error),
             };
             let _ = self.amqp.dispose(link, delivery, true, Some(state));
         }
-        if let Some(Link::Sender(sender)) = self.links.get_mut(&link) {
+        if let Some(LinkState::Sender(sender)) = self.links.get_mut(&link) {
             sender.under_way = sender.under_way.saturating_sub(1);
             let under_way = sender.under_way;
             self.grant_again(link, under_way, limits::SEND_CREDIT);
@@ -174,7 +188,7 @@ impl Conn {
     }
 }
 
-/// The messages of a transfer, in order. A batch is all or nothing.
+/// Decodes the messages of a transfer. A batch is all or nothing.
 fn read(
     incoming: &Incoming,
     now: impl Fn() -> Timestamp,
@@ -190,7 +204,7 @@ fn read(
         }
         0 => Ok(smallvec![canonical(&wire, now)?]),
         other => {
-            let text = format!("message format {other:#x} is not known");
+            let text = format!("unsupported message format {other:#x}");
             Err(AmqpError::new(condition::NOT_IMPLEMENTED, text))
         }
     }

@@ -1,5 +1,5 @@
-//! Addresses of links. Clients write `name`, `/name`, `sb://host/name` or `amqps://host:port/name`, and reserved
-//! segments in any case.
+//! Addresses of links. Clients write `name`, `/name`, `sb://host/name` or `amqps://host:port/name`. Reserved segments
+//! are case-insensitive.
 
 use malote_model::ids::{DEAD_LETTER_SEGMENT, SUBSCRIPTION_SEGMENT};
 
@@ -7,34 +7,33 @@ const MANAGEMENT: &str = "$management";
 const TRANSFER: &str = "$transfer";
 const CBS: &str = "$cbs";
 
-/// What an address means.
+/// What an address names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// Where tokens are put.
+    /// The node for tokens.
     Cbs,
-    /// Where transactions are declared. It has no address.
+    /// The transaction coordinator; it has no address.
     Coordinator,
-    /// A queue that is made for the link. It has no address yet.
+    /// A temporary queue; it has no address yet.
     Temporary,
-    /// An entity's own desk.
+    /// The management node of an entity.
     Management(Path),
-    /// A queue, topic or subscription, or dead letters.
+    /// A queue, topic or subscription, or its dead letters.
     Entity(Path),
 }
 
-/// An entity, as far as its address tells.
+/// The address of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// The name without reserved ends; `Subscriptions` is in its own case.
+    /// The name without reserved suffixes. `Subscriptions` has its canonical case.
     pub name: String,
-    /// Its dead letters are meant.
+    /// The dead-letter queue of the entity.
     pub dead_letters: bool,
-    /// What could not be forwarded is meant. Nothing ever is there: forwarding is part of the send.
+    /// The transfer dead-letter queue of the entity. It is always empty, because forwarding is part of the send.
     pub transfer: bool,
 }
 
 impl Node {
-    /// Reads an address.
     pub fn parse(address: &str) -> Node {
         let mut segments: Vec<&str> = path_of(address).split('/').collect();
         if let [only] = segments[..]

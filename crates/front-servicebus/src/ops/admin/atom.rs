@@ -1,4 +1,4 @@
-//! Entries and feeds: the envelope that descriptions travel in.
+//! Atom entries and feeds, which contain the descriptions.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,18 +11,18 @@ const ATOM: &str = "http://www.w3.org/2005/Atom";
 const CONNECT: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
-/// Where the caller has reached us, which all links begin with.
+/// The URL that the caller used; all links start with it.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct BaseUrl {
     /// Scheme and host.
     pub base: String,
     /// Host and port.
     pub host: String,
-    /// The version that the caller speaks, as it wrote it.
+    /// The API version, as the caller wrote it.
     pub version: String,
 }
 
-impl Place {
+impl BaseUrl {
     fn link(&self, path: &str, page: Option<Page>) -> String {
         let page = page.map(|page| format!("&$skip={}&$top={}", page.skip, page.top));
         let version = escape(&self.version);
@@ -33,23 +33,22 @@ impl Place {
 
 /// An entity with its description.
 pub(super) struct Entry {
-    /// From the root of the namespace.
+    /// Relative to the root of the namespace.
     pub path: String,
-    /// Its own name.
     pub title: String,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Name of the element that describes it.
+    /// Name of the element with the description.
     pub kind: &'static str,
-    /// What is in that element.
+    /// Content of that element.
     pub description: String,
 }
 
 impl Entry {
-    fn put(&self, out: &mut String, place: &Place, namespace: &str) {
+    fn put(&self, out: &mut String, base_url: &BaseUrl, namespace: &str) {
         let Entry { path, title, kind, description, .. } = self;
-        let link = place.link(path, None);
-        let (title, host) = (escaped(title), escaped(&place.host));
+        let link = base_url.link(path, None);
+        let (title, host) = (escaped(title), escaped(&base_url.host));
         let (created, updated) = (time(self.created_at), time(self.updated_at));
         out.push_str(&format!(
             "<entry{namespace}><id>{link}</id><title type=\"text\">{title}</title>\
@@ -61,27 +60,27 @@ impl Entry {
         ));
     }
 
-    pub fn answer(&self, place: &Place, status: StatusCode) -> Response {
+    pub fn answer(&self, base_url: &BaseUrl, status: StatusCode) -> Response {
         let mut out = String::new();
-        self.put(&mut out, place, &format!(" xmlns=\"{ATOM}\""));
+        self.put(&mut out, base_url, &format!(" xmlns=\"{ATOM}\""));
         answer(status, "entry", out)
     }
 }
 
-/// A page of entries; a link leads to the next if there is one.
+/// A page of entries, with a link to the next page if there is one.
 pub(super) fn feed(
-    place: &Place,
+    base_url: &BaseUrl,
     path: &str,
     title: &str,
     now: Timestamp,
     page: Page,
     (entries, more): (Vec<Entry>, bool),
 ) -> Response {
-    let link = place.link(path, Some(page));
+    let link = base_url.link(path, Some(page));
     let next = Page { skip: page.skip.saturating_add(entries.len()), ..page };
     let next = more.then(|| {
-        // Clients take the second link for the next page.
-        format!("<link rel=\"next\" href=\"{}\"/>", place.link(path, Some(next)))
+        // Clients expect the next page in the second link.
+        format!("<link rel=\"next\" href=\"{}\"/>", base_url.link(path, Some(next)))
     });
     let (updated, next) = (time(now), next.unwrap_or_default());
     let title = escaped(title);
@@ -89,15 +88,15 @@ pub(super) fn feed(
         "<feed xmlns=\"{ATOM}\"><title type=\"text\">{title}</title><id>{link}</id>\
          <updated>{updated}</updated><link rel=\"self\" href=\"{link}\"/>{next}"
     );
-    entries.iter().for_each(|entry| entry.put(&mut out, place, ""));
+    entries.iter().for_each(|entry| entry.put(&mut out, base_url, ""));
     out.push_str("</feed>");
     answer(StatusCode::OK, "feed", out)
 }
 
-/// What the service says instead of an entity that does not exist. Clients know it by its title.
-pub(super) fn nothing(place: &Place, now: Timestamp) -> Response {
+/// What the service returns for an entity that does not exist. Clients recognize its title.
+pub(super) fn empty_feed(base_url: &BaseUrl, now: Timestamp) -> Response {
     let updated = time(now);
-    let link = place.link("", None);
+    let link = base_url.link("", None);
     let out = format!(
         "<feed xmlns=\"{ATOM}\"><title type=\"text\">Publicly Listed Services</title>\
          <subtitle type=\"text\">This is the list of publicly-listed services currently available.</subtitle>\
@@ -116,7 +115,7 @@ fn answer(status: StatusCode, kind: &str, text: String) -> Response {
     response
 }
 
-/// A time as every client reads it: UTC, with milliseconds.
+/// UTC with milliseconds, which every client can parse.
 pub(super) fn time(at: Timestamp) -> String {
     let ms = i64::try_from(at.0).unwrap_or(i64::MAX);
     let at = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX);

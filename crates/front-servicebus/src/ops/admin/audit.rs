@@ -1,5 +1,5 @@
-//! What the administration reports to the audit log. All of it needs the right to manage, so all of it is recorded;
-//! looking is recorded once an hour when it is allowed.
+//! Audit records of the administration API. Every operation needs the manage permission, so every operation is
+//! recorded. Permitted reads are recorded once an hour.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,19 @@ use malote_model::{
     Action, AuditAction, AuditEntry, AuditOutcome, AuditPending, AuditProtocol, CallerKind,
 };
 
-use super::Call;
-use super::error::{AdminError, Answer};
-use super::path::Target;
+use super::AdminCall;
+use super::error::{AdminError, AdminResult};
+use super::path::ResourcePath;
 use crate::Front;
-use crate::wire::sas::Token;
+use crate::wire::sas::SasToken;
 
 const PROTOCOL: AuditProtocol = AuditProtocol::ServiceBusAdmin;
 
-/// A request whose authorization is missing or wrong.
+/// Records a request with missing or wrong authorization.
 pub(super) fn refused_login(front: &Front, headers: &HeaderMap, peer: IpAddr, error: &AdminError) {
     let entry = AuditEntry::new(PROTOCOL, AuditAction::Login).from(peer);
     let header = headers.get("authorization").map(|value| value.to_str().unwrap_or_default());
-    let entry = match header.map(Token::parse) {
+    let entry = match header.map(SasToken::parse) {
         Some(Some(token)) => entry.claimed(&token.key_name, CallerKind::Key),
         Some(None) => entry.claimed(CallerKind::Anonymous.as_str(), CallerKind::Token),
         None => entry,
@@ -29,31 +29,33 @@ pub(super) fn refused_login(front: &Front, headers: &HeaderMap, peer: IpAddr, er
     front.access.audit().record(entry.outcome(error.audit_outcome()));
 }
 
-/// A request under way.
-pub(super) struct Audited {
+/// The audit record of a request in progress.
+pub(super) struct PendingAudit {
     pending: AuditPending,
     action: AuditAction,
     peer: IpAddr,
 }
 
-impl Audited {
-    /// Begins it; none for a method that has no meaning.
+impl PendingAudit {
+    /// None for an unsupported method.
     pub fn begin(
-        call: &Call<'_>,
+        call: &AdminCall<'_>,
         peer: IpAddr,
         method: &Method,
-        target: &Target,
-    ) -> Option<Audited> {
+        target: &ResourcePath,
+    ) -> Option<PendingAudit> {
         let action = action_of(call.update, method, target)?;
         let (object, detail) = match target {
-            Target::Namespace | Target::Queues | Target::Topics => (String::new(), None),
-            Target::Entity(name) => (name.clone(), None),
-            Target::Subscriptions { topic } => (topic.clone(), None),
-            Target::Subscription { topic, name: subscription }
-            | Target::Rules { topic, subscription } => {
+            ResourcePath::Namespace | ResourcePath::Queues | ResourcePath::Topics => {
+                (String::new(), None)
+            }
+            ResourcePath::Entity(name) => (name.clone(), None),
+            ResourcePath::Subscriptions { topic } => (topic.clone(), None),
+            ResourcePath::Subscription { topic, name: subscription }
+            | ResourcePath::Rules { topic, subscription } => {
                 (format!("{topic}/Subscriptions/{subscription}"), None)
             }
-            Target::Rule { topic, subscription, name } => {
+            ResourcePath::Rule { topic, subscription, name } => {
                 (format!("{topic}/Subscriptions/{subscription}"), Some(name))
             }
         };
@@ -62,17 +64,17 @@ impl Audited {
         let entry = entry.detail(detail.as_deref().unwrap_or(method.as_str()));
         let (access, by) = (&call.admin.front.access, (&call.who, Action::Manage));
         let pending = AuditPending::begin(access, by, entry, &object);
-        Some(Audited { pending, action, peer })
+        Some(PendingAudit { pending, action, peer })
     }
 
-    /// The entity was found, by its own spelling.
+    /// Sets the entity's own spelling.
     pub fn found(&mut self, name: &str) {
         self.pending.on(name);
     }
 
-    /// Records how it ended.
-    pub fn end(self, call: &Call<'_>, answer: &Answer<Response>) {
-        let Audited { pending, action, peer } = self;
+    /// Records the outcome.
+    pub fn end(self, call: &AdminCall<'_>, answer: &AdminResult<Response>) {
+        let PendingAudit { pending, action, peer } = self;
         let outcome = answer.as_ref().err().map_or(AuditOutcome::Done, AdminError::audit_outcome);
         let audit = call.admin.front.access.audit();
         match outcome == AuditOutcome::Done
@@ -85,14 +87,14 @@ impl Audited {
     }
 }
 
-fn action_of(update: bool, method: &Method, target: &Target) -> Option<AuditAction> {
+fn action_of(update: bool, method: &Method, target: &ResourcePath) -> Option<AuditAction> {
     Some(match (method, target) {
         (&Method::GET, _) => AuditAction::Read,
-        (&Method::PUT, Target::Rule { .. }) => AuditAction::Bind,
+        (&Method::PUT, ResourcePath::Rule { .. }) => AuditAction::Bind,
         (&Method::PUT, _) if update => AuditAction::Update,
-        (&Method::PUT, Target::Subscription { .. }) => AuditAction::Subscribe,
+        (&Method::PUT, ResourcePath::Subscription { .. }) => AuditAction::Subscribe,
         (&Method::PUT, _) => AuditAction::Declare,
-        (&Method::DELETE, Target::Rule { .. }) => AuditAction::Unbind,
+        (&Method::DELETE, ResourcePath::Rule { .. }) => AuditAction::Unbind,
         (&Method::DELETE, _) => AuditAction::Delete,
         _ => return None,
     })

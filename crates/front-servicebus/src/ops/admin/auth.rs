@@ -1,19 +1,19 @@
-//! Who calls: a shared access signature or one of our own bearer tokens in a header, and the page that a browser is on.
+//! Authentication: a shared access signature or a bearer token in a header; and the check of a browser's origin.
 
 use axum::http::HeaderMap;
 use malote_model::{Principal, Timestamp, WebGuard};
 
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, AdminResult};
 use crate::Front;
-use crate::wire::sas::Token;
+use crate::wire::sas::SasToken;
 
-/// Who this header speaks for, when it is about this path: decoded, as the entity is called.
+/// The principal that a header authenticates for a path. The path is decoded.
 pub(super) fn caller(
     front: &Front,
     headers: &HeaderMap,
     name: &str,
     path: &str,
-) -> Answer<Principal> {
+) -> AdminResult<Principal> {
     if front.keys.is_open() {
         return Ok(Principal::anonymous());
     }
@@ -21,14 +21,13 @@ pub(super) fn caller(
     let Some(text) = text else {
         return Err(AdminError::unauthorised("MissingToken: the authorization header is missing."));
     };
-    // Some clients leave out the word before it.
+    // Some clients omit `Bearer`.
     let bare = Some(text).filter(|text| !text.is_empty() && !text.contains(' '));
     if let Some(token) = text.strip_prefix("Bearer ").or(bare) {
         let who = front.keys.verify_token(token.trim());
-        return who
-            .ok_or_else(|| AdminError::unauthorised("InvalidToken: the token is not known."));
+        return who.ok_or_else(|| AdminError::unauthorised("InvalidToken: unknown token."));
     }
-    let Some(token) = Token::parse(text) else {
+    let Some(token) = SasToken::parse(text) else {
         return Err(AdminError::unauthorised(
             "MalformedToken: the authorization header is malformed.",
         ));
@@ -47,8 +46,8 @@ pub(super) fn caller(
     }
 }
 
-/// Refuses pages of other origins, and names that are not the broker's.
-pub(super) fn check_page(headers: &HeaderMap, web: &WebGuard) -> Answer<()> {
+/// Refuses cross-origin pages, and host names that are not the broker's.
+pub(super) fn check_page(headers: &HeaderMap, web: &WebGuard) -> AdminResult<()> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("(not ASCII)"));
     web.check(text).map_err(|foreign| AdminError::forbidden(format!("Refused: {foreign}.")))
 }

@@ -1,26 +1,24 @@
-//! Properties of entities, one element each: read, changed where they differ, kept where they mean nothing here, and
-//! written.
+//! Properties of entities, one XML element each. Properties without a meaning in Malote are stored as labels and
+//! returned unchanged.
 
 use std::collections::BTreeMap;
 
 use malote_model::{Dedup, OnExpiry, QueueSpec, Sessions, Status, limits};
 
-use super::error::{AdminError, Answer};
+use super::error::{AdminError, AdminResult};
 use crate::entity;
 use crate::wire::duration::{format_ms, parse_ms};
 use crate::wire::xml::{Element, escaped};
 
-/// Labels of ours begin with this.
+/// Prefix of the labels that this front end stores.
 const LABEL: &str = "servicebus:";
 /// When the description last changed.
 const UPDATED_AT: &str = "UpdatedAt";
-/// For how long duplicates are known.
 pub(super) const WINDOW: &str = "DuplicateDetectionHistoryTimeWindow";
-/// Characters of `UserMetadata`.
 const METADATA_CHARS_MAX: usize = 1024;
 
-/// What only the broker says: clients send it back as they read it, and it changes nothing.
-const TOLD: &[&str] = &[
+/// Read-only properties. Clients send them back as they read them; they are ignored.
+const READ_ONLY: &[&str] = &[
     "SizeInBytes",
     "MessageCount",
     "IsAnonymousAccessible",
@@ -34,33 +32,33 @@ const TOLD: &[&str] = &[
     "EntityAvailabilityStatus",
 ];
 
-/// Labels as they are kept with an entity.
+/// Labels of an entity.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// A description as a client sent it.
-pub(super) struct Given<'a> {
+/// A description sent by a client.
+pub(super) struct DescriptionReader<'a> {
     element: &'a Element,
-    /// The entity is being made: what it will always be can still be said.
+    /// The entity is being created, so properties that cannot be changed later may be set.
     pub new: bool,
 }
 
-impl<'a> Given<'a> {
-    pub fn new(element: &'a Element, new: bool) -> Given<'a> {
-        Given { element, new }
+impl<'a> DescriptionReader<'a> {
+    pub fn new(element: &'a Element, new: bool) -> DescriptionReader<'a> {
+        DescriptionReader { element, new }
     }
 
-    /// The refusal to change what an entity of this kind will always be.
+    /// The error for a change of a property that is fixed at creation.
     pub fn fixed(&self, name: &str) -> AdminError {
         let kind = self.element.name.strip_suffix("Description");
         AdminError::fixed(kind.unwrap_or("entity"), name)
     }
 
-    /// What is said; an empty element says nothing.
+    /// The text of a property; none if it is empty.
     pub fn text(&self, name: &str) -> Option<&'a str> {
         self.element.text_of(name).map(str::trim).filter(|text| !text.is_empty())
     }
 
-    pub fn flag(&self, name: &str) -> Answer<Option<bool>> {
+    pub fn flag(&self, name: &str) -> AdminResult<Option<bool>> {
         self.parsed(name, "true or false", |text| match text {
             "1" => Some(true),
             "0" => Some(false),
@@ -68,13 +66,13 @@ impl<'a> Given<'a> {
         })
     }
 
-    pub fn number(&self, name: &str) -> Answer<Option<u64>> {
+    pub fn number(&self, name: &str) -> AdminResult<Option<u64>> {
         self.parsed(name, "a number", |text| text.parse().ok())
     }
 
-    /// A span of time; the inner option is none for "never".
-    pub fn span(&self, name: &str) -> Answer<Option<Option<u64>>> {
-        self.parsed(name, "a span of time such as PT1M", parse_ms)
+    /// A duration; the inner option is none for "never".
+    pub fn span(&self, name: &str) -> AdminResult<Option<Option<u64>>> {
+        self.parsed(name, "a duration such as PT1M", parse_ms)
     }
 
     fn parsed<T>(
@@ -82,18 +80,18 @@ impl<'a> Given<'a> {
         name: &str,
         must: &str,
         parse: impl Fn(&str) -> Option<T>,
-    ) -> Answer<Option<T>> {
+    ) -> AdminResult<Option<T>> {
         let Some(text) = self.text(name) else { return Ok(None) };
         parse(text).map(Some).ok_or_else(|| AdminError::property(name, text, must))
     }
 
-    /// A span that is to become another: within these bounds.
+    /// A duration that differs from the current one, within bounds.
     fn changed_span(
         &self,
         name: &str,
         is: Option<u64>,
         bounds: std::ops::RangeInclusive<u64>,
-    ) -> Answer<Option<Option<u64>>> {
+    ) -> AdminResult<Option<Option<u64>>> {
         let Some(ms) = self.span(name)?.filter(|ms| *ms != is) else { return Ok(None) };
         match ms.is_none_or(|ms| bounds.contains(&ms)) {
             true => Ok(Some(ms)),
@@ -106,8 +104,8 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// What queues and subscriptions have in common, but for where messages go and how long they live.
-    pub fn change_spec(&self, spec: &mut QueueSpec) -> Answer<()> {
+    /// Applies the properties that queues and subscriptions share, except forwarding and time-to-live.
+    pub fn change_spec(&self, spec: &mut QueueSpec) -> AdminResult<()> {
         const LOCK: &str = "LockDuration";
         if let Some(ms) = self.changed_span(LOCK, Some(spec.lock_ms), 5_000..=300_000)? {
             spec.lock_ms =
@@ -143,19 +141,18 @@ impl<'a> Given<'a> {
         Ok(())
     }
 
-    /// What may be done with it from now on.
-    pub fn status(&self, is: Status) -> Answer<Status> {
+    pub fn status(&self, is: Status) -> AdminResult<Status> {
         Ok(self.parsed("Status", entity::STATUSES, entity::status_of)?.unwrap_or(is))
     }
 
-    /// How long messages live from now on; longer than the engine counts is for ever.
-    pub fn ttl(&self, is: Option<u64>) -> Answer<Option<u64>> {
+    /// The time-to-live. Values above the engine's limit mean "never".
+    pub fn ttl(&self, is: Option<u64>) -> AdminResult<Option<u64>> {
         let ttl = self.changed_span("DefaultMessageTimeToLive", is, 1_000..=u64::MAX)?;
         Ok(ttl.unwrap_or(is).filter(|ms| *ms <= limits::DELAY_MS_MAX))
     }
 
-    /// Whether and for how long duplicates are known. Where nothing is detected, whoever set a window finds it again.
-    pub fn dedup(&self, is: Option<Dedup>, labels: &mut Labels) -> Answer<Option<Dedup>> {
+    /// Duplicate detection. If it is off, the window is stored as a label, so that the client reads it back.
+    pub fn dedup(&self, is: Option<Dedup>, labels: &mut Labels) -> AdminResult<Option<Dedup>> {
         let window_ms = is.map_or(entity::DEDUP_WINDOW_MS, |dedup| dedup.window_ms);
         let most = limits::DEDUP_WINDOW_MS_MAX;
         let window_ms = match self.changed_span(WINDOW, Some(window_ms), 20_000..=most)? {
@@ -176,16 +173,16 @@ impl<'a> Given<'a> {
         Ok(wanted.then(|| Dedup { window_ms, ..is.unwrap_or(plain) }))
     }
 
-    /// Keeps what has no meaning here. `known` are the properties that have one.
-    pub fn keep(&self, known: &[&str], labels: &mut Labels) -> Answer<()> {
+    /// Stores the properties without a meaning in Malote as labels. `known`: properties that have one.
+    pub fn keep(&self, known: &[&str], labels: &mut Labels) -> AdminResult<()> {
         let said = |name: &str| self.element.child(name).is_some();
-        // Whoever takes it away leaves it out.
+        // Clients delete it by omitting it.
         if !said("UserMetadata") {
             labels.remove(&label("UserMetadata"));
         }
         for child in &self.element.children {
             let name = child.name.as_str();
-            if known.contains(&name) || TOLD.contains(&name) {
+            if known.contains(&name) || READ_ONLY.contains(&name) {
                 continue;
             }
             match name {
@@ -201,7 +198,7 @@ impl<'a> Given<'a> {
                 }
                 name if name.len() > 64 => {
                     return Err(AdminError::bad(
-                        "The description has a property with a long name.",
+                        "The description has a property whose name is too long.",
                     ));
                 }
                 _ => {}
@@ -212,36 +209,36 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The name under which a property is kept.
+/// The label that stores a property.
 pub(super) fn label(name: &str) -> String {
     format!("{LABEL}{name}")
 }
 
-/// Notes when an entity was changed.
+/// Sets the time of the last change.
 pub(super) fn touch(labels: &mut Labels, now: malote_model::Timestamp) {
     labels.insert(label(UPDATED_AT), now.0.to_string());
 }
 
-/// When an entity was last changed, if ever.
+/// Time of the last change, if there was one.
 pub(super) fn updated_at(labels: &Labels) -> Option<malote_model::Timestamp> {
     labels.get(&label(UPDATED_AT))?.parse().ok().map(malote_model::Timestamp)
 }
 
-/// Clients read a signed number of 32 bits; no limit is as good as the largest.
+/// Clients read a signed 32-bit number; its maximum stands for no limit.
 pub(super) fn shown_failed_max(spec: &QueueSpec) -> u32 {
     spec.failed_max.unwrap_or(i32::MAX as u32)
 }
 
-/// A description that is being written.
-pub(super) struct Telling<'a> {
+/// Writes a description.
+pub(super) struct DescriptionWriter<'a> {
     out: String,
     labels: &'a Labels,
-    told: Vec<&'static str>,
+    written: Vec<&'static str>,
 }
 
-impl<'a> Telling<'a> {
-    pub fn new(labels: &'a Labels) -> Telling<'a> {
-        Telling { out: String::new(), labels, told: Vec::new() }
+impl<'a> DescriptionWriter<'a> {
+    pub fn new(labels: &'a Labels) -> DescriptionWriter<'a> {
+        DescriptionWriter { out: String::new(), labels, written: Vec::new() }
     }
 
     pub fn text(&mut self, name: &'static str, text: &str) {
@@ -256,7 +253,7 @@ impl<'a> Telling<'a> {
         self.xml(name, &format_ms(ms));
     }
 
-    /// How long duplicates are known, or would be.
+    /// The window of duplicate detection, also if it is off.
     pub fn window(&mut self, dedup: Option<Dedup>) {
         match dedup {
             Some(dedup) => self.span(WINDOW, Some(dedup.window_ms)),
@@ -265,24 +262,24 @@ impl<'a> Telling<'a> {
     }
 
     pub fn xml(&mut self, name: &'static str, xml: &str) {
-        self.told.push(name);
+        self.written.push(name);
         self.out.push_str(&format!("<{name}>{xml}</{name}>"));
     }
 
-    /// What is kept, or what the service would say.
+    /// A property that is stored as a label, or its default in the service.
     pub fn kept(&mut self, name: &'static str, default: &str) {
         let kept = self.labels.get(&label(name)).map(String::as_str);
         self.xml(name, kept.unwrap_or(default));
     }
 
-    /// Counts by state, in the name space that clients look for them in.
+    /// Message counts, in the XML namespace that clients expect.
     pub fn counts(&mut self, active: u64, dead: u64, scheduled: u64) {
-        self.told.push("CountDetails");
+        self.written.push("CountDetails");
         let counts = [
             ("ActiveMessageCount", active),
             ("DeadLetterMessageCount", dead),
             ("ScheduledMessageCount", scheduled),
-            // Forwarding is a part of the send: nothing waits to be transferred.
+            // Forwarding is part of the send, so no message waits for a transfer.
             ("TransferDeadLetterMessageCount", 0),
             ("TransferMessageCount", 0),
         ];
@@ -294,11 +291,11 @@ impl<'a> Telling<'a> {
         self.out.push_str("</CountDetails>");
     }
 
-    /// The description, with whatever else was kept.
+    /// Completes the description with the remaining labels.
     pub fn done(mut self) -> String {
         let ours =
             self.labels.iter().filter_map(|(key, xml)| Some((key.strip_prefix(LABEL)?, xml)));
-        for (name, xml) in ours.filter(|(name, _)| !self.told.contains(name)) {
+        for (name, xml) in ours.filter(|(name, _)| !self.written.contains(name)) {
             self.out.push_str(&format!("<{name}>{xml}</{name}>"));
         }
         self.out

@@ -1,60 +1,59 @@
-//! What a client is told when it does not get what it asked for: a status, a sub-code and a sentence, as XML.
+//! Errors of the administration API: a status, a sub-code and a text, as XML.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_engine::EngineError;
 use malote_model::{AuditOutcome, Denied};
 
-use crate::refusal::{Lock, error_of, status_of};
+use crate::refusal::{Lock, engine_error, status_of};
 use crate::wire::xml::escaped;
 
-/// What a caller wants of an entity, or of what is below a topic: by the service's name of the operation.
+/// The operation that a caller lacks permission for. `Below` is an operation on a subscription or rule, by its name in
+/// the service.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wish {
+pub(super) enum AdminAction {
     Read,
     Write,
     Delete,
     Below(&'static str),
 }
 
-/// A refusal of the administration API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdminError {
     status: StatusCode,
-    /// The service's finer number, which some clients look for.
+    /// A finer code of the service, which some clients check.
     sub_code: u32,
     detail: String,
 }
 
-pub(super) type Answer<T> = Result<T, AdminError>;
+pub(super) type AdminResult<T> = Result<T, AdminError>;
 
 impl AdminError {
     fn new(status: StatusCode, sub_code: u32, detail: impl Into<String>) -> AdminError {
         AdminError { status, sub_code, detail: detail.into() }
     }
 
-    /// The caller may not do that: first in the service's own words.
-    pub fn denied(wish: Wish, denied: &Denied) -> AdminError {
-        let detail = match wish {
-            Wish::Read => {
+    /// A missing permission. The text starts with the wording of the service.
+    pub fn denied(action: AdminAction, denied: &Denied) -> AdminError {
+        let detail = match action {
+            AdminAction::Read => {
                 format!("Manage,EntityRead claims required for this operation: {denied}.")
             }
-            Wish::Write => denied_action("EntityWrite", denied),
-            Wish::Delete => denied_action("EntityDelete", denied),
-            Wish::Below(operation) => {
+            AdminAction::Write => denied_action("EntityWrite", denied),
+            AdminAction::Delete => denied_action("EntityDelete", denied),
+            AdminAction::Below(operation) => {
                 let on = &denied.queue;
                 format!("Unauthorized access for '{operation}' operation on '{on}': {denied}.")
             }
         };
-        // Without credentials others may help, with them only a grant does. Without this sub-code clients take a 403
-        // for an exceeded quota.
+        // Without the sub-code, clients take a 403 for an exceeded quota.
         match denied.who.is_anonymous() {
             true => AdminError::unauthorised(detail),
             false => AdminError::forbidden(detail),
         }
     }
 
-    /// For the audit log: a word for the status, which is never a client's text.
+    /// The reason in the audit log, derived from the status. It never contains text from a client.
     pub fn audit_outcome(&self) -> AuditOutcome {
         let reason = match self.status {
             StatusCode::BAD_REQUEST => "bad_request",
@@ -77,13 +76,13 @@ impl AdminError {
         AdminError::new(StatusCode::BAD_REQUEST, 40_000, detail)
     }
 
-    /// A property that is not what it must be.
+    /// A property has an invalid value.
     pub fn property(name: &str, value: &str, must: &str) -> AdminError {
         let value: String = value.chars().take(64).collect();
         AdminError::bad(format!("The value `{value}` of the property {name} must be {must}."))
     }
 
-    /// A property that stays what it was when the entity of this kind was made, in the service's own words.
+    /// A property cannot be changed after creation. The text is the wording of the service.
     pub fn fixed(kind: &str, name: &str) -> AdminError {
         let what = match name {
             "EnablePartitioning" => format!("Partitioning cannot be changed for {kind}."),
@@ -91,7 +90,7 @@ impl AdminError {
                 "The value for the {name} property of an existing {kind} cannot be changed."
             ),
         };
-        AdminError::bad(format!("{what} Delete the entity and make it anew."))
+        AdminError::bad(format!("{what} Delete the entity and create it again."))
     }
 
     pub fn unauthorised(detail: impl Into<String>) -> AdminError {
@@ -108,7 +107,7 @@ impl AdminError {
     }
 
     pub fn exists(what: impl std::fmt::Display) -> AdminError {
-        let detail = format!("Conflict: the entity '{what}' exists already.");
+        let detail = format!("Conflict: the entity '{what}' already exists.");
         AdminError::new(StatusCode::CONFLICT, 40_900, detail)
     }
 
@@ -118,15 +117,15 @@ impl AdminError {
     }
 
     pub fn method(method: &str) -> AdminError {
-        let detail = format!("{method} has no meaning here.");
+        let detail = format!("The method {method} is not allowed for this path.");
         AdminError::new(StatusCode::METHOD_NOT_ALLOWED, 40_500, detail)
     }
 }
 
 impl From<EngineError> for AdminError {
-    /// By way of the condition that a link would be told: both protocols agree on what it means.
+    /// Maps the error to an AMQP condition first, so that both protocols agree.
     fn from(error: EngineError) -> AdminError {
-        let error = error_of(error, Lock::Message);
+        let error = engine_error(error, Lock::Message);
         let status =
             u16::try_from(status_of(&error)).ok().and_then(|n| StatusCode::from_u16(n).ok());
         let status = status.filter(|status| status.as_u16() >= 400);

@@ -1,17 +1,17 @@
-//! The administration API: entities as Atom XML over HTTP, as the administration clients of the SDKs speak it.
+//! The administration API: entities as Atom XML over HTTP, for the administration clients of the SDKs.
 //!
 //! | what | where |
 //! |---|---|
 //! | paths, pages | `path.rs` |
-//! | who calls | `auth.rs` |
+//! | authentication | `auth.rs` |
 //! | entries and feeds | `atom.rs` |
-//! | properties: read, changed, kept, written | `description.rs`, `forward.rs` |
+//! | properties | `description.rs`, `forward.rs` |
 //! | queues, topics, subscriptions, rules, the namespace | a file each |
-//! | refusals | `error.rs` |
-//! | what the audit log is told | `audit.rs` |
+//! | errors | `error.rs` |
+//! | audit records | `audit.rs` |
 //!
-//! `PUT` makes, with `If-Match` it changes; `GET` and `DELETE` are what they say. A queue or topic that is not there is
-//! an empty feed to `GET`, as the service has it; everything else that is not there is 404.
+//! `PUT` creates an entity; with `If-Match`, it updates one. As in the service, `GET` of a missing queue or topic
+//! returns an empty feed. Other missing entities are reported with 404.
 
 mod atom;
 mod audit;
@@ -43,60 +43,59 @@ use malote_model::{
 use tokio::sync::Semaphore;
 
 use crate::Front;
-use crate::ops::resolve::{Place as Entity, Resolved, resolve};
+use crate::ops::resolve::{EntityFacts, Resolved, resolve};
 use crate::wire::address::Path;
 use crate::wire::xml::Element;
-use atom::Place;
-use audit::Audited;
-use error::{AdminError, Answer, Wish};
-use path::{Page, Target, value};
+use atom::BaseUrl;
+use audit::PendingAudit;
+use error::{AdminAction, AdminError, AdminResult};
+use path::{Page, ResourcePath, value};
 
-/// Bytes of one description: the labels of a queue hold no more.
+/// Bytes of a request body; labels of a queue cannot be larger.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// A body that has not come by then does not come.
+/// Time for the body of a request to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
-/// Descriptions that are read at once.
+/// Request bodies read concurrently.
 const BODIES_MAX: usize = 64;
 
-/// The administration of a namespace; cheap to clone.
+/// The administration API of a namespace. Cheap to clone.
 #[derive(Clone)]
-pub struct Admin(Arc<Shared>);
+pub struct Admin(Arc<AdminState>);
 
-struct Shared {
+struct AdminState {
     front: Arc<Front>,
     started_at: Timestamp,
-    /// Whoever changes an entity reads it first: one at a time.
+    /// Serializes changes, because each change reads the entity first.
     changing: tokio::sync::Mutex<()>,
     bodies: Semaphore,
 }
 
 impl Admin {
-    /// The administration of what this front end serves.
     pub fn new(front: Arc<Front>) -> Admin {
         let started_at = front.engine.now();
         let (changing, bodies) = (tokio::sync::Mutex::new(()), Semaphore::new(BODIES_MAX));
-        Admin(Arc::new(Shared { front, started_at, changing, bodies }))
+        Admin(Arc::new(AdminState { front, started_at, changing, bodies }))
     }
 
-    /// Serves it, whatever the path, to those that `web` lets in.
+    /// A router for all paths, guarded by `web`.
     pub fn router(&self, web: WebGuard, tls: bool) -> Router {
-        let door = Door { shared: self.0.clone(), web: web.into(), tls };
-        Router::new().fallback(serve).with_state(door)
+        let endpoint = Endpoint { shared: self.0.clone(), web: web.into(), tls };
+        Router::new().fallback(serve).with_state(endpoint)
     }
 }
 
-/// One way in.
+/// One listener of the API.
 #[derive(Clone)]
-struct Door {
-    shared: Arc<Shared>,
+struct Endpoint {
+    shared: Arc<AdminState>,
     web: Arc<WebGuard>,
     tls: bool,
 }
 
-async fn serve(State(door): State<Door>, request: Request) -> Response {
+async fn serve(State(endpoint): State<Endpoint>, request: Request) -> Response {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let answer = match served(&door, request).await {
+    let answer = match handle(&endpoint, request).await {
         Ok(response) => response,
         Err(error) => {
             tracing::debug!(%method, path, ?error, "refused");
@@ -107,13 +106,13 @@ async fn serve(State(door): State<Door>, request: Request) -> Response {
     answer
 }
 
-async fn served(door: &Door, request: Request) -> Answer<Response> {
+async fn handle(endpoint: &Endpoint, request: Request) -> AdminResult<Response> {
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    auth::check_page(headers, &door.web)?;
+    auth::check_page(headers, &endpoint.web)?;
     let query = parts.uri.query().unwrap_or_default();
-    let place = place(headers, query, door.tls);
-    let shared = &door.shared;
+    let base_url = base_url(headers, query, endpoint.tls);
+    let shared = &endpoint.shared;
     let path = path::decode(parts.uri.path())?;
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     let peer = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -123,18 +122,18 @@ async fn served(door: &Door, request: Request) -> Answer<Response> {
     if let Some(mark) = parts.extensions.get::<PeerMark>() {
         mark.set_known();
     }
-    let resource = Target::of(&path);
-    let call = Call {
+    let resource = ResourcePath::of(&path);
+    let call = AdminCall {
         admin: shared,
         who,
         headers,
-        place,
+        base_url,
         page: Page::parse(query)?,
         update: headers.contains_key(header::IF_MATCH),
         audited: Mutex::default(),
     };
-    *call.audited() = Audited::begin(&call, peer, &parts.method, &resource);
-    let answer = carried_out(&call, &parts.method, resource, body).await;
+    *call.audited() = PendingAudit::begin(&call, peer, &parts.method, &resource);
+    let answer = execute(&call, &parts.method, resource, body).await;
     let audited = call.audited().take();
     if let Some(audited) = audited {
         audited.end(&call, &answer);
@@ -142,16 +141,16 @@ async fn served(door: &Door, request: Request) -> Answer<Response> {
     answer
 }
 
-async fn carried_out(
-    call: &Call<'_>,
+async fn execute(
+    call: &AdminCall<'_>,
     method: &Method,
-    resource: Target,
+    resource: ResourcePath,
     body: Body,
-) -> Answer<Response> {
+) -> AdminResult<Response> {
     match *method {
         Method::GET => call.get(resource).await,
         Method::PUT => {
-            // Only those who may come in hold memory, and only so many at once.
+            // Only authenticated callers use memory, and only a limited number at once.
             let _share = call.admin.bodies.try_acquire().map_err(|_| Refusal::Busy)?;
             let element = read(body).await?;
             call.put(resource, &element).await
@@ -164,10 +163,10 @@ async fn carried_out(
     }
 }
 
-/// What the caller reached us by, for links.
-fn place(headers: &HeaderMap, query: &str, tls: bool) -> Place {
+/// The URL that the caller used.
+fn base_url(headers: &HeaderMap, query: &str, tls: bool) -> BaseUrl {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    // A proxy in front of us may have ended TLS. The caller can only mislead itself with it.
+    // A proxy may have terminated TLS. A wrong value harms only the caller.
     let scheme = match text("x-forwarded-proto") {
         Some("https") => "https",
         Some("http") => "http",
@@ -176,114 +175,120 @@ fn place(headers: &HeaderMap, query: &str, tls: bool) -> Place {
     };
     let host = text("host").unwrap_or("localhost").to_owned();
     let version = value(query, "api-version").unwrap_or_else(|| "2021-05".to_owned());
-    Place { base: format!("{scheme}://{host}"), host, version }
+    BaseUrl { base: format!("{scheme}://{host}"), host, version }
 }
 
-/// The description in an entry.
-async fn read(body: Body) -> Answer<Element> {
+/// Reads the description in an Atom entry.
+async fn read(body: Body) -> AdminResult<Element> {
     let bytes = tokio::time::timeout(BODY_TIME_MAX, to_bytes(body, BODY_BYTES_MAX)).await;
-    let bytes = bytes.map_err(|_| AdminError::bad("The body of the request does not come."))?;
+    let bytes = bytes.map_err(|_| AdminError::bad("The request body did not arrive in time."))?;
     let bytes = bytes.map_err(|_| AdminError::too_large(BODY_BYTES_MAX))?;
     let described = Element::description(&bytes);
-    described.map_err(|why| AdminError::bad(format!("The body is no Atom entry: {why}.")))
+    described.map_err(|why| {
+        AdminError::bad(format!("The request body is not a valid Atom entry: {why}."))
+    })
 }
 
-/// A request whose caller is known.
-struct Call<'a> {
-    admin: &'a Shared,
+/// A request of an authenticated caller.
+struct AdminCall<'a> {
+    admin: &'a AdminState,
     who: Principal,
     headers: &'a HeaderMap,
-    place: Place,
+    base_url: BaseUrl,
     page: Page,
     update: bool,
-    /// For the audit log.
-    audited: Mutex<Option<Audited>>,
+    audited: Mutex<Option<PendingAudit>>,
 }
 
-/// A queue or a topic that is there.
-enum Found {
+enum QueueOrTopic {
     Queue(Box<QueueFacts>),
     Topic(Box<TopicFacts>),
 }
 
-impl Call<'_> {
-    fn audited(&self) -> MutexGuard<'_, Option<Audited>> {
+impl AdminCall<'_> {
+    fn audited(&self) -> MutexGuard<'_, Option<PendingAudit>> {
         self.audited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request is about the entity of this spelling, for the audit log.
+    /// Sets the entity's own spelling in the audit record.
     fn found(&self, name: &str) {
         if let Some(audited) = &mut *self.audited() {
             audited.found(name);
         }
     }
 
-    async fn get(&self, resource: Target) -> Answer<Response> {
+    async fn get(&self, resource: ResourcePath) -> AdminResult<Response> {
         let entry = match resource {
-            Target::Namespace => namespace::get(self),
-            Target::Queues => return queue::list(self).await,
-            Target::Topics => return topic::list(self).await,
-            Target::Subscriptions { topic } => return subscription::list(self, &topic).await,
-            Target::Rules { topic, subscription } => {
+            ResourcePath::Namespace => namespace::get(self),
+            ResourcePath::Queues => return queue::list(self).await,
+            ResourcePath::Topics => return topic::list(self).await,
+            ResourcePath::Subscriptions { topic } => return subscription::list(self, &topic).await,
+            ResourcePath::Rules { topic, subscription } => {
                 return rule::list(self, &topic, &subscription).await;
             }
-            Target::Entity(name) => match self.find(Wish::Read, &name).await? {
-                // As by the service.
-                None => return Ok(atom::nothing(&self.place, self.now())),
-                Some(Found::Queue(facts)) => queue::entry(self, &facts),
-                Some(Found::Topic(facts)) => topic::entry(self, &facts).await?,
+            ResourcePath::Entity(name) => match self.find(AdminAction::Read, &name).await? {
+                // As in the service.
+                None => return Ok(atom::empty_feed(&self.base_url, self.now())),
+                Some(QueueOrTopic::Queue(facts)) => queue::entry(self, &facts),
+                Some(QueueOrTopic::Topic(facts)) => topic::entry(self, &facts).await?,
             },
-            Target::Subscription { topic, name } => subscription::get(self, &topic, &name).await?,
-            Target::Rule { topic, subscription, name } => {
+            ResourcePath::Subscription { topic, name } => {
+                subscription::get(self, &topic, &name).await?
+            }
+            ResourcePath::Rule { topic, subscription, name } => {
                 rule::get(self, &topic, &subscription, &name).await?
             }
         };
-        Ok(entry.answer(&self.place, StatusCode::OK))
+        Ok(entry.answer(&self.base_url, StatusCode::OK))
     }
 
-    async fn put(&self, resource: Target, element: &Element) -> Answer<Response> {
+    async fn put(&self, resource: ResourcePath, element: &Element) -> AdminResult<Response> {
         let _alone = self.admin.changing.lock().await;
         let entry = match (resource, element.name.as_str()) {
-            (Target::Entity(name), "QueueDescription") => queue::put(self, &name, element).await?,
-            (Target::Entity(name), "TopicDescription") => topic::put(self, &name, element).await?,
-            (Target::Subscription { topic, name }, "SubscriptionDescription") => {
+            (ResourcePath::Entity(name), "QueueDescription") => {
+                queue::put(self, &name, element).await?
+            }
+            (ResourcePath::Entity(name), "TopicDescription") => {
+                topic::put(self, &name, element).await?
+            }
+            (ResourcePath::Subscription { topic, name }, "SubscriptionDescription") => {
                 subscription::put(self, &topic, &name, element).await?
             }
-            (Target::Rule { topic, subscription, name }, "RuleDescription") => {
+            (ResourcePath::Rule { topic, subscription, name }, "RuleDescription") => {
                 rule::put(self, &topic, &subscription, &name, element).await?
             }
             (_, other) => {
-                let text = format!("A `{other}` has no meaning here.");
+                let text = format!("A `{other}` is not allowed for this path.");
                 return Err(AdminError::bad(text));
             }
         };
         let status = if self.update { StatusCode::OK } else { StatusCode::CREATED };
-        Ok(entry.answer(&self.place, status))
+        Ok(entry.answer(&self.base_url, status))
     }
 
-    async fn delete(&self, resource: Target) -> Answer<()> {
+    async fn delete(&self, resource: ResourcePath) -> AdminResult<()> {
         let _alone = self.admin.changing.lock().await;
         let engine = &self.admin.front.engine;
         match resource {
-            Target::Entity(name) => match self.find(Wish::Delete, &name).await? {
+            ResourcePath::Entity(name) => match self.find(AdminAction::Delete, &name).await? {
                 None => return Err(AdminError::not_found(name)),
-                Some(Found::Queue(facts)) => engine.delete(facts.name).await?,
-                Some(Found::Topic(facts)) => engine.delete_topic(facts.name).await?,
+                Some(QueueOrTopic::Queue(facts)) => engine.delete(facts.name).await?,
+                Some(QueueOrTopic::Topic(facts)) => engine.delete_topic(facts.name).await?,
             },
-            Target::Subscription { topic, name } => {
-                let wish = Wish::Below("DeleteSubscription");
-                let facts = subscription::find(self, wish, &topic, &name).await?;
+            ResourcePath::Subscription { topic, name } => {
+                let action = AdminAction::Below("DeleteSubscription");
+                let facts = subscription::find(self, action, &topic, &name).await?;
                 let facts = facts.ok_or_else(|| AdminError::not_found(name))?;
                 engine.delete(facts.name).await?;
             }
-            Target::Rule { topic, subscription, name } => {
+            ResourcePath::Rule { topic, subscription, name } => {
                 rule::delete(self, &topic, &subscription, name).await?;
             }
-            Target::Namespace
-            | Target::Queues
-            | Target::Topics
-            | Target::Subscriptions { .. }
-            | Target::Rules { .. } => return Err(AdminError::method("DELETE")),
+            ResourcePath::Namespace
+            | ResourcePath::Queues
+            | ResourcePath::Topics
+            | ResourcePath::Subscriptions { .. }
+            | ResourcePath::Rules { .. } => return Err(AdminError::method("DELETE")),
         }
         Ok(())
     }
@@ -292,19 +297,19 @@ impl Call<'_> {
         self.admin.front.engine.now()
     }
 
-    /// Whether the caller may manage this.
-    fn check(&self, wish: Wish, on: Resource<'_>) -> Answer<()> {
+    /// Checks the manage permission.
+    fn check(&self, action: AdminAction, on: Resource<'_>) -> AdminResult<()> {
         let checked = self.admin.front.access.check(&self.who, Action::Manage, on);
-        checked.map_err(|denied| AdminError::denied(wish, &denied))
+        checked.map_err(|denied| AdminError::denied(action, &denied))
     }
 
-    /// Those that the caller may manage. A refusal would tell that there are others.
-    fn mine<'a, T>(&self, all: &'a [T], on: impl Fn(&T) -> Resource<'_>) -> Vec<&'a T> {
-        all.iter().filter(|one| self.check(Wish::Read, on(one)).is_ok()).collect()
+    /// Filters out what the caller may not manage. An error would reveal that it exists.
+    fn manageable<'a, T>(&self, all: &'a [T], on: impl Fn(&T) -> Resource<'_>) -> Vec<&'a T> {
+        all.iter().filter(|one| self.check(AdminAction::Read, on(one)).is_ok()).collect()
     }
 
-    /// The queue or topic that messages are to go on to, if the caller, or the signer of that header, may send there.
-    async fn target(&self, header: &str, path: &Path) -> Answer<Option<Entity>> {
+    /// The target of forwarding, if the caller, or the signer of `header`, may send to it.
+    async fn target(&self, header: &str, path: &Path) -> AdminResult<Option<EntityFacts>> {
         let front = &self.admin.front;
         let who = match self.headers.contains_key(header) {
             true => auth::caller(front, self.headers, header, &path.name)?,
@@ -314,46 +319,46 @@ impl Call<'_> {
         match resolve(&front.engine, path, may).await? {
             Resolved::Found(entity) => Ok(Some(entity)),
             Resolved::Missing => Ok(None),
-            Resolved::Denied(denied) => Err(AdminError::denied(Wish::Write, &denied)),
+            Resolved::Denied(denied) => Err(AdminError::denied(AdminAction::Write, &denied)),
         }
     }
 
-    /// The queue of that name, else the topic, if the caller may manage it; in another case if there is only one. None
-    /// if there is none that the caller may manage, and it may manage that name.
-    async fn find(&self, wish: Wish, name: &str) -> Answer<Option<Found>> {
+    /// Finds a queue or a topic that the caller may manage. Case-insensitive if the name is unambiguous. None if there
+    /// is none and the caller may manage the name.
+    async fn find(&self, action: AdminAction, name: &str) -> AdminResult<Option<QueueOrTopic>> {
         let access = &self.admin.front.access;
         let may = |on: Resource<'_>| access.check(&self.who, Action::Manage, on);
-        let found = self.find_if(wish, name, may).await?;
+        let found = self.find_if(action, name, may).await?;
         match &found {
-            Some(Found::Queue(facts)) => self.found(facts.name.as_str()),
-            Some(Found::Topic(facts)) => self.found(facts.name.as_str()),
+            Some(QueueOrTopic::Queue(facts)) => self.found(facts.name.as_str()),
+            Some(QueueOrTopic::Topic(facts)) => self.found(facts.name.as_str()),
             None => {}
         }
         Ok(found)
     }
 
-    /// The same by another permission.
+    /// The same with another permission check.
     async fn find_if(
         &self,
-        wish: Wish,
+        action: AdminAction,
         name: &str,
         may: impl Fn(Resource<'_>) -> Result<(), Denied>,
-    ) -> Answer<Option<Found>> {
+    ) -> AdminResult<Option<QueueOrTopic>> {
         let front = &self.admin.front;
         let path = Path { name: name.to_owned(), dead_letters: false, transfer: false };
         Ok(match resolve(&front.engine, &path, may).await? {
-            Resolved::Found(Entity::Queue(facts)) => Some(Found::Queue(facts)),
-            Resolved::Found(Entity::Topic(name)) => match front.engine.topic(name).await {
-                Ok(facts) => Some(Found::Topic(Box::new(facts))),
+            Resolved::Found(EntityFacts::Queue(facts)) => Some(QueueOrTopic::Queue(facts)),
+            Resolved::Found(EntityFacts::Topic(name)) => match front.engine.topic(name).await {
+                Ok(facts) => Some(QueueOrTopic::Topic(Box::new(facts))),
                 Err(error) => return none_if_missing(error),
             },
-            Resolved::Found(Entity::Transfer(_)) | Resolved::Missing => None,
-            Resolved::Denied(denied) => return Err(AdminError::denied(wish, &denied)),
+            Resolved::Found(EntityFacts::Transfer(_)) | Resolved::Missing => None,
+            Resolved::Denied(denied) => return Err(AdminError::denied(action, &denied)),
         })
     }
 
-    /// Refuses a name that is taken by a queue or topic, in any case: clients could not tell them apart.
-    async fn check_free(&self, name: &str) -> Answer<()> {
+    /// Refuses a name that a queue or topic already has in any case, because clients could not distinguish them.
+    async fn check_name_is_free(&self, name: &str) -> AdminResult<()> {
         match self.admin.front.engine.resolve(QueueName::new(name)?).await? {
             Resolution::Missing => Ok(()),
             Resolution::Found(_) | Resolution::Ambiguous => Err(AdminError::exists(name)),
@@ -361,8 +366,8 @@ impl Call<'_> {
     }
 }
 
-/// What is not there, and what cannot be there, is nothing.
-fn none_if_missing<T>(error: EngineError) -> Answer<Option<T>> {
+/// Maps "not found" and "invalid name" to none.
+fn none_if_missing<T>(error: EngineError) -> AdminResult<Option<T>> {
     match error {
         EngineError::Refused(
             Refusal::QueueNotFound { .. }

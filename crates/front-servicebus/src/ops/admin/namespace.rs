@@ -1,25 +1,25 @@
-//! `$namespaceinfo`: what the namespace is.
+//! `$namespaceinfo`: properties of the namespace.
 
-use super::Call;
+use super::AdminCall;
 use super::atom::{Entry, time};
-use super::description::{Labels, Telling};
+use super::description::{DescriptionWriter, Labels};
 
-pub(super) fn get(call: &Call<'_>) -> Entry {
-    let host = call.place.host.rsplit_once(':').map_or(&*call.place.host, |(name, _)| name);
+pub(super) fn get(call: &AdminCall<'_>) -> Entry {
+    let host = call.base_url.host.rsplit_once(':').map_or(&*call.base_url.host, |(name, _)| name);
     let created_at = call.admin.started_at;
     let labels = Labels::new();
-    let mut telling = Telling::new(&labels);
-    telling.text("CreatedTime", &time(created_at));
-    telling.text("MessagingSKU", "Standard");
-    telling.text("ModifiedTime", &time(created_at));
-    telling.text("Name", host);
-    telling.text("NamespaceType", "Messaging");
+    let mut writer = DescriptionWriter::new(&labels);
+    writer.text("CreatedTime", &time(created_at));
+    writer.text("MessagingSKU", "Standard");
+    writer.text("ModifiedTime", &time(created_at));
+    writer.text("Name", host);
+    writer.text("NamespaceType", "Messaging");
     Entry {
         path: "$namespaceinfo".to_owned(),
         title: host.to_owned(),
         created_at,
         updated_at: created_at,
         kind: "NamespaceInfo",
-        description: telling.done(),
+        description: writer.done(),
     }
 }

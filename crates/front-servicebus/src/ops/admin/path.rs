@@ -1,14 +1,16 @@
-//! What a request is about: its path and its page. Reserved segments may be written in any case.
+//! Request paths and pages. Reserved segments are case-insensitive.
 
-use super::error::{AdminError, Answer};
-use crate::wire::sas::unescape_path;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Entries of one page.
+use super::error::{AdminError, AdminResult};
+use crate::wire::sas::percent_decode;
+
+/// Entries per page.
 const TOP_MAX: usize = 100;
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum ResourcePath {
     /// `$namespaceinfo`.
     Namespace,
     /// `$Resources/Queues`.
@@ -27,34 +29,38 @@ pub(super) enum Target {
     Rule { topic: String, subscription: String, name: String },
 }
 
-impl Target {
-    /// What a decoded path names.
-    pub fn of(path: &str) -> Target {
+impl ResourcePath {
+    /// Parses a decoded path.
+    pub fn of(path: &str) -> ResourcePath {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let is = |segment: &str, name: &str| segment.eq_ignore_ascii_case(name);
         let own = |text: &str| text.to_owned();
         match &segments[..] {
-            [only] if is(only, "$namespaceinfo") => Target::Namespace,
-            [first, second] if is(first, "$resources") && is(second, "queues") => Target::Queues,
-            [first, second] if is(first, "$resources") && is(second, "topics") => Target::Topics,
+            [only] if is(only, "$namespaceinfo") => ResourcePath::Namespace,
+            [first, second] if is(first, "$resources") && is(second, "queues") => {
+                ResourcePath::Queues
+            }
+            [first, second] if is(first, "$resources") && is(second, "topics") => {
+                ResourcePath::Topics
+            }
             [topic @ .., word, subscription, rules, name]
                 if !topic.is_empty() && is(word, "subscriptions") && is(rules, "rules") =>
             {
                 let (subscription, name) = (own(subscription), own(name));
-                Target::Rule { topic: topic.join("/"), subscription, name }
+                ResourcePath::Rule { topic: topic.join("/"), subscription, name }
             }
             [topic @ .., word, subscription, rules]
                 if !topic.is_empty() && is(word, "subscriptions") && is(rules, "rules") =>
             {
-                Target::Rules { topic: topic.join("/"), subscription: own(subscription) }
+                ResourcePath::Rules { topic: topic.join("/"), subscription: own(subscription) }
             }
             [topic @ .., word, name] if !topic.is_empty() && is(word, "subscriptions") => {
-                Target::Subscription { topic: topic.join("/"), name: own(name) }
+                ResourcePath::Subscription { topic: topic.join("/"), name: own(name) }
             }
             [topic @ .., word] if !topic.is_empty() && is(word, "subscriptions") => {
-                Target::Subscriptions { topic: topic.join("/") }
+                ResourcePath::Subscriptions { topic: topic.join("/") }
             }
-            name => Target::Entity(name.join("/")),
+            name => ResourcePath::Entity(name.join("/")),
         }
     }
 }
@@ -67,7 +73,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub fn parse(query: &str) -> Answer<Page> {
+    pub fn parse(query: &str) -> AdminResult<Page> {
         let number = |name: &str| match value(query, name) {
             None => Ok(None),
             Some(text) => match text.parse::<usize>() {
@@ -87,27 +93,41 @@ impl Page {
     }
 }
 
-/// A value of the query, by its name in any case.
+/// A query parameter; names are case-insensitive.
 pub(super) fn value(query: &str, name: &str) -> Option<String> {
     query.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=')?;
-        unescape_path(key)?.eq_ignore_ascii_case(name).then(|| unescape_path(value))?
+        percent_decode(key)?.eq_ignore_ascii_case(name).then(|| percent_decode(value))?
     })
 }
 
-/// The path of a request, as the entity is called.
-pub(super) fn decode(path: &str) -> Answer<String> {
-    unescape_path(path).ok_or_else(|| AdminError::bad("The path of the request is not readable."))
+/// Percent-decodes the path of a request.
+pub(super) fn decode(path: &str) -> AdminResult<String> {
+    percent_decode(path).ok_or_else(|| AdminError::bad("The path of the request is not valid."))
 }
 
-/// Percent-encoding of all that a path does not hold as it is; slashes stay.
+/// What a path contains unescaped.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b'$')
+    .remove(b'!')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+/// Percent-encodes a path; slashes stay.
 pub(super) fn escape(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/$!'()*,;=:@".contains(&byte);
-    let escaped = text.bytes().map(|byte| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    });
-    escaped.collect()
+    utf8_percent_encode(text, PATH).to_string()
 }
 
 #[cfg(test)]
@@ -118,22 +138,32 @@ mod tests {
     fn paths_name_entities_in_any_case() {
         let own = |text: &str| text.to_owned();
         for (path, resource) in [
-            ("/$namespaceinfo", Target::Namespace),
-            ("/$Resources/Queues", Target::Queues),
-            ("/$resources/topics/", Target::Topics),
-            ("/orders", Target::Entity(own("orders"))),
-            ("/a%2Fb", Target::Entity(own("a/b"))),
-            ("/a/b/c", Target::Entity(own("a/b/c"))),
-            ("/t/subscriptions", Target::Subscriptions { topic: own("t") }),
-            ("/a/t/Subscriptions/s", Target::Subscription { topic: own("a/t"), name: own("s") }),
-            ("/t/Subscriptions/s/rules", Target::Rules { topic: own("t"), subscription: own("s") }),
+            ("/$namespaceinfo", ResourcePath::Namespace),
+            ("/$Resources/Queues", ResourcePath::Queues),
+            ("/$resources/topics/", ResourcePath::Topics),
+            ("/orders", ResourcePath::Entity(own("orders"))),
+            ("/a%2Fb", ResourcePath::Entity(own("a/b"))),
+            ("/a/b/c", ResourcePath::Entity(own("a/b/c"))),
+            ("/t/subscriptions", ResourcePath::Subscriptions { topic: own("t") }),
+            (
+                "/a/t/Subscriptions/s",
+                ResourcePath::Subscription { topic: own("a/t"), name: own("s") },
+            ),
+            (
+                "/t/Subscriptions/s/rules",
+                ResourcePath::Rules { topic: own("t"), subscription: own("s") },
+            ),
             (
                 "/t/SUBSCRIPTIONS/s/RULES/%24Default",
-                Target::Rule { topic: own("t"), subscription: own("s"), name: own("$Default") },
+                ResourcePath::Rule {
+                    topic: own("t"),
+                    subscription: own("s"),
+                    name: own("$Default"),
+                },
             ),
-            ("/subscriptions", Target::Entity(own("subscriptions"))),
+            ("/subscriptions", ResourcePath::Entity(own("subscriptions"))),
         ] {
-            assert_eq!(Target::of(&decode(path).unwrap()), resource, "{path}");
+            assert_eq!(ResourcePath::of(&decode(path).unwrap()), resource, "{path}");
         }
         decode("/%FF").unwrap_err();
         decode("/%2").unwrap_err();

@@ -5,13 +5,15 @@ use malote_engine::QueueFacts;
 use malote_model::{OnExpiry, QueueName, QueueSpec, Timestamp, limits};
 
 use super::atom::{self, Entry, time};
-use super::description::{Given, Telling, WINDOW, shown_failed_max, touch, updated_at};
-use super::error::{AdminError, Answer, Wish};
-use super::{Call, Found, forward};
+use super::description::{
+    DescriptionReader, DescriptionWriter, WINDOW, shown_failed_max, touch, updated_at,
+};
+use super::error::{AdminAction, AdminError, AdminResult};
+use super::{AdminCall, QueueOrTopic, forward};
 use crate::entity;
 use crate::wire::xml::Element;
 
-/// Properties that mean something here.
+/// Properties that Malote implements.
 const KNOWN: &[&str] = &[
     "LockDuration",
     "RequiresDuplicateDetection",
@@ -27,24 +29,24 @@ const KNOWN: &[&str] = &[
     "MaxMessageSizeInKilobytes",
 ];
 
-pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
+pub(super) async fn put(call: &AdminCall<'_>, name: &str, element: &Element) -> AdminResult<Entry> {
     let engine = &call.admin.front.engine;
-    let name = match call.find(Wish::Write, name).await? {
+    let name = match call.find(AdminAction::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
-        Some(Found::Topic(_)) if call.update => return Err(AdminError::not_found(name)),
-        Some(Found::Queue(facts)) if call.update => {
+        Some(QueueOrTopic::Topic(_)) if call.update => return Err(AdminError::not_found(name)),
+        Some(QueueOrTopic::Queue(facts)) if call.update => {
             let QueueFacts { name, mut spec, .. } = *facts;
-            change(call, &Given::new(element, false), &mut spec).await?;
+            change(call, &DescriptionReader::new(element, false), &mut spec).await?;
             touch(&mut spec.labels, call.now());
             engine.update(name.clone(), spec).await?;
             name
         }
         Some(_) => return Err(AdminError::exists(name)),
         None => {
-            call.check_free(name).await?;
+            call.check_name_is_free(name).await?;
             let queue = QueueName::new(name)?;
             let mut spec = entity::queue_spec();
-            change(call, &Given::new(element, true), &mut spec).await?;
+            change(call, &DescriptionReader::new(element, true), &mut spec).await?;
             if !engine.declare(queue.clone(), spec).await? {
                 return Err(AdminError::exists(name));
             }
@@ -54,12 +56,16 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
     Ok(entry(call, &engine.describe(name).await?))
 }
 
-async fn change(call: &Call<'_>, given: &Given<'_>, spec: &mut QueueSpec) -> Answer<()> {
+async fn change(
+    call: &AdminCall<'_>,
+    reader: &DescriptionReader<'_>,
+    spec: &mut QueueSpec,
+) -> AdminResult<()> {
     const SIZE: &str = "MaxMessageSizeInKilobytes";
-    given.change_spec(spec)?;
-    spec.ttl_ms = given.ttl(spec.ttl_ms)?;
-    spec.dedup = given.dedup(spec.dedup, &mut spec.labels)?;
-    if let Some(kilobytes) = given.number(SIZE)?.filter(|kb| *kb != kilobytes(spec)) {
+    reader.change_spec(spec)?;
+    spec.ttl_ms = reader.ttl(spec.ttl_ms)?;
+    spec.dedup = reader.dedup(spec.dedup, &mut spec.labels)?;
+    if let Some(kilobytes) = reader.number(SIZE)?.filter(|kb| *kb != kilobytes(spec)) {
         let most = limits::MESSAGE_BYTES_MAX >> 10;
         if !(1..=most).contains(&kilobytes) {
             let must = format!("from 1 to {most}");
@@ -67,27 +73,27 @@ async fn change(call: &Call<'_>, given: &Given<'_>, spec: &mut QueueSpec) -> Ans
         }
         spec.message_bytes_max = kilobytes << 10;
     }
-    forward::change(call, given, spec).await?;
-    given.keep(KNOWN, &mut spec.labels)
+    forward::change(call, reader, spec).await?;
+    reader.keep(KNOWN, &mut spec.labels)
 }
 
 fn kilobytes(spec: &QueueSpec) -> u64 {
     spec.message_bytes_max.div_ceil(1024)
 }
 
-pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
+pub(super) async fn list(call: &AdminCall<'_>) -> AdminResult<Response> {
     let mut all = call.admin.front.engine.list().await?;
     all.retain(|facts| facts.name.subscription_of().is_none());
-    let mine = call.mine(&all, |facts| (&facts.name).into());
-    let (page, more) = call.page.cut(mine);
+    let manageable = call.manageable(&all, |facts| (&facts.name).into());
+    let (page, more) = call.page.cut(manageable);
     let entries = page.into_iter().map(|facts| entry(call, facts)).collect();
     let now = call.now();
-    Ok(atom::feed(&call.place, "$Resources/Queues", "Queues", now, call.page, (entries, more)))
+    Ok(atom::feed(&call.base_url, "$Resources/Queues", "Queues", now, call.page, (entries, more)))
 }
 
-pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
+pub(super) fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> Entry {
     let spec = &facts.spec;
-    let mut t = Telling::new(&spec.labels);
+    let mut t = DescriptionWriter::new(&spec.labels);
     t.span("LockDuration", Some(spec.lock_ms));
     t.kept("MaxSizeInMegabytes", "1024");
     t.value("RequiresDuplicateDetection", spec.dedup.is_some());
@@ -102,14 +108,14 @@ pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     t.value("IsAnonymousAccessible", false);
     t.kept("AuthorizationRules", "");
     t.text("Status", entity::status_word(spec.status));
-    tell_times(call, facts, &mut t);
+    write_times(call, facts, &mut t);
     t.kept("SupportOrdering", "true");
-    tell_counts(facts, &mut t);
+    write_counts(facts, &mut t);
     t.span("AutoDeleteOnIdle", spec.idle_ms_max);
     t.kept("EnablePartitioning", "false");
     t.text("EntityAvailabilityStatus", "Available");
     t.kept("EnableExpress", "false");
-    forward::tell(&call.place, spec, &mut t);
+    forward::write(&call.base_url, spec, &mut t);
     t.value("MaxMessageSizeInKilobytes", kilobytes(spec));
     let name = facts.name.as_str().to_owned();
     Entry {
@@ -122,7 +128,7 @@ pub(super) fn entry(call: &Call<'_>, facts: &QueueFacts) -> Entry {
     }
 }
 
-/// Messages that are locked or deferred count as active, as they do in the service.
+/// As in the service, locked and deferred messages count as active.
 fn active(facts: &QueueFacts) -> u64 {
     facts.ready + facts.locked + facts.deferred
 }
@@ -131,12 +137,12 @@ pub(super) fn messages(facts: &QueueFacts) -> u64 {
     active(facts) + facts.delayed + facts.scheduled + facts.dead_lettered
 }
 
-pub(super) fn tell_counts(facts: &QueueFacts, t: &mut Telling<'_>) {
+pub(super) fn write_counts(facts: &QueueFacts, t: &mut DescriptionWriter<'_>) {
     t.counts(active(facts), facts.dead_lettered, facts.delayed + facts.scheduled);
 }
 
-/// When it was last used is not written down: a queue that was ever used is in use.
-pub(super) fn tell_times(call: &Call<'_>, facts: &QueueFacts, t: &mut Telling<'_>) {
+/// The time of the last access is not stored: a queue that was ever used counts as being used now.
+pub(super) fn write_times(call: &AdminCall<'_>, facts: &QueueFacts, t: &mut DescriptionWriter<'_>) {
     let updated = updated_at(&facts.spec.labels).unwrap_or(facts.created_at);
     let totals = &facts.totals;
     let used = totals.sent + totals.delivered > 0 || facts.consumers > 0;

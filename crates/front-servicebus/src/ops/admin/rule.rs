@@ -5,41 +5,40 @@ use malote_engine::QueueFacts;
 use malote_model::{QueueName, Rule, TopicName, limits};
 
 use super::atom::{self, Entry, time};
-use super::error::{AdminError, Answer, Wish};
-use super::{Call, none_if_missing, subscription};
+use super::error::{AdminAction, AdminError, AdminResult};
+use super::{AdminCall, none_if_missing, subscription};
 use crate::wire::rule_xml;
 use crate::wire::xml::{Element, escaped};
 
-/// A rule in a `RuleDescription`, or in the description of a new subscription.
-pub(super) fn read(element: &Element) -> Answer<Rule> {
+/// Reads a `RuleDescription`, or the rule of a new subscription.
+pub(super) fn read(element: &Element) -> AdminResult<Rule> {
     let name = element.text_of("Name").map(str::trim).filter(|name| !name.is_empty());
     named(name.unwrap_or("$Default"), element)
 }
 
-fn named(name: &str, element: &Element) -> Answer<Rule> {
-    rule_xml::read(name, element)
-        .map_err(|why| AdminError::bad(format!("The rule is none: {why}.")))
+fn named(name: &str, element: &Element) -> AdminResult<Rule> {
+    rule_xml::read(name, element).map_err(|why| AdminError::bad(format!("Invalid rule: {why}.")))
 }
 
-/// The subscription that rules belong to.
+/// The subscription that the rules belong to.
 async fn owner(
-    call: &Call<'_>,
+    call: &AdminCall<'_>,
     operation: &'static str,
     topic: &str,
     name: &str,
-) -> Answer<(TopicName, Box<QueueFacts>)> {
-    let found = subscription::find(call, Wish::Below(operation), topic, name).await?;
+) -> AdminResult<(TopicName, Box<QueueFacts>)> {
+    let found = subscription::find(call, AdminAction::Below(operation), topic, name).await?;
     let found = found.and_then(|facts| Some((facts.name.subscription_of()?.0, facts)));
     found.ok_or_else(|| subscription::missing(topic, name))
 }
 
-/// Rules in order of their names, from the first, page by page until `each` has had enough.
+/// Reads the rules in order of their names, page by page, until `each` returns false.
 async fn walk(
-    call: &Call<'_>,
+    call: &AdminCall<'_>,
     topic: &TopicName,
     queue: &QueueName,
     mut each: impl FnMut(Rule) -> bool,
-) -> Answer<()> {
+) -> AdminResult<()> {
     let (page, mut after) = (limits::RECEIVE_BATCH_MAX, None);
     loop {
         let engine = &call.admin.front.engine;
@@ -52,13 +51,13 @@ async fn walk(
     }
 }
 
-/// A rule by its name; in another case if there is no other.
+/// Finds a rule by name; case-insensitive if the name is unambiguous.
 async fn find(
-    call: &Call<'_>,
+    call: &AdminCall<'_>,
     topic: &TopicName,
     queue: &QueueName,
     name: &str,
-) -> Answer<Option<Rule>> {
+) -> AdminResult<Option<Rule>> {
     let (mut exact, mut alike) = (None, Vec::new());
     walk(call, topic, queue, |rule| {
         if rule.name == name {
@@ -72,14 +71,19 @@ async fn find(
     Ok(exact.or_else(|| alike.pop().filter(|_| alike.is_empty())))
 }
 
-pub(super) async fn get(call: &Call<'_>, topic: &str, of: &str, name: &str) -> Answer<Entry> {
+pub(super) async fn get(
+    call: &AdminCall<'_>,
+    topic: &str,
+    of: &str,
+    name: &str,
+) -> AdminResult<Entry> {
     let (topic, facts) = owner(call, "GetRule", topic, of).await?;
     let rule = find(call, &topic, &facts.name, name).await?;
     let rule = rule.ok_or_else(|| AdminError::not_found(name))?;
     Ok(entry(&facts, &rule))
 }
 
-pub(super) async fn list(call: &Call<'_>, topic: &str, of: &str) -> Answer<Response> {
+pub(super) async fn list(call: &AdminCall<'_>, topic: &str, of: &str) -> AdminResult<Response> {
     let (topic, facts) = owner(call, "EnumerateRules", topic, of).await?;
     let (mut passed, mut entries, mut more) = (0, Vec::new(), false);
     walk(call, &topic, &facts.name, |rule| {
@@ -94,16 +98,16 @@ pub(super) async fn list(call: &Call<'_>, topic: &str, of: &str) -> Answer<Respo
     })
     .await?;
     let path = format!("{}/Rules", facts.name);
-    Ok(atom::feed(&call.place, &path, "Rules", call.now(), call.page, (entries, more)))
+    Ok(atom::feed(&call.base_url, &path, "Rules", call.now(), call.page, (entries, more)))
 }
 
 pub(super) async fn put(
-    call: &Call<'_>,
+    call: &AdminCall<'_>,
     topic: &str,
     of: &str,
     name: &str,
     element: &Element,
-) -> Answer<Entry> {
+) -> AdminResult<Entry> {
     let (topic, facts) = owner(call, "CreateOrUpdateRule", topic, of).await?;
     let (engine, queue) = (&call.admin.front.engine, &facts.name);
     let rule = match find(call, &topic, queue, name).await? {
@@ -125,7 +129,12 @@ pub(super) async fn put(
     Ok(entry(&facts, &rule))
 }
 
-pub(super) async fn delete(call: &Call<'_>, topic: &str, of: &str, name: String) -> Answer<()> {
+pub(super) async fn delete(
+    call: &AdminCall<'_>,
+    topic: &str,
+    of: &str,
+    name: String,
+) -> AdminResult<()> {
     let (topic, facts) = owner(call, "DeleteRule", topic, of).await?;
     let rule = find(call, &topic, &facts.name, &name).await?;
     let rule = rule.ok_or_else(|| AdminError::not_found(&name))?;
@@ -138,7 +147,7 @@ pub(super) async fn delete(call: &Call<'_>, topic: &str, of: &str, name: String)
     }
 }
 
-/// When a rule was made is not written down: it is as old as its subscription.
+/// The creation time of a rule is not stored; that of its subscription is used.
 fn entry(of: &QueueFacts, rule: &Rule) -> Entry {
     let mut description = String::new();
     rule_xml::write(&mut description, rule);

@@ -1,13 +1,15 @@
-//! Topics. What they keep stands in their labels; how long messages live is told to their subscriptions.
+//! Topics. Properties are stored as labels; the time-to-live is applied to the subscriptions.
 
 use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{TopicName, TopicSpec};
 
 use super::atom::{self, Entry, time};
-use super::description::{Given, Labels, Telling, WINDOW, label, touch, updated_at};
-use super::error::{AdminError, Answer, Wish};
-use super::{Call, Found, subscription};
+use super::description::{
+    DescriptionReader, DescriptionWriter, Labels, WINDOW, label, touch, updated_at,
+};
+use super::error::{AdminAction, AdminError, AdminResult};
+use super::{AdminCall, QueueOrTopic, subscription};
 use crate::entity;
 use crate::wire::duration::{format_ms, parse_ms};
 use crate::wire::xml::Element;
@@ -15,20 +17,20 @@ use crate::wire::xml::Element;
 const KNOWN: &[&str] = &["RequiresDuplicateDetection", WINDOW, TTL, "Status"];
 const TTL: &str = "DefaultMessageTimeToLive";
 
-/// How long messages of this topic live at most.
+/// Time-to-live of the topic's messages.
 pub(super) fn ttl_ms(labels: &Labels) -> Option<u64> {
     labels.get(&label(TTL)).and_then(|text| parse_ms(text)).flatten()
 }
 
-pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answer<Entry> {
+pub(super) async fn put(call: &AdminCall<'_>, name: &str, element: &Element) -> AdminResult<Entry> {
     let engine = &call.admin.front.engine;
-    let name = match call.find(Wish::Write, name).await? {
+    let name = match call.find(AdminAction::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
-        Some(Found::Queue(_)) if call.update => return Err(AdminError::not_found(name)),
-        Some(Found::Topic(facts)) if call.update => {
+        Some(QueueOrTopic::Queue(_)) if call.update => return Err(AdminError::not_found(name)),
+        Some(QueueOrTopic::Topic(facts)) if call.update => {
             let TopicFacts { name, spec, mut labels, .. } = *facts;
-            let given = Given::new(element, false);
-            let changed = change(&given, &spec, &mut labels)?;
+            let reader = DescriptionReader::new(element, false);
+            let changed = change(&reader, &spec, &mut labels)?;
             if changed != spec {
                 engine.update_topic(name.clone(), changed).await?;
             }
@@ -40,10 +42,11 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
         }
         Some(_) => return Err(AdminError::exists(name)),
         None => {
-            call.check_free(name).await?;
+            call.check_name_is_free(name).await?;
             let topic = TopicName::new(name)?;
             let mut labels = Labels::new();
-            let spec = change(&Given::new(element, true), &TopicSpec::default(), &mut labels)?;
+            let spec =
+                change(&DescriptionReader::new(element, true), &TopicSpec::default(), &mut labels)?;
             if !engine.declare_topic(topic.clone(), spec).await? {
                 return Err(AdminError::exists(name));
             }
@@ -56,40 +59,44 @@ pub(super) async fn put(call: &Call<'_>, name: &str, element: &Element) -> Answe
     entry(call, &engine.topic(name).await?).await
 }
 
-fn change(given: &Given<'_>, spec: &TopicSpec, labels: &mut Labels) -> Answer<TopicSpec> {
-    let (dedup, status) = (given.dedup(spec.dedup, labels)?, given.status(spec.status)?);
+fn change(
+    reader: &DescriptionReader<'_>,
+    spec: &TopicSpec,
+    labels: &mut Labels,
+) -> AdminResult<TopicSpec> {
+    let (dedup, status) = (reader.dedup(spec.dedup, labels)?, reader.status(spec.status)?);
     let spec = TopicSpec { dedup, status, ..spec.clone() };
-    match given.ttl(ttl_ms(labels))? {
+    match reader.ttl(ttl_ms(labels))? {
         Some(ms) => labels.insert(label(TTL), format_ms(Some(ms))),
         None => labels.remove(&label(TTL)),
     };
-    given.keep(KNOWN, labels)?;
+    reader.keep(KNOWN, labels)?;
     Ok(spec)
 }
 
-pub(super) async fn list(call: &Call<'_>) -> Answer<Response> {
+pub(super) async fn list(call: &AdminCall<'_>) -> AdminResult<Response> {
     let engine = &call.admin.front.engine;
     let all = engine.topics().await?;
-    let mine = call.mine(&all, |facts| (&facts.name).into());
-    let (page, more) = call.page.cut(mine);
+    let manageable = call.manageable(&all, |facts| (&facts.name).into());
+    let (page, more) = call.page.cut(manageable);
     let queues = if page.is_empty() { Vec::new() } else { engine.list().await? };
-    let entries = page.into_iter().map(|facts| told(call, facts, &queues)).collect();
+    let entries = page.into_iter().map(|facts| build_entry(call, facts, &queues)).collect();
     let now = call.now();
-    Ok(atom::feed(&call.place, "$Resources/Topics", "Topics", now, call.page, (entries, more)))
+    Ok(atom::feed(&call.base_url, "$Resources/Topics", "Topics", now, call.page, (entries, more)))
 }
 
-pub(super) async fn entry(call: &Call<'_>, facts: &TopicFacts) -> Answer<Entry> {
+pub(super) async fn entry(call: &AdminCall<'_>, facts: &TopicFacts) -> AdminResult<Entry> {
     let queues = call.admin.front.engine.list().await?;
-    Ok(told(call, facts, &queues))
+    Ok(build_entry(call, facts, &queues))
 }
 
-/// Those of its subscriptions, in order of their names.
+/// Subscriptions of a topic, in order of their names.
 pub(super) fn subscriptions<'a>(
     name: &TopicName,
     queues: &'a [QueueFacts],
 ) -> impl Iterator<Item = &'a QueueFacts> {
     let name = name.clone();
-    // Names stand in order: those that begin alike stand together.
+    // The list is sorted, so names with the same prefix are adjacent.
     let from = queues.partition_point(|facts| facts.name.as_str() < name.as_str());
     let prefix = name.clone();
     let near = queues[from..]
@@ -98,9 +105,9 @@ pub(super) fn subscriptions<'a>(
     near.filter(move |facts| facts.name.subscription_of().is_some_and(|(of, _)| of == name))
 }
 
-fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
+fn build_entry(call: &AdminCall<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     let TopicFacts { name, spec, labels, .. } = facts;
-    // Its own are those that are scheduled.
+    // `facts.bytes` are those of scheduled messages.
     let (mut count, mut bytes) = (0_u64, facts.bytes);
     for subscription in subscriptions(name, queues) {
         count += 1;
@@ -109,7 +116,7 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     let updated_at = updated_at(labels).unwrap_or(facts.created_at);
     let used = facts.totals.copies > 0 || facts.scheduled > 0;
     let accessed = if used { call.now() } else { facts.created_at };
-    let mut t = Telling::new(labels);
+    let mut t = DescriptionWriter::new(labels);
     t.kept(TTL, &format_ms(None));
     t.kept("MaxSizeInMegabytes", "1024");
     t.value("RequiresDuplicateDetection", spec.dedup.is_some());
@@ -126,7 +133,7 @@ fn told(call: &Call<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
     t.kept("SupportOrdering", "true");
     t.counts(facts.waiting, 0, facts.scheduled);
     t.value("SubscriptionCount", count);
-    // A filter that takes everything, or nothing, is one of SQL.
+    // Filters that match everything or nothing count as SQL filters.
     t.value("SqlFilterCount", facts.rules - facts.correlations);
     t.value("CorrelationFilterCount", facts.correlations);
     t.kept("AutoDeleteOnIdle", &format_ms(None));

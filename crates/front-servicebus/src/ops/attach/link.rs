@@ -1,16 +1,18 @@
-//! What a link wants, and whether it may have it: addresses → queues, topics, sessions, desks.
+//! Resolves an attach: finds the entity, checks the permission, accepts the session and starts the consumer.
 
 use malote_engine::{Connection, Consume, ConsumerId, Held, QueueFacts, Wants};
 use malote_model::{Address, QueueName, Resource, SessionId, SqlFilter};
 use malote_wire_amqp::performative::{AmqpError, Role, condition};
 use tokio_util::sync::CancellationToken;
 
-use super::request::Wish;
+use super::request::AttachRequest;
 use super::temporary;
 use crate::Front;
 use crate::ops::claims::Claims;
-use crate::ops::resolve::{Entity, Place, Resolved, not_found, resolve};
-use crate::refusal::{Lock, error_of, of_denied, of_refusal, of_unknown, servicebus};
+use crate::ops::resolve::{Entity, EntityFacts, Resolved, not_found, resolve};
+use crate::refusal::{
+    Lock, denied_error, engine_error, refusal_error, servicebus, unauthenticated,
+};
 use crate::wire::address::Node;
 use crate::wire::selector;
 use crate::wire::session::session_of;
@@ -18,8 +20,8 @@ use crate::wire::session::session_of;
 const NO_SESSIONS: &str =
     "A sessionful message receiver cannot be created on an entity that does not require sessions.";
 
-/// What was found for a link.
-pub(crate) enum Found {
+/// The node that a link was resolved to.
+pub(crate) enum ResolvedLink {
     Sender {
         to: Address,
         message_bytes_max: u64,
@@ -28,96 +30,108 @@ pub(crate) enum Found {
         consumer: ConsumerId,
         queue: QueueName,
         ttl_ms: Option<u64>,
-        take: bool,
+        receive_and_delete: bool,
         session: Option<Held>,
-        /// Locks end with the link.
-        bound: bool,
-        /// It is a subscription of the link's own.
-        topic: bool,
+        /// Locks are released when the link is detached.
+        release_on_detach: bool,
+        /// The queue is a subscription created for this link.
+        own_subscription: bool,
     },
-    /// A receiver that looks and leaves everything where it is.
+    /// A receiver that reads messages without removing them.
     Browser {
         queue: QueueName,
         ttl_ms: Option<u64>,
         session: Option<SessionId>,
         filter: Option<SqlFilter>,
     },
-    /// One of the others, at a queue that was made for it and goes with it.
+    /// A link to a temporary queue that was created for it and is deleted with it.
     Temporary {
         queue: QueueName,
-        found: Box<Found>,
+        resolved: Box<ResolvedLink>,
     },
-    /// A receiver to which nothing will ever come.
-    Nothing(Entity),
+    /// A receiver from a node that is always empty.
+    Empty(Entity),
     Coordinator,
-    ClaimsRequests,
-    ClaimsAnswers,
-    Requests(Entity),
-    Answers(Entity),
+    CbsRequests,
+    CbsReplies,
+    ManagementRequests(Entity),
+    ManagementReplies(Entity),
 }
 
-/// Finds what a link wants. None once nobody waits for it any more.
+/// Resolves an attach. None if it was cancelled.
 pub(crate) async fn attach(
     front: &Front,
     engine: &Connection,
     claims: &Claims,
     host: &str,
-    wish: Wish,
+    request: AttachRequest,
     give_up: CancellationToken,
-) -> Option<Result<Found, AmqpError>> {
-    // Before a caller is known it costs no look-up and holds nothing.
-    if wish.node != Node::Cbs && !claims.is_known(front) {
-        return Some(Err(of_unknown()));
+) -> Option<Result<ResolvedLink, AmqpError>> {
+    // An unauthenticated caller causes no look-ups and holds no resources.
+    if request.node != Node::Cbs && !claims.is_authenticated(front) {
+        return Some(Err(unauthenticated()));
     }
-    let path = match (&wish.node, wish.role) {
-        (Node::Coordinator, _) => return Some(Ok(Found::Coordinator)),
-        (Node::Cbs, Role::Sender) => return Some(Ok(Found::ClaimsRequests)),
-        (Node::Cbs, Role::Receiver) => return Some(Ok(Found::ClaimsAnswers)),
+    let path = match (&request.node, request.role) {
+        (Node::Coordinator, _) => return Some(Ok(ResolvedLink::Coordinator)),
+        (Node::Cbs, Role::Sender) => return Some(Ok(ResolvedLink::CbsRequests)),
+        (Node::Cbs, Role::Receiver) => return Some(Ok(ResolvedLink::CbsReplies)),
         (Node::Temporary, _) => {
-            return temporary::queue(front, engine, claims, &wish, give_up).await;
+            return temporary::queue(front, engine, claims, &request, give_up).await;
         }
         (Node::Management(path) | Node::Entity(path), _) => path,
     };
-    let may = |on: Resource<'_>| claims.may_any(front, wish.actions(), path, on);
-    let found = match resolve(&front.engine, path, may).await {
-        Ok(Resolved::Found(found)) => found,
+    let may = |on: Resource<'_>| claims.may_any(front, request.actions(), path, on);
+    let resolved = match resolve(&front.engine, path, may).await {
+        Ok(Resolved::Found(resolved)) => resolved,
         Ok(Resolved::Missing) => return Some(Err(not_found(host, path))),
-        Ok(Resolved::Denied(denied)) => return Some(Err(of_denied(&denied))),
-        Err(error) => return Some(Err(error_of(error, Lock::Message))),
+        Ok(Resolved::Denied(denied)) => return Some(Err(denied_error(&denied))),
+        Err(error) => return Some(Err(engine_error(error, Lock::Message))),
     };
-    match (&wish.node, wish.role, found) {
-        (Node::Management(_), Role::Sender, found) => Some(Ok(Found::Requests(found.entity()))),
-        (Node::Management(_), Role::Receiver, found) => Some(Ok(Found::Answers(found.entity()))),
-        (_, Role::Sender, Place::Transfer(_)) => {
-            Some(Err(not_allowed("messages cannot be sent to dead letters")))
+    match (&request.node, request.role, resolved) {
+        (Node::Management(_), Role::Sender, resolved) => {
+            Some(Ok(ResolvedLink::ManagementRequests(resolved.entity())))
         }
-        (_, Role::Sender, Place::Queue(facts)) if facts.name.is_dead_letters() => {
-            Some(Err(not_allowed("messages cannot be sent to dead letters")))
+        (Node::Management(_), Role::Receiver, resolved) => {
+            Some(Ok(ResolvedLink::ManagementReplies(resolved.entity())))
         }
-        (_, Role::Receiver, Place::Transfer(_)) if wish.session.is_some() => {
+        (_, Role::Sender, EntityFacts::Transfer(_)) => {
+            Some(Err(not_allowed("messages cannot be sent to a dead-letter queue")))
+        }
+        (_, Role::Sender, EntityFacts::Queue(facts)) if facts.name.is_dead_letters() => {
+            Some(Err(not_allowed("messages cannot be sent to a dead-letter queue")))
+        }
+        (_, Role::Receiver, EntityFacts::Transfer(_)) if request.session.is_some() => {
             Some(Err(not_allowed(NO_SESSIONS)))
         }
-        (_, Role::Receiver, Place::Transfer(of)) => Some(Ok(Found::Nothing(Entity::Transfer(of)))),
-        (_, Role::Sender, Place::Queue(facts)) if facts.name.subscription_of().is_some() => {
-            Some(Err(not_allowed("messages are sent to a topic, not to its subscription")))
+        (_, Role::Receiver, EntityFacts::Transfer(of)) => {
+            Some(Ok(ResolvedLink::Empty(Entity::Transfer(of))))
         }
-        (_, Role::Sender, Place::Queue(facts)) => {
+        (_, Role::Sender, EntityFacts::Queue(facts)) if facts.name.subscription_of().is_some() => {
+            Some(Err(not_allowed("messages cannot be sent to a subscription; send to its topic")))
+        }
+        (_, Role::Sender, EntityFacts::Queue(facts)) => {
             let message_bytes_max = facts.spec.message_bytes_max;
-            Some(Ok(Found::Sender { to: Address::Queue(facts.name), message_bytes_max }))
+            Some(Ok(ResolvedLink::Sender { to: Address::Queue(facts.name), message_bytes_max }))
         }
-        (_, Role::Sender, Place::Topic(name)) => {
+        (_, Role::Sender, EntityFacts::Topic(name)) => {
             let message_bytes_max = malote_model::limits::MESSAGE_BYTES_DEFAULT;
-            Some(Ok(Found::Sender { to: Address::Topic(name), message_bytes_max }))
+            Some(Ok(ResolvedLink::Sender { to: Address::Topic(name), message_bytes_max }))
         }
-        (_, Role::Receiver, Place::Topic(name)) if wish.topic => {
-            temporary::subscription(front, engine, claims, &wish, name, give_up).await
+        (_, Role::Receiver, EntityFacts::Topic(name)) if request.wants_subscription => {
+            temporary::subscription(front, engine, claims, &request, name, give_up).await
         }
-        (_, Role::Receiver, Place::Topic(_)) => {
-            Some(Err(not_allowed("messages are received from a subscription, not from its topic")))
+        (_, Role::Receiver, EntityFacts::Topic(_)) => Some(Err(not_allowed(
+            "messages cannot be received from a topic; receive from one of its subscriptions",
+        ))),
+        (_, Role::Receiver, EntityFacts::Queue(facts)) if request.browse => {
+            Some(browser(&request, *facts))
         }
-        (_, Role::Receiver, Place::Queue(facts)) if wish.browse => Some(browser(&wish, *facts)),
-        (_, Role::Receiver, Place::Queue(_)) if wish.selector.is_some() => Some(Err(no_selector())),
-        (_, Role::Receiver, Place::Queue(facts)) => receiver(engine, &wish, *facts, give_up).await,
+        (_, Role::Receiver, EntityFacts::Queue(_)) if request.selector.is_some() => {
+            Some(Err(no_selector()))
+        }
+        (_, Role::Receiver, EntityFacts::Queue(facts)) => {
+            receiver(engine, &request, *facts, give_up).await
+        }
     }
 }
 
@@ -125,35 +139,34 @@ fn not_allowed(text: &str) -> AmqpError {
     AmqpError::new(condition::NOT_ALLOWED, text)
 }
 
-/// A consumer that passes over what does not fit would look at the whole backlog again for every message that it takes.
+/// A consumer that skips messages would scan the whole backlog for every message.
 fn no_selector() -> AmqpError {
     let text = "Selectors are not implemented for consumers of a queue. Send to a topic, and receive from a \
         subscription with a rule; a browser may have a selector.";
     AmqpError::new(condition::NOT_IMPLEMENTED, text)
 }
 
-fn browser(wish: &Wish, facts: QueueFacts) -> Result<Found, AmqpError> {
-    let session = match &wish.session {
+fn browser(request: &AttachRequest, facts: QueueFacts) -> Result<ResolvedLink, AmqpError> {
+    let session = match &request.session {
         None => None,
-        Some(Some(id)) => Some(session_of(id).map_err(|no| of_refusal(&no, Lock::Session))?),
+        Some(Some(id)) => Some(session_of(id).map_err(|no| refusal_error(&no, Lock::Session))?),
         Some(None) => {
-            let text =
-                "A browser takes no session: name the one to look at, or leave the filter out.";
+            let text = "A browser cannot accept the next session: name the session to browse, or omit the filter.";
             return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
         }
     };
-    let filter = wish.selector.as_deref().map(selector::browsed).transpose();
+    let filter = request.selector.as_deref().map(selector::browsed).transpose();
     let filter = filter.map_err(temporary::bad_selector)?;
     let ttl_ms = facts.spec.ttl_ms.filter(|_| !facts.name.is_dead_letters());
-    Ok(Found::Browser { queue: facts.name, ttl_ms, session, filter })
+    Ok(ResolvedLink::Browser { queue: facts.name, ttl_ms, session, filter })
 }
 
 pub(super) async fn receiver(
     engine: &Connection,
-    wish: &Wish,
+    request: &AttachRequest,
     facts: QueueFacts,
     give_up: CancellationToken,
-) -> Option<Result<Found, AmqpError>> {
+) -> Option<Result<ResolvedLink, AmqpError>> {
     let queue = facts.name;
     if facts.spec.forward_to.is_some() && !queue.is_dead_letters() {
         return Some(Err(not_allowed(
@@ -161,7 +174,7 @@ pub(super) async fn receiver(
         )));
     }
     let sessions = facts.spec.sessions.required() && !queue.is_dead_letters();
-    let session = match (&wish.session, sessions) {
+    let session = match (&request.session, sessions) {
         (None, false) => None,
         (None, true) => {
             return Some(Err(not_allowed(
@@ -174,12 +187,12 @@ pub(super) async fn receiver(
         (Some(id), true) => {
             let id = match id.as_deref().map(session_of).transpose() {
                 Ok(id) => id,
-                Err(refusal) => return Some(Err(of_refusal(&refusal, Lock::Session))),
+                Err(refusal) => return Some(Err(refusal_error(&refusal, Lock::Session))),
             };
-            // Only the wait can be given up: a session in hand must be given back.
+            // Only the wait can be cancelled: an accepted session must be released.
             let accepted = tokio::select! {
                 biased;
-                accepted = engine.accept(queue.clone(), id, wish.wait_ms, None) => accepted,
+                accepted = engine.accept(queue.clone(), id, request.session_wait_ms, None) => accepted,
                 () = give_up.cancelled() => return None,
             };
             match accepted {
@@ -188,7 +201,7 @@ pub(super) async fn receiver(
                     let text = "No session became available before the time-out.";
                     return Some(Err(AmqpError::new(servicebus::TIMEOUT, text)));
                 }
-                Err(error) => return Some(Err(error_of(error, Lock::Session))),
+                Err(error) => return Some(Err(engine_error(error, Lock::Session))),
             }
         }
     };
@@ -200,23 +213,25 @@ pub(super) async fn receiver(
         queue: queue.clone(),
         wants,
         credit: 0,
-        take: wish.take,
+        take: request.receive_and_delete,
         lock_ms: None,
-        free_standing: session.is_none() && !wish.bound,
+        free_standing: session.is_none() && !request.release_on_detach,
     };
     let lock = if session.is_some() { Lock::Session } else { Lock::Message };
     let attached = engine.attach(consume).await;
     // Dead letters do not expire.
     let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());
-    let (take, bound, topic) = (wish.take, wish.bound, wish.topic && queue.is_subscription());
-    let found = attached.map(|consumer| Found::Receiver {
+    let (receive_and_delete, release_on_detach) =
+        (request.receive_and_delete, request.release_on_detach);
+    let own_subscription = request.wants_subscription && queue.is_subscription();
+    let resolved = attached.map(|consumer| ResolvedLink::Receiver {
         consumer,
         queue,
         ttl_ms,
-        take,
+        receive_and_delete,
         session,
-        bound,
-        topic,
+        release_on_detach,
+        own_subscription,
     });
-    Some(found.map_err(|error| error_of(error, lock)))
+    Some(resolved.map_err(|error| engine_error(error, lock)))
 }

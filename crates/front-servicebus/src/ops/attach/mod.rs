@@ -1,4 +1,4 @@
-//! Attach: from the request of a client to a link.
+//! Attach: from a client's request to a link.
 //!
 //! | file | step |
 //! |---|---|
@@ -16,33 +16,36 @@ use malote_wire_amqp::connection::LinkId;
 use malote_wire_amqp::performative::{AmqpError, AnyTarget, Attach, condition};
 use tokio_util::sync::CancellationToken;
 
-use crate::conn::link::{Answers, Desk, Link, Requests, Sender};
-use crate::conn::{Conn, Done};
+use crate::conn::link::{LinkState, ReplyLink, RequestLink, RequestNode, SenderLink};
+use crate::conn::{Completion, Conn};
 use crate::limits;
-use crate::ops::browse::Browser;
-use crate::ops::receive::Receiver;
+use crate::ops::browse::BrowserLink;
+use crate::ops::receive::ReceiverLink;
 
-pub(crate) use link::Found;
+pub(crate) use link::ResolvedLink;
 use link::attach;
 use reply::granted;
 pub(crate) use reply::offered;
-use request::Wish;
+use request::AttachRequest;
 
 impl Conn {
     pub(crate) fn attach(&mut self, link: LinkId, wanted: Box<Attach>) {
         let give_up = CancellationToken::new();
-        self.links.insert(link, Link::Attaching(give_up.clone()));
+        self.links.insert(link, LinkState::Attaching(give_up.clone()));
         let (front, engine) = (self.front.clone(), self.engine.clone());
         let (claims, host) = (self.claims.clone(), self.host.clone());
-        let wish = match Wish::of(&wanted) {
-            Ok(wish) if wish.is_temporary() && self.temporary.len() >= limits::TEMPORARY_MAX => {
+        let request = match AttachRequest::of(&wanted) {
+            Ok(request)
+                if request.is_temporary()
+                    && self.temporary_queues.len() >= limits::TEMPORARY_MAX =>
+            {
                 self.links.remove(&link);
                 let text = "too many temporary queues on this connection";
                 let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
                 let _ = self.amqp.refuse(link, error);
                 return;
             }
-            Ok(wish) => wish,
+            Ok(request) => request,
             Err(error) => {
                 self.links.remove(&link);
                 let _ = self.amqp.refuse(link, error);
@@ -50,83 +53,96 @@ impl Conn {
             }
         };
         self.start(async move {
-            let found = attach(&front, &engine, &claims, &host, wish, give_up).await;
-            Done::Attached { link, wanted, found }
+            let resolved = attach(&front, &engine, &claims, &host, request, give_up).await;
+            Completion::Attached { link, wanted, resolved }
         });
     }
 
-    pub(crate) fn attached(
+    pub(crate) fn finish_attach(
         &mut self,
         link: LinkId,
         wanted: &Attach,
-        found: Option<Result<Found, AmqpError>>,
+        resolved: Option<Result<ResolvedLink, AmqpError>>,
     ) {
-        let waits = matches!(self.links.get(&link), Some(Link::Attaching(_)));
-        let found = match found {
-            Some(Ok(found)) => found,
+        let waits = matches!(self.links.get(&link), Some(LinkState::Attaching(_)));
+        let resolved = match resolved {
+            Some(Ok(resolved)) => resolved,
             Some(Err(error)) => {
                 self.links.remove(&link);
                 let _ = self.amqp.refuse(link, error);
                 return;
             }
-            // Given up: the peer has detached, or the process is stopping.
+            // Cancelled: the peer has detached, or the process is stopping.
             None => {
                 self.links.remove(&link);
                 return;
             }
         };
-        // One pair of links to `$cbs` on a connection, as in the service: who finds it taken, by a link that was not
-        // closed, connects anew.
-        if self.is_taken(&found) {
+        // Like the service, a connection has one pair of links to `$cbs`. A client that finds a stale one reconnects.
+        if self.is_taken(&resolved) {
             self.links.remove(&link);
             let text = "Only one link to $cbs of each kind is allowed on a connection.";
             let _ = self.amqp.refuse(link, AmqpError::new(condition::NOT_ALLOWED, text));
             return;
         }
-        let claim = Wish::of(wanted).ok().and_then(|wish| wish.claim(&found));
-        let answer = granted(wanted, &found);
-        let found = match found {
-            Found::Temporary { queue, found } => {
-                self.temporary.insert(link, queue);
-                *found
+        let claim = AttachRequest::of(wanted).ok().and_then(|request| request.claim(&resolved));
+        let answer = granted(wanted, &resolved);
+        let resolved = match resolved {
+            ResolvedLink::Temporary { queue, resolved } => {
+                self.temporary_queues.insert(link, queue);
+                *resolved
             }
-            found => found,
+            resolved => resolved,
         };
-        let state = match found {
-            Found::Sender { to, message_bytes_max } => {
-                Link::Sender(Sender { to, message_bytes_max, under_way: 0 })
+        let state = match resolved {
+            ResolvedLink::Sender { to, message_bytes_max } => {
+                LinkState::Sender(SenderLink { to, message_bytes_max, under_way: 0 })
             }
-            Found::Receiver { consumer, queue, ttl_ms, take, session, bound, .. } => {
+            ResolvedLink::Receiver {
+                consumer,
+                queue,
+                ttl_ms,
+                receive_and_delete,
+                session,
+                release_on_detach,
+                ..
+            } => {
                 self.consumers.insert(consumer, link);
                 let name = wanted.name.clone();
-                let mut receiver = Receiver::new(name, consumer, queue, ttl_ms, take, session);
-                receiver.bound = bound;
-                Link::Receiver(Box::new(receiver))
+                let mut receiver =
+                    ReceiverLink::new(name, consumer, queue, ttl_ms, receive_and_delete, session);
+                receiver.release_on_detach = release_on_detach;
+                LinkState::Receiver(Box::new(receiver))
             }
-            Found::Browser { queue, ttl_ms, session, filter } => {
-                Link::Browser(Box::new(Browser::new(queue, ttl_ms, session, filter)))
+            ResolvedLink::Browser { queue, ttl_ms, session, filter } => {
+                LinkState::Browser(Box::new(BrowserLink::new(queue, ttl_ms, session, filter)))
             }
-            Found::Temporary { .. } => unreachable!("a temporary queue holds no other"),
-            Found::Nothing(_) => Link::Nothing,
-            Found::Coordinator => Link::Coordinator { under_way: 0 },
-            Found::ClaimsRequests => Link::Requests(Requests { desk: Desk::Claims, under_way: 0 }),
-            Found::Requests(entity) => {
-                Link::Requests(Requests { desk: Desk::Management(entity), under_way: 0 })
+            ResolvedLink::Temporary { .. } => unreachable!("temporary links are not nested"),
+            ResolvedLink::Empty(_) => LinkState::Empty,
+            ResolvedLink::Coordinator => LinkState::Coordinator { under_way: 0 },
+            ResolvedLink::CbsRequests => {
+                LinkState::Requests(RequestLink { node: RequestNode::Cbs, under_way: 0 })
             }
-            Found::ClaimsAnswers => Link::Answers(answers(Desk::Claims, wanted)),
-            Found::Answers(entity) => Link::Answers(answers(Desk::Management(entity), wanted)),
+            ResolvedLink::ManagementRequests(entity) => LinkState::Requests(RequestLink {
+                node: RequestNode::Management(entity),
+                under_way: 0,
+            }),
+            ResolvedLink::CbsReplies => LinkState::Replies(reply_link(RequestNode::Cbs, wanted)),
+            ResolvedLink::ManagementReplies(entity) => {
+                LinkState::Replies(reply_link(RequestNode::Management(entity), wanted))
+            }
         };
         let credit = match &state {
-            Link::Sender(_) => Some(limits::SEND_CREDIT),
-            Link::Requests(_) | Link::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
-            Link::Attaching(_)
-            | Link::Receiver(_)
-            | Link::Browser(_)
-            | Link::Nothing
-            | Link::Answers(_) => None,
+            LinkState::Sender(_) => Some(limits::SEND_CREDIT),
+            LinkState::Requests(_) | LinkState::Coordinator { .. } => Some(limits::REQUEST_CREDIT),
+            LinkState::Attaching(_)
+            | LinkState::Receiver(_)
+            | LinkState::Browser(_)
+            | LinkState::Empty
+            | LinkState::Replies(_) => None,
         };
         self.links.insert(link, state);
-        // A wait for a session may have outlived the permission for it.
+        // The permission may have been revoked while the attach waited for a session.
         let denied = claim.as_ref().and_then(|(actions, entity)| {
             self.claims.check_any(&self.front, actions, entity).err()
         });
@@ -135,9 +151,9 @@ impl Conn {
             let _ = self.amqp.refuse(link, error);
             return;
         }
-        self.claimed.extend(claim.map(|claim| (link, claim)));
+        self.required_permissions.extend(claim.map(|claim| (link, claim)));
         if !waits || self.amqp.accept(link, answer).is_err() {
-            // It was detached meanwhile: what was found for it goes back.
+            // The client has detached in the meantime.
             self.drop_link(link);
             return;
         }
@@ -148,19 +164,23 @@ impl Conn {
         self.browse(link);
     }
 
-    fn is_taken(&self, found: &Found) -> bool {
-        self.links.values().any(|link| match (found, link) {
-            (Found::ClaimsRequests, Link::Requests(requests)) => requests.desk == Desk::Claims,
-            (Found::ClaimsAnswers, Link::Answers(answers)) => answers.desk == Desk::Claims,
+    fn is_taken(&self, resolved: &ResolvedLink) -> bool {
+        self.links.values().any(|link| match (resolved, link) {
+            (ResolvedLink::CbsRequests, LinkState::Requests(requests)) => {
+                requests.node == RequestNode::Cbs
+            }
+            (ResolvedLink::CbsReplies, LinkState::Replies(replies)) => {
+                replies.node == RequestNode::Cbs
+            }
             _ => false,
         })
     }
 }
 
-fn answers(desk: Desk, wanted: &Attach) -> Answers {
+fn reply_link(node: RequestNode, wanted: &Attach) -> ReplyLink {
     let address = match &wanted.target {
         Some(AnyTarget::Target(target)) => target.address.clone(),
         _ => None,
     };
-    Answers { desk, address, waiting: Default::default() }
+    ReplyLink { node, address, waiting: Default::default() }
 }

@@ -1,4 +1,4 @@
-//! What an attach asks for.
+//! Parses an attach.
 
 use malote_model::Action;
 use malote_wire_amqp::performative::{
@@ -6,7 +6,7 @@ use malote_wire_amqp::performative::{
 };
 use malote_wire_amqp::types::Value;
 
-use super::link::Found;
+use super::link::ResolvedLink;
 use crate::limits;
 use crate::ops::resolve::Entity;
 use crate::wire::address::Node;
@@ -15,29 +15,29 @@ use crate::wire::selector;
 pub(super) const SESSION_FILTER: &str = "com.microsoft:session-filter";
 const TIMEOUT: &str = "com.microsoft:timeout";
 
-/// What a client wants of a link.
-pub(crate) struct Wish {
+/// What a client asks for when it attaches a link.
+pub(crate) struct AttachRequest {
     pub(super) node: Node,
     pub(super) role: Role,
-    pub(super) take: bool,
-    /// The outer option: whether a session is wanted. The inner: which.
+    pub(super) receive_and_delete: bool,
+    /// The outer option tells whether a session is requested, the inner one which.
     pub(super) session: Option<Option<String>>,
-    pub(super) wait_ms: u64,
-    /// Messages are looked at and stay (`distribution-mode: copy`).
+    pub(super) session_wait_ms: u64,
+    /// Messages are read and not removed (`distribution-mode: copy`).
     pub(super) browse: bool,
-    /// A condition in the language of JMS.
+    /// A JMS selector.
     pub(super) selector: Option<String>,
-    /// The client says what becomes of messages that it leaves unsettled: then locks end with the link. Clients of
-    /// Service Bus say nothing, and expect locks to outlast it.
-    pub(super) bound: bool,
-    /// A topic may be meant, of which the link wants a subscription of its own.
-    pub(super) topic: bool,
-    /// That subscription is to outlast the link, or to be shared with others.
-    pub(super) lasting: bool,
+    /// The client sets a default outcome, so locks are released with the link. Clients of Service Bus set none, and
+    /// expect locks to outlive the link.
+    pub(super) release_on_detach: bool,
+    /// The address may be a topic, for which the link wants its own subscription.
+    pub(super) wants_subscription: bool,
+    /// The subscription is durable or shared.
+    pub(super) durable_subscription: bool,
 }
 
-impl Wish {
-    pub fn of(attach: &Attach) -> Result<Wish, AmqpError> {
+impl AttachRequest {
+    pub fn of(attach: &Attach) -> Result<AttachRequest, AmqpError> {
         let node = node_of(attach)?;
         let source = attach.source.as_ref().filter(|_| attach.role == Role::Receiver);
         let filters =
@@ -51,7 +51,7 @@ impl Wish {
             None => None,
             Some(Some(text)) => Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
             Some(None) => {
-                let text = "a selector is a string";
+                let text = "a selector must be a string";
                 return Err(AmqpError::new(condition::INVALID_FIELD, text));
             }
         };
@@ -61,26 +61,28 @@ impl Wish {
             Some(value) => match value.as_str() {
                 Some(id) => Some(Some(id.to_owned())),
                 None => {
-                    let text = "a session filter is a string or null";
+                    let text = "a session filter must be a string or null";
                     return Err(AmqpError::new(condition::INVALID_FIELD, text));
                 }
             },
         };
         let wait_ms = attach.properties.as_ref().and_then(|map| map.get(TIMEOUT)?.as_i64());
-        let topic = source.is_some_and(|source| source.capabilities.contains("topic"));
+        let wants_subscription = source.is_some_and(|source| source.capabilities.contains("topic"));
         let copy = |source: &Source| source.distribution_mode.as_ref().is_some_and(|m| m == "copy");
-        Ok(Wish {
+        Ok(AttachRequest {
             node,
             role: attach.role,
-            take: attach.snd_settle_mode == SenderSettleMode::Settled,
+            receive_and_delete: attach.snd_settle_mode == SenderSettleMode::Settled,
             session,
-            wait_ms: wait_ms.and_then(|ms| ms.try_into().ok()).unwrap_or(limits::ACCEPT_WAIT_MS),
-            // Every subscriber of a topic gets a copy: JMS says so for durable ones.
-            browse: !topic && source.is_some_and(copy),
+            session_wait_ms: wait_ms
+                .and_then(|ms| ms.try_into().ok())
+                .unwrap_or(limits::ACCEPT_WAIT_MS),
+            // Every subscriber of a topic gets a copy; JMS sets the mode for durable subscriptions.
+            browse: !wants_subscription && source.is_some_and(copy),
             selector,
-            bound: source.is_some_and(|source| source.default_outcome.is_some()),
-            topic,
-            lasting: source.is_some_and(|source| {
+            release_on_detach: source.is_some_and(|source| source.default_outcome.is_some()),
+            wants_subscription,
+            durable_subscription: source.is_some_and(|source| {
                 source.durable > 0
                     || source.expiry_policy == "never"
                     || source.capabilities.contains("shared")
@@ -88,7 +90,7 @@ impl Wish {
         })
     }
 
-    /// Whether a queue is to be made for the link.
+    /// Whether the link needs a temporary queue.
     pub fn is_temporary(&self) -> bool {
         self.node == Node::Temporary
     }
@@ -113,10 +115,9 @@ fn node_of(attach: &Attach) -> Result<Node, AmqpError> {
         }
         (Role::Receiver, Some(source), _) => source.address.as_ref(),
         (Role::Sender, _, Some(AnyTarget::Target(target))) => target.address.as_ref(),
-        // So a durable subscription is looked for, to be resumed or ended.
+        // JMS clients look for a durable subscription this way, to resume or delete it.
         (Role::Receiver, None, _) => {
-            let text =
-                "A receiver without a source resumes a durable subscription; links make none here.";
+            let text = "A receiver without a source resumes a durable subscription, which links cannot create.";
             return Err(AmqpError::new(condition::NOT_FOUND, text));
         }
         _ => None,
@@ -134,7 +135,7 @@ fn session_filter(attach: &Attach) -> Option<&Value> {
     attach.source.as_ref()?.filter.as_ref()?.get(SESSION_FILTER)
 }
 
-/// The value inside of a described one: some clients describe the filter, some do not.
+/// The value inside a described value. Some clients describe the filter, others do not.
 fn plain(value: &Value) -> &Value {
     match value {
         Value::Described(described) => &described.value,
@@ -142,12 +143,12 @@ fn plain(value: &Value) -> &Value {
     }
 }
 
-impl Wish {
-    /// Any of these lets the link be.
+impl AttachRequest {
+    /// Any one of these permissions is sufficient.
     pub(super) fn actions(&self) -> &'static [Action] {
         match (&self.node, self.role) {
             (Node::Cbs | Node::Coordinator, _) => &[],
-            // Each request to a desk is checked by itself.
+            // Each request to `$management` is checked separately.
             (Node::Management(_), _) => &Action::ALL,
             (Node::Temporary, Role::Sender) => &[Action::Manage],
             (Node::Entity(_), Role::Sender) => &[Action::Send],
@@ -155,17 +156,19 @@ impl Wish {
         }
     }
 
-    /// What a link to this entity needs for as long as it lasts.
-    pub fn claim(&self, found: &Found) -> Option<(&'static [Action], Entity)> {
-        let entity = match found {
-            Found::Sender { to, .. } => to.into(),
-            Found::Receiver { queue, .. }
-            | Found::Browser { queue, .. }
-            | Found::Temporary { queue, .. } => Entity::Queue(queue.clone()),
-            Found::Nothing(entity) | Found::Requests(entity) | Found::Answers(entity) => {
-                entity.clone()
+    /// The permissions and the entity that the link needs for as long as it is attached.
+    pub fn claim(&self, resolved: &ResolvedLink) -> Option<(&'static [Action], Entity)> {
+        let entity = match resolved {
+            ResolvedLink::Sender { to, .. } => to.into(),
+            ResolvedLink::Receiver { queue, .. }
+            | ResolvedLink::Browser { queue, .. }
+            | ResolvedLink::Temporary { queue, .. } => Entity::Queue(queue.clone()),
+            ResolvedLink::Empty(entity)
+            | ResolvedLink::ManagementRequests(entity)
+            | ResolvedLink::ManagementReplies(entity) => entity.clone(),
+            ResolvedLink::Coordinator | ResolvedLink::CbsRequests | ResolvedLink::CbsReplies => {
+                return None;
             }
-            Found::Coordinator | Found::ClaimsRequests | Found::ClaimsAnswers => return None,
         };
         Some((self.actions(), entity))
     }
