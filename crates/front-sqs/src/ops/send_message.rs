@@ -1,27 +1,27 @@
-//! Sending one message or up to ten.
+//! `SendMessage` and `SendMessageBatch`.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use malote_model::message::{Body, BodyKind, Message, Value, When};
 use malote_model::{Action, SessionId};
 use sha2::{Digest, Sha256};
 
-use super::{Found, batch, ranged, spec};
+use super::{SqsQueue, batch, check_range, queue_spec};
 use crate::Sqs;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
-use crate::sign::hex;
 use crate::wire::attribute::{self, TRACE_HEADER};
 use crate::wire::shapes::{BatchOut, SendBatchIn, SendIn, SentOut};
 
-/// What every sequence number is larger by: they have twenty digits, and none of them looks like an account.
+/// Offset of sequence numbers, so that they have twenty digits and never look like an account.
 const SEQUENCE_BASE: u64 = 11_849_496_460_467_696_128;
 
-/// A sequence number as FIFO queues show it.
+/// The sequence number that FIFO queues return.
 pub fn sequence_number(seq: u64) -> String {
     SEQUENCE_BASE.saturating_add(seq).to_string()
 }
 
-/// Whether a text is a group, de-duplication or attempt id.
+/// Checks a group, deduplication or attempt id.
 pub fn check_id(text: &str, parameter: &str) -> Result<(), SqsError> {
     let good = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
     if good {
@@ -33,8 +33,8 @@ pub fn check_id(text: &str, parameter: &str) -> Result<(), SqsError> {
     Err(SqsError::invalid(text, parameter, &reason))
 }
 
-/// A message that may be sent, and what is said of it when it was.
-struct Ready {
+/// A validated message, and its reply.
+struct PreparedMessage {
     message: Message,
     out: SentOut,
 }
@@ -47,14 +47,14 @@ fn body_of(asked: &mut SendIn) -> Result<String, SqsError> {
         .ok_or_else(|| SqsError::missing("MessageBody"))
 }
 
-/// Bytes that count: body and attributes.
+/// Bytes of body and attributes, as the limits count them.
 fn size(asked: &SendIn) -> usize {
     let body = asked.message_body.as_ref().map_or(0, String::len);
     body + asked.message_attributes.as_ref().map_or(0, attribute::size)
 }
 
-/// What a FIFO queue needs, and what a standard one has no use for.
-fn check_kind(asked: &SendIn, queue: &Found) -> Result<(), SqsError> {
+/// Checks the parameters that depend on the type of the queue.
+fn check_kind(asked: &SendIn, queue: &SqsQueue) -> Result<(), SqsError> {
     let group = asked.message_group_id.as_deref();
     let dedup = asked.message_deduplication_id.as_deref();
     group.map_or(Ok(()), |id| check_id(id, "MessageGroupId"))?;
@@ -80,11 +80,16 @@ fn check_kind(asked: &SendIn, queue: &Found) -> Result<(), SqsError> {
     Ok(())
 }
 
-/// Checks one message and makes it. The limit of its size has its own words in a batch.
-fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result<Ready, SqsError> {
+/// Validates and builds one message. The error for an oversized message has another text in a batch.
+fn prepare(
+    call: &Call,
+    queue: &SqsQueue,
+    mut asked: SendIn,
+    whole: bool,
+) -> Result<PreparedMessage, SqsError> {
     let bytes = size(&asked);
     let body = body_of(&mut asked)?;
-    let max = spec::message_bytes_max(&queue.facts.spec);
+    let max = queue_spec::message_bytes_max(&queue.facts.spec);
     if bytes as u64 > max {
         let how = if whole { "are invalid" } else { "cannot be validated" };
         let text = format!(
@@ -102,13 +107,13 @@ fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result
     }
     check_kind(&asked, queue)?;
     let rule = "DelaySeconds must be >= 0 and <= 900.";
-    let delay_s = ranged(asked.delay_seconds, "DelaySeconds", 0..=900, rule)?;
+    let delay_s = check_range(asked.delay_seconds, "DelaySeconds", 0..=900, rule)?;
     let attributes = asked.message_attributes.unwrap_or_default();
     attribute::check(&attributes)?;
     let system = asked.message_system_attributes.unwrap_or_default();
     let mut message = Message {
         session: asked.message_group_id.as_deref().map(SessionId::new).transpose()?,
-        // A FIFO queue's own delay holds for all of its messages.
+        // In a FIFO queue, only the delay of the queue applies.
         when: delay_s.filter(|_| !queue.fifo()).map_or(When::Now, |s| When::Delay(s * 1000)),
         user_id: (!call.caller.is_anonymous()).then(|| call.caller.name().to_owned()),
         ..Message::default()
@@ -132,7 +137,7 @@ fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result
     }
     attribute::into_message(&attributes, &mut message);
     if queue.fifo() {
-        let by_content = || hex(&Sha256::digest(body.as_bytes()));
+        let by_content = || HEXLOWER.encode(&Sha256::digest(body.as_bytes()));
         let wanted = queue.facts.spec.dedup.is_some();
         message.dedup_id = asked.message_deduplication_id.or_else(|| wanted.then(by_content));
     }
@@ -145,35 +150,40 @@ fn prepare(call: &Call, queue: &Found, mut asked: SendIn, whole: bool) -> Result
         sequence_number: None,
     };
     message.body = Body { bytes: Bytes::from(body), kind: BodyKind::Text };
-    Ok(Ready { message, out })
+    Ok(PreparedMessage { message, out })
 }
 
-/// Sends what was prepared, all of it in one commit.
-async fn send_all(sqs: &Sqs, queue: &Found, all: Vec<Ready>) -> Result<Vec<SentOut>, SqsError> {
+/// Sends the messages in one commit.
+async fn send_all(
+    sqs: &Sqs,
+    queue: &SqsQueue,
+    all: Vec<PreparedMessage>,
+) -> Result<Vec<SentOut>, SqsError> {
     let (messages, mut outs): (Vec<_>, Vec<_>) =
         all.into_iter().map(|ready| ((queue.name().clone(), ready.message), ready.out)).unzip();
     let sent = sqs.0.engine.send_unless(messages, tokio::time::sleep(PUBLISH_WAIT)).await?;
     for (out, sent) in outs.iter_mut().zip(sent) {
         out.sequence_number = queue.fifo().then(|| sequence_number(sent.seq.0));
-        // Of a duplicate, the id that the first was given.
+        // For a duplicate, the id of the original message.
         out.message_id = sent.message_id;
     }
     Ok(outs)
 }
 
-/// How long a send waits for those before it to reach the disk; then SDKs are told to slow down.
+/// How long a send waits for earlier sends to reach the disk. Afterwards, it is throttled.
 const PUBLISH_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// `SendMessage`.
-pub async fn send(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentOut, SqsError> {
+pub async fn send_message(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentOut, SqsError> {
     let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Send).await?;
     let ready = prepare(call, &queue, asked, true)?;
     let mut sent = send_all(sqs, &queue, vec![ready]).await?;
-    sent.pop().ok_or_else(|| SqsError::new(Code::InternalFailure, "one message in, one out"))
+    sent.pop().ok_or_else(|| {
+        SqsError::new(Code::InternalFailure, "the engine returned no result for the message")
+    })
 }
 
-/// `SendMessageBatch`: each entry has its own outcome, except where the whole request is at fault.
-pub async fn send_batch(
+/// Each entry has its own outcome, except for errors of the whole request.
+pub async fn send_message_batch(
     sqs: &Sqs,
     call: &Call,
     asked: SendBatchIn,
@@ -185,15 +195,15 @@ pub async fn send_batch(
         entries.iter().map(|entry| entry.id.as_deref()),
     )?;
     let bytes: usize = entries.iter().map(size).sum();
-    if bytes as u64 > spec::MESSAGE_BYTES_MAX {
-        let max = spec::MESSAGE_BYTES_MAX;
+    if bytes as u64 > queue_spec::MESSAGE_BYTES_MAX {
+        let max = queue_spec::MESSAGE_BYTES_MAX;
         let text = format!(
             "Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."
         );
         return Err(SqsError::new(Code::BatchRequestTooLong, text));
     }
     if queue.fifo() {
-        // What is missing in one entry is a wrong value of the batch.
+        // A missing parameter of an entry is reported as an invalid value of the batch.
         let of_batch = |error: SqsError| match error.code {
             Code::MissingParameter => SqsError { code: Code::InvalidParameterValue, ..error },
             _ => error,

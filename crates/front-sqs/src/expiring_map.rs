@@ -1,26 +1,26 @@
-//! What is remembered for a while, and at most so much of it.
+//! A bounded map whose entries expire.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use malote_model::Timestamp;
 
-/// A bounded map whose entries end after a time; at the bound the oldest make room.
+/// A bounded map whose entries expire after a time. When it is full, the oldest entries are removed.
 #[derive(Debug)]
-pub struct Recent<K, V> {
+pub struct ExpiringMap<K, V> {
     entries: HashMap<K, (u64, V)>,
-    /// By age. An entry that was replaced or removed stays here until its turn comes.
+    /// By age. A replaced or removed entry stays here until it would have expired.
     order: VecDeque<(u64, K)>,
     max: usize,
     keep_ms: u64,
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V> ExpiringMap<K, V> {
     pub fn new(max: usize, keep_ms: u64) -> Self {
         Self { entries: HashMap::new(), order: VecDeque::new(), max, keep_ms }
     }
 
-    /// Keeps a value. Returns what it replaced and what had to make room.
+    /// Inserts a value. Returns the values that were replaced, expired or evicted.
     pub fn put(&mut self, key: K, value: V, now: Timestamp) -> Vec<V> {
         let mut gone = Vec::new();
         let keep_ms = self.keep_ms;
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn entries_end_with_time_and_at_the_bound() {
-        let mut recent = Recent::new(3, 100);
+        let mut recent = ExpiringMap::new(3, 100);
         for n in 0..5_u64 {
             recent.put(n, n * 10, Timestamp(n));
         }

@@ -1,29 +1,30 @@
-//! Attributes of queues: what each means to the engine, and where those live that mean nothing to it.
+//! Queue attributes ↔ the queue specification of the model.
 //!
-//! Attributes that the engine has a field for are read from and written to that field, so that other protocols see
-//! them. The others are labels of the queue, `sqs:Name`; its tags are labels `sqs:tag:KEY`.
+//! Attributes with a field in the specification are stored there, so that other protocols see them. The others are
+//! stored as labels `sqs:Name`, and tags as labels `sqs:tag:KEY`.
 
 use malote_engine::QueueFacts;
 use malote_model::{DeadLetterTarget, Dedup, QueueName, QueueSpec, Sessions, Timestamp};
 use serde_json::{Value, json};
 
 use crate::refusal::{Code, SqsError};
-use crate::wire::name::{Place, of_arn};
-use crate::wire::shapes::Texts;
+use crate::wire::clip;
+use crate::wire::name::{QueueAddressing, of_arn};
+use crate::wire::shapes::StringMap;
 
 const LABEL: &str = "sqs:";
 const TAG: &str = "sqs:tag:";
-/// How often a queue that names itself for its dead letters said that messages may be received.
+/// `maxReceiveCount` of a queue that names itself as its dead-letter queue.
 const OWN_REDRIVE: &str = "sqs:own-redrive";
 const LAST_MODIFIED: &str = "sqs:LastModifiedTimestamp";
-/// The largest message of the service.
+/// The largest message in SQS.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 20;
-/// What the engine may add to a message of the largest size: ids, and attributes in two forms.
+/// Space for ids, and for attributes in two forms, beyond the largest message.
 const HEADERS_BYTES_MAX: u64 = 512 << 10;
-/// How long a FIFO queue knows its duplicates.
+/// Duplicate detection window of a FIFO queue.
 pub const DEDUP_WINDOW_MS: u64 = 300_000;
 
-/// The attributes that can be asked for.
+/// The attributes that can be requested.
 const NAMES: [&str; 22] = [
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesDelayed",
@@ -49,7 +50,7 @@ const NAMES: [&str; 22] = [
     "All",
 ];
 
-/// Refuses a name that is no attribute; one that is nearly one is told which.
+/// Refuses an unknown attribute, with a suggestion if the name is similar to a known one.
 pub fn check_name(name: &str) -> Result<(), SqsError> {
     if NAMES.contains(&name) {
         return Ok(());
@@ -57,13 +58,13 @@ pub fn check_name(name: &str) -> Result<(), SqsError> {
     let near = NAMES
         .iter()
         .find(|known| name.len() > 4 && (name.starts_with(**known) || known.starts_with(name)));
-    let shown: String = name.chars().take(64).collect();
+    let shown = clip(name, 64);
     let hint = near.map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
     Err(SqsError::new(Code::InvalidAttributeName, format!("Unknown Attribute {shown}.{hint}")))
 }
 
-/// A queue as SQS makes it when nothing is said.
-pub fn fresh(fifo: bool) -> QueueSpec {
+/// The specification of a queue without attributes.
+pub fn default_spec(fifo: bool) -> QueueSpec {
     let dedup = Dedup { window_ms: DEDUP_WINDOW_MS, per_session: false, content: false };
     QueueSpec {
         sessions: if fifo { Sessions::Dynamic } else { Sessions::None },
@@ -76,36 +77,38 @@ pub fn fresh(fifo: bool) -> QueueSpec {
     }
 }
 
-fn wrong(name: &str) -> SqsError {
+fn invalid_value(name: &str) -> SqsError {
     SqsError::new(Code::InvalidAttributeValue, format!("Invalid value for the parameter {name}."))
 }
 
-fn unknown(name: &str) -> SqsError {
+fn unknown_attribute(name: &str) -> SqsError {
     SqsError::new(Code::InvalidAttributeName, format!("Unknown Attribute {name}."))
 }
 
-fn number(name: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, SqsError> {
-    text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| wrong(name))
+fn parse_number(
+    name: &str,
+    text: &str,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<u64, SqsError> {
+    text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| invalid_value(name))
 }
 
-fn truth(name: &str, text: &str) -> Result<bool, SqsError> {
+fn parse_bool(name: &str, text: &str) -> Result<bool, SqsError> {
     match text {
         _ if text.eq_ignore_ascii_case("true") => Ok(true),
         _ if text.eq_ignore_ascii_case("false") => Ok(false),
-        _ => Err(wrong(name)),
+        _ => Err(invalid_value(name)),
     }
 }
 
-/// A redrive policy as somebody wrote it.
-pub struct Redrive {
-    /// The queue for dead letters, by its name in SQS.
+pub struct RedrivePolicy {
+    /// The dead-letter queue, by its name in SQS.
     pub target: String,
-    /// How often a message may be received.
     pub receives_max: u32,
 }
 
-impl Redrive {
-    /// None if the text takes the policy away.
+impl RedrivePolicy {
+    /// None if the text removes the policy.
     pub fn parse(text: &str) -> Result<Option<Self>, SqsError> {
         if text.trim().is_empty() {
             return Ok(None);
@@ -134,11 +137,11 @@ impl Redrive {
     }
 }
 
-/// A queue may name itself for its dead letters. They stay where they are, so nothing is done but to keep the policy;
-/// says whether this was one.
+/// A queue may name itself as its dead-letter queue. Its dead letters then stay in the queue, so the policy is only
+/// stored. Returns whether the policy was of this kind.
 pub fn keep_own_redrive(spec: &mut QueueSpec, own: &str, text: &str) -> Result<bool, SqsError> {
     spec.labels.remove(OWN_REDRIVE);
-    let Some(redrive) = Redrive::parse(text)?.filter(|redrive| redrive.target == own) else {
+    let Some(redrive) = RedrivePolicy::parse(text)?.filter(|redrive| redrive.target == own) else {
         return Ok(false);
     };
     (spec.receives_max, spec.dead_letter) = (None, DeadLetterTarget::Own);
@@ -146,8 +149,7 @@ pub fn keep_own_redrive(spec: &mut QueueSpec, own: &str, text: &str) -> Result<b
     Ok(true)
 }
 
-/// Lays one attribute over a queue. A redrive policy's target must have been found: its name in the engine is
-/// `dead_letter`.
+/// Applies one attribute. `dead_letter` is the engine's name for the target of a redrive policy.
 pub fn apply(
     spec: &mut QueueSpec,
     name: &str,
@@ -161,45 +163,47 @@ pub fn apply(
         false => drop(spec.labels.insert(format!("{LABEL}{name}"), text.to_owned())),
     };
     match name {
-        "DelaySeconds" => spec.delay_ms = number(name, text, 0..=900)? * 1000,
+        "DelaySeconds" => spec.delay_ms = parse_number(name, text, 0..=900)? * 1000,
         "MaximumMessageSize" => {
-            number(name, text, 1024..=MESSAGE_BYTES_MAX)?;
+            parse_number(name, text, 1024..=MESSAGE_BYTES_MAX)?;
             label(spec);
         }
-        "MessageRetentionPeriod" => spec.ttl_ms = Some(number(name, text, 60..=1_209_600)? * 1000),
-        // No lease is shorter than the shortest: a message that is received for no time is visible at once.
-        "VisibilityTimeout" => spec.lock_ms = (number(name, text, 0..=43_200)? * 1000).max(1),
+        "MessageRetentionPeriod" => {
+            spec.ttl_ms = Some(parse_number(name, text, 60..=1_209_600)? * 1000)
+        }
+        // The shortest lease is 1 ms, so a message received for 0 s is visible again immediately.
+        "VisibilityTimeout" => spec.lock_ms = (parse_number(name, text, 0..=43_200)? * 1000).max(1),
         "ReceiveMessageWaitTimeSeconds" => {
-            number(name, text, 0..=20)?;
+            parse_number(name, text, 0..=20)?;
             label(spec);
         }
         "KmsDataKeyReusePeriodSeconds" => {
-            // Its default is what it is when nothing is said.
-            match number(name, text, 60..=86_400)? {
+            // The default is not stored.
+            match parse_number(name, text, 60..=86_400)? {
                 300 => drop(spec.labels.remove(&format!("{LABEL}{name}"))),
                 _ => label(spec),
             }
         }
         "SqsManagedSseEnabled" => {
-            truth(name, text)?;
+            parse_bool(name, text)?;
             label(spec);
         }
         "KmsMasterKeyId" => label(spec),
         "Policy" | "RedriveAllowPolicy" => {
             if !text.is_empty() && !serde_json::from_str::<Value>(text).is_ok_and(|v| v.is_object())
             {
-                return Err(wrong(name));
+                return Err(invalid_value(name));
             }
             if name == "RedriveAllowPolicy" && !text.is_empty() {
-                check_allow(text)?;
+                check_redrive_allow_policy(text)?;
             }
             label(spec);
         }
-        "RedrivePolicy" => match (Redrive::parse(text)?, dead_letter) {
+        "RedrivePolicy" => match (RedrivePolicy::parse(text)?, dead_letter) {
             (Some(redrive), Some(target)) => {
                 spec.receives_max = Some(redrive.receives_max);
                 spec.dead_letter = DeadLetterTarget::Queue(target.clone());
-                // A standard queue's message is as old as it was; a FIFO queue's begins anew.
+                // In a standard queue, dead letters keep their age; in a FIFO queue, their retention starts again.
                 spec.dead_letters_keep_age = !fifo;
             }
             (Some(_), None) => {
@@ -212,28 +216,28 @@ pub fn apply(
             let text = format!("You can specify the {name} only when FifoQueue is set to true.");
             return Err(SqsError::new(Code::InvalidAttributeName, text));
         }
-        "FifoQueue" | "ContentBasedDeduplication" if !fifo => return Err(unknown(name)),
-        // It was made so: nothing changes that.
-        "FifoQueue" if !truth(name, text)? => {
+        "FifoQueue" | "ContentBasedDeduplication" if !fifo => return Err(unknown_attribute(name)),
+        // The type of a queue cannot be changed.
+        "FifoQueue" if !parse_bool(name, text)? => {
             let text = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.";
             return Err(SqsError::new(Code::InvalidAttributeValue, text));
         }
         "FifoQueue" => {}
-        "ContentBasedDeduplication" => dedup(spec).content = truth(name, text)?,
+        "ContentBasedDeduplication" => dedup(spec).content = parse_bool(name, text)?,
         "DeduplicationScope" => {
             dedup(spec).per_session = match text {
                 "queue" => false,
                 "messageGroup" => true,
-                _ => return Err(wrong(name)),
+                _ => return Err(invalid_value(name)),
             };
         }
         "FifoThroughputLimit" => {
             if !matches!(text, "perQueue" | "perMessageGroupId") {
-                return Err(wrong(name));
+                return Err(invalid_value(name));
             }
             label(spec);
         }
-        _ => return Err(unknown(name)),
+        _ => return Err(unknown_attribute(name)),
     }
     Ok(())
 }
@@ -243,8 +247,8 @@ fn dedup(spec: &mut QueueSpec) -> &mut Dedup {
     spec.dedup.get_or_insert(fresh)
 }
 
-/// What only all attributes together can break.
-pub fn check_together(spec: &QueueSpec) -> Result<(), SqsError> {
+/// Checks constraints between attributes.
+pub fn check_combination(spec: &QueueSpec) -> Result<(), SqsError> {
     let per_group =
         spec.labels.get("sqs:FifoThroughputLimit").is_some_and(|l| l == "perMessageGroupId");
     if per_group && !spec.dedup.is_some_and(|dedup| dedup.per_session) {
@@ -257,8 +261,9 @@ pub fn check_together(spec: &QueueSpec) -> Result<(), SqsError> {
     Ok(())
 }
 
-fn check_allow(text: &str) -> Result<(), SqsError> {
-    let policy: Value = serde_json::from_str(text).map_err(|_| wrong("RedriveAllowPolicy"))?;
+fn check_redrive_allow_policy(text: &str) -> Result<(), SqsError> {
+    let policy: Value =
+        serde_json::from_str(text).map_err(|_| invalid_value("RedriveAllowPolicy"))?;
     let arns = policy.get("sourceQueueArns").and_then(Value::as_array);
     let good = match policy.get("redrivePermission").and_then(Value::as_str) {
         Some("allowAll" | "denyAll") => arns.is_none_or(Vec::is_empty),
@@ -268,11 +273,11 @@ fn check_allow(text: &str) -> Result<(), SqsError> {
         }),
         _ => false,
     };
-    if good { Ok(()) } else { Err(wrong("RedriveAllowPolicy")) }
+    if good { Ok(()) } else { Err(invalid_value("RedriveAllowPolicy")) }
 }
 
-/// Whether a queue takes dead letters of another.
-pub fn takes_dead_letters_of(target: &QueueSpec, source: &str) -> bool {
+/// Whether a queue accepts dead letters from another.
+pub fn allows_dead_letters_from(target: &QueueSpec, source: &str) -> bool {
     let Some(text) = target.labels.get("sqs:RedriveAllowPolicy") else { return true };
     let Ok(policy) = serde_json::from_str::<Value>(text) else { return true };
     match policy.get("redrivePermission").and_then(Value::as_str) {
@@ -286,24 +291,28 @@ pub fn takes_dead_letters_of(target: &QueueSpec, source: &str) -> bool {
     }
 }
 
-/// The attribute that the engine has no field for.
+/// An attribute that is stored as a label.
 fn label_of<'a>(spec: &'a QueueSpec, name: &str) -> Option<&'a str> {
     spec.labels.get(&format!("{LABEL}{name}")).map(String::as_str)
 }
 
-/// The largest message, body and attributes.
+/// The largest message, including its attributes.
 pub fn message_bytes_max(spec: &QueueSpec) -> u64 {
     let own = label_of(spec, "MaximumMessageSize").and_then(|text| text.parse().ok());
     own.unwrap_or(MESSAGE_BYTES_MAX.min(spec.message_bytes_max))
 }
 
-/// How long a receive waits that does not say so itself.
+/// Default wait time of a receive.
 pub fn wait_s(spec: &QueueSpec) -> u64 {
     label_of(spec, "ReceiveMessageWaitTimeSeconds").and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Every attribute of a queue, as text.
-pub fn shown(facts: &QueueFacts, shown_as: &str, place: &Place) -> Texts {
+/// All attributes of a queue.
+pub fn attributes_of(
+    facts: &QueueFacts,
+    sqs_name: &str,
+    addressing: &QueueAddressing,
+) -> StringMap {
     let QueueFacts { spec, .. } = facts;
     let created_s = facts.created_at.0 / 1000;
     let label = |name: &str| label_of(spec, name).map(str::to_owned);
@@ -318,11 +327,11 @@ pub fn shown(facts: &QueueFacts, shown_as: &str, place: &Place) -> Texts {
             label("LastModifiedTimestamp").unwrap_or_else(|| created_s.to_string()),
         ),
         ("MaximumMessageSize", message_bytes_max(spec).to_string()),
-        ("QueueArn", place.arn(shown_as)),
+        ("QueueArn", addressing.arn(sqs_name)),
         ("ReceiveMessageWaitTimeSeconds", wait_s(spec).to_string()),
         ("VisibilityTimeout", (spec.lock_ms / 1000).to_string()),
     ];
-    // A queue of another protocol may keep messages for ever; SQS has no word for that.
+    // A queue of another protocol may keep messages forever, which SQS cannot express.
     all.extend(spec.ttl_ms.map(|ms| ("MessageRetentionPeriod", (ms / 1000).to_string())));
     let managed = label("SqsManagedSseEnabled")
         .or_else(|| label("KmsMasterKeyId").map(|_| "false".into()))
@@ -332,12 +341,12 @@ pub fn shown(facts: &QueueFacts, shown_as: &str, place: &Place) -> Texts {
         all.extend(label(name).map(|text| (name, text)));
     }
     if let (DeadLetterTarget::Queue(target), Some(max)) = (&spec.dead_letter, spec.receives_max) {
-        let policy =
-            json!({ "deadLetterTargetArn": place.arn(target.as_str()), "maxReceiveCount": max });
+        let policy = json!({ "deadLetterTargetArn": addressing.arn(target.as_str()), "maxReceiveCount": max });
         all.push(("RedrivePolicy", policy.to_string()));
     }
     if let Some(max) = spec.labels.get(OWN_REDRIVE).and_then(|max| max.parse::<u32>().ok()) {
-        let policy = json!({ "deadLetterTargetArn": place.arn(shown_as), "maxReceiveCount": max });
+        let policy =
+            json!({ "deadLetterTargetArn": addressing.arn(sqs_name), "maxReceiveCount": max });
         all.push(("RedrivePolicy", policy.to_string()));
     }
     if spec.sessions.required() {
@@ -354,19 +363,16 @@ pub fn shown(facts: &QueueFacts, shown_as: &str, place: &Place) -> Texts {
     all.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
 }
 
-/// Notes that a queue was changed.
-pub fn touch(spec: &mut QueueSpec, now: Timestamp) {
+pub fn set_last_modified(spec: &mut QueueSpec, now: Timestamp) {
     spec.labels.insert(LAST_MODIFIED.into(), (now.0 / 1000).to_string());
 }
 
-/// The tags of a queue.
-pub fn tags(spec: &QueueSpec) -> Texts {
+pub fn tags(spec: &QueueSpec) -> StringMap {
     let tags = spec.labels.iter().filter_map(|(name, text)| Some((name.strip_prefix(TAG)?, text)));
     tags.map(|(key, value)| (key.to_owned(), value.clone())).collect()
 }
 
-/// Lays tags over a queue's.
-pub fn add_tags(spec: &mut QueueSpec, queue: &str, tags: &Texts) -> Result<(), SqsError> {
+pub fn add_tags(spec: &mut QueueSpec, queue: &str, tags: &StringMap) -> Result<(), SqsError> {
     let invalid = |text: &str| Err(SqsError::new(Code::InvalidParameterValue, text));
     for (key, value) in tags {
         if key.is_empty()
@@ -386,7 +392,7 @@ pub fn add_tags(spec: &mut QueueSpec, queue: &str, tags: &Texts) -> Result<(), S
     Ok(())
 }
 
-/// Takes tags away; those that are not there are no matter.
+/// Removes tags. Missing ones are ignored.
 pub fn remove_tags(spec: &mut QueueSpec, keys: &[String]) {
     for key in keys {
         spec.labels.remove(&format!("{TAG}{key}"));

@@ -1,7 +1,7 @@
-//! Dead-letter queues: whose they are, and tasks that move their messages on.
+//! Message move tasks: `StartMessageMoveTask`, `ListMessageMoveTasks`, `CancelMessageMoveTask`.
 //!
-//! A task lives in memory: it ends with the process, and what it had not moved stays where it is. What it moved, it
-//! moved durably, a batch at a time.
+//! Tasks exist in memory only and end with the process. Messages are moved durably, one batch at a time; the others
+//! stay in the source queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,50 +10,48 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use malote_engine::{EngineError, MessageState, Moving, Peek};
-use malote_model::{
-    Action, DeadLetterTarget, Denied, Principal, QueueName, Refusal, Seq, Timestamp,
-};
+use malote_model::{Action, Denied, Principal, QueueName, Refusal, Seq, Timestamp};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::queues::{LOOK, page};
-use super::{Found, ranged};
+use super::VIEW_ACTIONS;
+use super::dead_letter_sources::sources_of;
+use super::{SqsQueue, check_range};
 use crate::Sqs;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
 use crate::wire::name::of_arn;
 use crate::wire::shapes::{
-    CancelMoveIn, CancelledOut, ListMovesIn, MoveTaskOut, MoveTasksOut, SourcesIn, SourcesOut,
-    StartMoveIn, StartedOut,
+    CancelMoveIn, CancelledOut, ListMovesIn, MoveTaskOut, MoveTasksOut, StartMoveIn, StartedOut,
 };
 
-/// Tasks that are remembered, those that are over included.
+/// Tasks kept in memory, including finished ones.
 const TASKS_MAX: usize = 1000;
-/// Messages that are moved at once.
-const STEP: usize = 50;
+/// Messages moved at once.
+const MOVE_BATCH_MAX: usize = 50;
 
 /// The tasks of this process, oldest first.
 #[derive(Default)]
-pub struct Moves {
-    tasks: Mutex<Vec<Arc<Task>>>,
+pub struct MoveTasks {
+    tasks: Mutex<Vec<Arc<MoveTask>>>,
 }
 
-struct Task {
+struct MoveTask {
     id: String,
     queue: QueueName,
     source_arn: String,
     destination_arn: Option<String>,
-    /// Who started it: each message goes only where this caller may send.
+    /// The caller that started it. Messages are moved only to queues that it may send to.
     caller: Principal,
     per_second: Option<u64>,
     started_at: Timestamp,
     to_move: u64,
     moved: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<MoveState>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MoveState {
     Running,
     Cancelling,
     Cancelled,
@@ -61,7 +59,7 @@ enum State {
     Failed(&'static str),
 }
 
-impl State {
+impl MoveState {
     fn word(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
@@ -73,8 +71,8 @@ impl State {
     }
 }
 
-impl Task {
-    fn state(&self) -> State {
+impl MoveTask {
+    fn state(&self) -> MoveState {
         *self.state.lock()
     }
 
@@ -83,29 +81,8 @@ impl Task {
     }
 
     fn is_active(&self) -> bool {
-        matches!(self.state(), State::Running | State::Cancelling)
+        matches!(self.state(), MoveState::Running | MoveState::Cancelling)
     }
-}
-
-/// `ListDeadLetterSourceQueues`.
-pub async fn sources(sqs: &Sqs, call: &Call, asked: SourcesIn) -> Result<SourcesOut, SqsError> {
-    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
-    let sources = sources_of(sqs, found.name()).await?;
-    let names = sources.iter().map(|name| name.as_str().to_owned()).collect();
-    let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
-    Ok(SourcesOut {
-        queue_urls: names.iter().map(|name| call.place.url(name)).collect(),
-        next_token,
-    })
-}
-
-async fn sources_of(sqs: &Sqs, queue: &QueueName) -> Result<Vec<QueueName>, SqsError> {
-    let target = DeadLetterTarget::Queue(queue.clone());
-    let all = sqs.0.engine.list().await?.into_iter();
-    let sources = all.filter(|facts| facts.spec.dead_letter == target);
-    let mut names: Vec<QueueName> = sources.map(|facts| facts.name).collect();
-    names.sort();
-    Ok(names)
 }
 
 async fn by_arn(
@@ -114,24 +91,24 @@ async fn by_arn(
     arn: &str,
     parameter: &str,
     action: Action,
-) -> Result<Found, SqsError> {
+) -> Result<SqsQueue, SqsError> {
     let missing = || {
         let text =
             format!("The resource that you specified for the {parameter} parameter doesn't exist.");
         SqsError::new(Code::ResourceNotFound, text)
     };
-    match call.named(sqs, of_arn(arn).ok_or_else(missing)?, &[action]).await {
+    match call.queue_by_name(sqs, of_arn(arn).ok_or_else(missing)?, &[action]).await {
         Err(error) if error.code == Code::QueueDoesNotExist => Err(missing()),
         found => found,
     }
 }
 
-/// `StartMessageMoveTask`.
 pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<StartedOut, SqsError> {
     let source_arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
     let rule = "Must be between 1 and 500.";
     let parameter = "MaxNumberOfMessagesPerSecond";
-    let per_second = ranged(asked.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
+    let per_second =
+        check_range(asked.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
     let source = by_arn(sqs, call, &source_arn, "SourceArn", Action::Manage).await?;
     let sources = sources_of(sqs, source.name()).await?;
     if sources.is_empty() {
@@ -140,15 +117,15 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
     }
     let to = match &asked.destination_arn {
         Some(arn) => Some(by_arn(sqs, call, arn, "DestinationArn", Action::Send).await?.facts.name),
-        // They go back to the queues that they came from.
+        // Messages return to the queues they came from.
         None => {
             for source in &sources {
-                call.allow(sqs, source, &[Action::Send])?;
+                call.check_permission(sqs, source, &[Action::Send])?;
             }
             None
         }
     };
-    let task = Arc::new(Task {
+    let task = Arc::new(MoveTask {
         id: sqs.new_id(),
         queue: source.facts.name,
         source_arn,
@@ -158,10 +135,10 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
         started_at: sqs.0.engine.now(),
         to_move: source.facts.ready,
         moved: AtomicU64::new(0),
-        state: Mutex::new(State::Running),
+        state: Mutex::new(MoveState::Running),
     });
     {
-        let mut tasks = sqs.0.moves.tasks.lock();
+        let mut tasks = sqs.0.move_tasks.tasks.lock();
         if tasks.iter().any(|other| other.queue == task.queue && other.is_active()) {
             let text = "There is already a task running. Only one active task is allowed for a source queue \
                         arn at a given time.";
@@ -171,7 +148,7 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
             let Some(over) = tasks.iter().position(|task| !task.is_active()) else {
                 return Err(SqsError::new(
                     Code::RequestThrottled,
-                    "too many move tasks are running",
+                    "too many message move tasks are running; retry later",
                 ));
             };
             tasks.remove(over);
@@ -184,18 +161,18 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
     Ok(StartedOut { task_handle: handle })
 }
 
-/// Moves what is ready now, oldest first, until nothing is left or the task is called off.
-async fn run(sqs: &Sqs, task: &Task, to: Option<QueueName>) {
-    let step = task.per_second.map_or(STEP, |n| STEP.min(n as usize));
+/// Moves the messages that are ready now, oldest first, until none is left or the task is cancelled.
+async fn run(sqs: &Sqs, task: &MoveTask, to: Option<QueueName>) {
+    let step = task.per_second.map_or(MOVE_BATCH_MAX, |n| MOVE_BATCH_MAX.min(n as usize));
     let mut next = Seq(0);
     let end = loop {
-        if sqs.0.shutdown.is_cancelled() || task.state() == State::Cancelling {
-            break State::Cancelled;
+        if sqs.0.shutdown.is_cancelled() || task.state() == MoveState::Cancelling {
+            break MoveState::Cancelled;
         }
-        match move_some(sqs, task, to.as_ref(), next, step).await {
+        match move_batch(sqs, task, to.as_ref(), next, step).await {
             Ok((moved, more)) => {
                 task.moved.fetch_add(moved, Ordering::Relaxed);
-                let Some(more) = more else { break State::Completed };
+                let Some(more) = more else { break MoveState::Completed };
                 next = more;
                 if let Some(rate) = task.per_second {
                     let pause = Duration::from_secs_f64(moved as f64 / rate as f64);
@@ -205,47 +182,46 @@ async fn run(sqs: &Sqs, task: &Task, to: Option<QueueName>) {
                     }
                 }
             }
-            Err(Stopped::Denied(denied)) => {
-                tracing::warn!(queue = %task.queue, %denied, "a message move task was stopped");
-                break State::Failed(Code::AccessDenied.query());
+            Err(MoveError::Denied(denied)) => {
+                tracing::warn!(queue = %task.queue, %denied, "message move task stopped: permission denied");
+                break MoveState::Failed(Code::AccessDenied.query());
             }
-            Err(Stopped::Engine(EngineError::Refused(Refusal::QueueNotFound { .. }))) => {
-                break State::Failed(Code::QueueDoesNotExist.query());
+            Err(MoveError::Engine(EngineError::Refused(Refusal::QueueNotFound { .. }))) => {
+                break MoveState::Failed(Code::QueueDoesNotExist.query());
             }
-            Err(Stopped::Engine(error)) => {
-                tracing::warn!(queue = %task.queue, %error, "a message move task failed");
-                break State::Failed(Code::InternalFailure.query());
+            Err(MoveError::Engine(error)) => {
+                tracing::warn!(queue = %task.queue, %error, "message move task failed");
+                break MoveState::Failed(Code::InternalFailure.query());
             }
         }
     };
     *task.state.lock() = end;
 }
 
-/// Why a task cannot go on.
-enum Stopped {
+enum MoveError {
     Denied(Denied),
     Engine(EngineError),
 }
 
-impl From<EngineError> for Stopped {
+impl From<EngineError> for MoveError {
     fn from(error: EngineError) -> Self {
-        Stopped::Engine(error)
+        MoveError::Engine(error)
     }
 }
 
-async fn move_some(
+async fn move_batch(
     sqs: &Sqs,
-    task: &Task,
+    task: &MoveTask,
     to: Option<&QueueName>,
     from: Seq,
     max: usize,
-) -> Result<(u64, Option<Seq>), Stopped> {
+) -> Result<(u64, Option<Seq>), MoveError> {
     let state = Some(MessageState::Ready);
     let peek = Peek { queue: task.queue.clone(), from, max, session: None, state };
     let (seen, next) = sqs.0.engine.peek(peek).await?;
     let items = seen.iter().filter_map(|seen| {
         let home = || seen.dead().map(|dead| dead.from.clone());
-        // What is moved is a new message to whoever receives it.
+        // For its receivers, a moved message is a new message.
         let message_id = Some(sqs.new_id());
         Some(Moving { seq: seen.seq, to: to.cloned().or_else(home)?, message_id })
     });
@@ -253,14 +229,15 @@ async fn move_some(
     if items.is_empty() {
         return Ok((0, next));
     }
-    // Each time: grants may change while it runs, and messages may come from queues that no longer name this one.
+    // Checked for every batch: permissions may change while the task runs, and messages may come from queues that no
+    // longer use this one.
     for item in &items {
         let checked = sqs.0.access.check(&task.caller, Action::Send, (&item.to).into());
-        checked.map_err(Stopped::Denied)?;
+        checked.map_err(MoveError::Denied)?;
     }
     match sqs.0.engine.move_ready(task.queue.clone(), items.clone()).await {
         Ok(moved) => Ok((moved, next)),
-        // Somebody received one of them meanwhile: the others go one by one.
+        // One of them was received in the meantime, so they are moved one by one.
         Err(EngineError::Refused(Refusal::MessageNotFound { .. })) => {
             let mut moved = 0;
             for item in items {
@@ -276,12 +253,16 @@ async fn move_some(
     }
 }
 
-/// `ListMessageMoveTasks`: the newest first.
+/// Newest first.
 pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTasksOut, SqsError> {
     let arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
-    let max =
-        ranged(asked.max_results, "MaxResults", 1..=10, "Must be between 1 and 10, if provided.")?;
-    let found = match call.named(sqs, of_arn(&arn).unwrap_or(""), LOOK).await {
+    let max = check_range(
+        asked.max_results,
+        "MaxResults",
+        1..=10,
+        "Must be between 1 and 10, if provided.",
+    )?;
+    let found = match call.queue_by_name(sqs, of_arn(&arn).unwrap_or(""), VIEW_ACTIONS).await {
         Err(error) if error.code == Code::QueueDoesNotExist => {
             return Err(by_arn(sqs, call, "", "SourceArn", Action::Manage)
                 .await
@@ -290,12 +271,12 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTask
         }
         found => found?,
     };
-    let tasks = sqs.0.moves.tasks.lock();
+    let tasks = sqs.0.move_tasks.tasks.lock();
     let own = tasks.iter().rev().filter(|task| task.queue == *found.name());
     let results = own.take(max.unwrap_or(1) as usize).map(|task| {
         let state = task.state();
         MoveTaskOut {
-            task_handle: (state == State::Running).then(|| task.handle()),
+            task_handle: (state == MoveState::Running).then(|| task.handle()),
             status: state.word(),
             source_arn: task.source_arn.clone(),
             destination_arn: task.destination_arn.clone(),
@@ -303,7 +284,7 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTask
             approximate_number_of_messages_moved: task.moved.load(Ordering::Relaxed),
             approximate_number_of_messages_to_move: task.to_move,
             failure_reason: match state {
-                State::Failed(why) => Some(why.to_owned()),
+                MoveState::Failed(why) => Some(why.to_owned()),
                 _ => None,
             },
             started_timestamp: task.started_at.0,
@@ -312,7 +293,6 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTask
     Ok(MoveTasksOut { results: results.collect() })
 }
 
-/// `CancelMessageMoveTask`.
 pub async fn cancel(sqs: &Sqs, call: &Call, asked: CancelMoveIn) -> Result<CancelledOut, SqsError> {
     let text = asked.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
     let invalid =
@@ -322,17 +302,17 @@ pub async fn cancel(sqs: &Sqs, call: &Call, asked: CancelMoveIn) -> Result<Cance
     let id = handle.get("taskId").and_then(Value::as_str).ok_or_else(invalid)?;
     let arn = handle.get("sourceArn").and_then(Value::as_str).ok_or_else(invalid)?;
     let source = by_arn(sqs, call, arn, "SourceArn", Action::Manage).await?;
-    let missing = || SqsError::new(Code::ResourceNotFound, "Task does not exist.");
-    let tasks = sqs.0.moves.tasks.lock();
-    // The caller wrote the handle: the task must be one of the queue that was just checked.
-    let is_it = |task: &&Arc<Task>| task.id == id && task.queue == *source.name();
+    let missing = || SqsError::new(Code::ResourceNotFound, "MoveTask does not exist.");
+    let tasks = sqs.0.move_tasks.tasks.lock();
+    // The caller controls the content of the handle: the task must belong to the queue that was checked.
+    let is_it = |task: &&Arc<MoveTask>| task.id == id && task.queue == *source.name();
     let task = tasks.iter().find(is_it).ok_or_else(missing)?;
     let mut state = task.state.lock();
-    if *state != State::Running {
+    if *state != MoveState::Running {
         let text = "Only active tasks can be cancelled.";
         return Err(SqsError::new(Code::InvalidParameterValue, text));
     }
-    *state = State::Cancelling;
+    *state = MoveState::Cancelling;
     let moved = task.moved.load(Ordering::Relaxed);
     Ok(CancelledOut { approximate_number_of_messages_moved: moved })
 }

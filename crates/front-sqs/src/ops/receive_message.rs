@@ -1,20 +1,21 @@
-//! Receiving: a long poll is one waiting consumer of the engine, and costs nothing while it waits.
+//! `ReceiveMessage`. A long poll is one waiting consumer in the engine and uses no CPU while it waits.
 
 use malote_engine::{Delivery, Peek, Receive, Stored};
 use malote_model::{Action, LeaseToken, Seq, Timestamp};
 
-use super::send::{check_id, sequence_number};
-use super::{Found, ranged, spec};
+use super::send_message::{check_id, sequence_number};
+use super::{SqsQueue, check_range, queue_spec};
 use crate::Sqs;
-use crate::attempts::Attempt;
 use crate::listen::Call;
+use crate::ops::receive_attempts::ReceiveAttempt;
 use crate::refusal::{Code, SqsError};
 use crate::wire::attribute::{self, Attribute, Attributes, BODY_ENCODING, TRACE_HEADER};
-use crate::wire::body::{self, Shown};
-use crate::wire::handle::Handle;
-use crate::wire::shapes::{MessageOut, MessagesOut, ReceiveIn, Texts};
+use crate::wire::body::{self, BodyText};
+use crate::wire::clip;
+use crate::wire::handle::ReceiptHandle;
+use crate::wire::shapes::{MessageOut, MessagesOut, ReceiveIn, StringMap};
 
-/// Messages of one queue that may be out at once.
+/// Messages of a queue that may be in flight at once.
 const IN_FLIGHT_MAX: u64 = 120_000;
 
 const SYSTEM: [&str; 10] = [
@@ -30,19 +31,19 @@ const SYSTEM: [&str; 10] = [
     "DeadLetterQueueSourceArn",
 ];
 
-/// Which attributes the caller wants to see.
-struct Wanted {
+/// The attributes that the caller asked for.
+struct RequestedAttributes {
     system: Vec<String>,
     own: Vec<String>,
 }
 
-impl Wanted {
+impl RequestedAttributes {
     fn of(asked: &mut ReceiveIn) -> Result<Self, SqsError> {
         let mut system = asked.attribute_names.take().unwrap_or_default();
         system.extend(asked.message_system_attribute_names.take().unwrap_or_default());
         for name in &system {
             if !SYSTEM.contains(&name.as_str()) {
-                let shown: String = name.chars().take(64).collect();
+                let shown = clip(name, 64);
                 let text = format!("Unknown Attribute {shown}.");
                 return Err(SqsError::new(Code::InvalidAttributeName, text));
             }
@@ -63,8 +64,7 @@ impl Wanted {
     }
 }
 
-/// A message on its way out.
-struct Given<'a> {
+struct ReceivedMessage<'a> {
     seq: Seq,
     lease: LeaseToken,
     at: Timestamp,
@@ -73,27 +73,26 @@ struct Given<'a> {
     stored: &'a Stored,
 }
 
-/// `ReceiveMessage`.
-pub async fn receive(
+pub async fn receive_message(
     sqs: &Sqs,
     call: &Call,
     mut asked: ReceiveIn,
 ) -> Result<MessagesOut, SqsError> {
     let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    let wanted = Wanted::of(&mut asked)?;
-    let max = ranged(
+    let wanted = RequestedAttributes::of(&mut asked)?;
+    let max = check_range(
         asked.max_number_of_messages,
         "MaxNumberOfMessages",
         1..=10,
         "Must be between 1 and 10, if provided.",
     )?;
-    let wait_s = ranged(
+    let wait_s = check_range(
         asked.wait_time_seconds,
         "WaitTimeSeconds",
         0..=20,
         "Must be >= 0 and <= 20, if provided.",
     )?;
-    let visible_s = ranged(
+    let visible_s = check_range(
         asked.visibility_timeout,
         "VisibilityTimeout",
         0..=43_200,
@@ -108,7 +107,7 @@ pub async fn receive(
     }
     let lock_ms = visible_s.map(|s| (s * 1000).max(1));
     if let Some(id) = &asked.receive_request_attempt_id
-        && let Some(again) = repeat(sqs, call, &queue, id, lock_ms, &wanted).await?
+        && let Some(again) = repeat_receive(sqs, call, &queue, id, lock_ms, &wanted).await?
     {
         return Ok(again);
     }
@@ -123,17 +122,17 @@ pub async fn receive(
     let receive = Receive {
         queue: queue.name().clone(),
         max,
-        wait_ms: wait_s.unwrap_or_else(|| spec::wait_s(&queue.facts.spec)) * 1000,
+        wait_ms: wait_s.unwrap_or_else(|| queue_spec::wait_s(&queue.facts.spec)) * 1000,
         lock_ms,
         take: false,
         hold: None,
         per_session: max,
     };
     let waiting = sqs.0.engine.receive(receive);
-    let waiting = call.while_allowed(sqs, &queue, Action::Receive, waiting);
+    let waiting = call.wait_while_permitted(sqs, &queue, Action::Receive, waiting);
     let deliveries = tokio::select! {
         deliveries = waiting => deliveries??,
-        // The wait is given up as if nothing had come; the next request finds the broker that starts next.
+        // At shutdown, the wait ends with an empty reply; the client's next request reaches the restarted broker.
         () = sqs.0.shutdown.cancelled() => Vec::new(),
     };
     let now = sqs.0.engine.now();
@@ -142,34 +141,34 @@ pub async fn receive(
     for Delivery { seq, lease, receives, first_at, stored, .. } in deliveries {
         let Some(lease) = lease else { continue };
         out.push((seq, lease));
-        let message = Given { seq, lease, at: now, receives, first_at, stored: &stored };
-        given.push(show(call, &queue, &message, &wanted));
+        let message = ReceivedMessage { seq, lease, at: now, receives, first_at, stored: &stored };
+        given.push(render(call, &queue, &message, &wanted));
     }
     let Some(id) = asked.receive_request_attempt_id else {
         return Ok(MessagesOut { messages: given });
     };
     if given.is_empty() {
-        // An earlier call with this id may have waited at the same time, and got the messages.
-        let again = repeat(sqs, call, &queue, &id, lock_ms, &wanted).await?;
+        // An earlier call with this id may have waited at the same time, and received the messages.
+        let again = repeat_receive(sqs, call, &queue, &id, lock_ms, &wanted).await?;
         return Ok(again.unwrap_or_default());
     }
-    sqs.0.attempts.put(queue.name(), id, Attempt { at: now, out });
+    sqs.0.attempts.put(queue.name(), id, ReceiveAttempt { at: now, out });
     Ok(MessagesOut { messages: given })
 }
 
-/// What an earlier receive with the same id returned, with the same receipt handles and a new visibility time-out.
+/// Repeats an earlier receive with the same id: the same receipt handles, with a new visibility timeout.
 ///
-/// None if there was no such receive, or one of its messages is no longer hidden by it.
-async fn repeat(
+/// None if there was no such receive, or if one of its messages is no longer leased to it.
+async fn repeat_receive(
     sqs: &Sqs,
     call: &Call,
-    queue: &Found,
+    queue: &SqsQueue,
     id: &str,
     lock_ms: Option<u64>,
-    wanted: &Wanted,
+    wanted: &RequestedAttributes,
 ) -> Result<Option<MessagesOut>, SqsError> {
     let now = sqs.0.engine.now();
-    let Some(Attempt { at, out }) = sqs.0.attempts.get(queue.name(), id, now) else {
+    let Some(ReceiveAttempt { at, out }) = sqs.0.attempts.get(queue.name(), id, now) else {
         return Ok(None);
     };
     let leases = out.iter().map(|(_, lease)| *lease).collect();
@@ -187,18 +186,23 @@ async fn repeat(
         let Some(seen) = seen.into_iter().find(|seen| seen.seq == seq) else { continue };
         let Ok(stored) = seen.stored else { continue };
         let (receives, first_at) = (seen.receives, seen.first_at);
-        let given = Given { seq, lease, at, receives, first_at, stored: &stored };
-        messages.push(show(call, queue, &given, wanted));
+        let given = ReceivedMessage { seq, lease, at, receives, first_at, stored: &stored };
+        messages.push(render(call, queue, &given, wanted));
     }
     Ok(Some(MessagesOut { messages }))
 }
 
-fn show(call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> MessageOut {
+fn render(
+    call: &Call,
+    queue: &SqsQueue,
+    given: &ReceivedMessage<'_>,
+    wanted: &RequestedAttributes,
+) -> MessageOut {
     let message = &given.stored.message;
-    // Of one that an older version of the broker gave out it is not known.
+    // Unknown for messages received from an older version of the broker.
     let first = given.first_at.unwrap_or(given.at);
     let mut own: Attributes = attribute::of_message(message);
-    let Shown { text: body, base64 } = body::shown(&message.body);
+    let BodyText { text: body, base64 } = body::body_text(&message.body);
     if base64 {
         let encoding = Attribute {
             data_type: "String".into(),
@@ -208,40 +212,40 @@ fn show(call: &Call, queue: &Found, given: &Given<'_>, wanted: &Wanted) -> Messa
         own.insert(BODY_ENCODING.into(), encoding);
     }
     own.retain(|name, _| wanted.own(name));
-    let mut attributes = Texts::new();
-    let mut tell = |name: &str, text: Option<String>| {
+    let mut attributes = StringMap::new();
+    let mut add = |name: &str, text: Option<String>| {
         if let Some(text) = text.filter(|_| wanted.system(name)) {
             attributes.insert(name.to_owned(), text);
         }
     };
-    // A dead letter of a standard queue was sent when it was first sent; everything else, when it came in here.
+    // For a dead letter of a standard queue, this is the time of the original send; otherwise, the time of the enqueue.
     let dead = given.stored.dead.as_ref();
     let sent_at = match dead {
         Some(_) if !queue.fifo() => given.stored.sent_at,
         _ => given.stored.enqueued_at,
     };
-    let sender = message.user_id.clone().unwrap_or_else(|| call.place.account.clone());
-    tell("SenderId", Some(sender));
-    tell("SentTimestamp", Some(sent_at.to_string()));
-    // A dead letter was received before it became one.
+    let sender = message.user_id.clone().unwrap_or_else(|| call.addressing.account.clone());
+    add("SenderId", Some(sender));
+    add("SentTimestamp", Some(sent_at.to_string()));
+    // Includes the receives before it was dead-lettered.
     let receives = given.receives.saturating_add(dead.map_or(0, |dead| dead.receives));
-    tell("ApproximateReceiveCount", Some(receives.to_string()));
-    tell("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
-    tell("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
-    // A dead letter's de-duplication id is its message id, so that two messages that share an id stay two in the
-    // dead-letter queue (developer guide, "Configure a dead-letter queue redrive"). Messages without an id of their
-    // own are known by their message id as well.
+    add("ApproximateReceiveCount", Some(receives.to_string()));
+    add("ApproximateFirstReceiveTimestamp", Some(first.to_string()));
+    add("MessageGroupId", message.session.as_ref().map(|session| session.as_str().to_owned()));
+    // The deduplication id of a dead letter is its message id, so that two messages with the same deduplication id stay
+    // distinct in the dead-letter queue (developer guide, "Configure a dead-letter queue redrive"). The same applies to
+    // messages without a deduplication id.
     let dedup_id = message.dedup_id.as_ref().filter(|_| dead.is_none());
     let dedup_id = dedup_id.or(message.message_id.as_ref());
-    tell("MessageDeduplicationId", dedup_id.cloned().filter(|_| queue.fifo()));
-    tell("SequenceNumber", queue.fifo().then(|| sequence_number(given.seq.0)));
-    tell("DeadLetterQueueSourceArn", dead.map(|dead| call.place.arn(dead.from.as_str())));
+    add("MessageDeduplicationId", dedup_id.cloned().filter(|_| queue.fifo()));
+    add("SequenceNumber", queue.fifo().then(|| sequence_number(given.seq.0)));
+    add("DeadLetterQueueSourceArn", dead.map(|dead| call.addressing.arn(dead.from.as_str())));
     let trace = match message.properties.get(TRACE_HEADER) {
         Some(malote_model::Value::String(text)) => Some(text.clone()),
         _ => None,
     };
-    tell("AWSTraceHeader", trace);
-    let handle = Handle { lease: given.lease, seq: given.seq, at: given.at };
+    add("AWSTraceHeader", trace);
+    let handle = ReceiptHandle { lease: given.lease, seq: given.seq, at: given.at };
     MessageOut {
         message_id: message.message_id.clone().unwrap_or_default(),
         receipt_handle: handle.text(queue.name()),

@@ -1,25 +1,21 @@
-//! Tags and permissions: kept with the queue and given back. Who may do what is the broker's own credentials' task.
+//! `AddPermission` and `RemovePermission`. The policy is stored and returned, but has no effect: Malote's own
+//! credentials decide who may do what.
 
 use malote_model::Action;
 use serde_json::{Value, json};
 
-use super::queues::LOOK;
-use super::spec;
 use crate::Sqs;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
-use crate::wire::name;
-use crate::wire::shapes::{
-    AddPermissionIn, Nothing, QueueIn, RemovePermissionIn, TagIn, TagsOut, UntagIn,
-};
+use crate::wire::shapes::{AddPermissionIn, EmptyOut, RemovePermissionIn};
 
 const POLICY: &str = "sqs:Policy";
-/// Statements of one policy.
+/// Statements per policy.
 const STATEMENTS_MAX: usize = 20;
 
-/// Actions of one statement.
+/// Actions per statement.
 const ACTIONS_MAX: usize = 7;
-/// Actions that no permission gives to others.
+/// Actions that cannot be granted to others.
 const OF_THE_OWNER: [&str; 12] = [
     "AddPermission",
     "CancelMessageMoveTask",
@@ -35,49 +31,19 @@ const OF_THE_OWNER: [&str; 12] = [
     "UntagQueue",
 ];
 
-/// Changes the specification of a queue, alone.
-async fn change(
+/// Changes the specification of a queue while no other change runs.
+pub(super) async fn change(
     sqs: &Sqs,
     call: &Call,
     url: Option<&str>,
     how: impl FnOnce(&mut malote_model::QueueSpec, &str) -> Result<(), SqsError>,
-) -> Result<Nothing, SqsError> {
+) -> Result<EmptyOut, SqsError> {
     let _alone = sqs.0.changing.lock().await;
     let found = call.queue(sqs, url, Action::Manage).await?;
     let mut changed = found.facts.spec;
-    how(&mut changed, &found.shown)?;
+    how(&mut changed, &found.sqs_name)?;
     sqs.0.engine.update(found.facts.name, changed).await?;
-    Ok(Nothing {})
-}
-
-/// `TagQueue`.
-pub async fn tag(sqs: &Sqs, call: &Call, asked: TagIn) -> Result<Nothing, SqsError> {
-    let tags =
-        asked.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| SqsError::missing("Tags"))?;
-    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| spec::add_tags(spec, shown, &tags))
-        .await
-}
-
-/// `UntagQueue`.
-pub async fn untag(sqs: &Sqs, call: &Call, asked: UntagIn) -> Result<Nothing, SqsError> {
-    let keys = asked.tag_keys.ok_or_else(|| SqsError::missing("TagKeys"))?;
-    if keys.is_empty() {
-        let text = "Tag keys must be between 1 and 128 characters in length.";
-        return Err(SqsError::new(Code::InvalidParameterValue, text));
-    }
-    change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
-        spec::remove_tags(spec, &keys);
-        Ok(())
-    })
-    .await
-}
-
-/// `ListQueueTags`.
-pub async fn tags(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<TagsOut, SqsError> {
-    let url = asked.queue_url.or_else(|| (call.path.len() > 1).then(|| call.path.clone()));
-    let url = url.ok_or_else(|| SqsError::missing("QueueUrl"))?;
-    let found = call.named(sqs, name::of_url(&url)?, LOOK).await?;
-    Ok(TagsOut { tags: spec::tags(&found.facts.spec) })
+    Ok(EmptyOut {})
 }
 
 fn label_error(label: &str, reason: &str) -> SqsError {
@@ -88,12 +54,12 @@ fn statements(policy: &mut Value) -> Option<&mut Vec<Value>> {
     policy.get_mut("Statement")?.as_array_mut()
 }
 
-/// `AddPermission`: a statement in the queue's policy.
+/// Adds a statement to the policy of the queue.
 pub async fn add_permission(
     sqs: &Sqs,
     call: &Call,
     asked: AddPermissionIn,
-) -> Result<Nothing, SqsError> {
+) -> Result<EmptyOut, SqsError> {
     let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
     let accounts = asked.accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
     let actions =
@@ -110,23 +76,23 @@ pub async fn add_permission(
         let reason = "Only the queue owner is allowed to invoke this action.";
         return Err(SqsError::invalid(format!("SQS:{own}"), "ActionName", reason));
     }
-    change(sqs, call, asked.queue_url.as_deref(), |spec, shown| {
-        let arn = call.place.arn(shown);
+    change(sqs, call, asked.queue_url.as_deref(), |spec, sqs_name| {
+        let arn = call.addressing.arn(sqs_name);
         let fresh = || json!({ "Version": "2008-10-17", "Id": format!("{arn}/SQSDefaultPolicy"), "Statement": [] });
         let have = spec.labels.get(POLICY).and_then(|text| serde_json::from_str(text).ok());
         let mut policy: Value = have.unwrap_or_else(fresh);
         let Some(statements) = statements(&mut policy) else {
-            let text = "The queue's policy has no list of statements to add to.";
+            let text = "The policy of the queue has no list of statements.";
             return Err(SqsError::new(Code::InvalidParameterValue, text));
         };
         if statements.iter().any(|statement| statement["Sid"] == label.as_str()) {
             return Err(label_error(&label, "Already exists."));
         }
         if statements.len() >= STATEMENTS_MAX {
-            let text = format!("{STATEMENTS_MAX} statements are the most that a policy may have");
+            let text = format!("a policy may have at most {STATEMENTS_MAX} statements");
             return Err(SqsError::new(Code::OverLimit, text));
         }
-        // One alone is written without a list.
+        // A single value is not written as a list.
         let one_or_all = |mut all: Vec<String>| match all.len() {
             1 => Value::String(all.remove(0)),
             _ => all.into(),
@@ -143,12 +109,11 @@ pub async fn add_permission(
     .await
 }
 
-/// `RemovePermission`.
 pub async fn remove_permission(
     sqs: &Sqs,
     call: &Call,
     asked: RemovePermissionIn,
-) -> Result<Nothing, SqsError> {
+) -> Result<EmptyOut, SqsError> {
     let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
     change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
         let missing = || label_error(&label, "can't find label.");
