@@ -102,7 +102,7 @@ async fn a_panic_of_the_core_is_told_to_those_who_wait_and_ends_the_process() {
     assert!(answer.contains("\"code\":\"poisoned\""), "{answer}");
     let error = serving.await.unwrap().unwrap_err().to_string();
     let line = "internal error: thread `core` panicked: the trap of `core`; \
-                nothing more was accepted: start again to recover what is stored";
+                the server stopped accepting requests: restart it to recover the stored data";
     assert_eq!(error, line);
 
     trap.clear();

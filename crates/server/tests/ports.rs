@@ -7,7 +7,8 @@ use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use malote_server::net::{
-    Admission, Gate, Handler, PeerInfo, Port, Router, Sniffed, Stream, Tls, handler,
+    Admission, ConnectionLimit, DetectedProtocol, Handler, PeerInfo, Port, Router, Stream, Tls,
+    handler,
 };
 use malote_server::reload::Reload;
 use malote_server::settings::Certificate;
@@ -55,7 +56,7 @@ fn toy_amqp(name: &'static str) -> Handler {
 
 struct Server {
     addr: SocketAddr,
-    gate: Arc<Gate>,
+    limit: Arc<ConnectionLimit>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     _data: tempfile::TempDir,
@@ -77,8 +78,6 @@ impl Default for Options {
             router: Router {
                 http: Some(toy_http()),
                 amqp10: Some(toy_amqp("amqp10")),
-                amqp091: Some(toy_amqp("amqp091")),
-                other: None,
                 health: false,
             },
         }
@@ -89,11 +88,11 @@ async fn serve(options: Options) -> Server {
     let data = tempfile::tempdir().unwrap();
     let tls =
         Tls::open(&Certificate::SelfSigned { names: Vec::new() }, data.path()).unwrap().unwrap();
-    let gate = Gate::new(options.connections_max);
+    let limit = ConnectionLimit::new(options.connections_max);
     let admission = Admission {
         tls: Some(Arc::clone(&tls)),
         tls_required: options.tls_required,
-        gate: Arc::clone(&gate),
+        limit: Arc::clone(&limit),
         handshake_timeout: options.handshake_timeout,
     };
     let any = "0".parse().unwrap();
@@ -102,7 +101,7 @@ async fn serve(options: Options) -> Server {
     let shutdown = Shutdown::new();
     shutdown.spawn(port.serve(shutdown.clone()));
     shutdown.set_ready();
-    Server { addr, gate, tls, shutdown, _data: data }
+    Server { addr, limit, tls, shutdown, _data: data }
 }
 
 impl Server {
@@ -149,10 +148,10 @@ async fn one_port_speaks_plain_tls_and_every_protocol() {
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
     assert!(get(server.connect_tls().await).await.ends_with("http tls=true"));
     let (v091, v10) = (b"AMQP\x00\x00\x09\x01", b"AMQP\x03\x01\x00\x00");
-    assert_eq!(said(server.connect().await, v091).await, "amqp091");
+    assert_eq!(said(server.connect().await, v091).await, "amqp10");
     assert_eq!(said(server.connect().await, v10).await, "amqp10");
     assert_eq!(said(server.connect_tls().await, v10).await, "amqp10");
-    assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp091");
+    assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp10");
     assert_eq!(said(server.connect().await, b"\0\0\0\x05nobody").await, "");
 }
 
@@ -177,10 +176,10 @@ async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
     let mut third = server.connect().await;
     // Closed without a word; whether that arrives as an end or a reset is the system's choice.
     assert!(!matches!(third.read(&mut [0; 1]).await, Ok(1..)));
-    assert_eq!((server.gate.counts().refused, server.gate.counts().open), (1, 2));
+    assert_eq!((server.limit.counts().refused, server.limit.counts().open), (1, 2));
     assert!(get(second).await.ends_with("http tls=false"));
     drop(first);
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
@@ -194,7 +193,7 @@ async fn silent_and_slow_peers_lose_their_place() {
     assert_eq!(said(server.connect().await, b"GE").await, "");
     // A client hello that never continues.
     assert_eq!(said(server.connect().await, b"\x16\x03\x01\x02\x00").await, "");
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
 }
@@ -221,11 +220,11 @@ async fn a_lone_front_end_refuses_strangers_itself() {
 #[tokio::test]
 async fn a_panic_in_a_handler_costs_one_connection() {
     let broken = handler(async |_: Stream, _: PeerInfo, _: ShutdownToken| panic!("a bug"));
-    let router = Router { amqp091: Some(broken), ..Options::default().router };
+    let router = Router { amqp10: Some(broken), ..Options::default().router };
     let server = serve(Options { router, ..Options::default() }).await;
     assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
 }
@@ -239,7 +238,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     let slow = handler(move |mut stream: Stream, peer: PeerInfo, _: ShutdownToken| {
         let (mut waiting, begun) = (waiting.clone(), begun.clone());
         async move {
-            assert_eq!(peer.sniffed, Sniffed::Http);
+            assert_eq!(peer.protocol, DetectedProtocol::Http);
             stream.read_exact(&mut [0; REQUEST.len()]).await.unwrap();
             begun.send(()).await.unwrap();
             waiting.wait_for(|now| *now).await.unwrap();
@@ -298,7 +297,7 @@ async fn a_port_that_nobody_speaks_on_is_not_opened() {
     let admission = Admission {
         tls: None,
         tls_required: false,
-        gate: Gate::new(1),
+        limit: ConnectionLimit::new(1),
         handshake_timeout: Duration::from_secs(1),
     };
     let any = "0".parse().unwrap();

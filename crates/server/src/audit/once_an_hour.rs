@@ -1,4 +1,5 @@
-//! What happens with every request, such as a login over HTTP: recorded the first time, and then once an hour.
+//! Entries that occur with every request, such as a login over HTTP. Each is recorded the first time, then once an
+//! hour.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,20 +7,19 @@ use std::net::IpAddr;
 use malote_model::{AuditAction, AuditProtocol, Principal, Timestamp};
 use parking_lot::RwLock;
 
-/// After this time the same is recorded again.
 const AGAIN_AFTER_MS: u64 = 3_600_000;
 
-/// Callers, addresses, protocols and actions that are remembered. At the bound they are forgotten, and recorded again.
+/// Distinct entries kept in memory. When the limit is reached, they are cleared and recorded again.
 const SEEN_MAX: usize = 4096;
 
 type Key = (Principal, IpAddr, AuditProtocol, AuditAction);
 
-/// When each was recorded last. Requests only read it, but for the first of an hour.
+/// The time of the last record of each entry. Most requests only read it.
 #[derive(Default)]
-pub(super) struct Rarely(RwLock<HashMap<Key, Timestamp>>);
+pub(super) struct OnceAnHour(RwLock<HashMap<Key, Timestamp>>);
 
-impl Rarely {
-    /// Whether it is to be recorded now.
+impl OnceAnHour {
+    /// Whether the entry must be recorded now.
     pub fn is_due(&self, key: Key, now: Timestamp) -> bool {
         let is_fresh = |at: &Timestamp| now.0.saturating_sub(at.0) < AGAIN_AFTER_MS;
         if self.0.read().get(&key).is_some_and(is_fresh) {
@@ -46,19 +46,19 @@ mod tests {
 
     #[test]
     fn the_same_is_due_once_an_hour_and_the_memory_is_bounded() {
-        let rarely = Rarely::default();
+        let once_an_hour = OnceAnHour::default();
         let key = |name: &str, host: u8| {
             let address = IpAddr::from([192, 0, 2, host]);
             (Principal::named(name), address, AuditProtocol::Http, AuditAction::Login)
         };
-        assert!(rarely.is_due(key("ana", 1), Timestamp(0)));
-        assert!(!rarely.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS - 1)));
-        assert!(rarely.is_due(key("ana", 2), Timestamp(1)));
-        assert!(rarely.is_due(key("bob", 1), Timestamp(1)));
-        assert!(rarely.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS)));
+        assert!(once_an_hour.is_due(key("ana", 1), Timestamp(0)));
+        assert!(!once_an_hour.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS - 1)));
+        assert!(once_an_hour.is_due(key("ana", 2), Timestamp(1)));
+        assert!(once_an_hour.is_due(key("bob", 1), Timestamp(1)));
+        assert!(once_an_hour.is_due(key("ana", 1), Timestamp(AGAIN_AFTER_MS)));
         for n in 0..3 * SEEN_MAX {
-            rarely.is_due(key(&n.to_string(), 1), Timestamp(AGAIN_AFTER_MS));
-            assert!(rarely.0.read().len() <= SEEN_MAX);
+            once_an_hour.is_due(key(&n.to_string(), 1), Timestamp(AGAIN_AFTER_MS));
+            assert!(once_an_hour.0.read().len() <= SEEN_MAX);
         }
     }
 }

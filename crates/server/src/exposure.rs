@@ -1,61 +1,58 @@
-//! Before a port is opened: is there anybody to keep out, and something to keep them out with?
+//! Refuses to open ports to other machines without credentials.
 
 use std::path::PathBuf;
 
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
 use crate::settings::{Certificate, Listen, Problem, Settings};
 
-/// Why the server will not listen.
+/// Why the server refuses to listen.
 #[derive(Debug, thiserror::Error)]
-pub enum GuardError {
-    /// It would be open to other machines.
+pub enum ExposureError {
+    /// A port would be open to other machines without credentials.
     #[error(transparent)]
     Open(#[from] Problem),
-    /// It had credentials and has none.
+    /// The server had credentials before and has none now.
     #[error(
         "the data directory {} had credentials and has none now: {} is gone or empty. \
          Put it back or add a user (`malote user add NAME --admin`); \
-         to let everyone in from now on, run `malote user open`",
+         to serve everyone without credentials, run `malote user open`",
         data.display(), CREDENTIALS_FILE
     )]
-    CredentialsGone {
-        /// The data directory.
-        data: PathBuf,
-    },
-    /// The first user could not be made.
+    CredentialsGone { data: PathBuf },
+    /// The first user could not be created.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
 }
 
-/// Makes the first admin if one was asked for, refuses ports that would be open to other
-/// machines, and sees to it that a store which is emptied later does not open them.
+/// Creates the first admin if one was configured, and refuses ports that would be open to other machines. Also ensures
+/// that removing the last credential later does not open them.
 ///
-/// `opened` are the listeners that something speaks on, by the name of their setting.
-pub fn guard(
+/// `opened` are the listeners in use, by the name of their setting.
+pub fn check_exposure(
     settings: &Settings,
     store: &Store,
     opened: &[(&'static str, &Listen)],
-) -> Result<(), GuardError> {
+) -> Result<(), ExposureError> {
     if let Some(password) = &settings.admin_password
         && store.add_first_admin(password)?
     {
-        tracing::info!("made the user `admin`");
+        tracing::info!("created the user `admin`");
     }
     store.remember_credentials()?;
     if store.is_empty() && store.had_credentials() {
-        return Err(GuardError::CredentialsGone { data: settings.data.clone() });
+        return Err(ExposureError::CredentialsGone { data: settings.data.clone() });
     }
     settings.check_open(opened.iter().copied(), !store.is_empty())?;
     let reachable = opened.iter().any(|(_, listen)| !listen.is_loopback());
     if reachable && settings.allow_open && store.is_empty() {
-        tracing::warn!("other machines can reach this server and it asks for no credentials");
+        tracing::warn!("other machines can reach this server without credentials");
     }
     if reachable && !settings.allow_open {
         store.require_credentials();
         if settings.tls.certificate == Certificate::None {
             tracing::warn!(
-                "other machines can reach this server without TLS: passwords cross the network in \
-                 the clear; set `tls.cert` and `tls.key`, or `tls.self_signed`"
+                "other machines can reach this server without TLS: passwords are sent in clear text; \
+                 set `tls.cert` and `tls.key`, or `tls.self_signed`"
             );
         }
     }
@@ -68,13 +65,15 @@ mod tests {
     use crate::settings::{Environment, RawSettings};
     use std::path::Path;
 
-    fn try_with(variables: &[(&str, &str)]) -> (Result<(), GuardError>, Store, tempfile::TempDir) {
+    fn try_with(
+        variables: &[(&str, &str)],
+    ) -> (Result<(), ExposureError>, Store, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path().join(CREDENTIALS_FILE)).unwrap();
         let env: Environment = [("HOME", "/h")].iter().chain(variables).copied().collect();
         let none = Some(Path::new("/dev/null"));
         let settings = Settings::load(none, RawSettings::default(), &env).unwrap();
-        let result = guard(&settings, &store, &[("http", &settings.listeners.http)]);
+        let result = check_exposure(&settings, &store, &[("http", &settings.listeners.http)]);
         (result, store, dir)
     }
 
@@ -87,7 +86,7 @@ mod tests {
     #[test]
     fn other_machines_need_credentials() {
         let (result, _, _dir) = try_with(&[("MALOTE_HTTP", ":8080")]);
-        assert!(matches!(result, Err(GuardError::Open(_))));
+        assert!(matches!(result, Err(ExposureError::Open(_))));
         let (result, store, _dir) =
             try_with(&[("MALOTE_HTTP", ":8080"), ("MALOTE_ALLOW_OPEN", "true")]);
         assert!(result.is_ok() && store.is_open());
@@ -102,13 +101,13 @@ mod tests {
         assert!(store.is_empty() && !store.is_open());
     }
 
-    /// Starts in a directory, with these settings, as a new process would.
-    fn start(dir: &Path, variables: &[(&str, &str)]) -> (Result<(), GuardError>, Store) {
+    /// Starts in a directory with these settings, like a new process.
+    fn start(dir: &Path, variables: &[(&str, &str)]) -> (Result<(), ExposureError>, Store) {
         let store = Store::open(dir.join(CREDENTIALS_FILE)).unwrap();
         let env: Environment = [("HOME", "/h")].iter().chain(variables).copied().collect();
         let none = Some(Path::new("/dev/null"));
         let settings = Settings::load(none, RawSettings::default(), &env).unwrap();
-        let result = guard(&settings, &store, &[("http", &settings.listeners.http)]);
+        let result = check_exposure(&settings, &store, &[("http", &settings.listeners.http)]);
         (result, store)
     }
 
@@ -118,7 +117,7 @@ mod tests {
         let (result, store) = start(dir.path(), &[]);
         assert!(result.is_ok() && store.is_open(), "a fresh directory is open");
         store.add_user("ana", None, Vec::new()).unwrap();
-        // While it runs, and the file is emptied by its last user or by another process.
+        // The last user is removed while the server runs, by this or another process.
         store.remove_user("ana").unwrap();
         assert!(store.is_empty() && !store.is_open());
         for variables in [&[][..], &[("MALOTE_ALLOW_OPEN", "true")]] {
@@ -130,8 +129,8 @@ mod tests {
         // The same without the file.
         crate::files::remove(&dir.path().join(CREDENTIALS_FILE)).unwrap();
         let (result, store) = start(dir.path(), &[]);
-        assert!(matches!(result, Err(GuardError::CredentialsGone { .. })) && !store.is_open());
-        // Either of the ways out that the message names.
+        assert!(matches!(result, Err(ExposureError::CredentialsGone { .. })) && !store.is_open());
+        // Either of the remedies that the message names.
         store.add_user("bob", None, Vec::new()).unwrap();
         assert!(start(dir.path(), &[]).0.is_ok());
         assert!(matches!(store.reopen(), Err(CredentialsError::NotEmpty { count: 1 })));
