@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use malote_wire_amqp::connection::Room;
+use malote_wire_amqp::connection::PeerLimits;
 
 /// The frame size that the service accepts.
 pub const FRAME_BYTES_MAX: u32 = 65_536;
@@ -11,14 +11,14 @@ pub const CHANNEL_MAX: u16 = 4_999;
 /// Links per connection.
 pub const LINKS_MAX: usize = 5_000;
 /// Limits of an authenticated caller.
-pub const AUTHENTICATED_LIMITS: Room = Room {
+pub const AUTHENTICATED_LIMITS: PeerLimits = PeerLimits {
     sessions_max: CHANNEL_MAX as usize + 1,
     links_max: LINKS_MAX,
     incoming_bytes_max: SENDING_BYTES_MAX,
 };
 /// Limits before authentication: enough for a token of a few kilobytes. Exceeding them ends the link or the connection.
-pub const UNAUTHENTICATED_LIMITS: Room =
-    Room { sessions_max: 8, links_max: 16, incoming_bytes_max: 64 << 10 };
+pub const UNAUTHENTICATED_LIMITS: PeerLimits =
+    PeerLimits { sessions_max: 8, links_max: 16, incoming_bytes_max: 64 << 10 };
 /// A caller that has not authenticated by then is disconnected with `amqp:unauthorized-access`.
 pub const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle timeout announced to the peer. The connection is closed after twice that time.

@@ -247,7 +247,7 @@ impl Client {
             .map(|(link, (_, node))| (*link, node.clone()))
             .collect();
         for (link, queue) in receivers {
-            while self.connection.credit(link) > 0 && self.connection.room_bytes() > 0 {
+            while self.connection.credit(link) > 0 && self.connection.free_output_bytes() > 0 {
                 let Some(bare) = self.queues.pop(&queue) else { break };
                 let mut message = BytesMut::new();
                 let annotations = Map::default()

@@ -223,7 +223,7 @@ fn large_messages_are_cut_by_the_peers_frame_size_and_window() {
     pair.server.send(server, message(1, large.clone())).unwrap();
     pair.server.send(server, message(2, "after")).unwrap();
     // Four frames may go; the rest waits.
-    assert!(pair.server.room_bytes() < (1 << 20) - 15_000);
+    assert!(pair.server.free_output_bytes() < (1 << 20) - 15_000);
     let first = pair.server.take_output();
     assert!(first.len() <= 4 * 512, "{} bytes", first.len());
     // A drain waits for what is queued.
@@ -236,7 +236,7 @@ fn large_messages_are_cut_by_the_peers_frame_size_and_window() {
     assert_eq!(got[1].payload, "after");
     assert!(matches!(seen.client.last(), Some(Event::Flow(LinkFlow { credit: 0, .. }))));
     assert_eq!(seen.server, [Event::Unblocked { session: server.session() }]);
-    assert_eq!(pair.server.room_bytes(), 1 << 20);
+    assert_eq!(pair.server.free_output_bytes(), 1 << 20);
 }
 
 #[test]
@@ -391,8 +391,8 @@ proptest! {
         let config = Config {
             max_frame_size: frame,
             incoming_window: window,
-            overrule_max_message_size: written,
-            tells_what_left: written,
+            ignore_remote_max_message_size: written,
+            track_unsent: written,
             ..client_config()
         };
         let mut pair = Pair::new(config.clone(), Config { mechanisms: server_config().mechanisms, ..config })
@@ -412,7 +412,7 @@ proptest! {
             while let Some((key, size)) = left.last().copied() {
                 let body = vec![key as u8; size];
                 let sent = match written {
-                    true => from.send_written(from_link, message(key, Bytes::new()), |out| out.extend_from_slice(&body)),
+                    true => from.send_with(from_link, message(key, Bytes::new()), |out| out.extend_from_slice(&body)),
                     false => from.send(from_link, message(key, body)),
                 };
                 match sent {
@@ -453,7 +453,7 @@ proptest! {
 #[test]
 fn a_receiver_that_does_not_mean_its_limit_can_be_overruled() {
     for overrule in [false, true] {
-        let server = Config { overrule_max_message_size: overrule, ..server_config() };
+        let server = Config { ignore_remote_max_message_size: overrule, ..server_config() };
         let mut pair = Pair::opened(Config::default(), server);
         let (client, link) = pair.link(Attach { max_message_size: Some(10), ..receiver("r") });
         pair.client.grant(client, 1).unwrap();

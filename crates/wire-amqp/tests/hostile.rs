@@ -339,7 +339,7 @@ fn rules_of_a_link() {
     peer.detached(condition::MESSAGE_SIZE_EXCEEDED);
 
     // Borne beyond the limit of the link, so that its owner can refuse it; and no further.
-    let borne = Config { max_message_size: 100, max_message_size_borne: Some(200), ..plain() };
+    let borne = Config { max_message_size: 100, max_message_size_accepted: Some(200), ..plain() };
     let (mut peer, link) = Peer::attached(borne, 10);
     peer.say_with(0, transfer(0, 0), &[7; 200]);
     assert_eq!(deliveries(&peer.events()).len(), 1);
@@ -509,15 +509,15 @@ fn a_window_counts_from_what_the_peer_has_seen() {
     peer.say(0, credit(0, 6, 100));
     peer.events();
     assert_eq!(send(&mut peer), 1);
-    let full = peer.server.room_bytes();
+    let full = peer.server.free_output_bytes();
     peer.say(0, credit(6, 2, 100));
     peer.events();
     assert_eq!(peer.heard().len(), 2);
     // What waits is forgotten with its link.
-    assert!(peer.server.room_bytes() > full);
+    assert!(peer.server.free_output_bytes() > full);
     peer.server.detach(link, true, None).unwrap();
     peer.heard();
-    assert_eq!(peer.server.room_bytes(), 1 << 20);
+    assert_eq!(peer.server.free_output_bytes(), 1 << 20);
 }
 
 #[test]

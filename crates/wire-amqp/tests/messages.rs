@@ -94,12 +94,12 @@ fn bodies_of_every_kind() {
 fn sections_out_of_order_are_refused() {
     let fault = |bytes: &'static [u8]| Message::parse(Bytes::from_static(bytes)).unwrap_err().fault;
     // Two headers; a header after the properties; data and then a value; something unknown.
-    assert_eq!(fault(b"\x00\x53\x70\x45\x00\x53\x70\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x75\xa0\0\x00\x53\x77\x40"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x77\x40"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x79\x40"), Fault::UnknownDescriptor);
-    assert_eq!(fault(b"\x00\x53\x75\xa0\x05abc"), Fault::Truncated);
+    assert_eq!(fault(b"\x00\x53\x70\x45\x00\x53\x70\x45"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x75\xa0\0\x00\x53\x77\x40"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x77\x40"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x79\x40"), DecodeFault::UnknownDescriptor);
+    assert_eq!(fault(b"\x00\x53\x75\xa0\x05abc"), DecodeFault::Truncated);
 }
 
 #[test]
@@ -115,11 +115,17 @@ fn sections_are_put_in_order_for_those_who_ask() {
     assert_eq!(&last.bare()[..4], b"\x00\x53\x73\x45");
     // What is wrong in any order stays wrong.
     let fault = |bytes: &'static [u8]| parse(bytes).unwrap_err().fault;
-    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45\x00\x53\x73\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x70\x45\x00\x53\x75\xa0\0"), Fault::SectionOrder);
+    assert_eq!(
+        fault(b"\x00\x53\x73\x45\x00\x53\x70\x45\x00\x53\x73\x45"),
+        DecodeFault::SectionOrder
+    );
+    assert_eq!(
+        fault(b"\x00\x53\x77\x40\x00\x53\x70\x45\x00\x53\x75\xa0\0"),
+        DecodeFault::SectionOrder
+    );
     let alternating = b"\x00\x53\x73\x45\x00\x53\x70\x45".repeat(6);
     let many = Message::parse_any_order(alternating.into());
-    assert_eq!(many.unwrap_err().fault, Fault::SectionOrder);
+    assert_eq!(many.unwrap_err().fault, DecodeFault::SectionOrder);
 }
 
 #[test]

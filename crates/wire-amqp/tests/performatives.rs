@@ -100,22 +100,22 @@ fn states_drop_what_is_absent() {
 #[test]
 fn errors_name_the_field() {
     let missing = decode(b"\x00\x53\x10\xc0\x02\x01\x40").unwrap_err();
-    assert_eq!(missing.to_string(), "amqp:open:list.container-id: a mandatory field is absent");
+    assert_eq!(missing.to_string(), "amqp:open:list.container-id: a mandatory field is missing");
     assert_eq!(missing.condition(), condition::INVALID_FIELD);
     let wrong = decode(b"\x00\x53\x12\xc0\x06\x03\xa1\x01x\x43\x43").unwrap_err();
     assert_eq!(
         wrong.to_string(),
-        "amqp:attach:list.role: the format code 0x43 stands where boolean is expected"
+        "amqp:attach:list.role: expected boolean, found format code 0x43"
     );
     assert_eq!(wrong.condition(), condition::INVALID_FIELD);
     let inner = decode(b"\x00\x53\x18\xc0\x08\x01\x00\x53\x1d\xc0\x02\x01\x43").unwrap_err();
-    assert_eq!(inner.place, Some(("amqp:error:list", "condition")));
+    assert_eq!(inner.field, Some(("amqp:error:list", "condition")));
     let cut = decode(b"\x00\x53\x18\xc0\x07\x01\x00\x53").unwrap_err();
     assert_eq!(cut.condition(), condition::DECODE_ERROR);
     let mode = decode(b"\x00\x53\x12\xc0\x08\x04\xa1\x01x\x43\x41\x50\x03").unwrap_err();
-    assert_eq!(mode.to_string(), "amqp:attach:list.snd-settle-mode: the value 3 has no meaning");
-    assert_eq!(decode(b"\x00\x53\x19\x45").unwrap_err().fault, Fault::UnknownDescriptor);
-    assert_eq!(decode(b"\x00\x53\x17\x45\x40").unwrap_err().fault, Fault::LeftOver);
+    assert_eq!(mode.to_string(), "amqp:attach:list.snd-settle-mode: undefined value 3");
+    assert_eq!(decode(b"\x00\x53\x19\x45").unwrap_err().fault, DecodeFault::UnknownDescriptor);
+    assert_eq!(decode(b"\x00\x53\x17\x45\x40").unwrap_err().fault, DecodeFault::LeftOver);
 }
 
 #[test]

@@ -136,21 +136,21 @@ fn a_string_shares_the_bytes_it_came_in() {
 #[test]
 fn lies_are_refused() {
     let fault = |bytes: &[u8]| decode(bytes).unwrap_err().fault;
-    assert_eq!(fault(&[]), Fault::Truncated);
-    assert_eq!(fault(&[0xb0, 0xff, 0xff, 0xff, 0xff, 1]), Fault::Truncated);
-    assert_eq!(fault(&[0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff]), Fault::TooMany);
-    assert_eq!(fault(&[0xc0, 0, 0]), Fault::WrongSize);
-    assert_eq!(fault(&[0xc0, 3, 1, 0x40, 0x40]), Fault::WrongSize);
-    assert_eq!(fault(&[0xc1, 2, 1, 0x40]), Fault::OddMap);
-    assert_eq!(fault(&[0xa1, 2, 0xc3, 0x28]), Fault::NotUtf8);
-    assert_eq!(fault(&[0xa3, 2, 0xc3, 0xa9]), Fault::NotAscii);
-    assert_eq!(fault(&[0x56, 2]), Fault::OutOfRange);
-    assert_eq!(fault(&[0x73, 0, 0, 0xd8, 0]), Fault::OutOfRange);
-    assert_eq!(fault(&[0x57, 0]), Fault::UnknownCode(0x57));
-    assert_eq!(fault(&[0x40, 0x40]), Fault::LeftOver);
+    assert_eq!(fault(&[]), DecodeFault::Truncated);
+    assert_eq!(fault(&[0xb0, 0xff, 0xff, 0xff, 0xff, 1]), DecodeFault::Truncated);
+    assert_eq!(fault(&[0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff]), DecodeFault::TooMany);
+    assert_eq!(fault(&[0xc0, 0, 0]), DecodeFault::WrongSize);
+    assert_eq!(fault(&[0xc0, 3, 1, 0x40, 0x40]), DecodeFault::WrongSize);
+    assert_eq!(fault(&[0xc1, 2, 1, 0x40]), DecodeFault::OddMap);
+    assert_eq!(fault(&[0xa1, 2, 0xc3, 0x28]), DecodeFault::NotUtf8);
+    assert_eq!(fault(&[0xa3, 2, 0xc3, 0xa9]), DecodeFault::NotAscii);
+    assert_eq!(fault(&[0x56, 2]), DecodeFault::OutOfRange);
+    assert_eq!(fault(&[0x73, 0, 0, 0xd8, 0]), DecodeFault::OutOfRange);
+    assert_eq!(fault(&[0x57, 0]), DecodeFault::UnknownCode(0x57));
+    assert_eq!(fault(&[0x40, 0x40]), DecodeFault::LeftOver);
     // Four billion nulls in eleven bytes.
-    assert_eq!(fault(&[0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x40]), Fault::TooMany);
-    assert_eq!(fault(&[0xe0, 3, 1, 0x00, 0x40]), Fault::Truncated);
+    assert_eq!(fault(&[0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x40]), DecodeFault::TooMany);
+    assert_eq!(fault(&[0xe0, 3, 1, 0x00, 0x40]), DecodeFault::Truncated);
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn depth_is_bounded() {
         encode(&value)
     };
     assert!(decode(&nested(DEPTH_MAX as usize)).is_ok());
-    assert_eq!(decode(&nested(DEPTH_MAX as usize + 1)).unwrap_err().fault, Fault::TooDeep);
-    assert_eq!(decode(&vec![0; 100_000]).unwrap_err().fault, Fault::TooDeep);
+    assert_eq!(decode(&nested(DEPTH_MAX as usize + 1)).unwrap_err().fault, DecodeFault::TooDeep);
+    assert_eq!(decode(&vec![0; 100_000]).unwrap_err().fault, DecodeFault::TooDeep);
     let described = Bytes::from(vec![0; 100_000]);
-    assert_eq!(Reader::new(&described).skip().unwrap_err().fault, Fault::TooDeep);
+    assert_eq!(Reader::new(&described).skip().unwrap_err().fault, DecodeFault::TooDeep);
 }
 
 fn any_value() -> impl Strategy<Value = Value> {

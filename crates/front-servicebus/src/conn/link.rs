@@ -76,7 +76,7 @@ impl Conn {
                 // ones are released too.
                 let back = out
                     .into_iter()
-                    .filter(|(key, _)| release_on_detach || self.amqp.never_left(*key));
+                    .filter(|(key, _)| release_on_detach || self.amqp.was_never_sent(*key));
                 let back: Vec<_> = back.map(|(_, lease)| lease).collect();
                 self.release_leases(back);
                 let (front, engine) = (self.front.clone(), self.engine.clone());
@@ -127,7 +127,7 @@ impl Conn {
     /// The connection was lost; `unwritten_bytes` of the last output were not written. Deliveries that the client has
     /// not seen are released. The others stay locked, or fail with the connection.
     pub fn release_after_loss(&mut self, unwritten_bytes: usize) {
-        self.amqp.hang_up(unwritten_bytes);
+        self.amqp.disconnected(unwritten_bytes);
         let mut unseen = Vec::new();
         for link in self.links.values_mut() {
             match link {
@@ -136,7 +136,8 @@ impl Conn {
                     unseen.extend(receiver.waiting.drain(..).filter_map(|delivery| delivery.lease));
                     let out = receiver.out.drain();
                     unseen.extend(
-                        out.filter(|(key, _)| self.amqp.never_left(*key)).map(|(_, lease)| lease),
+                        out.filter(|(key, _)| self.amqp.was_never_sent(*key))
+                            .map(|(_, lease)| lease),
                     );
                 }
                 LinkState::Sender(_)

@@ -100,11 +100,11 @@ impl Conn {
             idle_time_out_ms: Some(limits::IDLE_MS),
             // An oversized message is answered with an outcome. Clients that are detached instead cannot report the
             // reason.
-            max_message_size_borne: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
+            max_message_size_accepted: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
             // The Python client announces 1 MiB but accepts any size.
-            overrule_max_message_size: true,
+            ignore_remote_max_message_size: true,
             // Messages that were never written are released immediately, before their locks expire.
-            tells_what_left: true,
+            track_unsent: true,
             incoming_bytes_max: limits::SENDING_BYTES_MAX,
             outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
             ..Config::default()
@@ -200,7 +200,7 @@ impl Conn {
     pub(crate) fn update_authentication(&mut self) {
         let was = self.known;
         self.known = self.claims.is_authenticated(&self.front);
-        self.amqp.set_room(if self.known {
+        self.amqp.set_peer_limits(if self.known {
             limits::AUTHENTICATED_LIMITS
         } else {
             limits::UNAUTHENTICATED_LIMITS

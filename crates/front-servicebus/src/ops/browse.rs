@@ -129,14 +129,14 @@ impl Conn {
             if self.amqp.credit(link) == 0 {
                 return;
             }
-            if self.amqp.room_bytes() == 0 {
+            if self.amqp.free_output_bytes() == 0 {
                 self.blocked_links.insert(link);
                 return;
             }
             let key = self.next_key;
             let tag = Bytes::copy_from_slice(&key.to_be_bytes());
             let outgoing = Outgoing { key, tag, settled: true, ..Outgoing::default() };
-            let sent = self.amqp.send_written(link, outgoing, |out| browser.encode(seen, out));
+            let sent = self.amqp.send_with(link, outgoing, |out| browser.encode(seen, out));
             match sent {
                 Ok(()) => self.next_key += 1,
                 Err(SendError::TooLarge { .. }) => {

@@ -137,7 +137,7 @@ impl Conn {
                 receiver.waiting.pop_front();
                 continue;
             }
-            if self.amqp.credit(link) == 0 || self.amqp.room_bytes() == 0 {
+            if self.amqp.credit(link) == 0 || self.amqp.free_output_bytes() == 0 {
                 break;
             }
             let key = self.next_key;
@@ -147,7 +147,7 @@ impl Conn {
             let outgoing =
                 Outgoing { key, tag, settled: receiver.receive_and_delete, ..Outgoing::default() };
             let write = |out: &mut BytesMut| receiver.encode(delivery, out);
-            match self.amqp.send_written(link, outgoing, write) {
+            match self.amqp.send_with(link, outgoing, write) {
                 Ok(()) => {}
                 Err(SendError::Full | SendError::NoCredit) => break,
                 Err(error @ (SendError::NotAttached | SendError::Tag)) => {

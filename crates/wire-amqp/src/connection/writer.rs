@@ -1,29 +1,29 @@
-//! The way out: frames into bytes.
+//! Writes frames into the output.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, MIN_MAX_FRAME_SIZE, put_frame};
 use crate::performative::{Composite, DeliveryState, Disposition, Role, SaslFrame, Transfer};
 
-/// Room that is made for deliveries when nothing waits to be written. What is left of it serves the next ones.
+/// Capacity reserved when nothing waits to be written; the rest serves the next deliveries.
 const DELIVERIES_BYTES: usize = 16 << 10;
 
-/// What is to be written, and how large a frame may be.
+/// The output, and the largest frame.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct FrameWriter {
     output: BytesMut,
     /// A disposition that the next one may still extend.
     held: Option<(u16, Disposition)>,
     pub(super) max_frame_size: u32,
-    /// Something was written since this was last asked.
+    /// Whether something was written since the last check.
     wrote: bool,
-    /// A performative did not fit into a frame that the peer takes, and was not written.
+    /// A performative did not fit into the peer's largest frame, and was not written.
     too_large: bool,
 }
 
-impl Wire {
-    pub(super) fn new() -> Wire {
-        Wire {
+impl FrameWriter {
+    pub(super) fn new() -> FrameWriter {
+        FrameWriter {
             output: BytesMut::new(),
             held: None,
             max_frame_size: MIN_MAX_FRAME_SIZE,
@@ -42,7 +42,7 @@ impl Wire {
         self.wrote = true;
     }
 
-    /// An empty frame: a sign of life.
+    /// An empty frame, which keeps the connection alive.
     pub(super) fn empty(&mut self) {
         self.release();
         put_frame(&mut self.output, FrameKind::Amqp, 0, |_| {});
@@ -65,7 +65,7 @@ impl Wire {
         self.wrote = true;
     }
 
-    /// Writes one frame with as much of the payload as fits. What does not is left.
+    /// Writes one frame with as much of the payload as fits. The rest stays in `payload`.
     pub(super) fn transfer(&mut self, channel: u16, transfer: &mut Transfer, payload: &mut Bytes) {
         self.release();
         let start = self.output.len();
@@ -84,7 +84,7 @@ impl Wire {
             out.extend_from_slice(&payload.split_to(fits.min(payload.len())));
         });
         let size = self.output.len() - start;
-        // A performative that alone fills a frame would never be done.
+        // A performative that fills the whole frame would never make progress.
         if size > room || (transfer.more && payload.len() == before) {
             self.output.truncate(start);
             payload.clear();
@@ -93,7 +93,8 @@ impl Wire {
         self.wrote = true;
     }
 
-    /// Writes one frame with a payload that `write` writes. One that does not fit is given back, and nothing is written.
+    /// Writes one frame with a payload written by `write`. A payload that does not fit is returned, and nothing is
+    /// written.
     pub(super) fn transfer_whole(
         &mut self,
         channel: u16,
@@ -102,7 +103,7 @@ impl Wire {
     ) -> Option<Bytes> {
         self.release();
         if self.output.is_empty() {
-            // Others follow most often; growing step by step would copy each of them several times.
+            // Others usually follow; growing step by step would copy each of them several times.
             self.output.reserve(DELIVERIES_BYTES);
         }
         let start = self.output.len();
@@ -121,7 +122,7 @@ impl Wire {
         None
     }
 
-    /// Writes a disposition; several in a row for neighbouring deliveries become one.
+    /// Writes a disposition. Consecutive ones for adjacent deliveries are merged.
     pub(super) fn disposition(
         &mut self,
         channel: u16,
@@ -148,7 +149,7 @@ impl Wire {
 
     fn release(&mut self) {
         if let Some((channel, mut disposition)) = self.held.take() {
-            // Written out even for one: clients exist that do not take an absent one for the first.
+            // Always written: some clients do not treat a missing `last` as equal to `first`.
             disposition.last.get_or_insert(disposition.first);
             self.put(channel, &disposition);
         }
