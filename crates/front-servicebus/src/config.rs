@@ -131,16 +131,16 @@ impl Config {
         for namespace in &self.user.namespaces {
             let topics: Vec<&str> = namespace.topics.iter().map(|topic| &*topic.name).collect();
             for topic in &namespace.topics {
-                make_topic(engine, topic).await?;
+                create_topic(engine, topic).await?;
                 for subscription in &topic.subscriptions {
-                    let name = make_subscription(engine, topic, subscription, &topics).await?;
+                    let name = create_subscription(engine, topic, subscription, &topics).await?;
                     forwarding.extend(name);
                 }
             }
             for queue in &namespace.queues {
                 let name = name_of(&queue.name)?;
                 let spec = spec_of(queue, &name, None, &topics)?;
-                declare(engine, &name, plain(&spec), None).await?;
+                declare(engine, &name, without_forwarding(&spec), None).await?;
                 forwarding.extend(forwards(&spec).then_some((name, spec)));
             }
         }
@@ -168,11 +168,11 @@ fn forwards(spec: &QueueSpec) -> bool {
     spec.forward_to.is_some() || spec.dead_letter != DeadLetterTarget::Own
 }
 
-fn plain(spec: &QueueSpec) -> QueueSpec {
+fn without_forwarding(spec: &QueueSpec) -> QueueSpec {
     QueueSpec { forward_to: None, dead_letter: DeadLetterTarget::Own, ..spec.clone() }
 }
 
-async fn make_topic(engine: &Engine, topic: &EntityConfig) -> Result<(), ConfigError> {
+async fn create_topic(engine: &Engine, topic: &EntityConfig) -> Result<(), ConfigError> {
     let name = topic_of(&topic.name)?;
     let (dedup, status) = (dedup_of(topic)?, status_of(topic)?);
     let spec = TopicSpec { dedup, status, ..TopicSpec::default() };
@@ -185,7 +185,7 @@ async fn make_topic(engine: &Engine, topic: &EntityConfig) -> Result<(), ConfigE
     made.map_err(|why| refused(&topic.name, why))
 }
 
-async fn make_subscription(
+async fn create_subscription(
     engine: &Engine,
     topic: &EntityConfig,
     subscription: &EntityConfig,
@@ -201,7 +201,7 @@ async fn make_subscription(
         }
         _ => None,
     };
-    let created = declare(engine, &name, plain(&spec), Some(rules.clone())).await?;
+    let created = declare(engine, &name, without_forwarding(&spec), Some(rules.clone())).await?;
     if let Some(rules) = rules.filter(|_| !created) {
         replace_rules(engine, &of, &name, rules)
             .await

@@ -153,7 +153,7 @@ mod tests {
     use malote_model::{LeaseToken, QueueName};
 
     #[test]
-    fn a_lost_lease_has_two_names() {
+    fn a_lost_lease_has_one_condition_per_kind_of_lock() {
         let refusal = Refusal::LeaseLost { lease: LeaseToken::default() };
         for (lock, condition) in [
             (Lock::Message, "com.microsoft:message-lock-lost"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_find_the_words_they_look_for() {
+    fn errors_have_the_wording_that_clients_match() {
         let queue = QueueName::new("q").unwrap();
         let missing =
             refusal_error(&Refusal::QueueNotFound { queue: queue.clone() }, Lock::Message);

@@ -1,4 +1,4 @@
-//! How links and connections end that did not mean to: tokens, closed entities, clients that are gone.
+//! Links and connections that end unexpectedly: expired tokens, deleted entities, lost clients.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -17,7 +17,7 @@ use malote_wire_amqp::performative::DeliveryState;
 use malote_wire_amqp::types::{Map, Value};
 use sha2::{Digest, Sha256};
 
-/// Looks at a queue until it is as it should be.
+/// Polls a queue until `fits` is true.
 async fn until(world: &World, queue: &QueueName, fits: impl Fn(u64, u64) -> bool) -> (u64, u64) {
     let looking = async {
         loop {
@@ -32,10 +32,10 @@ async fn until(world: &World, queue: &QueueName, fits: impl Fn(u64, u64) -> bool
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_client_has_not_seen_has_no_holder() {
+async fn unsent_deliveries_are_released_when_the_connection_is_lost() {
     let world = World::new().await;
     let queue = QueueName::new("orders").unwrap();
-    // Nothing here comes back because its lock ends.
+    // The locks are so long that nothing returns because of an expired lock.
     let spec = QueueSpec { lock_ms: 3_600_000, ..QueueSpec::default() };
     world.engine.declare(queue.clone(), spec).await.unwrap();
     let body = "x".repeat(300_000);
@@ -48,14 +48,14 @@ async fn what_a_client_has_not_seen_has_no_holder() {
     client.amqp.grant(link, 10).unwrap();
     client.write().await;
     until(&world, &queue, |_, locked| locked == 10).await;
-    // The pipe takes three messages and a part of the fourth.
+    // The pipe holds three messages and a part of the fourth.
     drop(client);
     let (ready, locked) = until(&world, &queue, |ready, _| ready >= 7).await;
     assert!(ready + locked == 10 && locked <= 3, "{ready} {locked}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_entity_says_so() {
+async fn a_disabled_entity_is_refused_with_its_condition() {
     let world = World::new().await;
     let queue = world.queue("orders", false).await;
     let mut client = world.client().await;
@@ -80,7 +80,7 @@ async fn a_closed_entity_says_so() {
     assert_eq!(client.detached(again).await, "com.microsoft:entity-disabled");
 }
 
-/// One key, and whoever shows it may do everything.
+/// One key with all permissions.
 struct OneKey;
 
 const SECRET: &str = "secret";
@@ -110,7 +110,7 @@ impl Access for OneKey {
     }
 }
 
-/// A token for an entity that lasts until then.
+/// A token for an entity, valid until `expires_s`.
 fn token(entity: &str, expires_s: u64) -> String {
     let text = format!("{entity}\n{expires_s}");
     let mut key = [0_u8; 64];
@@ -128,8 +128,8 @@ async fn a_link_lasts_as_long_as_its_token() {
     let (short, renewed) = (world.queue("short", false).await, world.queue("renewed", false).await);
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "$cbs").await;
-    // Long enough to attach in, on any machine.
+    let node = client.node(channel, "$cbs").await;
+    // Enough time to attach, on any machine.
     let soon = world.engine.now().0 / 1000 + 12;
     let put = |queue: &QueueName, until_s: u64| {
         let names = Map::default()
@@ -140,14 +140,14 @@ async fn a_link_lasts_as_long_as_its_token() {
     };
     for queue in [&short, &renewed] {
         let (names, body) = put(queue, soon);
-        assert_eq!(client.ask(desk, names, body).await.0, 202);
+        assert_eq!(client.ask(node, names, body).await.0, 202);
     }
     let ends = client.receiver(channel, "ends", "short", None);
     assert!(client.attached(ends).await.source.is_some());
     let stays = client.sender(channel, "stays", "renewed");
     assert!(client.attached(stays).await.target.is_some());
     let (names, body) = put(&renewed, soon + 3600);
-    assert_eq!(client.ask(desk, names, body).await.0, 202);
+    assert_eq!(client.ask(node, names, body).await.0, 202);
     assert_eq!(client.detached(ends).await, "amqp:unauthorized-access");
     let sent = client.send(stays, Draft::value(Value::Null)).await;
     assert_eq!(sent, Some(DeliveryState::Accepted));

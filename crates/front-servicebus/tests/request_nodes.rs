@@ -1,4 +1,4 @@
-//! Requests to `$management` and `$cbs` as clients other than Python's write them.
+//! Requests to `$management` and `$cbs` as clients other than Python's send them.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -11,23 +11,23 @@ use malote_wire_amqp::message::{Draft, Message, Properties};
 use malote_wire_amqp::performative::DeliveryState;
 use malote_wire_amqp::types::{Array, Map, Str, Value};
 
-/// A pair of links to one desk.
-struct Desk {
+/// A pair of links to one node.
+struct NodeLinks {
     to: LinkId,
 }
 
-impl Desk {
-    async fn open(client: &mut Client, channel: Channel, at: &str) -> Desk {
+impl NodeLinks {
+    async fn open(client: &mut Client, channel: Channel, at: &str) -> NodeLinks {
         let to = client.sender(channel, &format!("ask {at}"), at);
         client.attached(to).await;
         client.credit(to).await;
         let from = client.receiver(channel, &format!("hear {at}"), at, None);
         client.attached(from).await;
         client.amqp.grant(from, 100).unwrap();
-        Desk { to }
+        NodeLinks { to }
     }
 
-    /// Asks; tells the status, by whichever of its names, and the body.
+    /// Sends a request; returns the status, under either of its names, and the body.
     async fn ask(&self, client: &mut Client, names: Map, body: Value) -> (i64, Map) {
         let properties =
             Properties { message_id: Some(Value::String(Str::from("1"))), ..Properties::default() };
@@ -50,7 +50,7 @@ impl Desk {
         (status.unwrap(), body.unwrap_or_default())
     }
 
-    /// A request that names no session, only the link that it is about.
+    /// A request that names only a link and no session.
     async fn about(
         &self,
         client: &mut Client,
@@ -82,7 +82,7 @@ fn text(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_that_is_named_tells_the_session() {
+async fn a_request_can_name_a_session_by_its_link() {
     let world = World::new().await;
     let queue = world.queue("orders", true).await;
     world.put(&queue, &[("a", "a0"), ("b", "b0"), ("a", "a1")]).await;
@@ -90,19 +90,19 @@ async fn a_link_that_is_named_tells_the_session() {
     let channel = client.amqp.begin().unwrap();
     let link = client.receiver(channel, "of a", "orders", Some(text("a")));
     client.attached(link).await;
-    let desk = Desk::open(&mut client, channel, "orders/$management").await;
+    let node = NodeLinks::open(&mut client, channel, "orders/$management").await;
 
     let peek = || {
         let from = Map::default().with_string("from-sequence-number", 0_i64);
         from.with_string("message-count", 10)
     };
     let operation = "com.microsoft:peek-message";
-    let (status, seen) = desk.about(&mut client, "of a", operation, peek()).await;
+    let (status, seen) = node.about(&mut client, "of a", operation, peek()).await;
     assert_eq!((status, bodies(&seen)), (200, vec!["a0".to_owned(), "a1".to_owned()]));
-    let (status, seen) = desk.about(&mut client, "nobody's", operation, peek()).await;
+    let (status, seen) = node.about(&mut client, "nobody's", operation, peek()).await;
     assert_eq!((status, bodies(&seen).len()), (200, 3), "another name tells nothing");
 
-    // One is deferred, and found again by the link that has its session.
+    // One message is deferred, and found again by the link that holds its session.
     client.amqp.grant(link, 1).unwrap();
     let (delivery, number) = client
         .until(|event| match event {
@@ -126,10 +126,10 @@ async fn a_link_that_is_named_tells_the_session() {
         .with_string("sequence-numbers", numbers)
         .with_string("receiver-settle-mode", Value::Uint(1));
     let operation = "com.microsoft:receive-by-sequence-number";
-    let (status, found) = desk.about(&mut client, "of a", operation, receive).await;
+    let (status, found) = node.about(&mut client, "of a", operation, receive).await;
     assert_eq!((status, bodies(&found)), (200, vec!["a0".to_owned()]));
 
-    // The lock is told beside the message, and within it for those who look there.
+    // The lock token is in the entry and in the message, because clients read either.
     let entry = found.get("messages").and_then(Value::as_items).unwrap()[0].as_map().unwrap();
     let Some(Value::Binary(bytes)) = entry.get("message") else { panic!("{entry:?}") };
     let within = Message::parse(bytes.clone()).unwrap().delivery_annotations().unwrap();
@@ -139,18 +139,18 @@ async fn a_link_that_is_named_tells_the_session() {
         .with_string("disposition-status", text("completed"))
         .with_string("lock-tokens", vec![lock.clone()]);
     let operation = "com.microsoft:update-disposition";
-    assert_eq!(desk.about(&mut client, "of a", operation, settle).await.0, 200);
+    assert_eq!(node.about(&mut client, "of a", operation, settle).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_of_nothing_is_none() {
+async fn an_empty_session_state_clears_it() {
     let world = World::new().await;
     world.queue("orders", true).await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
     let link = client.receiver(channel, "of a", "orders", Some(text("a")));
     client.attached(link).await;
-    let desk = Desk::open(&mut client, channel, "orders/$management").await;
+    let node = NodeLinks::open(&mut client, channel, "orders/$management").await;
     for (state, told) in [
         (Value::Binary(Bytes::from_static(b"x")), Value::Binary(Bytes::from_static(b"x"))),
         (Value::Binary(Bytes::new()), Value::Null),
@@ -158,21 +158,21 @@ async fn a_state_of_nothing_is_none() {
         let set =
             Map::default().with_string("session-id", text("a")).with_string("session-state", state);
         let operation = "com.microsoft:set-session-state";
-        assert_eq!(desk.about(&mut client, "of a", operation, set).await.0, 200);
+        assert_eq!(node.about(&mut client, "of a", operation, set).await.0, 200);
         let get = Map::default().with_string("session-id", text("a"));
         let operation = "com.microsoft:get-session-state";
-        let (status, answer) = desk.about(&mut client, "of a", operation, get).await;
+        let (status, answer) = node.about(&mut client, "of a", operation, get).await;
         assert_eq!((status, answer.get("session-state")), (200, Some(&told)));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_for_what_is_not_there_is_not_found() {
+async fn a_token_for_a_missing_entity_is_not_found() {
     let world = World::new().await;
     world.queue("orders", false).await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = Desk::open(&mut client, channel, "$cbs").await;
+    let node = NodeLinks::open(&mut client, channel, "$cbs").await;
     let signature = "SharedAccessSignature sr=x&sig=eA%3D%3D&se=1&skn=k";
     const SAS: &str = "servicebus.windows.net:sastoken";
     for (kind, token, name, status) in [
@@ -182,13 +182,13 @@ async fn a_token_for_what_is_not_there_is_not_found() {
         (SAS, signature, "sb://localhost/nobody/Subscriptions/s", 404),
         (SAS, signature, "sb://localhost/", 202),
         ("jwt", "a.b.c", "amqp://localhost/nobody", 404),
-        // Who calls a signature a JWT takes this for a wrong signature.
+        // A client that labels a signature as JWT would take this for a wrong signature.
         ("jwt", signature, "sb://localhost/nobody", 202),
     ] {
         let names = Map::default()
             .with_string("operation", text("put-token"))
             .with_string("type", text(kind))
             .with_string("name", text(name));
-        assert_eq!(desk.ask(&mut client, names, text(token)).await.0, status, "{kind} {name}");
+        assert_eq!(node.ask(&mut client, names, text(token)).await.0, status, "{kind} {name}");
     }
 }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_end_with_time_and_at_the_bound() {
+    fn entries_expire_and_are_evicted() {
         let mut recent = ExpiringMap::new(3, 100);
         for n in 0..5_u64 {
             recent.put(n, n * 10, Timestamp(n));

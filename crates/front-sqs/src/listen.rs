@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_for_us_are_told_from_those_for_the_native_api() {
+    fn sqs_requests_are_distinguished_from_native_ones() {
         let claimed = |method: Method, uri: &'static str, header: Option<(&'static str, &str)>| {
             let mut headers = HeaderMap::new();
             header.map(|(name, value)| headers.insert(name, value.parse().unwrap()));

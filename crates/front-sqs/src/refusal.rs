@@ -33,7 +33,7 @@ codes! {
     ReceiptHandleIsInvalid, "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 400;
     /// The receipt handle of a deleted message. The service replies with the general code of the Query protocol. The
     /// shape is the one that its model declares for this case, so that SDKs raise the typed error.
-    MessageGone, "ReceiptHandleIsInvalid", "InvalidParameterValue", 400;
+    MessageDeleted, "ReceiptHandleIsInvalid", "InvalidParameterValue", 400;
     InvalidParameterValue, "InvalidParameterValueException", "InvalidParameterValue", 400;
     MissingParameter, "MissingRequiredParameterException", "MissingParameter", 400;
     InvalidAttributeName, "InvalidAttributeName", "InvalidAttributeName", 400;

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_the_last_user_does_not_open_the_door() {
+    fn removing_the_last_user_does_not_open_the_server() {
         let (result, store, _dir) =
             try_with(&[("MALOTE_HTTP", ":8080"), ("MALOTE_ADMIN_PASSWORD", "x")]);
         assert!(result.is_ok() && !store.is_open());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_are_gone_do_not_open_the_door_on_loopback() {
+    fn missing_credentials_do_not_open_the_server_on_loopback() {
         let dir = tempfile::tempdir().unwrap();
         let (result, store) = start(dir.path(), &[]);
         assert!(result.is_ok() && store.is_open(), "a fresh directory is open");

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_file_is_private_whole_and_leaves_nothing_behind() {
+    fn a_replaced_file_is_private_complete_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         write_private(&path, b"one").unwrap();

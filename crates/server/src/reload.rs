@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_looked_at_and_a_hangup_forces() {
+    async fn files_are_checked_and_sighup_forces_a_reload() {
         use rustix::process::{Signal, getpid, kill_process};
         let (sender, mut calls) = mpsc::unbounded_channel();
         let shutdown = Shutdown::new();

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_can_begin_the_end_without_a_signal() {
+    async fn a_program_can_begin_the_shutdown_without_a_signal() {
         let shutdown = Shutdown::new();
         shutdown.begin();
         let (_signal, signals) = Signals::manual();

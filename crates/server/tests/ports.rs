@@ -1,5 +1,5 @@
-//! A toy front end behind real sockets: plain, TLS and sniffed on one port, the limit, silence,
-//! and the end.
+//! A test front end behind real sockets: protocol detection with and without TLS, the connection limit, timeouts, and
+//! shutdown.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, in all its functions")]
 
 use http_body_util::Full;
@@ -20,13 +20,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Answers every request with what it knows about the connection.
+/// Replies to every request with what it knows about the connection.
 fn toy_http() -> Handler {
     handler(async |stream: Stream, peer: PeerInfo, shutdown: ShutdownToken| {
-        let told = format!("{} tls={}", peer.front, peer.tls.is_some());
+        let text = format!("{} tls={}", peer.front, peer.tls.is_some());
         let service = service_fn(move |_| {
-            let told = told.clone();
-            async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(body(told))) }
+            let text = text.clone();
+            async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(body(text))) }
         });
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service);
@@ -43,7 +43,7 @@ fn body(text: String) -> Full<Bytes> {
     Full::new(Bytes::from(text))
 }
 
-/// Reads the header again, to show that no byte was lost, and says which handler it is.
+/// Reads the header again, to show that no byte was lost, and replies with its name.
 fn toy_amqp(name: &'static str) -> Handler {
     handler(async move |mut stream: Stream, _: PeerInfo, _: ShutdownToken| {
         let mut header = [0; 8];
@@ -109,7 +109,7 @@ impl Server {
         TcpStream::connect(self.addr).await.unwrap()
     }
 
-    /// Trusts the certificate that the server keeps in its data directory, and nothing else.
+    /// Trusts only the certificate in the server's data directory.
     async fn connect_tls(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let cert = CertificateDer::from_pem_file(self.tls.certificate_path()).unwrap();
@@ -134,7 +134,7 @@ async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     text
 }
 
-/// What is answered; whether the end arrives as an end or a reset is the system's choice.
+/// The reply. Whether the connection ends with FIN or reset depends on the system.
 async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, header: &[u8]) -> String {
     let _ = stream.write_all(header).await; // who is too slow may find it closed
     let mut bytes = Vec::new();
@@ -143,7 +143,7 @@ async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, header: &[u8]) ->
 }
 
 #[tokio::test]
-async fn one_port_speaks_plain_tls_and_every_protocol() {
+async fn one_port_serves_plain_tls_and_every_protocol() {
     let server = serve(Options::default()).await;
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
     assert!(get(server.connect_tls().await).await.ends_with("http tls=true"));
@@ -174,7 +174,7 @@ async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
     let first = server.connect().await;
     let second = server.connect().await;
     let mut third = server.connect().await;
-    // Closed without a word; whether that arrives as an end or a reset is the system's choice.
+    // Closed without a reply. Whether it ends with FIN or reset depends on the system.
     assert!(!matches!(third.read(&mut [0; 1]).await, Ok(1..)));
     assert_eq!((server.limit.counts().refused, server.limit.counts().open), (1, 2));
     assert!(get(second).await.ends_with("http tls=false"));
@@ -186,7 +186,7 @@ async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
 }
 
 #[tokio::test]
-async fn silent_and_slow_peers_lose_their_place() {
+async fn silent_and_slow_peers_are_disconnected() {
     let handshake_timeout = Duration::from_millis(100);
     let server = serve(Options { handshake_timeout, ..Options::default() }).await;
     assert_eq!(said(server.connect().await, b"").await, "");
@@ -199,7 +199,7 @@ async fn silent_and_slow_peers_lose_their_place() {
 }
 
 #[tokio::test]
-async fn plain_http_is_told_to_use_tls_where_that_is_required() {
+async fn plain_http_is_refused_with_a_hint_if_tls_is_required() {
     let server = serve(Options { tls_required: true, ..Options::default() }).await;
     let answer = get(server.connect().await).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
@@ -210,7 +210,7 @@ async fn plain_http_is_told_to_use_tls_where_that_is_required() {
 }
 
 #[tokio::test]
-async fn a_lone_front_end_refuses_strangers_itself() {
+async fn a_single_front_end_refuses_other_protocols_itself() {
     let router = Router { http: Some(toy_http()), ..Router::default() };
     let server = serve(Options { router, ..Options::default() }).await;
     let answer = said(server.connect().await, b"nonsense\r\n\r\n").await;
@@ -232,7 +232,7 @@ async fn a_panic_in_a_handler_costs_one_connection() {
 #[tokio::test]
 async fn draining_finishes_requests_and_takes_no_more() {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
-    // Answers once it is told to, as a long poll does.
+    // Replies when the test says so, like a long poll.
     let (answer, waiting) = tokio::sync::watch::channel(false);
     let (begun, mut begins) = tokio::sync::mpsc::channel(1);
     let slow = handler(move |mut stream: Stream, peer: PeerInfo, _: ShutdownToken| {
@@ -249,7 +249,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     let server = serve(Options { router, ..Options::default() }).await;
     let busy = server.connect().await;
     let busy = tokio::spawn(async move { said(busy, REQUEST).await });
-    // The handler must have the connection: one that has not spoken yet may be dropped.
+    // The handler must have the connection: one without a request may be dropped.
     begins.recv().await.unwrap();
 
     let (signal, signals) = Signals::manual();
@@ -259,7 +259,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     signal.send(()).await.unwrap();
     server.shutdown.token().draining().await;
     assert!(!server.shutdown.is_ready());
-    // The listener goes as soon as its task has seen the token.
+    // The listener is closed as soon as its task has seen the token.
     while TcpStream::connect(server.addr).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -293,7 +293,7 @@ async fn a_second_signal_drops_connections_at_once() {
 }
 
 #[tokio::test]
-async fn a_port_that_nobody_speaks_on_is_not_opened() {
+async fn a_port_without_handlers_is_not_opened() {
     let admission = Admission {
         tls: None,
         tls_required: false,

@@ -89,8 +89,8 @@ impl Conn {
     }
 
     /// Grants credit again, so that credit and deliveries in progress never exceed `most` together.
-    pub(crate) fn grant_again(&mut self, link: LinkId, under_way: u32, most: u32) {
-        let free = most.saturating_sub(under_way);
+    pub(crate) fn grant_again(&mut self, link: LinkId, in_progress: u32, most: u32) {
+        let free = most.saturating_sub(in_progress);
         if self.amqp.credit(link) < free.min(most / 2) {
             let _ = self.amqp.grant(link, free);
         }

@@ -90,16 +90,16 @@ impl Conn {
     fn receive(&mut self, incoming: Incoming) -> Result<(), UseError> {
         match self.links.get_mut(&incoming.link) {
             Some(LinkState::Sender(sender)) => {
-                sender.under_way += 1;
+                sender.in_progress += 1;
                 let (to, size_max) = (sender.to.clone(), sender.message_bytes_max);
                 self.send(to, size_max, incoming)
             }
-            Some(LinkState::Coordinator { under_way }) => {
-                *under_way += 1;
+            Some(LinkState::Coordinator { in_progress }) => {
+                *in_progress += 1;
                 self.handle_coordinator(incoming)
             }
             Some(LinkState::Requests(requests)) => {
-                requests.under_way += 1;
+                requests.in_progress += 1;
                 self.handle_request(incoming)
             }
             _ => Ok(()),

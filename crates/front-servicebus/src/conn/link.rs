@@ -25,7 +25,7 @@ pub(crate) enum LinkState {
     /// The client declares and discharges transactions.
     Coordinator {
         /// Requests without a reply.
-        under_way: u32,
+        in_progress: u32,
     },
     /// The client sends requests to `$cbs` or `$management`.
     Requests(RequestLink),
@@ -37,7 +37,7 @@ pub(crate) struct SenderLink {
     pub to: Address,
     pub message_bytes_max: u64,
     /// Deliveries without an outcome.
-    pub under_way: u32,
+    pub in_progress: u32,
 }
 
 /// The node that handles requests.
@@ -49,7 +49,7 @@ pub(crate) enum RequestNode {
 
 pub(crate) struct RequestLink {
     pub node: RequestNode,
-    pub under_way: u32,
+    pub in_progress: u32,
 }
 
 pub(crate) struct ReplyLink {

@@ -83,7 +83,7 @@ pub(crate) struct Conn {
     /// The connection was closed in an orderly way.
     pub(crate) closed_cleanly: bool,
     /// The caller has authenticated, or does not need to.
-    pub(crate) known: bool,
+    pub(crate) authenticated: bool,
     pub(crate) peer: Peer,
     pub(crate) unauthenticated_since: Instant,
 }
@@ -131,7 +131,7 @@ impl Conn {
             host: "localhost".to_owned(),
             opened: false,
             closed_cleanly: false,
-            known: true,
+            authenticated: true,
             peer,
             unauthenticated_since: Instant::now(),
         };
@@ -198,25 +198,25 @@ impl Conn {
 
     /// Re-evaluates whether the caller is authenticated, and sets the limits accordingly.
     pub(crate) fn update_authentication(&mut self) {
-        let was = self.known;
-        self.known = self.claims.is_authenticated(&self.front);
-        self.amqp.set_peer_limits(if self.known {
+        let was_authenticated = self.authenticated;
+        self.authenticated = self.claims.is_authenticated(&self.front);
+        self.amqp.set_peer_limits(if self.authenticated {
             limits::AUTHENTICATED_LIMITS
         } else {
             limits::UNAUTHENTICATED_LIMITS
         });
         // On a server without credentials, every caller counts as authenticated after the open.
-        if self.known && self.opened {
+        if self.authenticated && self.opened {
             self.peer.known.store(true, Ordering::Relaxed);
         }
-        if was && !self.known {
+        if was_authenticated && !self.authenticated {
             self.unauthenticated_since = Instant::now();
         }
     }
 
     /// When an unauthenticated caller is disconnected.
     pub fn authentication_deadline(&self) -> Option<Instant> {
-        (!self.known).then(|| self.unauthenticated_since + limits::AUTHENTICATION_TIMEOUT)
+        (!self.authenticated).then(|| self.unauthenticated_since + limits::AUTHENTICATION_TIMEOUT)
     }
 
     /// Checks the permissions of every link again, after a token has expired or permissions have changed. Links covered

@@ -25,7 +25,7 @@ pub(crate) struct PutTokenResult {
     correlation_id: Option<Value>,
     verified: Result<(), TokenError>,
     /// The entity of the token, if the client expects an error here when it does not exist.
-    asked: Option<Path>,
+    entity: Option<Path>,
 }
 
 pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> PutTokenResult {
@@ -34,7 +34,7 @@ pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -
     if let Err((401, why)) = &verified {
         record_refused_token(front, claims, request, why);
     }
-    PutTokenResult { correlation_id, verified, asked: asked(request) }
+    PutTokenResult { correlation_id, verified, entity: requested_entity(request) }
 }
 
 /// Records a refused token in the audit log: the reason, not the token.
@@ -55,7 +55,7 @@ pub(super) fn login(peer: IpAddr) -> AuditEntry {
 
 /// The entity that a token is for. A client that labels a SAS token as JWT treats any failure here as wrong
 /// credentials, so it learns about a missing entity when it attaches.
-fn asked(request: &Message) -> Option<Path> {
+fn requested_entity(request: &Message) -> Option<Path> {
     let properties = request.application_properties().ok()?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
     let body = request.value().ok()?;
@@ -76,10 +76,10 @@ pub(crate) async fn answer(
     host: &str,
     put: PutTokenResult,
 ) -> Bytes {
-    let PutTokenResult { correlation_id, verified, asked } = put;
-    let (status, text) = match (verified, asked) {
+    let PutTokenResult { correlation_id, verified, entity } = put;
+    let (status, text) = match (verified, entity) {
         (Err((status, text)), _) => (status, text.into_owned()),
-        (Ok(()), Some(path)) if is_missing(front, claims, &path).await => {
+        (Ok(()), Some(path)) if is_entity_missing(front, claims, &path).await => {
             (404, not_found(host, &path).description.unwrap_or_default().to_string())
         }
         (Ok(()), _) => (202_i32, "Accepted".to_owned()),
@@ -104,7 +104,7 @@ pub(crate) async fn answer(
 }
 
 /// Whether the entity is missing. Callers without any permission on it are not told.
-async fn is_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
+async fn is_entity_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
     let may = |on: Resource<'_>| claims.may_any(front, &Action::ALL, path, on);
     matches!(resolve(&front.engine, path, may).await, Ok(Resolved::Missing))
 }

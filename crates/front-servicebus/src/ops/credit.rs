@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_sends_what_there_is_and_ends() {
+    fn a_drain_sends_available_messages_and_ends() {
         for (messages, credit) in
             [(0, 0), (0, 1), (1, 1), (5, 1), (5, 100), (5_000, 4_000), (3, 5_000)]
         {
@@ -159,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn lowered_credit_is_taken_back_and_given_anew() {
+    fn lowered_credit_is_withdrawn_and_granted_again() {
         let mut it = LinkCredit::new();
         assert_eq!(it.step(10, 0), CreditStep::Give(10));
-        assert_eq!(it.step(3, 0), CreditStep::Nothing, "a question is under way");
+        assert_eq!(it.step(3, 0), CreditStep::Nothing, "a credit change is in progress");
         it.answered(None);
         assert_eq!(it.step(3, 0), CreditStep::Withdraw);
         it.answered(Some(8));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_called_off_goes_on_as_before() {
+    fn a_cancelled_drain_resumes_normal_credit() {
         let mut it = LinkCredit::new();
         it.drain(true);
         assert_eq!(it.step(5, 0), CreditStep::Give(5));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_ends_though_a_message_cannot_be_read() {
+    fn a_drain_ends_even_if_a_message_cannot_be_read() {
         let mut it = LinkCredit::new();
         it.drain(true);
         assert_eq!(it.step(5, 0), CreditStep::Give(5));

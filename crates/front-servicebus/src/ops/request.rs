@@ -132,9 +132,9 @@ impl Conn {
             let _ = self.amqp.dispose(link, delivery, true, Some(DeliveryState::Accepted));
         }
         if let Some(LinkState::Requests(requests)) = self.links.get_mut(&link) {
-            requests.under_way = requests.under_way.saturating_sub(1);
-            let under_way = requests.under_way;
-            self.grant_again(link, under_way, limits::REQUEST_CREDIT);
+            requests.in_progress = requests.in_progress.saturating_sub(1);
+            let in_progress = requests.in_progress;
+            self.grant_again(link, in_progress, limits::REQUEST_CREDIT);
         }
         let Some((to, LinkState::Replies(replies))) =
             to.and_then(|to| Some((to, self.links.get_mut(&to)?)))

@@ -37,7 +37,7 @@ impl SaslMechanism {
 }
 
 /// Verifies a name and password: a shared access key, or a user.
-pub(crate) async fn plain(
+pub(crate) async fn verify_plain(
     front: &Front,
     user: &str,
     password: &str,
@@ -79,7 +79,7 @@ impl Conn {
             Some(SaslMechanism::Plain { user, password }) => {
                 let (front, peer) = (self.front.clone(), self.peer.address);
                 self.start(async move {
-                    let who = plain(&front, &user, &password, peer).await;
+                    let who = verify_plain(&front, &user, &password, peer).await;
                     record_sasl(&front, peer, Some(&user), who.as_ref());
                     Completion::Sasl(who)
                 });

@@ -41,7 +41,7 @@ pub(crate) struct TransferOrigin {
 #[derive(Default)]
 pub(crate) struct SendQueue {
     waiting: VecDeque<PendingTransfer>,
-    under_way: bool,
+    in_progress: bool,
 }
 
 impl SendQueue {
@@ -55,7 +55,7 @@ impl SendQueue {
 
     /// The next batch; none while another is in progress.
     fn next(&mut self) -> Option<Vec<PendingTransfer>> {
-        if self.under_way || self.waiting.is_empty() {
+        if self.in_progress || self.waiting.is_empty() {
             return None;
         }
         let (mut messages, mut bytes) = (0, 0);
@@ -66,7 +66,7 @@ impl SendQueue {
         };
         // The first transfer is always included, whatever its size.
         let count = self.waiting.iter().take_while(fits).count().max(1);
-        self.under_way = true;
+        self.in_progress = true;
         Some(self.waiting.drain(..count).collect())
     }
 }
@@ -148,13 +148,13 @@ impl Conn {
     /// After the connection has ended: sends what the client had sent before.
     pub fn complete_after_close(&mut self, completion: Completion) {
         if let Completion::SentBatch(_) = completion {
-            self.send_queue.under_way = false;
+            self.send_queue.in_progress = false;
             self.flush_sends();
         }
     }
 
     pub(crate) fn finish_send_batch(&mut self, all: Vec<(TransferOrigin, Result<(), AmqpError>)>) {
-        self.send_queue.under_way = false;
+        self.send_queue.in_progress = false;
         for (TransferOrigin { link, delivery, settled, bytes }, sent) in all {
             self.sending_bytes = self.sending_bytes.saturating_sub(bytes);
             self.finish_send(link, delivery, settled, None, sent);
@@ -181,9 +181,9 @@ impl Conn {
             let _ = self.amqp.dispose(link, delivery, true, Some(state));
         }
         if let Some(LinkState::Sender(sender)) = self.links.get_mut(&link) {
-            sender.under_way = sender.under_way.saturating_sub(1);
-            let under_way = sender.under_way;
-            self.grant_again(link, under_way, limits::SEND_CREDIT);
+            sender.in_progress = sender.in_progress.saturating_sub(1);
+            let in_progress = sender.in_progress;
+            self.grant_again(link, in_progress, limits::SEND_CREDIT);
         }
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_mean_what_clients_mean_by_them() {
+    fn outcomes_are_mapped_to_settlements() {
         let word =
             |state: Option<DeliveryState>| settlement_of(state.as_ref()).map(|(s, _)| s.word());
         // The Python and JavaScript clients encode abandon and defer differently.

@@ -279,10 +279,10 @@ impl Conn {
         if !settled {
             let _ = self.amqp.dispose(link, delivery, true, Some(outcome));
         }
-        if let Some(LinkState::Coordinator { under_way }) = self.links.get_mut(&link) {
-            *under_way = under_way.saturating_sub(1);
-            let under_way = *under_way;
-            self.grant_again(link, under_way, limits::REQUEST_CREDIT);
+        if let Some(LinkState::Coordinator { in_progress }) = self.links.get_mut(&link) {
+            *in_progress = in_progress.saturating_sub(1);
+            let in_progress = *in_progress;
+            self.grant_again(link, in_progress, limits::REQUEST_CREDIT);
         }
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_write_the_same_in_many_ways() {
+    fn addresses_are_parsed_in_all_their_spellings() {
         for (address, is) in [
             ("orders", "orders"),
             ("/orders/", "orders"),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_they_are_read() {
+    fn durations_round_trip() {
         for text in [
             "PT1M",
             "PT30S",
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_read_and_the_longest_is_never() {
+    fn durations_are_parsed_and_the_maximum_means_never() {
         for (text, ms) in [
             ("PT1M", Some(60_000)),
             ("PT30S", Some(30_000)),

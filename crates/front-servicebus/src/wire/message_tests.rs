@@ -49,7 +49,7 @@ fn full() -> Draft {
 }
 
 #[test]
-fn the_bare_message_comes_back_byte_for_byte() {
+fn the_bare_message_is_preserved_byte_for_byte() {
     let bodies = [
         DraftBody::Data(vec![Bytes::from_static(b"one")]),
         DraftBody::Data(vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")]),
@@ -80,7 +80,7 @@ fn the_bare_message_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn an_unusual_encoding_is_kept_too() {
+fn an_unusual_encoding_is_preserved() {
     // A data section with an eight-byte descriptor and a four-byte length.
     let mut bytes = BytesMut::new();
     Properties { message_id: Some(string("m")), ..Properties::default() }.encode(&mut bytes);
@@ -93,7 +93,7 @@ fn an_unusual_encoding_is_kept_too() {
 }
 
 #[test]
-fn fields_have_the_meaning_of_the_table() {
+fn message_fields_are_mapped_to_the_model() {
     let draft = Draft {
         header: Some(Header { ttl: Some(500), priority: 9, durable: true, ..Header::default() }),
         message_annotations: Map::default()
@@ -122,7 +122,7 @@ fn fields_have_the_meaning_of_the_table() {
 }
 
 #[test]
-fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
+fn changed_properties_are_sent_and_others_keep_their_type() {
     let mut message = read(&wire(&full()), || Timestamp(0)).unwrap();
     message.properties.set("n", Model::I32(2));
     message.subject = Some("other".into());
@@ -154,7 +154,7 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
 }
 
 #[test]
-fn a_partition_key_of_bytes_is_the_text_that_they_are() {
+fn a_binary_partition_key_is_read_as_text() {
     let key = |value: Value| {
         let message_annotations = Map::default().with(PARTITION_KEY, value);
         read(&wire(&Draft { message_annotations, ..full() }), || Timestamp(7)).unwrap().key
@@ -166,14 +166,14 @@ fn a_partition_key_of_bytes_is_the_text_that_they_are() {
 
 /// A plain message carries exactly what the service sends; tests of its clients count the sections.
 #[test]
-fn nothing_is_told_that_the_service_does_not_tell() {
+fn a_delivery_has_exactly_the_annotations_of_the_service() {
     let message = read(&wire(&full()), || Timestamp(7)).unwrap();
     let queue = QueueName::new("q").unwrap();
-    let told = |queue: &QueueName| {
+    let encoded = |queue: &QueueName| {
         let stored = stored(message.clone());
         write(&stored, &DeliveryInfo::of(queue, &stored, Seq(3), 0))
     };
-    let back = told(&queue);
+    let back = encoded(&queue);
     // A header with only a count, and empty delivery annotations.
     let head = [0, 0x53, 0x70, 0xc0, 6, 5, 0x40, 0x40, 0x40, 0x40, 0x43, 0, 0x53, 0x71, 0xc1, 1, 0];
     assert_eq!(&back[..head.len()], head);
@@ -182,7 +182,7 @@ fn nothing_is_told_that_the_service_does_not_tell() {
         annotations.0.iter().map(|(name, _)| text(name)).collect::<Vec<_>>()
     };
     assert_eq!(names(back), ["x-opt-enqueued-time", "x-opt-sequence-number"]);
-    let copy = names(told(&QueueName::new("t/Subscriptions/s").unwrap()));
+    let copy = names(encoded(&QueueName::new("t/Subscriptions/s").unwrap()));
     assert_eq!(copy[2..], ["x-opt-enqueue-sequence-number"]);
 }
 
@@ -206,7 +206,7 @@ fn messages_of_other_protocols_are_written_from_the_canonical_form() {
 }
 
 #[test]
-fn a_session_id_that_is_none_is_refused() {
+fn an_invalid_session_id_is_refused() {
     let long = "x".repeat(129);
     let properties = Some(Properties { group_id: Some(long.into()), ..Properties::default() });
     let error =
@@ -216,7 +216,7 @@ fn a_session_id_that_is_none_is_refused() {
 
 /// A header has 32 bits of milliseconds, about 49 days. Longer times are sent as an expiry time.
 #[test]
-fn a_long_life_is_told_by_its_end() {
+fn a_long_ttl_is_sent_as_an_expiry_time() {
     let days = |days: i64| days * 86_400_000;
     let now = Timestamp(1_000);
     let ttl_ms = |ttl: Option<u32>, until: Option<i64>| {

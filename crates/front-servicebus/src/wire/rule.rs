@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_told_as_described_lists() {
+    fn rules_are_encoded_as_described_lists() {
         let filter = Map::default()
             .with_string("label", "news")
             .with_string("properties", Value::Map(Map::default().with_string("n", 1_i32)));
@@ -165,9 +165,9 @@ mod tests {
             .with_string("correlation-filter", Value::Map(filter))
             .with_string("sql-rule-action", sql("SET a = 1"));
         let rule = read("mine", &description).unwrap();
-        let Value::Described(told) = write(&rule) else { panic!("described") };
-        assert_eq!(told.descriptor, Value::Ulong(0x0137_0000_0004));
-        let items = told.value.as_items().unwrap();
+        let Value::Described(encoded) = write(&rule) else { panic!("described") };
+        assert_eq!(encoded.descriptor, Value::Ulong(0x0137_0000_0004));
+        let items = encoded.value.as_items().unwrap();
         expect![[r#"
             Described(Described { descriptor: Ulong(1335734829062), value: List([String("SET a = 1"), Int(20)]) })"#]]
         .assert_eq(&format!("{:?}", items[1]));

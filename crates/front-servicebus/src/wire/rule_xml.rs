@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_constant_filters_and_what_is_none() {
+    fn constant_filters_and_invalid_filters() {
         assert_eq!(read_text("<RuleDescription/>").unwrap().filter, Filter::All);
         let kind =
             |kind: &str| format!("<RuleDescription><Filter i:type=\"{kind}\"/></RuleDescription>");

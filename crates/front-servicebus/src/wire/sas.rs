@@ -162,7 +162,7 @@ mod tests {
     use data_encoding::HEXLOWER;
 
     #[test]
-    fn the_digest_is_that_of_rfc_4231() {
+    fn hmac_matches_rfc_4231() {
         let hex = |bytes: [u8; 32]| HEXLOWER.encode(&bytes);
         assert_eq!(
             hex(hmac(b"Jefe", b"what do ya want for nothing?")),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_none() {
+    fn malformed_tokens_are_not_parsed() {
         for text in
             ["", "SharedAccessSignature ", "SharedAccessSignature sr=a&sig=%&se=1&skn=k", "jwt"]
         {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_is_read_from_what_was_signed_and_from_nothing_else() {
+    fn the_scope_depends_only_on_what_was_signed() {
         for (resource, path) in [
             ("sb://host/orders", Some("orders")),
             ("sb://host:5672/Orders/", Some("orders")),
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_for_an_entity_covers_it_and_what_is_below_and_nothing_else(
+        fn a_token_covers_its_entity_and_everything_below(
             signed in name(),
             asked in name(),
             scheme in prop::sample::select(vec!["", "sb://h/", "amqp://h:1/", "amqps://h/", "AMQPS://H.x:5671/"]),
@@ -273,14 +273,14 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_lacks_a_scheme_and_a_port_covers_everything(text in "[^:]{0,24}") {
+        fn a_resource_without_scheme_and_port_never_covers_the_namespace(text in "[^:]{0,24}") {
             if let Some(scope) = TokenScope::parse(&text, |_| false) {
                 prop_assert!(!scope.is_empty(), "{:?}", scope);
             }
         }
 
         #[test]
-        fn addresses_of_the_web_are_percent_decoded_once(path in name()) {
+        fn web_addresses_are_percent_decoded_once(path in name()) {
             let encoded: String = path.bytes().map(|byte| format!("%{byte:02x}")).collect();
             let scope = TokenScope::parse(&format!("https://h/{encoded}"), |_| false).unwrap();
             prop_assert!(scope.covers(&path));

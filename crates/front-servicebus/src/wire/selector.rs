@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_selected_by_is_refused() {
+    fn unsupported_selectors_are_refused() {
         for bad in ["color =", "JMSPriority > 4", "n + 1 BETWEEN 2 AND 3"] {
             rule(bad).unwrap_err();
         }

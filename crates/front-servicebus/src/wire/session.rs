@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_id_is_one_like_others() {
+    fn the_empty_session_id_is_supported() {
         for text in ["", "a", " "] {
             assert_eq!(session_text(&session_of(text).unwrap()), text);
         }

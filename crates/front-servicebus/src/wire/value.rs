@@ -93,7 +93,7 @@ mod tests {
     use malote_wire_amqp::types::Symbol;
 
     #[test]
-    fn what_the_model_has_comes_back_with_its_type() {
+    fn model_values_keep_their_type() {
         let values = [
             Value::Null,
             Value::Bool(true),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_every_type_are_text() {
+    fn message_ids_of_every_type_become_text() {
         let mut uuid = [0; 16];
         uuid[0] = 0xab;
         assert_eq!(text(&Value::Uuid(uuid)), "ab000000-0000-0000-0000-000000000000");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_do_not_count_and_types_do() {
+    fn prefixes_are_dropped_and_types_are_read() {
         let text = r#"<?xml version="1.0"?><!-- hello --><a:entry xmlns:a="x"><content type="application/xml">
             <Filter xmlns:p4="y" p4:type="SqlFilter"><SqlExpression>a &lt; 1 &amp; b &#65;<![CDATA[<c>]]></SqlExpression></Filter>
             <Value i:type="l28:double"/></content></a:entry>trailing"#;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_told() {
+    fn invalid_documents_are_refused_with_a_reason() {
         for (text, why) in [
             ("", "unexpected end of document"),
             ("text", "text before the root element"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_have_an_end() {
+    fn the_size_of_documents_is_limited() {
         let deep = |n: usize| format!("{}{}", "<a>".repeat(n), "</a>".repeat(n));
         Element::parse(deep(DEPTH_MAX).as_bytes()).unwrap();
         error(&deep(DEPTH_MAX + 1));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_escaped_reads_back() {
+    fn escaped_text_round_trips() {
         let text = "a<b>&\"'\r\n\tü";
         let again = Element::parse(format!("<a>{}</a>", escaped(text)).as_bytes()).unwrap();
         assert_eq!(again.text, text);

@@ -18,7 +18,7 @@ const MESSAGE_DELETED: &str =
 /// The reply for a deleted message, as recorded from the service.
 fn message_deleted(handle: &str) -> SqsError {
     let error = SqsError::invalid(handle, "ReceiptHandle", &format!("{MESSAGE_DELETED}."));
-    SqsError { code: Code::MessageGone, ..error }
+    SqsError { code: Code::MessageDeleted, ..error }
 }
 
 /// The same in a batch, for which the service uses another code and a shorter text.
@@ -26,11 +26,11 @@ fn message_deleted_in_batch() -> SqsError {
     SqsError::new(Code::ReceiptHandleIsInvalid, MESSAGE_DELETED)
 }
 
-async fn change_one(sqs: &Sqs, queue: &SqsQueue, asked: &VisibilityIn) -> Result<(), SqsError> {
-    let text = asked.receipt_handle.as_deref();
+async fn change_one(sqs: &Sqs, queue: &SqsQueue, request: &VisibilityIn) -> Result<(), SqsError> {
+    let text = request.receipt_handle.as_deref();
     let handle = handle_of(queue, text)?;
     let rule = "Must be >= 0 and <= 43200, if provided.";
-    let seconds = check_range(asked.visibility_timeout, "VisibilityTimeout", 0..=43_200, rule)?;
+    let seconds = check_range(request.visibility_timeout, "VisibilityTimeout", 0..=43_200, rule)?;
     let seconds = seconds.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
     let now = sqs.0.engine.now();
     let so_far_s = now.0.saturating_sub(handle.at.0) / 1000;
@@ -67,10 +67,10 @@ async fn change_one(sqs: &Sqs, queue: &SqsQueue, asked: &VisibilityIn) -> Result
 pub async fn change_visibility(
     sqs: &Sqs,
     call: &Call,
-    asked: VisibilityIn,
+    request: VisibilityIn,
 ) -> Result<EmptyOut, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    change_one(sqs, &queue, &asked).await?;
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Receive).await?;
+    change_one(sqs, &queue, &request).await?;
     Ok(EmptyOut {})
 }
 
@@ -78,10 +78,10 @@ pub async fn change_visibility(
 pub async fn change_visibility_batch(
     sqs: &Sqs,
     call: &Call,
-    asked: VisibilityBatchIn,
+    request: VisibilityBatchIn,
 ) -> Result<BatchOut<IdOut>, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    let entries = asked.entries.unwrap_or_default();
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Receive).await?;
+    let entries = request.entries.unwrap_or_default();
     let entry = "ChangeMessageVisibilityBatchRequestEntry";
     let ids = batch::check(entry, entries.iter().map(|entry| entry.id.as_deref()))?;
     let (mut successful, mut failed) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ pub async fn change_visibility_batch(
         match change_one(sqs, &queue, entry).await {
             Ok(()) => successful.push(IdOut { id }),
             Err(error) if error.code == Code::InternalFailure => return Err(error),
-            Err(error) if error.code == Code::MessageGone => {
+            Err(error) if error.code == Code::MessageDeleted => {
                 failed.push(batch::failed(id, message_deleted_in_batch()));
             }
             Err(error) => failed.push(batch::failed(id, error)),

@@ -57,10 +57,11 @@ async fn dead_letter_target(
 pub async fn create_queue(
     sqs: &Sqs,
     call: &Call,
-    asked: CreateQueueIn,
+    request: CreateQueueIn,
 ) -> Result<QueueUrlOut, SqsError> {
-    let sqs_name = asked.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
-    let (attributes, tags) = (asked.attributes.unwrap_or_default(), asked.tags.unwrap_or_default());
+    let sqs_name = request.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+    let (attributes, tags) =
+        (request.attributes.unwrap_or_default(), request.tags.unwrap_or_default());
     let wants_fifo =
         attributes.get("FifoQueue").is_some_and(|text| text.eq_ignore_ascii_case("true"));
     let named_fifo = sqs_name.ends_with(".fifo");
@@ -76,7 +77,7 @@ pub async fn create_queue(
     }
     let queue = name::checked(&sqs_name)?;
     call.check_permission(sqs, &queue, &[Action::Manage])?;
-    let _alone = sqs.0.changing.lock().await;
+    let _guard = sqs.0.changing.lock().await;
     let url = QueueUrlOut { queue_url: call.addressing.url(&sqs_name) };
     match call.queue_by_name(sqs, &sqs_name, &[Action::Manage]).await {
         Ok(found) => {

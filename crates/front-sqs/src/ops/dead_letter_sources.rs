@@ -11,12 +11,12 @@ use crate::wire::shapes::{SourcesIn, SourcesOut};
 pub async fn list_sources(
     sqs: &Sqs,
     call: &Call,
-    asked: SourcesIn,
+    request: SourcesIn,
 ) -> Result<SourcesOut, SqsError> {
-    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
+    let found = call.queue(sqs, request.queue_url.as_deref(), Action::Manage).await?;
     let sources = sources_of(sqs, found.name()).await?;
     let names = sources.iter().map(|name| name.as_str().to_owned()).collect();
-    let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
+    let (names, next_token) = page(names, request.max_results, request.next_token.as_deref())?;
     Ok(SourcesOut {
         queue_urls: names.iter().map(|name| call.addressing.url(name)).collect(),
         next_token,

@@ -66,10 +66,14 @@ async fn delete_all(
     Ok(outcomes)
 }
 
-pub async fn delete_message(sqs: &Sqs, call: &Call, asked: DeleteIn) -> Result<EmptyOut, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    let handle = handle_of(&queue, asked.receipt_handle.as_deref())?;
-    let text = asked.receipt_handle.as_deref().unwrap_or("");
+pub async fn delete_message(
+    sqs: &Sqs,
+    call: &Call,
+    request: DeleteIn,
+) -> Result<EmptyOut, SqsError> {
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Receive).await?;
+    let handle = handle_of(&queue, request.receipt_handle.as_deref())?;
+    let text = request.receipt_handle.as_deref().unwrap_or("");
     for outcome in delete_all(sqs, &queue, &[(handle, text)]).await? {
         outcome?;
     }
@@ -79,10 +83,10 @@ pub async fn delete_message(sqs: &Sqs, call: &Call, asked: DeleteIn) -> Result<E
 pub async fn delete_message_batch(
     sqs: &Sqs,
     call: &Call,
-    asked: DeleteBatchIn,
+    request: DeleteBatchIn,
 ) -> Result<BatchOut<IdOut>, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    let entries = asked.entries.unwrap_or_default();
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Receive).await?;
+    let entries = request.entries.unwrap_or_default();
     let ids = batch::check(
         "DeleteMessageBatchRequestEntry",
         entries.iter().map(|entry| entry.id.as_deref()),

@@ -9,9 +9,9 @@ use crate::wire::shapes::{EmptyOut, QueueIn};
 
 /// Queues that used it as their dead-letter queue keep their dead letters in their own sets from now on. Like SQS, this
 /// deletes a dead-letter queue that is in use, and no message of the sources is lost.
-pub async fn delete_queue(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<EmptyOut, SqsError> {
-    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
-    let _alone = sqs.0.changing.lock().await;
+pub async fn delete_queue(sqs: &Sqs, call: &Call, request: QueueIn) -> Result<EmptyOut, SqsError> {
+    let found = call.queue(sqs, request.queue_url.as_deref(), Action::Manage).await?;
+    let _guard = sqs.0.changing.lock().await;
     let target = DeadLetterTarget::Queue(found.name().clone());
     for source in
         sqs.0.engine.list().await?.into_iter().filter(|facts| facts.spec.dead_letter == target)

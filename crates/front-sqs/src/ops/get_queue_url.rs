@@ -9,9 +9,9 @@ use crate::wire::shapes::{GetQueueUrlIn, QueueUrlOut};
 pub async fn get_queue_url(
     sqs: &Sqs,
     call: &Call,
-    asked: GetQueueUrlIn,
+    request: GetQueueUrlIn,
 ) -> Result<QueueUrlOut, SqsError> {
-    let name = asked.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
+    let name = request.queue_name.ok_or_else(|| SqsError::missing("QueueName"))?;
     let found = call.queue_by_name(sqs, &name, VIEW_ACTIONS).await?;
     Ok(QueueUrlOut { queue_url: call.addressing.url(&found.sqs_name) })
 }

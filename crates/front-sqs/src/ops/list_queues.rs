@@ -13,10 +13,10 @@ const LIST_MAX: usize = 1000;
 pub async fn list_queues(
     sqs: &Sqs,
     call: &Call,
-    asked: ListQueuesIn,
+    request: ListQueuesIn,
 ) -> Result<QueueUrlsOut, SqsError> {
     sqs.0.access.check_lists(&call.caller)?;
-    let prefix = asked.queue_name_prefix.unwrap_or_default();
+    let prefix = request.queue_name_prefix.unwrap_or_default();
     let mut facts = sqs.0.engine.list().await?;
     facts.retain(|facts| {
         let name = facts.name.as_str();
@@ -27,7 +27,7 @@ pub async fn list_queues(
     let mut names: Vec<String> =
         facts.into_iter().map(|facts| facts.name.as_str().to_owned()).collect();
     names.sort();
-    let (names, next_token) = page(names, asked.max_results, asked.next_token.as_deref())?;
+    let (names, next_token) = page(names, request.max_results, request.next_token.as_deref())?;
     let queue_urls = names.iter().map(|name| call.addressing.url(name)).collect();
     Ok(QueueUrlsOut { queue_urls, next_token })
 }

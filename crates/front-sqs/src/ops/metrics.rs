@@ -250,29 +250,29 @@ async fn samples(
     }
 }
 
-pub async fn statistics(sqs: &Sqs, call: &Call, asked: StatisticsIn) -> Result<Value, SqsError> {
-    let namespace = asked.namespace.ok_or_else(|| SqsError::missing("Namespace"))?;
-    let metric = asked.metric_name.ok_or_else(|| SqsError::missing("MetricName"))?;
+pub async fn statistics(sqs: &Sqs, call: &Call, request: StatisticsIn) -> Result<Value, SqsError> {
+    let namespace = request.namespace.ok_or_else(|| SqsError::missing("Namespace"))?;
+    let metric = request.metric_name.ok_or_else(|| SqsError::missing("MetricName"))?;
     let (from, to) =
-        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
-    let period = period(&asked.period)?;
+        (seconds(&request.start_time, "StartTime")?, seconds(&request.end_time, "EndTime")?);
+    let period = period(&request.period)?;
     if from >= to {
         let reason = "The parameter StartTime must be less than the parameter EndTime.";
         return Err(SqsError::invalid(from, "StartTime", reason));
     }
     let fresh = Bucket { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
-    if let Some(unknown) = asked.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
+    if let Some(unknown) = request.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
         let rule = "Must be SampleCount, Average, Sum, Minimum or Maximum.";
         return Err(SqsError::invalid(unknown, "Statistics", rule));
     }
-    if asked.statistics.is_empty() {
+    if request.statistics.is_empty() {
         return Err(SqsError::missing("Statistics"));
     }
-    let samples = samples(sqs, call, &namespace, &asked.dimensions).await?;
+    let samples = samples(sqs, call, &namespace, &request.dimensions).await?;
     let (unit, values) = series(&samples, &metric).unwrap_or(("None", Vec::new()));
     let points = buckets(&values, from, to, period).into_iter().map(|(at, bucket)| {
         let mut point = json!({ "Timestamp": at, "Unit": unit });
-        for name in &asked.statistics {
+        for name in &request.statistics {
             point[name.as_str()] = json!(bucket.statistic(name));
         }
         point
@@ -281,20 +281,20 @@ pub async fn statistics(sqs: &Sqs, call: &Call, asked: StatisticsIn) -> Result<V
 }
 
 /// Metrics only; expressions are not supported.
-pub async fn data(sqs: &Sqs, call: &Call, asked: DataIn) -> Result<Value, SqsError> {
+pub async fn data(sqs: &Sqs, call: &Call, request: DataIn) -> Result<Value, SqsError> {
     let (from, to) =
-        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
-    if asked.metric_data_queries.is_empty() || asked.metric_data_queries.len() > QUERIES_MAX {
+        (seconds(&request.start_time, "StartTime")?, seconds(&request.end_time, "EndTime")?);
+    if request.metric_data_queries.is_empty() || request.metric_data_queries.len() > QUERIES_MAX {
         let reason = "There must be 1 to 500 queries.";
         return Err(SqsError::invalid(
-            asked.metric_data_queries.len(),
+            request.metric_data_queries.len(),
             "MetricDataQueries",
             reason,
         ));
     }
-    let oldest_first = asked.scan_by.as_deref() == Some("TimestampAscending");
-    let mut results = Vec::with_capacity(asked.metric_data_queries.len());
-    for Query { id, label, expression, metric_stat } in asked.metric_data_queries {
+    let oldest_first = request.scan_by.as_deref() == Some("TimestampAscending");
+    let mut results = Vec::with_capacity(request.metric_data_queries.len());
+    for Query { id, label, expression, metric_stat } in request.metric_data_queries {
         let Some(MetricStat { metric, period: of, stat }) =
             metric_stat.filter(|_| expression.is_none())
         else {
@@ -323,19 +323,19 @@ pub async fn data(sqs: &Sqs, call: &Call, asked: DataIn) -> Result<Value, SqsErr
 }
 
 /// Every metric of every queue that the caller may see.
-pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsError> {
-    let from: usize = match &asked.next_token {
+pub async fn list(sqs: &Sqs, call: &Call, request: ListIn) -> Result<Value, SqsError> {
+    let from: usize = match &request.next_token {
         None => 0,
         Some(token) => {
             token.parse().map_err(|_| SqsError::invalid(token, "NextToken", "Unknown token."))?
         }
     };
     sqs.0.access.check_lists(&call.caller)?;
-    if asked.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
+    if request.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
         return Ok(json!({ "Metrics": [] }));
     }
     let fits = |queue: &str| {
-        asked.dimensions.iter().all(|dimension| {
+        request.dimensions.iter().all(|dimension| {
             dimension.name == "QueueName"
                 && dimension.value.as_deref().is_none_or(|value| value == queue)
         })
@@ -352,7 +352,7 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsErr
     queues.sort();
     let metrics: Vec<&str> = METRICS
         .into_iter()
-        .filter(|metric| asked.metric_name.as_deref().is_none_or(|wanted| wanted == *metric))
+        .filter(|metric| request.metric_name.as_deref().is_none_or(|wanted| wanted == *metric))
         .collect();
     let all = queues.iter().flat_map(|queue| metrics.iter().map(move |metric| (queue, *metric)));
     let mut page: Vec<Value> = all

@@ -41,8 +41,8 @@ macro_rules! actions {
         pub async fn answer(sqs: &Sqs, call: &Call) -> Result<Response<Body>, SqsError> {
             match call.action.as_str() {
                 $($name => {
-                    let asked = call.protocol.decode(&call.body)?;
-                    let result = $answer(sqs, call, asked).await?;
+                    let request = call.protocol.decode(&call.body)?;
+                    let result = $answer(sqs, call, request).await?;
                     call.protocol.encode($name, &result, &call.request_id)
                 })+
                 unknown => Err(SqsError::new(

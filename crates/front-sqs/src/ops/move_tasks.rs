@@ -103,19 +103,19 @@ async fn by_arn(
     }
 }
 
-pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<StartedOut, SqsError> {
-    let source_arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
+pub async fn start(sqs: &Sqs, call: &Call, request: StartMoveIn) -> Result<StartedOut, SqsError> {
+    let source_arn = request.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
     let rule = "Must be between 1 and 500.";
     let parameter = "MaxNumberOfMessagesPerSecond";
     let per_second =
-        check_range(asked.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
+        check_range(request.max_number_of_messages_per_second, parameter, 1..=500, rule)?;
     let source = by_arn(sqs, call, &source_arn, "SourceArn", Action::Manage).await?;
     let sources = sources_of(sqs, source.name()).await?;
     if sources.is_empty() {
         let text = "Source queue must be configured as a Dead Letter Queue.";
         return Err(SqsError::new(Code::InvalidParameterValue, text));
     }
-    let to = match &asked.destination_arn {
+    let to = match &request.destination_arn {
         Some(arn) => Some(by_arn(sqs, call, arn, "DestinationArn", Action::Send).await?.facts.name),
         // Messages return to the queues they came from.
         None => {
@@ -129,7 +129,7 @@ pub async fn start(sqs: &Sqs, call: &Call, asked: StartMoveIn) -> Result<Started
         id: sqs.new_id(),
         queue: source.facts.name,
         source_arn,
-        destination_arn: asked.destination_arn,
+        destination_arn: request.destination_arn,
         caller: call.caller.clone(),
         per_second,
         started_at: sqs.0.engine.now(),
@@ -254,10 +254,10 @@ async fn move_batch(
 }
 
 /// Newest first.
-pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTasksOut, SqsError> {
-    let arn = asked.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
+pub async fn list(sqs: &Sqs, call: &Call, request: ListMovesIn) -> Result<MoveTasksOut, SqsError> {
+    let arn = request.source_arn.ok_or_else(|| SqsError::missing("SourceArn"))?;
     let max = check_range(
-        asked.max_results,
+        request.max_results,
         "MaxResults",
         1..=10,
         "Must be between 1 and 10, if provided.",
@@ -293,8 +293,12 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListMovesIn) -> Result<MoveTask
     Ok(MoveTasksOut { results: results.collect() })
 }
 
-pub async fn cancel(sqs: &Sqs, call: &Call, asked: CancelMoveIn) -> Result<CancelledOut, SqsError> {
-    let text = asked.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
+pub async fn cancel(
+    sqs: &Sqs,
+    call: &Call,
+    request: CancelMoveIn,
+) -> Result<CancelledOut, SqsError> {
+    let text = request.task_handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
     let invalid =
         || SqsError::new(Code::InvalidParameterValue, "Value for parameter TaskHandle is invalid.");
     let decoded = STANDARD.decode(&text).map_err(|_| invalid())?;

@@ -38,7 +38,7 @@ pub(super) async fn change(
     url: Option<&str>,
     how: impl FnOnce(&mut malote_model::QueueSpec, &str) -> Result<(), SqsError>,
 ) -> Result<EmptyOut, SqsError> {
-    let _alone = sqs.0.changing.lock().await;
+    let _guard = sqs.0.changing.lock().await;
     let found = call.queue(sqs, url, Action::Manage).await?;
     let mut changed = found.facts.spec;
     how(&mut changed, &found.sqs_name)?;
@@ -58,12 +58,14 @@ fn statements(policy: &mut Value) -> Option<&mut Vec<Value>> {
 pub async fn add_permission(
     sqs: &Sqs,
     call: &Call,
-    asked: AddPermissionIn,
+    request: AddPermissionIn,
 ) -> Result<EmptyOut, SqsError> {
-    let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
-    let accounts = asked.accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
-    let actions =
-        asked.actions.filter(|all| !all.is_empty()).ok_or_else(|| SqsError::missing("Actions"))?;
+    let label = request.label.ok_or_else(|| SqsError::missing("Label"))?;
+    let accounts = request.accounts.ok_or_else(|| SqsError::missing("AWSAccountIds"))?;
+    let actions = request
+        .actions
+        .filter(|all| !all.is_empty())
+        .ok_or_else(|| SqsError::missing("Actions"))?;
     if accounts.is_empty() {
         return Err(SqsError::invalid("[]", "PrincipalId", "Unable to verify."));
     }
@@ -76,7 +78,7 @@ pub async fn add_permission(
         let reason = "Only the queue owner is allowed to invoke this action.";
         return Err(SqsError::invalid(format!("SQS:{own}"), "ActionName", reason));
     }
-    change(sqs, call, asked.queue_url.as_deref(), |spec, sqs_name| {
+    change(sqs, call, request.queue_url.as_deref(), |spec, sqs_name| {
         let arn = call.addressing.arn(sqs_name);
         let fresh = || json!({ "Version": "2008-10-17", "Id": format!("{arn}/SQSDefaultPolicy"), "Statement": [] });
         let have = spec.labels.get(POLICY).and_then(|text| serde_json::from_str(text).ok());
@@ -112,10 +114,10 @@ pub async fn add_permission(
 pub async fn remove_permission(
     sqs: &Sqs,
     call: &Call,
-    asked: RemovePermissionIn,
+    request: RemovePermissionIn,
 ) -> Result<EmptyOut, SqsError> {
-    let label = asked.label.ok_or_else(|| SqsError::missing("Label"))?;
-    change(sqs, call, asked.queue_url.as_deref(), |spec, _| {
+    let label = request.label.ok_or_else(|| SqsError::missing("Label"))?;
+    change(sqs, call, request.queue_url.as_deref(), |spec, _| {
         let missing = || label_error(&label, "can't find label.");
         let text = spec.labels.get(POLICY).ok_or_else(missing)?;
         let mut policy: Value = serde_json::from_str(text).map_err(|_| missing())?;

@@ -8,8 +8,8 @@ use crate::refusal::{Code, SqsError};
 use crate::wire::shapes::{EmptyOut, QueueIn};
 
 /// Deletes all messages, including those in flight. Allowed once per `purge_pause`.
-pub async fn purge_queue(sqs: &Sqs, call: &Call, asked: QueueIn) -> Result<EmptyOut, SqsError> {
-    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
+pub async fn purge_queue(sqs: &Sqs, call: &Call, request: QueueIn) -> Result<EmptyOut, SqsError> {
+    let found = call.queue(sqs, request.queue_url.as_deref(), Action::Manage).await?;
     let now = sqs.0.engine.now();
     {
         let mut purges = sqs.0.purges.lock();

@@ -15,11 +15,11 @@ use crate::wire::shapes::{AttributesOut, EmptyOut, GetAttributesIn, SetAttribute
 pub async fn get(
     sqs: &Sqs,
     call: &Call,
-    asked: GetAttributesIn,
+    request: GetAttributesIn,
 ) -> Result<AttributesOut, SqsError> {
-    let names = asked.attribute_names.unwrap_or_default();
+    let names = request.attribute_names.unwrap_or_default();
     names.iter().try_for_each(|name| queue_spec::check_name(name))?;
-    let url = asked.queue_url.or_else(|| (call.path.len() > 1).then(|| call.path.clone()));
+    let url = request.queue_url.or_else(|| (call.path.len() > 1).then(|| call.path.clone()));
     let url = url.ok_or_else(|| SqsError::missing("QueueUrl"))?;
     let found = call.queue_by_name(sqs, name::of_url(&url)?, VIEW_ACTIONS).await?;
     let mut attributes = queue_spec::attributes_of(&found.facts, &found.sqs_name, &call.addressing);
@@ -30,10 +30,10 @@ pub async fn get(
 }
 
 /// Sets all of the attributes or none.
-pub async fn set(sqs: &Sqs, call: &Call, asked: SetAttributesIn) -> Result<EmptyOut, SqsError> {
-    let attributes = asked.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
-    let _alone = sqs.0.changing.lock().await;
-    let found = call.queue(sqs, asked.queue_url.as_deref(), Action::Manage).await?;
+pub async fn set(sqs: &Sqs, call: &Call, request: SetAttributesIn) -> Result<EmptyOut, SqsError> {
+    let attributes = request.attributes.ok_or_else(|| SqsError::missing("Attributes"))?;
+    let _guard = sqs.0.changing.lock().await;
+    let found = call.queue(sqs, request.queue_url.as_deref(), Action::Manage).await?;
     let mut changed = found.facts.spec;
     apply_attributes(sqs, call, &mut changed, &found.sqs_name, &attributes).await?;
     queue_spec::set_last_modified(&mut changed, sqs.0.engine.now());

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_every_way_out_forgets_the_leases() {
+    fn memory_is_bounded_and_leases_are_always_removed() {
         let (attempts, queue) = (ReceiveAttempts::default(), QueueName::new("q.fifo").unwrap());
         let many = 3 * ATTEMPTS_MAX as u64;
         for n in 0..many {

@@ -38,9 +38,9 @@ struct RequestedAttributes {
 }
 
 impl RequestedAttributes {
-    fn of(asked: &mut ReceiveIn) -> Result<Self, SqsError> {
-        let mut system = asked.attribute_names.take().unwrap_or_default();
-        system.extend(asked.message_system_attribute_names.take().unwrap_or_default());
+    fn of(request: &mut ReceiveIn) -> Result<Self, SqsError> {
+        let mut system = request.attribute_names.take().unwrap_or_default();
+        system.extend(request.message_system_attribute_names.take().unwrap_or_default());
         for name in &system {
             if !SYSTEM.contains(&name.as_str()) {
                 let shown = clip(name, 64);
@@ -48,7 +48,7 @@ impl RequestedAttributes {
                 return Err(SqsError::new(Code::InvalidAttributeName, text));
             }
         }
-        Ok(Self { system, own: asked.message_attribute_names.take().unwrap_or_default() })
+        Ok(Self { system, own: request.message_attribute_names.take().unwrap_or_default() })
     }
 
     fn system(&self, name: &str) -> bool {
@@ -76,29 +76,29 @@ struct ReceivedMessage<'a> {
 pub async fn receive_message(
     sqs: &Sqs,
     call: &Call,
-    mut asked: ReceiveIn,
+    mut request: ReceiveIn,
 ) -> Result<MessagesOut, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Receive).await?;
-    let wanted = RequestedAttributes::of(&mut asked)?;
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Receive).await?;
+    let wanted = RequestedAttributes::of(&mut request)?;
     let max = check_range(
-        asked.max_number_of_messages,
+        request.max_number_of_messages,
         "MaxNumberOfMessages",
         1..=10,
         "Must be between 1 and 10, if provided.",
     )?;
     let wait_s = check_range(
-        asked.wait_time_seconds,
+        request.wait_time_seconds,
         "WaitTimeSeconds",
         0..=20,
         "Must be >= 0 and <= 20, if provided.",
     )?;
     let visible_s = check_range(
-        asked.visibility_timeout,
+        request.visibility_timeout,
         "VisibilityTimeout",
         0..=43_200,
         "Must be >= 0 and <= 43200, if provided.",
     )?;
-    if let Some(attempt) = &asked.receive_request_attempt_id {
+    if let Some(attempt) = &request.receive_request_attempt_id {
         if !queue.fifo() {
             let reason = "The request include parameter that is not valid for this queue type.";
             return Err(SqsError::invalid(attempt, "ReceiveRequestAttemptId", reason));
@@ -106,7 +106,7 @@ pub async fn receive_message(
         check_id(attempt, "ReceiveRequestAttemptId")?;
     }
     let lock_ms = visible_s.map(|s| (s * 1000).max(1));
-    if let Some(id) = &asked.receive_request_attempt_id
+    if let Some(id) = &request.receive_request_attempt_id
         && let Some(again) = repeat_receive(sqs, call, &queue, id, lock_ms, &wanted).await?
     {
         return Ok(again);
@@ -144,7 +144,7 @@ pub async fn receive_message(
         let message = ReceivedMessage { seq, lease, at: now, receives, first_at, stored: &stored };
         given.push(render(call, &queue, &message, &wanted));
     }
-    let Some(id) = asked.receive_request_attempt_id else {
+    let Some(id) = request.receive_request_attempt_id else {
         return Ok(MessagesOut { messages: given });
     };
     if given.is_empty() {

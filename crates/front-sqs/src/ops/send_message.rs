@@ -39,8 +39,8 @@ struct PreparedMessage {
     out: SentOut,
 }
 
-fn body_of(asked: &mut SendIn) -> Result<String, SqsError> {
-    asked
+fn body_of(request: &mut SendIn) -> Result<String, SqsError> {
+    request
         .message_body
         .take()
         .filter(|body| !body.is_empty())
@@ -48,15 +48,15 @@ fn body_of(asked: &mut SendIn) -> Result<String, SqsError> {
 }
 
 /// Bytes of body and attributes, as the limits count them.
-fn size(asked: &SendIn) -> usize {
-    let body = asked.message_body.as_ref().map_or(0, String::len);
-    body + asked.message_attributes.as_ref().map_or(0, attribute::size)
+fn size(request: &SendIn) -> usize {
+    let body = request.message_body.as_ref().map_or(0, String::len);
+    body + request.message_attributes.as_ref().map_or(0, attribute::size)
 }
 
 /// Checks the parameters that depend on the type of the queue.
-fn check_kind(asked: &SendIn, queue: &SqsQueue) -> Result<(), SqsError> {
-    let group = asked.message_group_id.as_deref();
-    let dedup = asked.message_deduplication_id.as_deref();
+fn check_kind(request: &SendIn, queue: &SqsQueue) -> Result<(), SqsError> {
+    let group = request.message_group_id.as_deref();
+    let dedup = request.message_deduplication_id.as_deref();
     group.map_or(Ok(()), |id| check_id(id, "MessageGroupId"))?;
     if queue.fifo() {
         if group.is_none() {
@@ -71,7 +71,7 @@ fn check_kind(asked: &SendIn, queue: &SqsQueue) -> Result<(), SqsError> {
         dedup.map_or(Ok(()), |id| check_id(id, "MessageDeduplicationId"))?;
     }
     let other_kind = "The request include parameter that is not valid for this queue type.";
-    if let Some(delay) = asked.delay_seconds.filter(|&delay| queue.fifo() && delay != 0) {
+    if let Some(delay) = request.delay_seconds.filter(|&delay| queue.fifo() && delay != 0) {
         return Err(SqsError::invalid(delay, "DelaySeconds", other_kind));
     }
     if let Some(id) = dedup.filter(|_| !queue.fifo()) {
@@ -84,11 +84,11 @@ fn check_kind(asked: &SendIn, queue: &SqsQueue) -> Result<(), SqsError> {
 fn prepare(
     call: &Call,
     queue: &SqsQueue,
-    mut asked: SendIn,
+    mut request: SendIn,
     whole: bool,
 ) -> Result<PreparedMessage, SqsError> {
-    let bytes = size(&asked);
-    let body = body_of(&mut asked)?;
+    let bytes = size(&request);
+    let body = body_of(&mut request)?;
     let max = queue_spec::message_bytes_max(&queue.facts.spec);
     if bytes as u64 > max {
         let how = if whole { "are invalid" } else { "cannot be validated" };
@@ -105,14 +105,14 @@ fn prepare(
         );
         return Err(SqsError::new(Code::InvalidMessageContents, text));
     }
-    check_kind(&asked, queue)?;
+    check_kind(&request, queue)?;
     let rule = "DelaySeconds must be >= 0 and <= 900.";
-    let delay_s = check_range(asked.delay_seconds, "DelaySeconds", 0..=900, rule)?;
-    let attributes = asked.message_attributes.unwrap_or_default();
+    let delay_s = check_range(request.delay_seconds, "DelaySeconds", 0..=900, rule)?;
+    let attributes = request.message_attributes.unwrap_or_default();
     attribute::check(&attributes)?;
-    let system = asked.message_system_attributes.unwrap_or_default();
+    let system = request.message_system_attributes.unwrap_or_default();
     let mut message = Message {
-        session: asked.message_group_id.as_deref().map(SessionId::new).transpose()?,
+        session: request.message_group_id.as_deref().map(SessionId::new).transpose()?,
         // In a FIFO queue, only the delay of the queue applies.
         when: delay_s.filter(|_| !queue.fifo()).map_or(When::Now, |s| When::Delay(s * 1000)),
         user_id: (!call.caller.is_anonymous()).then(|| call.caller.name().to_owned()),
@@ -139,7 +139,7 @@ fn prepare(
     if queue.fifo() {
         let by_content = || HEXLOWER.encode(&Sha256::digest(body.as_bytes()));
         let wanted = queue.facts.spec.dedup.is_some();
-        message.dedup_id = asked.message_deduplication_id.or_else(|| wanted.then(by_content));
+        message.dedup_id = request.message_deduplication_id.or_else(|| wanted.then(by_content));
     }
     let out = SentOut {
         id: None,
@@ -173,9 +173,9 @@ async fn send_all(
 /// How long a send waits for earlier sends to reach the disk. Afterwards, it is throttled.
 const PUBLISH_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 
-pub async fn send_message(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentOut, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Send).await?;
-    let ready = prepare(call, &queue, asked, true)?;
+pub async fn send_message(sqs: &Sqs, call: &Call, request: SendIn) -> Result<SentOut, SqsError> {
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Send).await?;
+    let ready = prepare(call, &queue, request, true)?;
     let mut sent = send_all(sqs, &queue, vec![ready]).await?;
     sent.pop().ok_or_else(|| {
         SqsError::new(Code::InternalFailure, "the engine returned no result for the message")
@@ -186,10 +186,10 @@ pub async fn send_message(sqs: &Sqs, call: &Call, asked: SendIn) -> Result<SentO
 pub async fn send_message_batch(
     sqs: &Sqs,
     call: &Call,
-    asked: SendBatchIn,
+    request: SendBatchIn,
 ) -> Result<BatchOut<SentOut>, SqsError> {
-    let queue = call.queue(sqs, asked.queue_url.as_deref(), Action::Send).await?;
-    let entries = asked.entries.unwrap_or_default();
+    let queue = call.queue(sqs, request.queue_url.as_deref(), Action::Send).await?;
+    let entries = request.entries.unwrap_or_default();
     let ids = batch::check(
         "SendMessageBatchRequestEntry",
         entries.iter().map(|entry| entry.id.as_deref()),

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_back_word_for_word() {
+    fn attributes_round_trip_exactly() {
         for (data_type, value) in [
             ("String", "x"),
             ("String.custom", "x"),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_beside_is_small() {
+    fn the_stored_attribute_data_is_small() {
         let long = "x".repeat(100_000);
         let mut all = one("a", Attribute::text("String.custom", long.as_str()));
         all.insert("subject".into(), Attribute::text("String", long.as_str()));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_protocol_changed_is_seen() {
+    fn changes_by_other_protocols_are_visible() {
         let mut message = Message::default();
         into_message(&one("n", Attribute::text("Number", "007")), &mut message);
         message.properties.set("n", Value::I64(8));
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sqs_refuses_is_refused() {
+    fn invalid_attributes_are_refused() {
         let good = Attribute::text("String", "x");
         for name in ["", "a b", "AWS.x", "amazon.y", ".a", "a.", "a..b", "§", &"x".repeat(257)] {
             check(&one(name, good.clone())).unwrap_err();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_amqp_are_text_or_json() {
+    fn amqp_values_become_text_or_json() {
         let string = |text: &'static str| Value::String(text.to_owned().into());
         assert_eq!(value(&string("olá\n")), text("olá\n"));
         assert_eq!(value(&Value::Binary(Bytes::from_static(b"raw"))), text("raw"));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_shown_is_base64() {
+    fn unreadable_bodies_become_base64() {
         for kind in [BodyKind::Bytes, BodyKind::AmqpValue, BodyKind::AmqpSequence] {
             let bytes = Bytes::from_static(b"\xff\xfe");
             let all = BodyText { text: "//4=".to_owned(), base64: true };

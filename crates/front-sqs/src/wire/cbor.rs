@@ -171,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn trees_go_round_and_hostile_bytes_are_refused() {
+    fn trees_round_trip_and_malformed_bytes_are_refused() {
         let tree = json!({ "a": [1, 300, 1.5, "x", true, null], "Timestamps": [1_700_000_000], "m": { "n": "é" } });
         let bytes = encode(&tree);
         assert_eq!(decode(&bytes).unwrap(), tree);

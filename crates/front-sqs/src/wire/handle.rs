@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_of_its_queue_and_every_change_is_seen() {
+    fn a_handle_is_valid_for_its_queue_only_and_changes_are_detected() {
         let (mine, other) = (QueueName::new("a").unwrap(), QueueName::new("b").unwrap());
         let lease = LeaseToken { epoch: 1, slot: 2, grant: 3, random: 4 };
         let handle = ReceiptHandle { lease, seq: Seq(5), at: Timestamp(6) };

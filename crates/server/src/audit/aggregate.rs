@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_names_are_a_few_records_and_ever_fewer() {
+    fn invented_names_become_a_few_records() {
         let mut aggregator = RefusalAggregator::default();
         let (mut records, mut count) = (0, 0);
         for ms in 0..120_000 {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_due_once_an_hour_and_the_memory_is_bounded() {
+    fn an_entry_is_due_once_an_hour_and_memory_is_bounded() {
         let once_an_hour = OnceAnHour::default();
         let key = |name: &str, host: u8| {
             let address = IpAddr::from([192, 0, 2, host]);

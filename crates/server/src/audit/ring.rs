@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_and_refusals_push_out_only_each_other() {
+    fn logins_and_refusals_displace_only_each_other() {
         let mut ring = RecentRecords::default();
         ring.push(record(1, false));
         for seq in 2..50_000 {

@@ -97,7 +97,7 @@ fn the_file_is_private_and_a_wider_one_is_tightened() {
 }
 
 #[test]
-fn a_flood_of_logins_is_a_few_records_and_pushes_nothing_else_out() {
+fn a_flood_of_logins_becomes_a_few_records_and_displaces_nothing_else() {
     let lab = Lab::new();
     let log = lab.open();
     log.record(delete("kept"));
@@ -169,7 +169,7 @@ fn files_are_renamed_by_size_and_the_oldest_goes() {
 }
 
 #[test]
-fn what_a_command_appends_around_a_renaming_is_not_missed() {
+fn records_of_other_processes_are_read_across_a_rotation() {
     let lab = Lab::new();
     let log = lab.open_with(AuditFile::of_bytes_max(&lab.path(), 1000));
     let mut other = AuditFile::of_bytes_max(&lab.path(), 1000);
@@ -197,7 +197,7 @@ fn what_a_command_appends_around_a_renaming_is_not_missed() {
 }
 
 #[test]
-fn a_line_that_was_cut_off_spoils_no_other() {
+fn an_incomplete_line_does_not_damage_others() {
     let lab = Lab::new();
     let log = lab.open();
     log.record(delete("a"));
@@ -212,7 +212,7 @@ fn a_line_that_was_cut_off_spoils_no_other() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_harms_nothing_and_is_taken_up_again() {
+fn an_unwritable_file_is_tolerated_and_used_again_later() {
     let lab = Lab::new();
     // A directory instead of the file.
     std::fs::create_dir(lab.path()).unwrap();
@@ -242,10 +242,10 @@ fn too_many_at_once_are_dropped_and_that_is_recorded() {
     log.record(delete("one more"));
     sent += log.counts().recorded;
     drop(lock);
-    until("told", || {
-        let told =
+    until("dropped", || {
+        let dropped =
             AuditQuery { action: Some(AuditAction::Dropped), max: 9, ..AuditQuery::default() };
-        let page = log.read(&told);
+        let page = log.read(&dropped);
         page.records.iter().map(|record| record.count).sum::<u64>() == log.counts().dropped
     });
     assert!(log.counts().dropped > 0 && log.counts().dropped < sent);

@@ -73,7 +73,7 @@ async fn a_user_signs_in_and_does_what_was_granted() {
 }
 
 #[tokio::test]
-async fn a_remembered_password_is_forgotten_when_it_changes() {
+async fn a_cached_password_is_invalidated_when_it_changes() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
     assert!(store.verify_password("ana", "one", HOME).await.is_some());
@@ -88,7 +88,7 @@ async fn a_remembered_password_is_forgotten_when_it_changes() {
 }
 
 #[tokio::test]
-async fn nobody_is_remembered_for_a_wrong_password() {
+async fn a_wrong_password_is_not_cached() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
     assert!(store.verify_password("ana", "wrong", HOME).await.is_none());
@@ -162,7 +162,7 @@ fn a_key_gives_its_secret_to_the_front_end_that_checks_signatures() {
 }
 
 #[test]
-fn a_removed_user_takes_its_keys_and_tokens_along() {
+fn removing_a_user_removes_its_keys_and_tokens() {
     let (_dir, store) = store();
     store.add_user("ana", None, grants(&["send *"])).unwrap();
     store.add_user("bob", None, vec![]).unwrap();
@@ -212,7 +212,7 @@ fn two_processes_do_not_lose_each_others_changes() {
 }
 
 #[test]
-fn a_running_server_keeps_what_it_had_when_the_file_breaks_or_goes() {
+fn a_running_server_keeps_its_credentials_if_the_file_becomes_invalid_or_missing() {
     let (_dir, store) = store();
     assert_eq!(store.reload(true), Ok(false));
     again(&store).add_user("ana", None, grants(&["send *"])).unwrap();
@@ -284,7 +284,7 @@ proptest::proptest! {
 
 /// Every change of permissions is a new version and invalidates the caller's old credential.
 #[tokio::test]
-async fn a_change_wakes_those_who_wait_for_it_and_ends_old_credentials() {
+async fn a_change_wakes_waiting_tasks_and_invalidates_old_credentials() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), grants(&["send q"])).unwrap();
     let key = store.add_key(KeyKind::ServiceBus, Some("k"), None, Holder::User("ana".to_owned()));
@@ -312,7 +312,7 @@ async fn a_change_wakes_those_who_wait_for_it_and_ends_old_credentials() {
 }
 
 #[test]
-fn a_file_of_the_first_version_means_what_it_meant_and_an_older_server_refuses_what_is_written() {
+fn a_version_1_file_keeps_its_meaning_and_an_older_server_refuses_version_2() {
     let (_dir, store) = store();
     store.add_user("ana", None, vec![]).unwrap();
     let first =
@@ -330,7 +330,7 @@ fn a_file_of_the_first_version_means_what_it_meant_and_an_older_server_refuses_w
 
 /// A flood of wrong passwords from one address does not delay logins from other addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_sign_ins_is_one_peer_among_others() {
+async fn a_flood_of_logins_does_not_delay_other_peers() {
     const FLOOD: usize = 40;
     let (_dir, store) = store();
     store.add_user("ana", Some("good"), vec![]).unwrap();

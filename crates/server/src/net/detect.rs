@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_is_read_again_by_the_handler() {
+    async fn the_handler_reads_the_detected_bytes_again() {
         let (mut client, server) = tokio::io::duplex(64);
         let writer = tokio::spawn(async move {
             use tokio::io::AsyncWriteExt;
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_has_an_end() {
+    async fn a_silent_peer_times_out() {
         let (_client, server) = tokio::io::duplex(64);
         let error = read_protocol(server, Duration::from_secs(5)).await.map(|_| ()).unwrap_err();
         assert!(matches!(error, DetectError::Silent(_)), "{error}");
     }
 
     #[tokio::test]
-    async fn a_peer_that_leaves_is_no_riddle() {
+    async fn a_closed_connection_is_reported() {
         let (client, server) = tokio::io::duplex(64);
         drop(client);
         let error = read_protocol(server, Duration::from_secs(5)).await.map(|_| ()).unwrap_err();

@@ -194,7 +194,7 @@ mod tests {
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[test]
-    fn a_place_comes_back_when_its_pass_is_dropped() {
+    fn dropping_a_permit_frees_its_slot() {
         let limit = ConnectionLimit::new(2);
         let first = limit.acquire(HOME).unwrap();
         let _second = limit.acquire(HOME).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_unknown_connection_of_the_busiest_address_makes_room() {
+    fn the_oldest_unauthenticated_connection_of_the_busiest_address_is_evicted() {
         let limit = ConnectionLimit::new(40);
         let (busy, quiet) = (HOME, IpAddr::from([10, 0, 0, 1]));
         let quiet_one = limit.acquire(quiet).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_server_lets_the_newest_ask_about_health() {
+    fn a_full_server_answers_health_checks() {
         let limit = ConnectionLimit::new(1);
         let _only = limit.acquire(HOME).unwrap();
         assert!(limit.acquire(HOME).is_none());

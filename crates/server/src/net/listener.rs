@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_names_the_flag_to_change() {
+    async fn the_error_for_a_port_in_use_names_the_flag() {
         let first = bind("0").await.unwrap().unwrap();
         let addr = first.local_addr();
         assert_eq!(
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_foreign_address_is_told_apart_from_a_taken_one() {
+    async fn a_foreign_address_and_a_port_in_use_have_different_errors() {
         let error = bind("192.0.2.1:0").await.unwrap_err();
         assert_eq!(
             error,

@@ -21,7 +21,7 @@ pub struct PrefixedStream<S> {
 impl<S> PrefixedStream<S> {
     /// `prefix` has at most [`DETECT_BYTES_MAX`] bytes.
     pub fn new(prefix: &[u8], inner: S) -> Self {
-        assert!(prefix.len() <= DETECT_BYTES_MAX, "the sniffer reads no more than it may");
+        assert!(prefix.len() <= DETECT_BYTES_MAX, "the prefix is larger than DETECT_BYTES_MAX");
         let mut bytes = [0; DETECT_BYTES_MAX];
         bytes[..prefix.len()].copy_from_slice(prefix);
         PrefixedStream { bytes, filled: prefix.len() as u8, given: 0, inner }

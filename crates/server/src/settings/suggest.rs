@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant_and_stays_silent_otherwise() {
+    fn suggests_only_similar_words() {
         let words = ["http", "tls.cert", "limits.connections"];
         let near = |word| nearest(word, words.into_iter());
         assert_eq!(near("htpt"), Some("http"));

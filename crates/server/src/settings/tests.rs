@@ -125,7 +125,7 @@ fn names_of_a_self_signed_certificate_come_from_file_environment_and_flags() {
 }
 
 #[test]
-fn how_queues_look_to_sqs_is_checked() {
+fn sqs_settings_are_checked() {
     let text = "public_url = 'https://queues.example.com/sqs/'\nsqs_account = '012345678901'\nsqs_purge_pause = 'off'";
     let sqs = load(text, &[], RawSettings::default()).unwrap().sqs;
     assert_eq!(sqs.public_url.as_deref(), Some("https://queues.example.com/sqs"));
@@ -151,7 +151,7 @@ fn entries_follow_the_list_of_settings() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_what_was_meant() {
+fn all_mistakes_are_reported_together_with_suggestions() {
     check(
         "htpt = 1\ncolour = 'red'\namqps = [1]\n[limits]\nconections = 3\nidle_timeout = '30'\n[log]\nformat = 'xml'",
         &[
@@ -177,7 +177,7 @@ fn every_mistake_is_told_at_once_with_what_was_meant() {
 }
 
 #[test]
-fn a_broken_file_is_told_with_its_line() {
+fn a_syntax_error_is_reported_with_its_line() {
     check(
         "http = 1\nsqs = = 2",
         &[],
@@ -218,7 +218,7 @@ fn the_data_directory_follows_systemd_then_xdg_then_home() {
 }
 
 #[test]
-fn a_secret_comes_from_a_file_and_shows_nowhere() {
+fn a_secret_is_read_from_a_file_and_never_printed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("password");
     crate::files::write_private(&path, b"hunter2\n").unwrap();
@@ -238,7 +238,7 @@ fn a_secret_comes_from_a_file_and_shows_nowhere() {
 }
 
 #[test]
-fn what_kubernetes_and_the_client_set_is_left_alone() {
+fn variables_of_kubernetes_and_the_client_are_ignored() {
     let env = [
         ("MALOTE_SERVICE_HOST", "10.0.0.1"),
         ("MALOTE_SERVICE_PORT_HTTP", "8080"),

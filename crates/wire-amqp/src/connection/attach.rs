@@ -67,7 +67,7 @@ impl Connection {
 
     fn write_attach(&mut self, link: LinkId, mut attach: Attach) {
         let max_message_size = self.config.max_message_size;
-        let borne = self.config.max_message_size_accepted;
+        let accepted = self.config.max_message_size_accepted;
         let Ok(state) = self.link_by_id(link) else { return };
         attach.name = state.name.clone();
         attach.role = state.role;
@@ -80,7 +80,8 @@ impl Connection {
             Role::Receiver => {
                 attach.initial_delivery_count = None;
                 let announced = *attach.max_message_size.get_or_insert(max_message_size);
-                state.max_message_size = borne.map_or(announced, |borne| borne.max(announced));
+                state.max_message_size =
+                    accepted.map_or(announced, |accepted| accepted.max(announced));
             }
         }
         state.snd_settle_mode = attach.snd_settle_mode;
@@ -124,9 +125,9 @@ impl Connection {
         if let Some((handle, link)) = ours.and_then(|at| Some((at, session.link_mut(at)?))) {
             link.take_attach(&attach);
             let link_id = LinkId { session: id, handle, serial: link.serial };
-            let told = !link.detach_sent;
+            let still_wanted = !link.detach_sent;
             session.bind_handle(attach.handle, handle);
-            if told {
+            if still_wanted {
                 self.events.push_back(Event::Attached { link: link_id, attach });
             }
             return Ok(());

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_written_has_not_left() {
+    fn unwritten_deliveries_were_never_sent() {
         let mut leaving = UnsentDeliveries::default();
         (1..=5).for_each(|key| leaving.queued(key));
         leaving.wrote(1, 100);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_forgotten() {
+    fn written_deliveries_are_no_longer_tracked() {
         let mut leaving = UnsentDeliveries::default();
         for key in 0..1_000 {
             leaving.queued(key);

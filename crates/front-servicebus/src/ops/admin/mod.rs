@@ -243,7 +243,7 @@ impl AdminCall<'_> {
     }
 
     async fn put(&self, resource: ResourcePath, element: &Element) -> AdminResult<Response> {
-        let _alone = self.admin.changing.lock().await;
+        let _guard = self.admin.changing.lock().await;
         let entry = match (resource, element.name.as_str()) {
             (ResourcePath::Entity(name), "QueueDescription") => {
                 queue::put(self, &name, element).await?
@@ -267,7 +267,7 @@ impl AdminCall<'_> {
     }
 
     async fn delete(&self, resource: ResourcePath) -> AdminResult<()> {
-        let _alone = self.admin.changing.lock().await;
+        let _guard = self.admin.changing.lock().await;
         let engine = &self.admin.front.engine;
         match resource {
             ResourcePath::Entity(name) => match self.find(AdminAction::Delete, &name).await? {

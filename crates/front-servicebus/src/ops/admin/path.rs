@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_name_entities_in_any_case() {
+    fn reserved_path_segments_are_case_insensitive() {
         let own = |text: &str| text.to_owned();
         for (path, resource) in [
             ("/$namespaceinfo", ResourcePath::Namespace),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_cut_and_say_whether_there_is_more() {
+    fn pages_report_whether_there_is_more() {
         let page = Page::parse("api-version=2021-05&%24skip=2&$TOP=3").unwrap();
         assert_eq!(page.cut(0..9), (vec![2, 3, 4], true));
         assert_eq!(page.cut(0..5), (vec![2, 3, 4], false));

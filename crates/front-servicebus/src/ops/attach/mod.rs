@@ -96,7 +96,7 @@ impl Conn {
         };
         let state = match resolved {
             ResolvedLink::Sender { to, message_bytes_max } => {
-                LinkState::Sender(SenderLink { to, message_bytes_max, under_way: 0 })
+                LinkState::Sender(SenderLink { to, message_bytes_max, in_progress: 0 })
             }
             ResolvedLink::Receiver {
                 consumer,
@@ -119,13 +119,13 @@ impl Conn {
             }
             ResolvedLink::Temporary { .. } => unreachable!("temporary links are not nested"),
             ResolvedLink::Empty(_) => LinkState::Empty,
-            ResolvedLink::Coordinator => LinkState::Coordinator { under_way: 0 },
+            ResolvedLink::Coordinator => LinkState::Coordinator { in_progress: 0 },
             ResolvedLink::CbsRequests => {
-                LinkState::Requests(RequestLink { node: RequestNode::Cbs, under_way: 0 })
+                LinkState::Requests(RequestLink { node: RequestNode::Cbs, in_progress: 0 })
             }
             ResolvedLink::ManagementRequests(entity) => LinkState::Requests(RequestLink {
                 node: RequestNode::Management(entity),
-                under_way: 0,
+                in_progress: 0,
             }),
             ResolvedLink::CbsReplies => LinkState::Replies(reply_link(RequestNode::Cbs, wanted)),
             ResolvedLink::ManagementReplies(entity) => {

@@ -33,7 +33,7 @@ pub(super) async fn queue(
     request: &AttachRequest,
     give_up: CancellationToken,
 ) -> Option<Result<ResolvedLink, AmqpError>> {
-    let made = make_queue(front, engine, claims, request).await;
+    let made = create_queue(front, engine, claims, request).await;
     let queue = match made {
         Ok(queue) => queue,
         Err(error) => return Some(Err(error)),
@@ -48,7 +48,7 @@ pub(super) async fn queue(
     Some(resolved.map(|resolved| ResolvedLink::Temporary { queue, resolved: Box::new(resolved) }))
 }
 
-async fn make_queue(
+async fn create_queue(
     front: &Front,
     engine: &Connection,
     claims: &Claims,
@@ -84,7 +84,7 @@ pub(super) async fn subscription(
     topic: TopicName,
     give_up: CancellationToken,
 ) -> Option<Result<ResolvedLink, AmqpError>> {
-    let queue = match make_subscription(front, claims, request, &topic).await {
+    let queue = match create_subscription(front, claims, request, &topic).await {
         Ok(queue) => queue,
         Err(error) => return Some(Err(error)),
     };
@@ -96,7 +96,7 @@ pub(super) async fn subscription(
     resolved
 }
 
-async fn make_subscription(
+async fn create_subscription(
     front: &Front,
     claims: &Claims,
     request: &AttachRequest,
