@@ -93,13 +93,13 @@ struct RuleEntry {
 #[serde(rename_all = "PascalCase", default)]
 struct RuleProperties {
     correlation_filter: Option<CorrelationFilter>,
-    sql_filter: Option<Sql>,
-    action: Option<Sql>,
+    sql_filter: Option<SqlConfig>,
+    action: Option<SqlConfig>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Sql {
+struct SqlConfig {
     sql_expression: String,
 }
 

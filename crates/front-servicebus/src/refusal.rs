@@ -25,14 +25,14 @@ use servicebus::*;
 
 /// Kind of a lost lease. The protocol has a separate condition for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lock {
+pub enum LockKind {
     Message,
     /// The lock of a session, which covers all its messages.
     Session,
 }
 
 /// Maps an engine error to an AMQP error.
-pub fn engine_error(error: EngineError, lock: Lock) -> AmqpError {
+pub fn engine_error(error: EngineError, lock: LockKind) -> AmqpError {
     match error {
         EngineError::Refused(refusal) => refusal_error(&refusal, lock),
         // The outcome is unknown, so the client must retry.
@@ -48,7 +48,7 @@ const LOST_MESSAGE: &str = "The lock supplied is invalid. Either the lock expire
 const LOST_SESSION: &str = "The session lock has expired on the session";
 
 /// Maps a refusal to an AMQP error.
-pub fn refusal_error(refusal: &Refusal, lock: Lock) -> AmqpError {
+pub fn refusal_error(refusal: &Refusal, lock: LockKind) -> AmqpError {
     let condition = match refusal {
         Refusal::QueueNotFound { .. } | Refusal::TopicNotFound { .. } => {
             // Clients match on this wording.
@@ -79,8 +79,8 @@ pub fn refusal_error(refusal: &Refusal, lock: Lock) -> AmqpError {
         Refusal::SessionHeld { .. } => SESSION_CANNOT_BE_LOCKED,
         Refusal::LeaseLost { .. } => {
             let (condition, text) = match lock {
-                Lock::Message => (MESSAGE_LOCK_LOST, LOST_MESSAGE),
-                Lock::Session => (SESSION_LOCK_LOST, LOST_SESSION),
+                LockKind::Message => (MESSAGE_LOCK_LOST, LOST_MESSAGE),
+                LockKind::Session => (SESSION_LOCK_LOST, LOST_SESSION),
             };
             return AmqpError::new(condition, format!("{text}: {refusal}."));
         }
@@ -156,8 +156,8 @@ mod tests {
     fn a_lost_lease_has_one_condition_per_kind_of_lock() {
         let refusal = Refusal::LeaseLost { lease: LeaseToken::default() };
         for (lock, condition) in [
-            (Lock::Message, "com.microsoft:message-lock-lost"),
-            (Lock::Session, "com.microsoft:session-lock-lost"),
+            (LockKind::Message, "com.microsoft:message-lock-lost"),
+            (LockKind::Session, "com.microsoft:session-lock-lost"),
         ] {
             let error = refusal_error(&refusal, lock);
             assert_eq!((error.condition.as_str(), status_of(&error)), (condition, 410));
@@ -168,9 +168,9 @@ mod tests {
     fn errors_have_the_wording_that_clients_match() {
         let queue = QueueName::new("q").unwrap();
         let missing =
-            refusal_error(&Refusal::QueueNotFound { queue: queue.clone() }, Lock::Message);
+            refusal_error(&Refusal::QueueNotFound { queue: queue.clone() }, LockKind::Message);
         assert!(missing.description.as_deref().unwrap().contains("could not be found"));
-        let unset = refusal_error(&Refusal::SessionRequired { queue }, Lock::Message);
+        let unset = refusal_error(&Refusal::SessionRequired { queue }, LockKind::Message);
         assert!(unset.description.as_deref().unwrap().starts_with("The SessionId was not set"));
         assert_eq!(status_of(&missing), 404);
     }

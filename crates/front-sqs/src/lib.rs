@@ -82,9 +82,9 @@ const BODIES_BYTES_MAX: usize = 128 << 20;
 
 /// The front end. Cheap to clone.
 #[derive(Clone)]
-pub struct Sqs(Arc<Inner>);
+pub struct Sqs(Arc<SqsState>);
 
-struct Inner {
+struct SqsState {
     engine: Engine,
     chance: Chance,
     access: Arc<dyn Access>,
@@ -118,7 +118,7 @@ impl Sqs {
         shutdown: CancellationToken,
     ) -> Self {
         let purge_pause_ms = u64::try_from(settings.purge_pause.as_millis()).unwrap_or(u64::MAX);
-        Self(Arc::new(Inner {
+        Self(Arc::new(SqsState {
             engine,
             chance: Chance::of_system(),
             access,

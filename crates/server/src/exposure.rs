@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, Store};
-use crate::settings::{Certificate, Listen, Problem, Settings};
+use crate::settings::{Certificate, Listen, Settings, SettingsProblem};
 
 /// Why the server refuses to listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ExposureError {
     /// A port would be open to other machines without credentials.
     #[error(transparent)]
-    Open(#[from] Problem),
+    Open(#[from] SettingsProblem),
     /// The server had credentials before and has none now.
     #[error(
         "the data directory {} had credentials and has none now: {} is gone or empty. \

@@ -53,9 +53,9 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().write(bytes)
         }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     fn logged(filter: &str, json: bool) -> String {
-        let lines = Lines::default();
+        let lines = CapturedOutput::default();
         let writer = lines.clone();
         let subscriber = subscriber(filter, json, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {

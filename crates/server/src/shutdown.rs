@@ -146,10 +146,10 @@ const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// The signals that end the process.
 #[derive(Debug)]
-pub struct Signals(Source);
+pub struct Signals(SignalSource);
 
 #[derive(Debug)]
-enum Source {
+enum SignalSource {
     Process { terminate: Signal, interrupt: Signal },
     Manual(mpsc::Receiver<()>),
 }
@@ -157,7 +157,7 @@ enum Source {
 impl Signals {
     /// SIGTERM and SIGINT of this process; replaces their default action.
     pub fn of_process() -> std::io::Result<Signals> {
-        Ok(Signals(Source::Process {
+        Ok(Signals(SignalSource::Process {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         }))
@@ -166,17 +166,17 @@ impl Signals {
     /// Signals sent by a program, for tests and for embedded servers.
     pub fn manual() -> (mpsc::Sender<()>, Signals) {
         let (sender, receiver) = mpsc::channel(4);
-        (sender, Signals(Source::Manual(receiver)))
+        (sender, Signals(SignalSource::Manual(receiver)))
     }
 
     /// Waits for the next signal; forever if none can come.
     pub async fn next(&mut self) {
         let came = match &mut self.0 {
-            Source::Process { terminate, interrupt } => tokio::select! {
+            SignalSource::Process { terminate, interrupt } => tokio::select! {
                 came = terminate.recv() => came,
                 came = interrupt.recv() => came,
             },
-            Source::Manual(receiver) => receiver.recv().await,
+            SignalSource::Manual(receiver) => receiver.recv().await,
         };
         if came.is_none() {
             std::future::pending::<()>().await;

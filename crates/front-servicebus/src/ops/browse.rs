@@ -14,7 +14,7 @@ use malote_wire_amqp::performative::{AmqpError, condition};
 use crate::conn::link::LinkState;
 use crate::conn::{Completion, Conn};
 use crate::limits;
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 use crate::wire::message::{ACTIVE, DeliveryInfo, put};
 use crate::wire::selector::fits;
 
@@ -93,7 +93,8 @@ impl BrowserLink {
         let (from, filter) = (self.from, self.filter.clone());
         async move {
             let peeked = engine.peek(peek).await;
-            let (mut seen, next) = peeked.map_err(|error| engine_error(error, Lock::Message))?;
+            let (mut seen, next) =
+                peeked.map_err(|error| engine_error(error, LockKind::Message))?;
             let last = seen.last().map(|seen| Seq(seen.seq.0 + 1));
             let next_page = page_for(&seen);
             seen.retain(|seen| is_shown(seen, filter.as_deref()));

@@ -16,7 +16,7 @@ use super::claims::{Claim, Claims};
 use super::resolve::{Resolved, not_found, resolve};
 use crate::Front;
 use crate::limits;
-use crate::wire::address::{Node, Path, path_of};
+use crate::wire::address::{EntityPath, Node, path_of};
 use crate::wire::sas::{SasToken, TokenScope};
 use crate::wire::value::string;
 
@@ -25,7 +25,7 @@ pub(crate) struct PutTokenResult {
     correlation_id: Option<Value>,
     verified: Result<(), TokenError>,
     /// The entity of the token, if the client expects an error here when it does not exist.
-    entity: Option<Path>,
+    entity: Option<EntityPath>,
 }
 
 pub(crate) fn put_token(front: &Front, claims: &mut Claims, request: &Message) -> PutTokenResult {
@@ -55,7 +55,7 @@ pub(super) fn login(peer: IpAddr) -> AuditEntry {
 
 /// The entity that a token is for. A client that labels a SAS token as JWT treats any failure here as wrong
 /// credentials, so it learns about a missing entity when it attaches.
-fn requested_entity(request: &Message) -> Option<Path> {
+fn requested_entity(request: &Message) -> Option<EntityPath> {
     let properties = request.application_properties().ok()?;
     let text = |name: &str| properties.get(name).and_then(Value::as_str);
     let body = request.value().ok()?;
@@ -104,7 +104,7 @@ pub(crate) async fn answer(
 }
 
 /// Whether the entity is missing. Callers without any permission on it are not told.
-async fn is_entity_missing(front: &Front, claims: &Claims, path: &Path) -> bool {
+async fn is_entity_missing(front: &Front, claims: &Claims, path: &EntityPath) -> bool {
     let may = |on: Resource<'_>| claims.may_any(front, &Action::ALL, path, on);
     matches!(resolve(&front.engine, path, may).await, Ok(Resolved::Missing))
 }

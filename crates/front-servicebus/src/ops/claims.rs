@@ -12,7 +12,7 @@ use malote_wire_amqp::performative::AmqpError;
 use super::resolve::Entity;
 use crate::Front;
 use crate::refusal::denied_error;
-use crate::wire::address::Path;
+use crate::wire::address::EntityPath;
 use crate::wire::sas::TokenScope;
 
 /// The credentials of a connection. Cheap to clone.
@@ -56,7 +56,7 @@ impl Claims {
     }
 
     /// The principal for operations on an entity: that of the most specific token that covers it.
-    fn who(&self, path: &Path, now: Timestamp) -> Principal {
+    fn who(&self, path: &EntityPath, now: Timestamp) -> Principal {
         let name = path.to_string();
         let covers = |claim: &&Claim| claim.expires > now && claim.scope.covers(&name);
         let closest = self.tokens.iter().filter(covers).max_by_key(|claim| claim.scope.len());
@@ -107,7 +107,7 @@ impl Claims {
         &self,
         front: &Front,
         actions: &[Action],
-        path: &Path,
+        path: &EntityPath,
         on: Resource<'_>,
     ) -> Result<(), Denied> {
         let who = self.who(path, front.engine.now());

@@ -13,7 +13,7 @@ use super::credit::{CreditStep, LinkCredit};
 use crate::conn::id_map::IdMap;
 use crate::conn::link::LinkState;
 use crate::conn::{Completion, Conn};
-use crate::refusal::Lock;
+use crate::refusal::LockKind;
 use crate::wire::message::{DeliveryInfo, put};
 use crate::wire::tag_of;
 
@@ -61,8 +61,8 @@ impl ReceiverLink {
     }
 
     /// Which lock is lost when a lease is lost.
-    pub fn lock(&self) -> Lock {
-        if self.session.is_some() { Lock::Session } else { Lock::Message }
+    pub fn lock(&self) -> LockKind {
+        if self.session.is_some() { LockKind::Session } else { LockKind::Message }
     }
 
     fn encode(&self, delivery: &Delivery, out: &mut BytesMut) {

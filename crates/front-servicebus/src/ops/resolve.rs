@@ -8,7 +8,7 @@ use malote_engine::{Engine, EngineError, QueueFacts, Resolution};
 use malote_model::{Address, Denied, QueueName, Refusal, Resource, TopicName};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
-use crate::wire::address::Path;
+use crate::wire::address::EntityPath;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Entity {
@@ -29,14 +29,14 @@ impl Entity {
     }
 
     /// The address that tokens are put for.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> EntityPath {
         let dead_letters = match self {
             Entity::Queue(name) => name.is_dead_letters(),
             Entity::Topic(_) => false,
             Entity::Transfer(_) => true,
         };
         let name = self.resource().name().unwrap_or_default().to_owned();
-        Path { name, dead_letters, transfer: matches!(self, Entity::Transfer(_)) }
+        EntityPath { name, dead_letters, transfer: matches!(self, Entity::Transfer(_)) }
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum Resolved {
 /// Resolves an address. `may` checks the caller's permission.
 pub(crate) async fn resolve(
     engine: &Engine,
-    path: &Path,
+    path: &EntityPath,
     may: impl Fn(Resource<'_>) -> Result<(), Denied>,
 ) -> Result<Resolved, EngineError> {
     match find(engine, path).await {
@@ -105,7 +105,7 @@ pub(crate) async fn resolve(
     })
 }
 
-async fn find(engine: &Engine, path: &Path) -> Result<EntityFacts, EngineError> {
+async fn find(engine: &Engine, path: &EntityPath) -> Result<EntityFacts, EngineError> {
     let name = QueueName::new(&path.name)?;
     let missing = || EngineError::from(Refusal::QueueNotFound { queue: name.clone() });
     let Resolution::Found(found) = engine.resolve(name.clone()).await? else {
@@ -132,7 +132,7 @@ fn is_not_found(error: &EngineError) -> bool {
 }
 
 /// Clients match on this wording.
-pub(crate) fn not_found(host: &str, path: &Path) -> AmqpError {
+pub(crate) fn not_found(host: &str, path: &EntityPath) -> AmqpError {
     let text =
         format!("The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404");
     AmqpError::new(condition::NOT_FOUND, text)

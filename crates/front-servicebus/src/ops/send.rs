@@ -19,7 +19,7 @@ use super::transaction::transactional;
 use crate::conn::link::LinkState;
 use crate::conn::{Completion, Conn};
 use crate::limits;
-use crate::refusal::{Lock, engine_error, servicebus};
+use crate::refusal::{LockKind, engine_error, servicebus};
 use crate::wire::message::read as canonical;
 
 /// A transfer that waits for the engine.
@@ -97,7 +97,7 @@ impl Conn {
         let parcel = match (read, &txn_id) {
             (Ok(messages), None) => {
                 let parcel = self.front.engine.parcel(&to, messages.into_iter());
-                parcel.map_err(|error| Err(engine_error(error, Lock::Message)))
+                parcel.map_err(|error| Err(engine_error(error, LockKind::Message)))
             }
             (Ok(messages), Some(id)) => Err(self.transactions.send(id, &to, messages)),
             (Err(error), _) => Err(Err(error)),
@@ -131,7 +131,7 @@ impl Conn {
         self.start(async move {
             let parts = transfers.into_iter().map(|transfer| (transfer.origin, transfer.parcel));
             let (origin, parcels): (Vec<TransferOrigin>, Vec<Parcel>) = parts.unzip();
-            let error = |error: EngineError| engine_error(error, Lock::Message);
+            let error = |error: EngineError| engine_error(error, LockKind::Message);
             Completion::SentBatch(match engine.send_each(parcels).await {
                 Ok(each) => {
                     let each = each.into_iter().map(|sent| sent.map_err(|e| error(e.into())));

@@ -7,7 +7,7 @@ use malote_wire_amqp::types::{Map, Value};
 
 use crate::conn::link::LinkState;
 use crate::conn::{Completion, Conn};
-use crate::refusal::{Lock, engine_error, refusal_error};
+use crate::refusal::{LockKind, engine_error, refusal_error};
 use crate::wire::value::{text, to_model};
 
 /// Dispositions waiting for the engine.
@@ -19,14 +19,14 @@ pub(crate) struct SettleQueue {
 /// Dispositions with the same outcome.
 pub(crate) struct SettleBatch {
     queue: QueueName,
-    lock: Lock,
+    lock: LockKind,
     settlement: Settlement,
     /// The outcome reported to the client on success.
     echo: DeliveryState,
-    items: Vec<SettleItem>,
+    items: Vec<DispositionItem>,
 }
 
-pub(crate) struct SettleItem {
+pub(crate) struct DispositionItem {
     pub link: LinkId,
     pub delivery: DeliveryId,
     pub key: u64,
@@ -36,7 +36,7 @@ pub(crate) struct SettleItem {
 }
 
 pub(crate) struct SettleResults {
-    pub items: Vec<(SettleItem, DeliveryState)>,
+    pub items: Vec<(DispositionItem, DeliveryState)>,
 }
 
 impl SettleQueue {
@@ -44,9 +44,9 @@ impl SettleQueue {
     pub fn add(
         &mut self,
         queue: &QueueName,
-        lock: Lock,
+        lock: LockKind,
         state: Option<&DeliveryState>,
-        item: SettleItem,
+        item: DispositionItem,
     ) -> Option<SettleBatch> {
         let (settlement, echo) = settlement_of(state)?;
         match &mut self.batch {
@@ -150,9 +150,9 @@ pub(crate) fn changes(map: Option<&Map>) -> Changes {
     Changes { properties: Properties::from_iter(properties) }
 }
 
-impl SettleItem {
-    pub fn of(disposed: &Disposed, lease: LeaseToken) -> SettleItem {
-        SettleItem {
+impl DispositionItem {
+    pub fn of(disposed: &Disposed, lease: LeaseToken) -> DispositionItem {
+        DispositionItem {
             link: disposed.link,
             delivery: disposed.delivery,
             key: disposed.key,
@@ -171,10 +171,10 @@ impl Conn {
         if let Some(DeliveryState::Transactional(state)) = &disposed.state {
             let staged = self.transactions.settle(state, &queue, lease, disposed.settled);
             let state = staged.unwrap_or_else(DeliveryState::rejected);
-            let item = SettleItem::of(&disposed, lease);
+            let item = DispositionItem::of(&disposed, lease);
             return self.finish_settle(SettleResults { items: vec![(item, state)] });
         }
-        let item = SettleItem::of(&disposed, lease);
+        let item = DispositionItem::of(&disposed, lease);
         if let Some(batch) = self.settle_queue.add(&queue, lock, disposed.state.as_ref(), item) {
             self.start(batch.run(self.front.engine.clone()));
         }

@@ -21,7 +21,7 @@ use crate::conn::{Completion, Conn};
 use crate::limits;
 use crate::ops::resolve::Entity;
 use crate::ops::settle::settlement_of;
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 
 const UNKNOWN_ID: &str = "amqp:transaction:unknown-id";
 const ROLLBACK: &str = "amqp:transaction:rollback";
@@ -156,7 +156,7 @@ impl OpenTransaction {
     }
 
     fn fail(&mut self, error: EngineError) -> AmqpError {
-        let error = engine_error(error, Lock::Message);
+        let error = engine_error(error, LockKind::Message);
         self.failed = Some(error.clone());
         error
     }

@@ -17,14 +17,14 @@ pub enum Node {
     /// A temporary queue; it has no address yet.
     Temporary,
     /// The management node of an entity.
-    Management(Path),
+    Management(EntityPath),
     /// A queue, topic or subscription, or its dead letters.
-    Entity(Path),
+    Entity(EntityPath),
 }
 
 /// The address of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path {
+pub struct EntityPath {
     /// The name without reserved suffixes. `Subscriptions` has its canonical case.
     pub name: String,
     /// The dead-letter queue of the entity.
@@ -57,7 +57,7 @@ impl Node {
         {
             *middle = SUBSCRIPTION_SEGMENT;
         }
-        let path = Path { name: segments.join("/"), dead_letters, transfer };
+        let path = EntityPath { name: segments.join("/"), dead_letters, transfer };
         if management { Node::Management(path) } else { Node::Entity(path) }
     }
 }
@@ -71,7 +71,7 @@ pub fn path_of(address: &str) -> &str {
     path.trim_matches('/')
 }
 
-impl std::fmt::Display for Path {
+impl std::fmt::Display for EntityPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)?;
         let ends = [(self.transfer, TRANSFER), (self.dead_letters, DEAD_LETTER_SEGMENT)];

@@ -107,14 +107,14 @@ fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f
 
 /// The values of one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Bucket {
+struct MetricPeriod {
     count: u32,
     sum: f64,
     min: f64,
     max: f64,
 }
 
-impl Bucket {
+impl MetricPeriod {
     fn statistic(&self, name: &str) -> Option<f64> {
         Some(match name {
             "Average" => self.sum / f64::from(self.count),
@@ -128,11 +128,16 @@ impl Bucket {
 }
 
 /// Groups the values from `from_s` until before `to_s` by the start of their period.
-fn buckets(values: &[(u64, f64)], from_s: u64, to_s: u64, period_s: u64) -> BTreeMap<u64, Bucket> {
-    let mut all: BTreeMap<u64, Bucket> = BTreeMap::new();
+fn buckets(
+    values: &[(u64, f64)],
+    from_s: u64,
+    to_s: u64,
+    period_s: u64,
+) -> BTreeMap<u64, MetricPeriod> {
+    let mut all: BTreeMap<u64, MetricPeriod> = BTreeMap::new();
     let first = from_s / period_s * period_s;
     for &(at, value) in values.iter().filter(|(at, _)| (first..to_s).contains(at)) {
-        let fresh = Bucket { count: 0, sum: 0.0, min: value, max: value };
+        let fresh = MetricPeriod { count: 0, sum: 0.0, min: value, max: value };
         let bucket = all.entry(at / period_s * period_s).or_insert(fresh);
         bucket.count += 1;
         bucket.sum += value;
@@ -165,7 +170,7 @@ pub struct StatisticsIn {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DataIn {
-    metric_data_queries: Vec<Query>,
+    metric_data_queries: Vec<MetricQuery>,
     start_time: Value,
     end_time: Value,
     scan_by: Option<String>,
@@ -173,7 +178,7 @@ pub struct DataIn {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Query {
+struct MetricQuery {
     id: String,
     label: Option<String>,
     expression: Option<String>,
@@ -183,14 +188,14 @@ struct Query {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct MetricStat {
-    metric: Metric,
+    metric: MetricId,
     period: Value,
     stat: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Metric {
+struct MetricId {
     namespace: String,
     metric_name: String,
     dimensions: Vec<Dimension>,
@@ -260,7 +265,7 @@ pub async fn statistics(sqs: &Sqs, call: &Call, request: StatisticsIn) -> Result
         let reason = "The parameter StartTime must be less than the parameter EndTime.";
         return Err(SqsError::invalid(from, "StartTime", reason));
     }
-    let fresh = Bucket { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
+    let fresh = MetricPeriod { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
     if let Some(unknown) = request.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
         let rule = "Must be SampleCount, Average, Sum, Minimum or Maximum.";
         return Err(SqsError::invalid(unknown, "Statistics", rule));
@@ -294,7 +299,7 @@ pub async fn data(sqs: &Sqs, call: &Call, request: DataIn) -> Result<Value, SqsE
     }
     let oldest_first = request.scan_by.as_deref() == Some("TimestampAscending");
     let mut results = Vec::with_capacity(request.metric_data_queries.len());
-    for Query { id, label, expression, metric_stat } in request.metric_data_queries {
+    for MetricQuery { id, label, expression, metric_stat } in request.metric_data_queries {
         let Some(MetricStat { metric, period: of, stat }) =
             metric_stat.filter(|_| expression.is_none())
         else {
@@ -388,7 +393,7 @@ mod tests {
         let (unit, visible) = series(&samples, "ApproximateNumberOfMessages").unwrap();
         let by_minute = buckets(&visible, 600, 720, 60);
         assert_eq!((unit, by_minute.len()), ("Count", 2));
-        assert_eq!(by_minute[&660], Bucket { count: 6, sum: 51.0, min: 6.0, max: 11.0 });
+        assert_eq!(by_minute[&660], MetricPeriod { count: 6, sum: 51.0, min: 6.0, max: 11.0 });
         assert_eq!(by_minute[&660].statistic("Average"), Some(8.5));
         let (_, sent) = series(&samples, "NumberOfMessagesSent").unwrap();
         let total: f64 = buckets(&sent, 600, 720, 300).values().map(|bucket| bucket.sum).sum();

@@ -17,7 +17,7 @@ const ATTEMPTS_MAX: usize = 10_000;
 /// How long an attempt can be repeated.
 const ATTEMPT_MS: u64 = 300_000;
 
-type Key = Arc<(QueueName, String)>;
+type AttemptKey = Arc<(QueueName, String)>;
 
 /// The messages of one receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct ReceiveAttempts(Mutex<AttemptIndex>);
 
 #[derive(Debug)]
 struct AttemptIndex {
-    recent: ExpiringMap<Key, ReceiveAttempt>,
+    recent: ExpiringMap<AttemptKey, ReceiveAttempt>,
     /// The attempt that a lease belongs to.
-    by_lease: HashMap<LeaseToken, Key>,
+    by_lease: HashMap<LeaseToken, AttemptKey>,
 }
 
 impl Default for ReceiveAttempts {

@@ -44,7 +44,7 @@ use aggregate::RefusalAggregator;
 use file::AuditFile;
 use once_an_hour::OnceAnHour;
 use ring::RecentRecords;
-use writer::Writer;
+use writer::AuditWriter;
 
 /// Entries waiting to be written. Further ones are dropped and counted.
 const WAITING_MAX: usize = 4096;
@@ -107,7 +107,7 @@ impl AuditLog {
             stopping: AtomicBool::new(false),
         });
         let (waiting, entries) = sync_channel(WAITING_MAX);
-        let mut writer = Writer::new(shared.clone(), file);
+        let mut writer = AuditWriter::new(shared.clone(), file);
         writer.restore();
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let thread = thread.spawn(move || writer.run(&entries))?;

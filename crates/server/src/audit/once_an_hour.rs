@@ -12,15 +12,15 @@ const AGAIN_AFTER_MS: u64 = 3_600_000;
 /// Distinct entries kept in memory. When the limit is reached, they are cleared and recorded again.
 const SEEN_MAX: usize = 4096;
 
-type Key = (Principal, IpAddr, AuditProtocol, AuditAction);
+type EntryKey = (Principal, IpAddr, AuditProtocol, AuditAction);
 
 /// The time of the last record of each entry. Most requests only read it.
 #[derive(Default)]
-pub(super) struct OnceAnHour(RwLock<HashMap<Key, Timestamp>>);
+pub(super) struct OnceAnHour(RwLock<HashMap<EntryKey, Timestamp>>);
 
 impl OnceAnHour {
     /// Whether the entry must be recorded now.
-    pub fn is_due(&self, key: Key, now: Timestamp) -> bool {
+    pub fn is_due(&self, key: EntryKey, now: Timestamp) -> bool {
         let is_fresh = |at: &Timestamp| now.0.saturating_sub(at.0) < AGAIN_AFTER_MS;
         if self.0.read().get(&key).is_some_and(is_fresh) {
             return false;

@@ -25,7 +25,7 @@ pub(super) struct CountedEntry {
     pub entry: AuditEntry,
 }
 
-pub(super) struct Writer {
+pub(super) struct AuditWriter {
     shared: Arc<AuditShared>,
     file: AuditFile,
     /// Dropped entries that were already reported.
@@ -34,9 +34,9 @@ pub(super) struct Writer {
     failing: bool,
 }
 
-impl Writer {
-    pub fn new(shared: Arc<AuditShared>, file: AuditFile) -> Writer {
-        Writer { shared, file, dropped_reported: 0, failing: false }
+impl AuditWriter {
+    pub fn new(shared: Arc<AuditShared>, file: AuditFile) -> AuditWriter {
+        AuditWriter { shared, file, dropped_reported: 0, failing: false }
     }
 
     /// Loads the newest records from before this start.

@@ -44,7 +44,7 @@ impl Pattern {
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
         // Where to continue if the last star of either kind has to match one more character. What follows a `**` is
         // matched as early as possible, so an earlier star never has to be extended again.
-        let (mut star, mut double): (Option<Retry<'_>>, Option<Retry<'_>>) = (None, None);
+        let (mut star, mut double): (Option<StarRetry<'_>>, Option<StarRetry<'_>>) = (None, None);
         loop {
             match (pattern.next(), name.clone().next()) {
                 (Some('*'), _) => {
@@ -105,7 +105,7 @@ fn fits(wanted: char, found: char) -> bool {
 }
 
 /// The rest of the pattern after a star, and the rest of the name that the star has not matched.
-type Retry<'a> = (Chars<'a>, Chars<'a>);
+type StarRetry<'a> = (Chars<'a>, Chars<'a>);
 
 /// Actions that are allowed on the queues that match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ mod tests;
 mod value;
 
 pub use paths::Environment;
-pub use problem::{Problem, SettingsError};
+pub use problem::{SettingsError, SettingsProblem};
 pub use raw::{KEYS, Key, LISTS, RawSettings};
 pub use value::{Listen, format_duration, format_size, parse_duration, parse_size};
 
@@ -31,7 +31,7 @@ pub struct Settings {
     pub data: PathBuf,
     pub log: LogSettings,
     pub tls: TlsSettings,
-    pub limits: Limits,
+    pub limits: LimitSettings,
     /// A Config.json of Microsoft's Service Bus emulator; its entities are created at start.
     pub servicebus_config: Option<PathBuf>,
     pub sqs: SqsSettings,
@@ -115,7 +115,7 @@ pub struct SqsSettings {
 
 /// Limits for peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct LimitSettings {
     /// Concurrent connections over all ports.
     pub connections_max: usize,
     /// Largest message, including its properties.
@@ -244,12 +244,12 @@ impl Settings {
         &self,
         opened: impl IntoIterator<Item = (&'static str, &'a Listen)>,
         guarded: bool,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), SettingsProblem> {
         if guarded || self.allow_open || self.admin_password.is_some() {
             return Ok(());
         }
         match opened.into_iter().find(|(_, listen)| !listen.is_loopback()) {
-            Some((key, listen)) => Err(Problem::Open { key, listen: listen.clone() }),
+            Some((key, listen)) => Err(SettingsProblem::Open { key, listen: listen.clone() }),
             None => Ok(()),
         }
     }

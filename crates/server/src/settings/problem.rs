@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// An error in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum SettingsProblem {
     /// A file cannot be read.
     #[error("cannot read {}: {why}", path.display())]
     Unreadable { path: PathBuf, why: String },
@@ -73,7 +73,7 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError {
     /// Never empty.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SettingsProblem>,
 }
 
 impl fmt::Display for SettingsError {
@@ -90,8 +90,8 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-impl From<Problem> for SettingsError {
-    fn from(problem: Problem) -> Self {
+impl From<SettingsProblem> for SettingsError {
+    fn from(problem: SettingsProblem) -> Self {
         SettingsError { problems: vec![problem] }
     }
 }

@@ -4,7 +4,7 @@
 //! `config print` and the error messages all use it.
 
 use super::suggest::nearest;
-use super::{Environment, Problem};
+use super::{Environment, SettingsProblem};
 use crate::files;
 use std::path::Path;
 
@@ -118,13 +118,15 @@ impl std::fmt::Debug for RawSettings {
 
 impl RawSettings {
     /// Reads a `malote.toml`. Errors are collected, so that one run shows all of them.
-    pub(super) fn from_file(path: &Path, problems: &mut Vec<Problem>) -> RawSettings {
+    pub(super) fn from_file(path: &Path, problems: &mut Vec<SettingsProblem>) -> RawSettings {
         let mut raw = RawSettings::default();
         let text = match files::read_text(path) {
             Ok(text) => text,
             Err(error) => {
-                problems
-                    .push(Problem::Unreadable { path: path.to_owned(), why: error.to_string() });
+                problems.push(SettingsProblem::Unreadable {
+                    path: path.to_owned(),
+                    why: error.to_string(),
+                });
                 return raw;
             }
         };
@@ -132,7 +134,7 @@ impl RawSettings {
             Ok(table) => table,
             Err(error) => {
                 let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
-                problems.push(Problem::NotToml {
+                problems.push(SettingsProblem::NotToml {
                     path: path.to_owned(),
                     line,
                     why: error.message().to_owned(),
@@ -149,7 +151,7 @@ impl RawSettings {
         prefix: &str,
         table: toml::Table,
         path: &Path,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<SettingsProblem>,
     ) {
         for (name, value) in table {
             let full = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
@@ -163,7 +165,7 @@ impl RawSettings {
                 }
                 (_, None) => {
                     let nearest = nearest(&full, KEYS.iter().map(|key| key.name));
-                    problems.push(Problem::UnknownKey {
+                    problems.push(SettingsProblem::UnknownKey {
                         path: path.to_owned(),
                         key: full,
                         nearest,
@@ -171,22 +173,24 @@ impl RawSettings {
                 }
                 (value, Some(key)) => match text_of(key, value) {
                     Some(text) => *self.field(key.name) = Some(text),
-                    None => {
-                        problems.push(Problem::NotScalar { path: path.to_owned(), key: key.name })
-                    }
+                    None => problems
+                        .push(SettingsProblem::NotScalar { path: path.to_owned(), key: key.name }),
                 },
             }
         }
     }
 
     /// Reads the `MALOTE_*` variables.
-    pub(super) fn from_environment(env: &Environment, problems: &mut Vec<Problem>) -> RawSettings {
+    pub(super) fn from_environment(
+        env: &Environment,
+        problems: &mut Vec<SettingsProblem>,
+    ) -> RawSettings {
         let mut raw = RawSettings::default();
         for (name, value) in env.iter().filter(|(name, _)| name.starts_with("MALOTE_")) {
             if let Some(key) = KEYS.iter().find(|key| key.variable == name) {
                 let field = raw.field(key.name);
                 if field.is_some() {
-                    problems.push(Problem::SaidTwice { variable: key.variable });
+                    problems.push(SettingsProblem::SaidTwice { variable: key.variable });
                 }
                 *field = Some(value.to_owned());
             } else if let Some(key) = KEYS
@@ -198,15 +202,17 @@ impl RawSettings {
                     Ok(secret) => {
                         let field = raw.field(key.name);
                         if field.is_some() {
-                            problems.push(Problem::SaidTwice { variable: key.variable });
+                            problems.push(SettingsProblem::SaidTwice { variable: key.variable });
                         }
                         *field = Some(secret.trim_end_matches(['\r', '\n']).to_owned());
                     }
-                    Err(error) => problems
-                        .push(Problem::Unreadable { path: value.into(), why: error.to_string() }),
+                    Err(error) => problems.push(SettingsProblem::Unreadable {
+                        path: value.into(),
+                        why: error.to_string(),
+                    }),
                 }
             } else if !is_foreign(name, value) {
-                problems.push(Problem::UnknownVariable {
+                problems.push(SettingsProblem::UnknownVariable {
                     name: name.to_owned(),
                     nearest: nearest_variable(name),
                 });

@@ -2,8 +2,9 @@
 
 use super::value::{parse_bool, parse_duration, parse_size};
 use super::{
-    Certificate, Entry, Environment, KEYS, Key, Limits, Listen, Listeners, LogFormat, LogSettings,
-    Origin, Problem, RawSettings, Secret, Settings, SqsSettings, TlsSettings, paths,
+    Certificate, Entry, Environment, KEYS, Key, LimitSettings, Listen, Listeners, LogFormat,
+    LogSettings, Origin, RawSettings, Secret, Settings, SettingsProblem, SqsSettings, TlsSettings,
+    paths,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,14 +20,14 @@ pub(super) enum SettingsLayer {
 pub(super) struct SettingsReader {
     /// Highest precedence first.
     layers: Vec<(SettingsLayer, RawSettings)>,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<SettingsProblem>,
     pub(super) entries: Vec<Entry>,
 }
 
 impl SettingsReader {
     pub(super) fn new(
         layers: Vec<(SettingsLayer, RawSettings)>,
-        problems: Vec<Problem>,
+        problems: Vec<SettingsProblem>,
     ) -> SettingsReader {
         SettingsReader { layers, problems, entries: Vec::new() }
     }
@@ -91,7 +92,7 @@ impl SettingsReader {
         let public_url = self.optional("public_url");
         if let Some(url) = public_url.as_deref().filter(|url| !is_base_url(url)) {
             let entry = self.entries.pop().expect("a value that was read has its entry");
-            self.problems.push(Problem::Invalid {
+            self.problems.push(SettingsProblem::Invalid {
                 key: "public_url",
                 value: url.to_owned(),
                 origin: entry.origin,
@@ -120,14 +121,14 @@ impl SettingsReader {
         let names = self.tls_names();
         let required = self.yes_or_no("tls.required")?;
         if !self_signed && names.as_ref().is_some_and(|names| !names.is_empty()) {
-            self.problems.push(Problem::Conflict(
+            self.problems.push(SettingsProblem::Conflict(
                 "`tls.names` is set without `tls.self_signed`; the names of another certificate are fixed",
             ));
             return None;
         }
         let certificate = match (cert, key, self_signed) {
             (None, None, false) if required => {
-                self.problems.push(Problem::Conflict(
+                self.problems.push(SettingsProblem::Conflict(
                     "`tls.required` is set and there is no certificate: set `tls.cert` and \
                      `tls.key`, or `tls.self_signed`",
                 ));
@@ -137,13 +138,13 @@ impl SettingsReader {
             (None, None, true) => Certificate::SelfSigned { names: names? },
             (Some(cert), Some(key), false) => Certificate::Files { cert, key },
             (_, _, true) => {
-                self.problems.push(Problem::Conflict(
+                self.problems.push(SettingsProblem::Conflict(
                     "`tls.self_signed` and `tls.cert` are both set: remove one",
                 ));
                 return None;
             }
             (_, _, false) => {
-                self.problems.push(Problem::Conflict(
+                self.problems.push(SettingsProblem::Conflict(
                     "a certificate needs its key: set both `tls.cert` and `tls.key`",
                 ));
                 return None;
@@ -160,7 +161,7 @@ impl SettingsReader {
             if !is_host(&name) {
                 let entry = self.entries.pop().expect("a value that was read has its entry");
                 let expected = "DNS names or IP addresses, such as broker.example.com or 10.0.0.7";
-                self.problems.push(Problem::Invalid {
+                self.problems.push(SettingsProblem::Invalid {
                     key: "tls.names",
                     value: name,
                     origin: entry.origin,
@@ -175,7 +176,7 @@ impl SettingsReader {
         Some(names)
     }
 
-    fn limits(&mut self) -> Option<Limits> {
+    fn limits(&mut self) -> Option<LimitSettings> {
         let connections_max = self.parsed("limits.connections", "16384", |text| {
             text.parse().ok().filter(|count| *count > 0).ok_or("a number above 0")
         });
@@ -184,7 +185,7 @@ impl SettingsReader {
         let handshake_timeout = self.duration("limits.handshake_timeout", "10s");
         let header_timeout = self.duration("limits.header_timeout", "15s");
         let idle_timeout = self.duration("limits.idle_timeout", "5m");
-        Some(Limits {
+        Some(LimitSettings {
             connections_max: connections_max?,
             message_bytes_max: message_bytes_max?,
             payload_cache_bytes: payload_cache_bytes?,
@@ -230,7 +231,7 @@ impl SettingsReader {
         }
         let data = self.optional("data").map(PathBuf::from);
         if data.is_none() {
-            self.problems.push(Problem::NoDataDirectory);
+            self.problems.push(SettingsProblem::NoDataDirectory);
         }
         data
     }
@@ -244,7 +245,7 @@ impl SettingsReader {
         let key = key(name);
         if value.as_deref() == Some("") {
             let expected = "a value; to use the default, remove the setting".to_owned();
-            self.problems.push(Problem::Invalid {
+            self.problems.push(SettingsProblem::Invalid {
                 key: name,
                 value: String::new(),
                 origin,
@@ -273,7 +274,7 @@ impl SettingsReader {
             }
             Err(expected) => {
                 let expected = expected.to_owned();
-                self.problems.push(Problem::Invalid { key: name, value, origin, expected });
+                self.problems.push(SettingsProblem::Invalid { key: name, value, origin, expected });
                 None
             }
         }

@@ -214,7 +214,7 @@ fn the_data_directory_follows_systemd_then_xdg_then_home() {
         Ok("/var/lib/malote".into())
     );
     assert_eq!(data(&[("MALOTE_DATA", "/d")]), Ok("/d".into()));
-    assert_eq!(data(&[]), Err(Problem::NoDataDirectory.into()));
+    assert_eq!(data(&[]), Err(SettingsProblem::NoDataDirectory.into()));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_secret_is_read_from_a_file_and_never_printed() {
     let both = load("", &[file, ("MALOTE_ADMIN_PASSWORD", "x")], RawSettings::default());
     assert_eq!(
         both.unwrap_err().problems,
-        [Problem::SaidTwice { variable: "MALOTE_ADMIN_PASSWORD" }]
+        [SettingsProblem::SaidTwice { variable: "MALOTE_ADMIN_PASSWORD" }]
     );
 }
 

@@ -4,7 +4,7 @@ use crate::performative::{AmqpError, Attach, Detach, Role, condition};
 use crate::types::Str;
 
 use super::link::Link;
-use super::{Connection, Event, Failure, LinkId, SessionId, UseError};
+use super::{Connection, Event, LinkId, ProtocolViolation, SessionId, UseError};
 
 /// Longest name of a link. Names are kept for the lifetime of the link.
 const NAME_BYTES_MAX: usize = 1_024;
@@ -90,7 +90,11 @@ impl Connection {
         self.wire.frame(link.session.channel, &attach);
     }
 
-    pub(super) fn take_attach(&mut self, channel: u16, attach: Box<Attach>) -> Result<(), Failure> {
+    pub(super) fn take_attach(
+        &mut self,
+        channel: u16,
+        attach: Box<Attach>,
+    ) -> Result<(), ProtocolViolation> {
         let handle_max = self.config.handle_max;
         if attach.handle > handle_max {
             let text = format!("handle {} is above {handle_max}", attach.handle);
@@ -100,7 +104,7 @@ impl Connection {
         let serial = self.serial();
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
         let session_error = |condition, text: String| {
-            Err(Failure::Session(channel, AmqpError::new(condition, text)))
+            Err(ProtocolViolation::Session(channel, AmqpError::new(condition, text)))
         };
         if session.local_handle(attach.handle).is_some() {
             let text = format!("handle {} is in use", attach.handle);

@@ -2,7 +2,7 @@
 
 use crate::performative::{Flow, Role};
 
-use super::{Connection, Event, Failure, LinkFlow, LinkId, SessionId, UseError};
+use super::{Connection, Event, LinkFlow, LinkId, ProtocolViolation, SessionId, UseError};
 
 impl Connection {
     /// Sets the credit of the sender, and ends a drain.
@@ -98,7 +98,7 @@ impl Connection {
         self.wire.frame(channel, &flow);
     }
 
-    pub(super) fn take_flow(&mut self, channel: u16, flow: Flow) -> Result<(), Failure> {
+    pub(super) fn take_flow(&mut self, channel: u16, flow: Flow) -> Result<(), ProtocolViolation> {
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
         session.take_flow(&flow);
         match flow.handle {

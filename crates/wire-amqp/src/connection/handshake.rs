@@ -8,7 +8,7 @@ use crate::performative::{
     SaslResponse, Symbols, condition,
 };
 
-use super::{Connection, Event, Failure, Phase, Side, UseError, illegal};
+use super::{Connection, Event, Phase, ProtocolViolation, Side, UseError, illegal};
 
 impl Connection {
     pub(super) fn step_header(&mut self, expected: Protocol) -> bool {
@@ -51,7 +51,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_sasl(&mut self, body: &Bytes) -> Result<(), Failure> {
+    pub(super) fn take_sasl(&mut self, body: &Bytes) -> Result<(), ProtocolViolation> {
         let frame = SaslFrame::decode(body).map_err(AmqpError::from)?;
         let event = match (self.side, frame) {
             (Side::Server, SaslFrame::Init(init)) => Event::SaslInit(init),

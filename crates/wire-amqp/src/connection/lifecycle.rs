@@ -4,7 +4,9 @@ use crate::frame::{MIN_MAX_FRAME_SIZE, Protocol};
 use crate::performative::{AmqpError, Begin, Close, End, Open, condition};
 
 use super::session::Session;
-use super::{Connection, Event, Failure, LinkId, Phase, SessionId, Side, UseError, illegal};
+use super::{
+    Connection, Event, LinkId, Phase, ProtocolViolation, SessionId, Side, UseError, illegal,
+};
 
 /// Shortest idle timeout that a peer may ask for. Shorter ones would cause too much traffic.
 const IDLE_MS_MIN: u32 = 100;
@@ -37,7 +39,7 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn take_open(&mut self, open: Box<Open>) -> Result<(), Failure> {
+    pub(super) fn take_open(&mut self, open: Box<Open>) -> Result<(), ProtocolViolation> {
         if self.open_received {
             return Err(illegal("duplicate open").into());
         }
@@ -100,7 +102,11 @@ impl Connection {
         self.wire.frame(channel, &begin);
     }
 
-    pub(super) fn take_begin(&mut self, remote: u16, begin: Box<Begin>) -> Result<(), Failure> {
+    pub(super) fn take_begin(
+        &mut self,
+        remote: u16,
+        begin: Box<Begin>,
+    ) -> Result<(), ProtocolViolation> {
         if remote > self.config.channel_max {
             let text = format!("channel {remote} is above {}", self.config.channel_max);
             return Err(AmqpError::new(condition::FRAMING_ERROR, text).into());
@@ -227,7 +233,7 @@ impl Connection {
         self.queued_bytes = 0;
     }
 
-    pub(super) fn take_close(&mut self, error: Option<AmqpError>) -> Result<(), Failure> {
+    pub(super) fn take_close(&mut self, error: Option<AmqpError>) -> Result<(), ProtocolViolation> {
         if !self.open_received {
             return Err(illegal("frame before open").into());
         }

@@ -85,15 +85,15 @@ enum Phase {
 
 /// What a protocol violation ends.
 #[derive(Debug)]
-enum Failure {
+enum ProtocolViolation {
     Connection(AmqpError),
     Session(u16, AmqpError),
     Link(LinkId, AmqpError),
 }
 
-impl From<AmqpError> for Failure {
-    fn from(error: AmqpError) -> Failure {
-        Failure::Connection(error)
+impl From<AmqpError> for ProtocolViolation {
+    fn from(error: AmqpError) -> ProtocolViolation {
+        ProtocolViolation::Connection(error)
     }
 }
 
@@ -301,13 +301,13 @@ impl Connection {
         };
         match taken {
             Ok(()) => {}
-            Err(Failure::Connection(error)) => self.fail(error),
-            Err(Failure::Session(channel, error)) => self.fail_session(channel, error),
-            Err(Failure::Link(link, error)) => self.fail_link(link, error),
+            Err(ProtocolViolation::Connection(error)) => self.fail(error),
+            Err(ProtocolViolation::Session(channel, error)) => self.fail_session(channel, error),
+            Err(ProtocolViolation::Link(link, error)) => self.fail_link(link, error),
         }
     }
 
-    fn take_amqp(&mut self, frame: Frame) -> Result<(), Failure> {
+    fn take_amqp(&mut self, frame: Frame) -> Result<(), ProtocolViolation> {
         if frame.body.is_empty() {
             return Ok(());
         }

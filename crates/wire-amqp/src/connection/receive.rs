@@ -6,7 +6,7 @@ use crate::performative::{AmqpError, DeliveryState, Role, Transfer, condition};
 
 use super::link::PartialDelivery;
 use super::session::UnsettledDelivery;
-use super::{Connection, DeliveryId, Event, Failure, Incoming, LinkId, SessionId};
+use super::{Connection, DeliveryId, Event, Incoming, LinkId, ProtocolViolation, SessionId};
 
 /// Longest delivery tag (section 2.8.7).
 pub(super) const TAG_BYTES_MAX: usize = 32;
@@ -17,14 +17,14 @@ impl Connection {
         channel: u16,
         transfer: Transfer,
         payload: Bytes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ProtocolViolation> {
         let config = &self.config;
         let Some(session) = self.sessions.get_mut(usize::from(channel)).and_then(Option::as_mut)
         else {
             return Ok(());
         };
         let session_error =
-            |condition, text| Failure::Session(channel, AmqpError::new(condition, text));
+            |condition, text| ProtocolViolation::Session(channel, AmqpError::new(condition, text));
         let Some(window) = session.incoming_window.checked_sub(1) else {
             let text = "transfer outside of the session window";
             return Err(session_error(condition::WINDOW_VIOLATION, text));
@@ -47,7 +47,8 @@ impl Connection {
             return Ok(());
         };
         let link = LinkId { session: session_id, handle, serial: state.serial };
-        let link_error = |condition, text| Failure::Link(link, AmqpError::new(condition, text));
+        let link_error =
+            |condition, text| ProtocolViolation::Link(link, AmqpError::new(condition, text));
         if state.detach_sent {
             return Ok(());
         }
@@ -127,7 +128,7 @@ impl Connection {
         self.deliver(link, incoming)
     }
 
-    fn deliver(&mut self, link: LinkId, incoming: Incoming) -> Result<(), Failure> {
+    fn deliver(&mut self, link: LinkId, incoming: Incoming) -> Result<(), ProtocolViolation> {
         let channel = link.session.channel;
         let unsettled_max = self.config.unsettled_max;
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
@@ -135,13 +136,13 @@ impl Connection {
         if is_too_large(incoming.payload.len(), state.max_message_size) {
             let text = "the message is too large";
             let error = AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text);
-            return Err(Failure::Link(link, error));
+            return Err(ProtocolViolation::Link(link, error));
         }
         if !incoming.settled {
             if session.incoming.len() >= unsettled_max {
                 let text = "too many unsettled deliveries";
                 let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
-                return Err(Failure::Session(channel, error));
+                return Err(ProtocolViolation::Session(channel, error));
             }
             // The Python client, when used by several threads, gives two deliveries of a link the same id. Service Bus
             // accepts them; settling one settles both.
@@ -150,7 +151,7 @@ impl Connection {
             if before.is_some_and(|before| before.link != link) {
                 let text = "the delivery-id is still unsettled on another link";
                 let error = AmqpError::new(condition::INVALID_FIELD, text);
-                return Err(Failure::Session(channel, error));
+                return Err(ProtocolViolation::Session(channel, error));
             }
         }
         self.events.push_back(Event::Delivery(incoming));

@@ -2,7 +2,7 @@
 
 use crate::performative::{AmqpError, DeliveryState, Disposition, Role, condition};
 
-use super::{Connection, DeliveryId, Disposed, Failure, LinkId, UseError};
+use super::{Connection, DeliveryId, Disposed, LinkId, ProtocolViolation, UseError};
 
 /// The rest of a disposition.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ impl Connection {
         &mut self,
         channel: u16,
         disposition: Disposition,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ProtocolViolation> {
         let Some(session) = self.session(channel) else { return Ok(()) };
         let Disposition { role, first, last, settled, state, .. } = disposition;
         let span = last.unwrap_or(first).wrapping_sub(first);
         if span > u32::MAX / 2 {
             let error = AmqpError::new(condition::INVALID_FIELD, "`last` precedes `first`");
-            return Err(Failure::Session(channel, error));
+            return Err(ProtocolViolation::Session(channel, error));
         }
         let outgoing = role == Role::Receiver;
         let unsettled = if outgoing { &session.outgoing } else { &session.incoming };

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use malote_model::Timestamp;
 
-use super::path::{Page, escape};
+use super::path::{PageRange, escape};
 use crate::wire::xml::escaped;
 
 const ATOM: &str = "http://www.w3.org/2005/Atom";
@@ -23,7 +23,7 @@ pub(super) struct BaseUrl {
 }
 
 impl BaseUrl {
-    fn link(&self, path: &str, page: Option<Page>) -> String {
+    fn link(&self, path: &str, page: Option<PageRange>) -> String {
         let page = page.map(|page| format!("&$skip={}&$top={}", page.skip, page.top));
         let version = escape(&self.version);
         let (base, page) = (&self.base, page.unwrap_or_default());
@@ -32,7 +32,7 @@ impl BaseUrl {
 }
 
 /// An entity with its description.
-pub(super) struct Entry {
+pub(super) struct AtomEntry {
     /// Relative to the root of the namespace.
     pub path: String,
     pub title: String,
@@ -44,9 +44,9 @@ pub(super) struct Entry {
     pub description: String,
 }
 
-impl Entry {
+impl AtomEntry {
     fn put(&self, out: &mut String, base_url: &BaseUrl, namespace: &str) {
-        let Entry { path, title, kind, description, .. } = self;
+        let AtomEntry { path, title, kind, description, .. } = self;
         let link = base_url.link(path, None);
         let (title, host) = (escaped(title), escaped(&base_url.host));
         let (created, updated) = (time(self.created_at), time(self.updated_at));
@@ -73,11 +73,11 @@ pub(super) fn feed(
     path: &str,
     title: &str,
     now: Timestamp,
-    page: Page,
-    (entries, more): (Vec<Entry>, bool),
+    page: PageRange,
+    (entries, more): (Vec<AtomEntry>, bool),
 ) -> Response {
     let link = base_url.link(path, Some(page));
-    let next = Page { skip: page.skip.saturating_add(entries.len()), ..page };
+    let next = PageRange { skip: page.skip.saturating_add(entries.len()), ..page };
     let next = more.then(|| {
         // Clients expect the next page in the second link.
         format!("<link rel=\"next\" href=\"{}\"/>", base_url.link(path, Some(next)))

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use malote_engine::EngineError;
 use malote_model::{AuditOutcome, Denied};
 
-use crate::refusal::{Lock, engine_error, status_of};
+use crate::refusal::{LockKind, engine_error, status_of};
 use crate::wire::xml::escaped;
 
 /// The operation that a caller lacks permission for. `Below` is an operation on a subscription or rule, by its name in
@@ -125,7 +125,7 @@ impl AdminError {
 impl From<EngineError> for AdminError {
     /// Maps the error to an AMQP condition first, so that both protocols agree.
     fn from(error: EngineError) -> AdminError {
-        let error = engine_error(error, Lock::Message);
+        let error = engine_error(error, LockKind::Message);
         let status =
             u16::try_from(status_of(&error)).ok().and_then(|n| StatusCode::from_u16(n).ok());
         let status = status.filter(|status| status.as_u16() >= 400);

@@ -44,12 +44,12 @@ use tokio::sync::Semaphore;
 
 use crate::Front;
 use crate::ops::resolve::{EntityFacts, Resolved, resolve};
-use crate::wire::address::Path;
+use crate::wire::address::EntityPath;
 use crate::wire::xml::Element;
 use atom::BaseUrl;
 use audit::PendingAudit;
 use error::{AdminAction, AdminError, AdminResult};
-use path::{Page, ResourcePath, value};
+use path::{PageRange, ResourcePath, value};
 
 /// Bytes of a request body; labels of a queue cannot be larger.
 const BODY_BYTES_MAX: usize = 256 << 10;
@@ -79,20 +79,20 @@ impl Admin {
 
     /// A router for all paths, guarded by `web`.
     pub fn router(&self, web: WebGuard, tls: bool) -> Router {
-        let endpoint = Endpoint { shared: self.0.clone(), web: web.into(), tls };
+        let endpoint = AdminEndpoint { shared: self.0.clone(), web: web.into(), tls };
         Router::new().fallback(serve).with_state(endpoint)
     }
 }
 
 /// One listener of the API.
 #[derive(Clone)]
-struct Endpoint {
+struct AdminEndpoint {
     shared: Arc<AdminState>,
     web: Arc<WebGuard>,
     tls: bool,
 }
 
-async fn serve(State(endpoint): State<Endpoint>, request: Request) -> Response {
+async fn serve(State(endpoint): State<AdminEndpoint>, request: Request) -> Response {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let answer = match handle(&endpoint, request).await {
@@ -106,7 +106,7 @@ async fn serve(State(endpoint): State<Endpoint>, request: Request) -> Response {
     answer
 }
 
-async fn handle(endpoint: &Endpoint, request: Request) -> AdminResult<Response> {
+async fn handle(endpoint: &AdminEndpoint, request: Request) -> AdminResult<Response> {
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
     auth::check_page(headers, &endpoint.web)?;
@@ -128,7 +128,7 @@ async fn handle(endpoint: &Endpoint, request: Request) -> AdminResult<Response> 
         who,
         headers,
         base_url,
-        page: Page::parse(query)?,
+        page: PageRange::parse(query)?,
         update: headers.contains_key(header::IF_MATCH),
         audited: Mutex::default(),
     };
@@ -195,7 +195,7 @@ struct AdminCall<'a> {
     who: Principal,
     headers: &'a HeaderMap,
     base_url: BaseUrl,
-    page: Page,
+    page: PageRange,
     update: bool,
     audited: Mutex<Option<PendingAudit>>,
 }
@@ -309,7 +309,7 @@ impl AdminCall<'_> {
     }
 
     /// The target of forwarding, if the caller, or the signer of `header`, may send to it.
-    async fn target(&self, header: &str, path: &Path) -> AdminResult<Option<EntityFacts>> {
+    async fn target(&self, header: &str, path: &EntityPath) -> AdminResult<Option<EntityFacts>> {
         let front = &self.admin.front;
         let who = match self.headers.contains_key(header) {
             true => auth::caller(front, self.headers, header, &path.name)?,
@@ -345,7 +345,7 @@ impl AdminCall<'_> {
         may: impl Fn(Resource<'_>) -> Result<(), Denied>,
     ) -> AdminResult<Option<QueueOrTopic>> {
         let front = &self.admin.front;
-        let path = Path { name: name.to_owned(), dead_letters: false, transfer: false };
+        let path = EntityPath { name: name.to_owned(), dead_letters: false, transfer: false };
         Ok(match resolve(&front.engine, &path, may).await? {
             Resolved::Found(EntityFacts::Queue(facts)) => Some(QueueOrTopic::Queue(facts)),
             Resolved::Found(EntityFacts::Topic(name)) => match front.engine.topic(name).await {

@@ -1,10 +1,10 @@
 //! `$namespaceinfo`: properties of the namespace.
 
 use super::AdminCall;
-use super::atom::{Entry, time};
+use super::atom::{AtomEntry, time};
 use super::description::{DescriptionWriter, Labels};
 
-pub(super) fn get(call: &AdminCall<'_>) -> Entry {
+pub(super) fn get(call: &AdminCall<'_>) -> AtomEntry {
     let host = call.base_url.host.rsplit_once(':').map_or(&*call.base_url.host, |(name, _)| name);
     let created_at = call.admin.started_at;
     let labels = Labels::new();
@@ -14,7 +14,7 @@ pub(super) fn get(call: &AdminCall<'_>) -> Entry {
     writer.text("ModifiedTime", &time(created_at));
     writer.text("Name", host);
     writer.text("NamespaceType", "Messaging");
-    Entry {
+    AtomEntry {
         path: "$namespaceinfo".to_owned(),
         title: host.to_owned(),
         created_at,

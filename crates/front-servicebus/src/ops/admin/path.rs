@@ -67,13 +67,13 @@ impl ResourcePath {
 
 /// `$skip` and `$top`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Page {
+pub(super) struct PageRange {
     pub skip: usize,
     pub top: usize,
 }
 
-impl Page {
-    pub fn parse(query: &str) -> AdminResult<Page> {
+impl PageRange {
+    pub fn parse(query: &str) -> AdminResult<PageRange> {
         let number = |name: &str| match value(query, name) {
             None => Ok(None),
             Some(text) => match text.parse::<usize>() {
@@ -82,7 +82,7 @@ impl Page {
             },
         };
         let top = number("$top")?.unwrap_or(TOP_MAX);
-        Ok(Page { skip: number("$skip")?.unwrap_or(0), top: top.clamp(1, TOP_MAX) })
+        Ok(PageRange { skip: number("$skip")?.unwrap_or(0), top: top.clamp(1, TOP_MAX) })
     }
 
     /// The entries of this page, and whether there are more.
@@ -171,12 +171,12 @@ mod tests {
 
     #[test]
     fn pages_report_whether_there_is_more() {
-        let page = Page::parse("api-version=2021-05&%24skip=2&$TOP=3").unwrap();
+        let page = PageRange::parse("api-version=2021-05&%24skip=2&$TOP=3").unwrap();
         assert_eq!(page.cut(0..9), (vec![2, 3, 4], true));
         assert_eq!(page.cut(0..5), (vec![2, 3, 4], false));
-        assert_eq!(Page::parse("").unwrap(), Page { skip: 0, top: TOP_MAX });
-        assert_eq!(Page::parse("$top=999999").unwrap().top, TOP_MAX);
-        Page::parse("$skip=x").unwrap_err();
+        assert_eq!(PageRange::parse("").unwrap(), PageRange { skip: 0, top: TOP_MAX });
+        assert_eq!(PageRange::parse("$top=999999").unwrap().top, TOP_MAX);
+        PageRange::parse("$skip=x").unwrap_err();
     }
 
     #[test]

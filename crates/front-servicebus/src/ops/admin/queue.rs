@@ -4,7 +4,7 @@ use axum::response::Response;
 use malote_engine::QueueFacts;
 use malote_model::{OnExpiry, QueueName, QueueSpec, Timestamp, limits};
 
-use super::atom::{self, Entry, time};
+use super::atom::{self, AtomEntry, time};
 use super::description::{
     DescriptionReader, DescriptionWriter, WINDOW, shown_failed_max, touch, updated_at,
 };
@@ -29,7 +29,11 @@ const KNOWN: &[&str] = &[
     "MaxMessageSizeInKilobytes",
 ];
 
-pub(super) async fn put(call: &AdminCall<'_>, name: &str, element: &Element) -> AdminResult<Entry> {
+pub(super) async fn put(
+    call: &AdminCall<'_>,
+    name: &str,
+    element: &Element,
+) -> AdminResult<AtomEntry> {
     let engine = &call.admin.front.engine;
     let name = match call.find(AdminAction::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -91,7 +95,7 @@ pub(super) async fn list(call: &AdminCall<'_>) -> AdminResult<Response> {
     Ok(atom::feed(&call.base_url, "$Resources/Queues", "Queues", now, call.page, (entries, more)))
 }
 
-pub(super) fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> Entry {
+pub(super) fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> AtomEntry {
     let spec = &facts.spec;
     let mut t = DescriptionWriter::new(&spec.labels);
     t.span("LockDuration", Some(spec.lock_ms));
@@ -118,7 +122,7 @@ pub(super) fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> Entry {
     forward::write(&call.base_url, spec, &mut t);
     t.value("MaxMessageSizeInKilobytes", kilobytes(spec));
     let name = facts.name.as_str().to_owned();
-    Entry {
+    AtomEntry {
         path: name.clone(),
         title: name,
         created_at: facts.created_at,

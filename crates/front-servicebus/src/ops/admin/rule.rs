@@ -4,7 +4,7 @@ use axum::response::Response;
 use malote_engine::QueueFacts;
 use malote_model::{QueueName, Rule, TopicName, limits};
 
-use super::atom::{self, Entry, time};
+use super::atom::{self, AtomEntry, time};
 use super::error::{AdminAction, AdminError, AdminResult};
 use super::{AdminCall, none_if_missing, subscription};
 use crate::wire::rule_xml;
@@ -76,7 +76,7 @@ pub(super) async fn get(
     topic: &str,
     of: &str,
     name: &str,
-) -> AdminResult<Entry> {
+) -> AdminResult<AtomEntry> {
     let (topic, facts) = owner(call, "GetRule", topic, of).await?;
     let rule = find(call, &topic, &facts.name, name).await?;
     let rule = rule.ok_or_else(|| AdminError::not_found(name))?;
@@ -107,7 +107,7 @@ pub(super) async fn put(
     of: &str,
     name: &str,
     element: &Element,
-) -> AdminResult<Entry> {
+) -> AdminResult<AtomEntry> {
     let (topic, facts) = owner(call, "CreateOrUpdateRule", topic, of).await?;
     let (engine, queue) = (&call.admin.front.engine, &facts.name);
     let rule = match find(call, &topic, queue, name).await? {
@@ -148,11 +148,11 @@ pub(super) async fn delete(
 }
 
 /// The creation time of a rule is not stored; that of its subscription is used.
-fn entry(of: &QueueFacts, rule: &Rule) -> Entry {
+fn entry(of: &QueueFacts, rule: &Rule) -> AtomEntry {
     let mut description = String::new();
     rule_xml::write(&mut description, rule);
     description.push_str(&format!("<CreatedAt>{}</CreatedAt>", escaped(&time(of.created_at))));
-    Entry {
+    AtomEntry {
         path: format!("{}/Rules/{}", of.name, rule.name),
         title: rule.name.clone(),
         created_at: of.created_at,

@@ -4,7 +4,7 @@ use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{Action, OnExpiry, QueueName, QueueSpec, Resource, TopicName};
 
-use super::atom::{self, Entry};
+use super::atom::{self, AtomEntry};
 use super::description::{
     DescriptionReader, DescriptionWriter, Labels, label, shown_failed_max, touch, updated_at,
 };
@@ -46,7 +46,7 @@ pub(super) async fn find(
     }
 }
 
-pub(super) async fn get(call: &AdminCall<'_>, topic: &str, name: &str) -> AdminResult<Entry> {
+pub(super) async fn get(call: &AdminCall<'_>, topic: &str, name: &str) -> AdminResult<AtomEntry> {
     let found = find(call, AdminAction::Below("GetSubscription"), topic, name).await?;
     let found = found.ok_or_else(|| missing(topic, name))?;
     Ok(entry(call, &found))
@@ -82,7 +82,7 @@ pub(super) async fn put(
     topic: &str,
     name: &str,
     element: &Element,
-) -> AdminResult<Entry> {
+) -> AdminResult<AtomEntry> {
     let engine = &call.admin.front.engine;
     QueueName::subscription(&TopicName::new(topic)?, name)?;
     let action = AdminAction::Below("CreateOrUpdateSubscription");
@@ -179,7 +179,7 @@ pub(super) async fn list(call: &AdminCall<'_>, topic: &str) -> AdminResult<Respo
     Ok(atom::feed(&call.base_url, &path, "Subscriptions", call.now(), call.page, (entries, more)))
 }
 
-fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> Entry {
+fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> AtomEntry {
     let spec = &facts.spec;
     let labels: &Labels = &spec.labels;
     let mut t = DescriptionWriter::new(labels);
@@ -198,7 +198,7 @@ fn entry(call: &AdminCall<'_>, facts: &QueueFacts) -> Entry {
     t.span("AutoDeleteOnIdle", spec.idle_ms_max);
     t.text("EntityAvailabilityStatus", "Available");
     let title = facts.name.subscription_of().map_or(facts.name.as_str(), |(_, name)| name);
-    Entry {
+    AtomEntry {
         path: facts.name.as_str().to_owned(),
         title: title.to_owned(),
         created_at: facts.created_at,

@@ -4,7 +4,7 @@ use axum::response::Response;
 use malote_engine::{QueueFacts, TopicFacts};
 use malote_model::{TopicName, TopicSpec};
 
-use super::atom::{self, Entry, time};
+use super::atom::{self, AtomEntry, time};
 use super::description::{
     DescriptionReader, DescriptionWriter, Labels, WINDOW, label, touch, updated_at,
 };
@@ -22,7 +22,11 @@ pub(super) fn ttl_ms(labels: &Labels) -> Option<u64> {
     labels.get(&label(TTL)).and_then(|text| parse_ms(text)).flatten()
 }
 
-pub(super) async fn put(call: &AdminCall<'_>, name: &str, element: &Element) -> AdminResult<Entry> {
+pub(super) async fn put(
+    call: &AdminCall<'_>,
+    name: &str,
+    element: &Element,
+) -> AdminResult<AtomEntry> {
     let engine = &call.admin.front.engine;
     let name = match call.find(AdminAction::Write, name).await? {
         None if call.update => return Err(AdminError::not_found(name)),
@@ -85,7 +89,7 @@ pub(super) async fn list(call: &AdminCall<'_>) -> AdminResult<Response> {
     Ok(atom::feed(&call.base_url, "$Resources/Topics", "Topics", now, call.page, (entries, more)))
 }
 
-pub(super) async fn entry(call: &AdminCall<'_>, facts: &TopicFacts) -> AdminResult<Entry> {
+pub(super) async fn entry(call: &AdminCall<'_>, facts: &TopicFacts) -> AdminResult<AtomEntry> {
     let queues = call.admin.front.engine.list().await?;
     Ok(build_entry(call, facts, &queues))
 }
@@ -105,7 +109,7 @@ pub(super) fn subscriptions<'a>(
     near.filter(move |facts| facts.name.subscription_of().is_some_and(|(of, _)| of == name))
 }
 
-fn build_entry(call: &AdminCall<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> Entry {
+fn build_entry(call: &AdminCall<'_>, facts: &TopicFacts, queues: &[QueueFacts]) -> AtomEntry {
     let TopicFacts { name, spec, labels, .. } = facts;
     // `facts.bytes` are those of scheduled messages.
     let (mut count, mut bytes) = (0_u64, facts.bytes);
@@ -142,7 +146,7 @@ fn build_entry(call: &AdminCall<'_>, facts: &TopicFacts, queues: &[QueueFacts]) 
     t.kept("EnableSubscriptionPartitioning", "false");
     t.kept("EnableExpress", "false");
     t.kept("MaxMessageSizeInKilobytes", "1024");
-    Entry {
+    AtomEntry {
         path: name.as_str().to_owned(),
         title: name.as_str().to_owned(),
         created_at: facts.created_at,

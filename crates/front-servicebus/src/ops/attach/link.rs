@@ -11,7 +11,7 @@ use crate::Front;
 use crate::ops::claims::Claims;
 use crate::ops::resolve::{Entity, EntityFacts, Resolved, not_found, resolve};
 use crate::refusal::{
-    Lock, denied_error, engine_error, refusal_error, servicebus, unauthenticated,
+    LockKind, denied_error, engine_error, refusal_error, servicebus, unauthenticated,
 };
 use crate::wire::address::Node;
 use crate::wire::selector;
@@ -85,7 +85,7 @@ pub(crate) async fn attach(
         Ok(Resolved::Found(resolved)) => resolved,
         Ok(Resolved::Missing) => return Some(Err(not_found(host, path))),
         Ok(Resolved::Denied(denied)) => return Some(Err(denied_error(&denied))),
-        Err(error) => return Some(Err(engine_error(error, Lock::Message))),
+        Err(error) => return Some(Err(engine_error(error, LockKind::Message))),
     };
     match (&request.node, request.role, resolved) {
         (Node::Management(_), Role::Sender, resolved) => {
@@ -149,7 +149,7 @@ fn no_selector() -> AmqpError {
 fn browser(request: &AttachRequest, facts: QueueFacts) -> Result<ResolvedLink, AmqpError> {
     let session = match &request.session {
         None => None,
-        Some(Some(id)) => Some(session_of(id).map_err(|no| refusal_error(&no, Lock::Session))?),
+        Some(Some(id)) => Some(session_of(id).map_err(|no| refusal_error(&no, LockKind::Session))?),
         Some(None) => {
             let text = "A browser cannot accept the next session: name the session to browse, or omit the filter.";
             return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
@@ -187,7 +187,7 @@ pub(super) async fn receiver(
         (Some(id), true) => {
             let id = match id.as_deref().map(session_of).transpose() {
                 Ok(id) => id,
-                Err(refusal) => return Some(Err(refusal_error(&refusal, Lock::Session))),
+                Err(refusal) => return Some(Err(refusal_error(&refusal, LockKind::Session))),
             };
             // Only the wait can be cancelled: an accepted session must be released.
             let accepted = tokio::select! {
@@ -201,7 +201,7 @@ pub(super) async fn receiver(
                     let text = "No session became available before the time-out.";
                     return Some(Err(AmqpError::new(servicebus::TIMEOUT, text)));
                 }
-                Err(error) => return Some(Err(engine_error(error, Lock::Session))),
+                Err(error) => return Some(Err(engine_error(error, LockKind::Session))),
             }
         }
     };
@@ -217,7 +217,7 @@ pub(super) async fn receiver(
         lock_ms: None,
         free_standing: session.is_none() && !request.release_on_detach,
     };
-    let lock = if session.is_some() { Lock::Session } else { Lock::Message };
+    let lock = if session.is_some() { LockKind::Session } else { LockKind::Message };
     let attached = engine.attach(consume).await;
     // Dead letters do not expire.
     let ttl_ms = facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters());

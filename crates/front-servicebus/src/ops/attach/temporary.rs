@@ -19,7 +19,7 @@ use crate::entity;
 use crate::limits;
 use crate::ops::claims::Claims;
 use crate::ops::resolve::Entity;
-use crate::refusal::{Lock, audit_outcome, engine_error, refusal_error};
+use crate::refusal::{LockKind, audit_outcome, engine_error, refusal_error};
 use crate::wire::selector;
 
 /// First segment of the names of temporary queues, so that a grant can cover all of them.
@@ -55,7 +55,8 @@ async fn create_queue(
     request: &AttachRequest,
 ) -> Result<QueueName, AmqpError> {
     let name = format!("{TEMPORARY}/{}", front.engine.new_id().simple());
-    let name = QueueName::new(&name).map_err(|refusal| refusal_error(&refusal, Lock::Message))?;
+    let name =
+        QueueName::new(&name).map_err(|refusal| refusal_error(&refusal, LockKind::Message))?;
     let entity = Entity::Queue(name.clone());
     let pending = claims.begin_audit(
         front,
@@ -68,7 +69,7 @@ async fn create_queue(
         let spec =
             QueueSpec { exclusive: true, durability: Durability::Relaxed, ..entity::queue_spec() };
         let made = engine.declare(name.clone(), spec).await;
-        made.map_err(|error| engine_error(error, Lock::Message))
+        made.map_err(|error| engine_error(error, LockKind::Message))
     };
     let made = made.await;
     pending.end(audit_outcome(made.as_ref().err()));
@@ -109,7 +110,7 @@ async fn create_subscription(
         );
         return Err(AmqpError::new(condition::NOT_IMPLEMENTED, text));
     }
-    let refused = |refusal: Refusal| refusal_error(&refusal, Lock::Message);
+    let refused = |refusal: Refusal| refusal_error(&refusal, LockKind::Message);
     let id = format!("link-{}", front.engine.new_id().simple());
     let name = QueueName::subscription(topic, &id).map_err(refused)?;
     let entity = Entity::Queue(name.clone());
@@ -140,7 +141,7 @@ async fn subscribe(
     };
     let rules = vec![Rule { name: "selector".to_owned(), filter, action: None }];
     let made = front.engine.subscribe(name.clone(), spec, Some(rules)).await;
-    made.map_err(|error| engine_error(error, Lock::Message)).map(drop)
+    made.map_err(|error| engine_error(error, LockKind::Message)).map(drop)
 }
 
 pub(super) fn bad_selector(refusal: Refusal) -> AmqpError {
@@ -170,6 +171,6 @@ async fn consume(
 ) -> Option<Result<ResolvedLink, AmqpError>> {
     match front.engine.describe(queue.clone()).await {
         Ok(facts) => receiver(engine, request, facts, give_up).await,
-        Err(error) => Some(Err(engine_error(error, Lock::Message))),
+        Err(error) => Some(Err(engine_error(error, LockKind::Message))),
     }
 }

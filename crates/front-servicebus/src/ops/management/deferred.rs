@@ -3,7 +3,7 @@
 use malote_wire_amqp::types::{Map, Value};
 
 use super::{ManagementContext, OperationResult};
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 use crate::wire::message::{DEFERRED, DeliveryInfo, write};
 
 /// `receiver-settle-mode` for receive-and-delete.
@@ -18,14 +18,15 @@ pub(super) async fn receive(context: &ManagementContext<'_>) -> OperationResult 
         None => context.session_lock.as_ref().map(|(_, hold)| *hold),
     };
     let (engine, lock) = match hold {
-        Some(_) => {
-            (context.engine.receive_deferred(queue.clone(), seqs, hold, take).await, Lock::Session)
-        }
+        Some(_) => (
+            context.engine.receive_deferred(queue.clone(), seqs, hold, take).await,
+            LockKind::Session,
+        ),
         // Outside of sessions, leases do not belong to the connection.
         None => {
             let received =
                 context.front.engine.receive_deferred(queue.clone(), seqs, None, None, take);
-            (received.await, Lock::Message)
+            (received.await, LockKind::Message)
         }
     };
     let deliveries = engine.map_err(|error| engine_error(error, lock))?;

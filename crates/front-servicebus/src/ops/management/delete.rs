@@ -5,7 +5,7 @@ use malote_wire_amqp::types::Map;
 
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::limits;
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 use crate::wire::session::session_of;
 
 /// Deletes up to `message-count` messages enqueued before a time, by default now.
@@ -22,7 +22,7 @@ pub(super) async fn batch(context: &ManagementContext<'_>) -> OperationResult {
     let session = context.text("session-id").map(session_of).transpose();
     let session = session.map_err(|refusal| argument_error(refusal.to_string()))?;
     let deleted = context.front.engine.purge_older(queue, session, before, count).await;
-    let deleted = deleted.map_err(|error| engine_error(error, Lock::Message))?;
+    let deleted = deleted.map_err(|error| engine_error(error, LockKind::Message))?;
     let deleted = i32::try_from(deleted).unwrap_or(i32::MAX);
     Ok((deleted > 0).then(|| Map::default().with_string("message-count", deleted)))
 }

@@ -5,17 +5,17 @@ use malote_wire_amqp::types::{Array, Kind, Map, Value};
 
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::ops::settle::changes;
-use crate::refusal::{Lock, engine_error, refusal_error};
+use crate::refusal::{LockKind, engine_error, refusal_error};
 use crate::wire::timestamp;
 
 pub(super) async fn renew(context: &ManagementContext<'_>) -> OperationResult {
     let queue = context.queue()?;
     let tokens = context.lock_tokens()?;
     let renewed = context.front.engine.renew(Some(queue), tokens, None).await;
-    let renewed = renewed.map_err(|error| engine_error(error, Lock::Message))?;
+    let renewed = renewed.map_err(|error| engine_error(error, LockKind::Message))?;
     let mut expirations = Vec::with_capacity(renewed.len());
     for one in renewed {
-        let until = one.map_err(|refusal| refusal_error(&refusal, Lock::Message))?;
+        let until = one.map_err(|refusal| refusal_error(&refusal, LockKind::Message))?;
         expirations.push(Value::Timestamp(timestamp(until)));
     }
     let expirations = Array::new(Kind::Timestamp, expirations).map_or(Value::Null, Value::Array);
@@ -45,7 +45,7 @@ pub(super) async fn update_disposition(context: &ManagementContext<'_>) -> Opera
         }
     };
     let session = context.session_lock.is_some() || context.text("session-id").is_some();
-    let lock = if session { Lock::Session } else { Lock::Message };
+    let lock = if session { LockKind::Session } else { LockKind::Message };
     let settled = context.front.engine.settle(Some(queue), tokens, settlement, None).await;
     let settled = settled.map_err(|error| engine_error(error, lock))?;
     match settled.into_iter().find_map(Result::err) {

@@ -28,7 +28,7 @@ use malote_wire_amqp::types::{DecodeError, Map, Symbol, Value};
 use super::claims::Claims;
 use super::resolve::Entity;
 use crate::Front;
-use crate::refusal::{Lock, audit_outcome, engine_error, servicebus, status_of};
+use crate::refusal::{LockKind, audit_outcome, engine_error, servicebus, status_of};
 use crate::wire::session::session_of;
 use crate::wire::value::string;
 
@@ -227,7 +227,7 @@ impl ManagementContext<'_> {
     /// Time-to-live of the queue.
     async fn ttl_ms(&self, queue: &QueueName) -> Result<Option<u64>, AmqpError> {
         let facts = self.front.engine.describe(queue.clone()).await;
-        let facts = facts.map_err(|error| engine_error(error, Lock::Message))?;
+        let facts = facts.map_err(|error| engine_error(error, LockKind::Message))?;
         // Dead letters do not expire.
         Ok(facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters()))
     }

@@ -7,7 +7,7 @@ use malote_wire_amqp::types::{Map, Value};
 
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::limits;
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 use crate::wire::message::{ACTIVE, DEFERRED, DeliveryInfo, SCHEDULED, write};
 use crate::wire::session::session_of;
 
@@ -38,7 +38,7 @@ pub(super) async fn peek(context: &ManagementContext<'_>) -> OperationResult {
         let max = (count - messages.len()).min(PAGE);
         let peek = Peek { queue: queue.clone(), from, max, session: session.clone(), state: None };
         let peeked = context.front.engine.peek(peek).await;
-        let (seen, more) = peeked.map_err(|error| engine_error(error, Lock::Message))?;
+        let (seen, more) = peeked.map_err(|error| engine_error(error, LockKind::Message))?;
         next = more;
         for seen in &seen {
             let Some(encoded) = encode(&queue, seen, &info) else { continue };

@@ -6,7 +6,7 @@ use malote_wire_amqp::types::{Map, Value};
 
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::limits;
-use crate::refusal::{Lock, engine_error, servicebus};
+use crate::refusal::{LockKind, engine_error, servicebus};
 use crate::wire::rule;
 
 fn subscription<'a>(
@@ -31,7 +31,7 @@ pub(super) async fn add(context: &ManagementContext<'_>) -> OperationResult {
         description.ok_or_else(|| argument_error("`rule-description` is missing".to_owned()))?;
     let rule = rule::read(name, description)?;
     let bound = context.front.engine.bind(topic, queue.clone(), rule).await;
-    match bound.map_err(|error| engine_error(error, Lock::Message))? {
+    match bound.map_err(|error| engine_error(error, LockKind::Message))? {
         true => Ok(Some(Map::default())),
         false => {
             let text = format!("rule `{name}` already exists");
@@ -44,7 +44,7 @@ pub(super) async fn remove(context: &ManagementContext<'_>) -> OperationResult {
     let (topic, queue) = subscription(context)?;
     let name = rule_name(context)?.to_owned();
     let removed = context.front.engine.unbind(topic, queue.clone(), name).await;
-    removed.map_err(|error| engine_error(error, Lock::Message))?;
+    removed.map_err(|error| engine_error(error, LockKind::Message))?;
     Ok(Some(Map::default()))
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn list(context: &ManagementContext<'_>) -> OperationResult {
         malote_engine::EngineError::Refused(Refusal::QueueNotFound { .. }) => {
             AmqpError::new(condition::NOT_FOUND, "the subscription does not exist")
         }
-        error => engine_error(error, Lock::Message),
+        error => engine_error(error, LockKind::Message),
     })?;
     let rules: Vec<Value> = rules
         .iter()

@@ -8,7 +8,7 @@ use malote_wire_amqp::types::{Array, Map, Value};
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::limits;
 use crate::ops::resolve::Entity;
-use crate::refusal::{Lock, engine_error};
+use crate::refusal::{LockKind, engine_error};
 use crate::wire::message::{client_seq, read};
 
 pub(super) async fn schedule(context: &ManagementContext<'_>) -> OperationResult {
@@ -38,7 +38,7 @@ pub(super) async fn schedule(context: &ManagementContext<'_>) -> OperationResult
     };
     let messages = items.iter().map(message).collect::<Result<Vec<_>, _>>()?;
     let sent = context.front.engine.send(messages).await;
-    let sent = sent.map_err(|error| engine_error(error, Lock::Message))?;
+    let sent = sent.map_err(|error| engine_error(error, LockKind::Message))?;
     let seqs: Array = sent.iter().map(|sent| client_seq(sent.seq.0)).collect();
     Ok(Some(Map::default().with_string("sequence-numbers", seqs)))
 }
@@ -46,7 +46,7 @@ pub(super) async fn schedule(context: &ManagementContext<'_>) -> OperationResult
 pub(super) async fn cancel(context: &ManagementContext<'_>) -> OperationResult {
     let seqs = context.sequence_numbers()?;
     let cancelled = context.front.engine.cancel(address(context.entity)?, seqs).await;
-    cancelled.map_err(|error| engine_error(error, Lock::Message))?;
+    cancelled.map_err(|error| engine_error(error, LockKind::Message))?;
     Ok(Some(Map::default()))
 }
 

@@ -8,7 +8,7 @@ use malote_wire_amqp::types::{Array, Map, Str, Value};
 
 use super::{ManagementContext, OperationResult, argument_error};
 use crate::limits;
-use crate::refusal::{Lock, engine_error, refusal_error, servicebus};
+use crate::refusal::{LockKind, engine_error, refusal_error, servicebus};
 use crate::wire::session::session_text;
 use crate::wire::timestamp;
 
@@ -19,10 +19,10 @@ pub(super) async fn renew(context: &ManagementContext<'_>) -> OperationResult {
     let queue = context.queue()?;
     let (_, hold) = context.require_session_lock()?;
     let renewed = context.front.engine.renew(Some(queue), vec![hold], None).await;
-    let mut renewed = renewed.map_err(|error| engine_error(error, Lock::Session))?;
+    let mut renewed = renewed.map_err(|error| engine_error(error, LockKind::Session))?;
     let lost = malote_model::Refusal::LeaseLost { lease: hold };
     let until = renewed.pop().unwrap_or(Err(lost));
-    let until = until.map_err(|refusal| refusal_error(&refusal, Lock::Session))?;
+    let until = until.map_err(|refusal| refusal_error(&refusal, LockKind::Session))?;
     Ok(Some(Map::default().with_string("expiration", Value::Timestamp(timestamp(until)))))
 }
 
@@ -30,7 +30,7 @@ pub(super) async fn get_state(context: &ManagementContext<'_>) -> OperationResul
     let queue = context.queue()?.clone();
     let (session, hold) = context.require_session_lock()?;
     let state = context.front.engine.get_state(queue, session, Some(hold)).await;
-    let state = state.map_err(|error| engine_error(error, Lock::Session))?;
+    let state = state.map_err(|error| engine_error(error, LockKind::Session))?;
     let state = state.map_or(Value::Null, Value::Binary);
     Ok(Some(Map::default().with_string("session-state", state)))
 }
@@ -47,7 +47,7 @@ pub(super) async fn set_state(context: &ManagementContext<'_>) -> OperationResul
         Some(_) => return Err(argument_error("`session-state` must be binary or null".to_owned())),
     };
     let set = context.front.engine.set_state(Some(queue), StateChange { hold, state }).await;
-    set.map_err(|error| engine_error(error, Lock::Session))?;
+    set.map_err(|error| engine_error(error, LockKind::Session))?;
     Ok(Some(Map::default()))
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn list(context: &ManagementContext<'_>) -> OperationResult {
         && ids.len() < top
     {
         let looked = context.front.engine.sessions(queue.clone(), at, limits::PAGE_MAX).await;
-        let (sessions, next) = looked.map_err(|error| engine_error(error, Lock::Session))?;
+        let (sessions, next) = looked.map_err(|error| engine_error(error, LockKind::Session))?;
         from = next;
         for facts in sessions.iter().filter(|facts| listed(facts)) {
             if passed >= skip && ids.len() < top {
