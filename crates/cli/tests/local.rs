@@ -33,7 +33,7 @@ fn users_keys_and_tokens_live_in_the_data_directory() {
     assert_eq!(run("user revoke ana receive 'other-*'").code, 3);
     expect![[r#"
         --- stderr
-        error: the user `ana` exists already
+        error: user `ana` already exists
         --- exit 4
     "#]]
     .assert_eq(&run("user add ana --no-password").to_string());
@@ -115,7 +115,7 @@ fn a_backup_of_a_running_server_is_restored_elsewhere() {
     assert_eq!(facts["bytes"], bytes.len());
     server.ok("send orders later --session s0");
     let again = server.run(&format!("backup {shown}"));
-    assert!(again.code == 1 && again.err.contains("exists already"), "{again}");
+    assert!(again.code == 1 && again.err.contains("already exists"), "{again}");
 
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");

@@ -1,7 +1,7 @@
-//! Entities of a `Config.json`, the file that Microsoft's emulator starts with.
+//! Creates the entities of a `Config.json`, the start-up file of Microsoft's emulator.
 //!
-//! What the file names is made, or changed to what the file says; what it does not name stays. Settings that have no
-//! meaning here are told in the log and passed over.
+//! Entities in the file are created, or updated to match it. Entities not in the file stay. Properties without a
+//! meaning in Malote are logged and ignored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,35 +16,20 @@ use serde::Deserialize;
 use crate::entity;
 use crate::wire::duration::parse_ms;
 
-/// Why the entities of a file are not there.
+/// Why the entities of a file could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is not such a file.
-    #[error("not a Config.json of the Service Bus emulator: {0}")]
+    #[error("not a valid Config.json of the Service Bus emulator: {0}")]
     Json(#[from] serde_json::Error),
-    /// A value that cannot be used.
-    #[error("`{entity}`: {field} is `{value}`: {expected} expected")]
-    Value {
-        /// Whose.
-        entity: String,
-        /// Which property.
-        field: &'static str,
-        /// As written.
-        value: String,
-        /// What it should be.
-        expected: &'static str,
-    },
-    /// The engine refuses it.
+    /// A property has an invalid value.
+    #[error("`{entity}`: {field} is `{value}`; expected {expected}")]
+    Value { entity: String, field: &'static str, value: String, expected: &'static str },
+    /// The engine refused the entity.
     #[error("`{entity}`: {why}")]
-    Refused {
-        /// What.
-        entity: String,
-        /// Why.
-        why: EngineError,
-    },
+    Refused { entity: String, why: EngineError },
 }
 
-/// The file.
+/// The parsed file.
 #[derive(Debug, Deserialize)]
 pub struct Config {
     #[serde(rename = "UserConfig")]
@@ -55,33 +40,33 @@ pub struct Config {
 #[serde(rename_all = "PascalCase")]
 struct UserConfig {
     #[serde(default)]
-    namespaces: Vec<Namespace>,
+    namespaces: Vec<NamespaceConfig>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Namespace {
+struct NamespaceConfig {
     #[serde(default)]
-    queues: Vec<Entity>,
+    queues: Vec<EntityConfig>,
     #[serde(default)]
-    topics: Vec<Entity>,
+    topics: Vec<EntityConfig>,
 }
 
 /// A queue, topic or subscription.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Entity {
+struct EntityConfig {
     name: String,
     #[serde(default)]
-    properties: Properties,
+    properties: EntityProperties,
     #[serde(default)]
-    subscriptions: Vec<Entity>,
+    subscriptions: Vec<EntityConfig>,
     rules: Option<Vec<RuleEntry>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Properties {
+struct EntityProperties {
     lock_duration: Option<String>,
     default_message_time_to_live: Option<String>,
     duplicate_detection_history_time_window: Option<String>,
@@ -108,13 +93,13 @@ struct RuleEntry {
 #[serde(rename_all = "PascalCase", default)]
 struct RuleProperties {
     correlation_filter: Option<CorrelationFilter>,
-    sql_filter: Option<Sql>,
-    action: Option<Sql>,
+    sql_filter: Option<SqlConfig>,
+    action: Option<SqlConfig>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Sql {
+struct SqlConfig {
     sql_expression: String,
 }
 
@@ -134,28 +119,28 @@ struct CorrelationFilter {
 }
 
 impl Config {
-    /// Reads the file.
+    /// Parses the file.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         Ok(serde_json::from_str(text.trim_start_matches('\u{feff}'))?)
     }
 
-    /// Makes what it names.
+    /// Creates or updates the entities.
     pub async fn apply(&self, engine: &Engine) -> Result<(), ConfigError> {
-        // Those that forward come last, in a round of their own: their targets must be there.
+        // Forwarding is set up last, because its targets must exist.
         let mut forwarding = Vec::new();
         for namespace in &self.user.namespaces {
             let topics: Vec<&str> = namespace.topics.iter().map(|topic| &*topic.name).collect();
             for topic in &namespace.topics {
-                make_topic(engine, topic).await?;
+                create_topic(engine, topic).await?;
                 for subscription in &topic.subscriptions {
-                    let name = make_subscription(engine, topic, subscription, &topics).await?;
+                    let name = create_subscription(engine, topic, subscription, &topics).await?;
                     forwarding.extend(name);
                 }
             }
             for queue in &namespace.queues {
                 let name = name_of(&queue.name)?;
                 let spec = spec_of(queue, &name, None, &topics)?;
-                declare(engine, &name, plain(&spec), None).await?;
+                declare(engine, &name, without_forwarding(&spec), None).await?;
                 forwarding.extend(forwards(&spec).then_some((name, spec)));
             }
         }
@@ -183,11 +168,11 @@ fn forwards(spec: &QueueSpec) -> bool {
     spec.forward_to.is_some() || spec.dead_letter != DeadLetterTarget::Own
 }
 
-fn plain(spec: &QueueSpec) -> QueueSpec {
+fn without_forwarding(spec: &QueueSpec) -> QueueSpec {
     QueueSpec { forward_to: None, dead_letter: DeadLetterTarget::Own, ..spec.clone() }
 }
 
-async fn make_topic(engine: &Engine, topic: &Entity) -> Result<(), ConfigError> {
+async fn create_topic(engine: &Engine, topic: &EntityConfig) -> Result<(), ConfigError> {
     let name = topic_of(&topic.name)?;
     let (dedup, status) = (dedup_of(topic)?, status_of(topic)?);
     let spec = TopicSpec { dedup, status, ..TopicSpec::default() };
@@ -200,10 +185,10 @@ async fn make_topic(engine: &Engine, topic: &Entity) -> Result<(), ConfigError> 
     made.map_err(|why| refused(&topic.name, why))
 }
 
-async fn make_subscription(
+async fn create_subscription(
     engine: &Engine,
-    topic: &Entity,
-    subscription: &Entity,
+    topic: &EntityConfig,
+    subscription: &EntityConfig,
     topics: &[&str],
 ) -> Result<Option<(QueueName, QueueSpec)>, ConfigError> {
     let of = topic_of(&topic.name)?;
@@ -216,14 +201,17 @@ async fn make_subscription(
         }
         _ => None,
     };
-    let created = declare(engine, &name, plain(&spec), Some(rules.clone())).await?;
+    let created = declare(engine, &name, without_forwarding(&spec), Some(rules.clone())).await?;
     if let Some(rules) = rules.filter(|_| !created) {
-        same_rules(engine, &of, &name, rules).await.map_err(|why| refused(name.as_str(), why))?;
+        replace_rules(engine, &of, &name, rules)
+            .await
+            .map_err(|why| refused(name.as_str(), why))?;
     }
     Ok(forwards(&spec).then_some((name, spec)))
 }
 
-/// Makes a queue or, with rules, a subscription; one that differs becomes what is asked.
+/// Creates a queue or, with rules, a subscription. Updates an existing one that differs. Returns whether it was
+/// created.
 async fn declare(
     engine: &Engine,
     name: &QueueName,
@@ -243,8 +231,8 @@ async fn declare(
     made.map_err(|why| refused(name.as_str(), why))
 }
 
-/// The rules of a subscription that was there already become those of the file.
-async fn same_rules(
+/// Replaces the rules of an existing subscription with those of the file.
+async fn replace_rules(
     engine: &Engine,
     topic: &TopicName,
     queue: &QueueName,
@@ -275,7 +263,7 @@ fn span(
     })
 }
 
-fn dedup_of(entity: &Entity) -> Result<Option<Dedup>, ConfigError> {
+fn dedup_of(entity: &EntityConfig) -> Result<Option<Dedup>, ConfigError> {
     let properties = &entity.properties;
     let field = "DuplicateDetectionHistoryTimeWindow";
     let window = span(&entity.name, field, &properties.duplicate_detection_history_time_window)?;
@@ -286,8 +274,7 @@ fn dedup_of(entity: &Entity) -> Result<Option<Dedup>, ConfigError> {
     }))
 }
 
-/// What may be done with it, in the service's words.
-fn status_of(entity: &Entity) -> Result<Status, ConfigError> {
+fn status_of(entity: &EntityConfig) -> Result<Status, ConfigError> {
     let Some(word) = entity.properties.status.as_deref().filter(|word| !word.is_empty()) else {
         return Ok(Status::Active);
     };
@@ -300,16 +287,16 @@ fn status_of(entity: &Entity) -> Result<Status, ConfigError> {
 }
 
 fn spec_of(
-    entity: &Entity,
+    entity: &EntityConfig,
     name: &QueueName,
-    topic: Option<&Entity>,
+    topic: Option<&EntityConfig>,
     topics: &[&str],
 ) -> Result<QueueSpec, ConfigError> {
     let p = &entity.properties;
     for other in p.other.keys() {
-        tracing::warn!(entity = name.as_str(), property = other, "has no meaning here");
+        tracing::warn!(entity = name.as_str(), property = other, "property ignored");
     }
-    let ttl = |of: &Entity| {
+    let ttl = |of: &EntityConfig| {
         span(&of.name, "DefaultMessageTimeToLive", &of.properties.default_message_time_to_live)
     };
     let of_topic = topic.map(ttl).transpose()?.flatten();

@@ -1,27 +1,27 @@
-//! Azure Service Bus over AMQP 1.0: the official SDKs take Malote for a namespace.
+//! Azure Service Bus over AMQP 1.0. To the official SDKs, Malote is a Service Bus namespace.
 //!
 //! | what | where |
 //! |---|---|
-//! | a connection's bytes, time and end | `listen.rs` |
-//! | the same over WebSocket | `websocket.rs` |
-//! | its links, and what happens to them | `conn/` |
-//! | `$cbs`: who calls | `ops/claims.rs` |
-//! | addresses of links → queues, topics, sessions | `ops/attach.rs` |
-//! | temporary queues and subscriptions of a link | `ops/temporary.rs` |
-//! | what an attach is answered: what is carried out | `ops/answer.rs` |
-//! | browsing | `conn/browser.rs` |
-//! | send one, a batch | `ops/send.rs` |
-//! | transactions | `conn/transaction.rs` |
+//! | accepting a connection, cleaning up after it | `listen.rs` |
+//! | I/O loop, connection and link state, WebSocket transport | `conn/` |
+//! | SASL and `$cbs`: authentication | `ops/sasl.rs`, `ops/cbs.rs`, `ops/claims.rs` |
+//! | attach: addresses → queues, topics, sessions; temporary queues; the reply | `ops/attach/` |
+//! | send a message or a batch | `ops/send.rs` |
+//! | receive, credit | `ops/receive.rs`, `ops/credit.rs` |
+//! | browse | `ops/browse.rs` |
 //! | complete, abandon, defer, dead-letter, release | `ops/settle.rs` |
-//! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/management/` |
-//! | refusals → conditions | `refusal.rs` |
-//! | entities of Microsoft's `Config.json` | `config.rs`, `wire/duration.rs` |
-//! | the administration API: Atom XML over HTTP | `admin/`, `wire/xml.rs` |
+//! | transactions | `ops/transaction.rs` |
+//! | `$management`: peek, renew, schedule, cancel, deferred, sessions, rules, dispositions | `ops/request.rs`, `ops/management/` |
+//! | the administration API: Atom XML over HTTP | `ops/admin/` |
+//! | bytes ↔ typed values | `wire/` |
+//! | refusals → AMQP conditions | `refusal.rs` |
+//! | entities from Microsoft's `Config.json` | `config.rs` |
 //!
-//! One task per connection. The engine pushes deliveries within the credit that clients give; nothing is polled. TLS,
-//! ports and credentials are the server's: it implements [`Keys`] and hands streams to [`serve_connection`].
+//! Each connection has one task. The engine pushes deliveries within the client's credit; nothing is polled. The server
+//! owns TLS, ports and credentials: it implements [`Keys`] and passes streams to [`serve_connection`].
 
-mod admin;
+#![allow(missing_docs, reason = "used by the server only")]
+
 mod config;
 mod conn;
 mod entity;
@@ -29,7 +29,6 @@ mod limits;
 mod listen;
 mod ops;
 pub mod refusal;
-mod websocket;
 pub mod wire;
 
 use std::future::Future;
@@ -41,58 +40,56 @@ use std::sync::atomic::AtomicBool;
 use malote_engine::Engine;
 use malote_model::{Access, Principal};
 
-pub use admin::Admin;
 pub use config::{Config, ConfigError};
+pub use conn::websocket::websocket;
 pub use listen::{serve_connection, serve_peer};
-pub use websocket::websocket;
+pub use ops::admin::Admin;
 
-/// What every connection shares.
+/// State shared by all connections.
 pub struct Front {
-    /// The broker.
     pub engine: Engine,
-    /// Who may do what.
+    /// Checks permissions.
     pub access: Arc<dyn Access>,
-    /// Who calls.
+    /// Verifies credentials.
     pub keys: Arc<dyn Keys>,
 }
 
-/// The other end of a connection.
+/// The remote end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Where it is.
     pub address: IpAddr,
-    /// Set once it has signed in or put a token: until then the server may close the connection to make room.
+    /// Set once the peer has authenticated. Until then, the server may close the connection to make room for others.
     pub known: Arc<AtomicBool>,
 }
 
-/// A shared access key, and who signs with it.
+/// A shared access key and its owner.
 #[derive(Clone)]
 pub struct Key {
-    /// The plain key.
+    /// The key in plain text.
     pub secret: Arc<str>,
-    /// Its holder.
     pub principal: Principal,
 }
 
-/// The answer to a password, some time.
+/// Future result of a password check.
 pub type Verified<'a> = Pin<Box<dyn Future<Output = Option<Principal>> + Send + 'a>>;
 
-/// Credentials as this protocol needs them. The server implements it over its store.
+/// The credentials this protocol needs. The server implements it on top of its credential store.
 pub trait Keys: Send + Sync {
-    /// Whether everyone may do everything: then any token is taken, and none is needed.
+    /// Whether the server runs without credentials. Any token is then accepted, and none is required.
     fn is_open(&self) -> bool;
-    /// A shared access key by its name.
+    /// Looks up a shared access key by name.
     fn key(&self, name: &str) -> Option<Key>;
-    /// A user's password, as a client at this address says it.
+    /// Verifies the password of a user. `peer` is the client's address.
     fn verify_password<'a>(
         &'a self,
         user: &'a str,
         password: &'a str,
         peer: IpAddr,
     ) -> Verified<'a>;
-    /// A bearer token.
+    /// Verifies a bearer token.
     fn verify_token(&self, token: &str) -> Option<Principal>;
-    /// Whether this is a host name of the broker, by its certificate: a token may be signed for it without a scheme.
+    /// Whether `name` is a host name of this broker, according to its certificate. Tokens for such a name may omit the
+    /// scheme.
     fn is_own_name(&self, name: &str) -> bool {
         let _ = name;
         false

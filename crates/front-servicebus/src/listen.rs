@@ -1,24 +1,19 @@
-//! A connection's bytes, time and end.
+//! Serves one connection: connects it to the engine, runs its I/O loop and cleans up after it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
-use futures_util::{FutureExt, StreamExt};
-use malote_engine::Outbox;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Duration, Instant, sleep, sleep_until, timeout};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::conn::Conn;
-use crate::refusal::of_unknown;
+use crate::conn::{Conn, io::serve};
 use crate::{Front, Peer, limits};
 
-/// Nothing is due.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Serves an AMQP 1.0 connection to its end, or until `shutdown`. The error is what the network did.
+/// Serves an AMQP 1.0 connection until it ends or `shutdown` is cancelled. Returns an error if the network fails.
 pub async fn serve_connection<S>(
     stream: S,
     front: Arc<Front>,
@@ -31,7 +26,7 @@ where
     serve_peer(stream, front, shutdown, Peer { address, known: Arc::default() }).await
 }
 
-/// The same for a peer that the server keeps an eye on.
+/// Like [`serve_connection`], for a peer whose address and authentication state the server tracks.
 pub async fn serve_peer<S>(
     stream: S,
     front: Arc<Front>,
@@ -47,110 +42,20 @@ where
     let mut unwritten = Bytes::new();
     let served = serve(stream, &mut conn, &mut outbox, &mut unwritten, shutdown).await;
 
-    // What was asked for in time is handed over; nobody hears the answers.
-    let clean = conn.clean;
-    conn.ended(unwritten.len());
-    while let Ok(Some(done)) = timeout(limits::FAREWELL, conn.work.next()).await {
-        conn.done_after_all(done);
+    // Operations that were requested in time still reach the engine, although their replies are not sent.
+    let closed_cleanly = conn.closed_cleanly;
+    conn.release_after_loss(unwritten.len());
+    while let Ok(Some(completion)) = timeout(limits::CLOSE_TIMEOUT, conn.pending.next()).await {
+        conn.complete_after_close(completion);
     }
-    // What is on its way here was seen by nobody: it comes back before the connection is lost, and so uncounted.
+    // Deliveries that were never sent are returned before the connection is lost, so that they do not count as failed
+    // attempts.
     drop(outbox);
     drop(conn);
     match Arc::try_unwrap(engine) {
-        Ok(engine) if clean => engine.close().await,
-        // A lost connection: whatever was bound to it counts as failed.
+        Ok(engine) if closed_cleanly => engine.close().await,
+        // The connection was lost: messages leased to it count as failed attempts.
         engine => drop(engine),
     }
     served
-}
-
-async fn serve<S>(
-    stream: S,
-    conn: &mut Conn,
-    outbox: &mut Outbox,
-    unwritten: &mut Bytes,
-    shutdown: CancellationToken,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    let begun = Instant::now();
-    let now_ms = || begun.elapsed().as_millis() as u64;
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    let mut stopping = false;
-    let mut engine_over = false;
-    let access = conn.front.access.clone();
-    let mut changed = access.changed(access.version());
-    loop {
-        conn.turn();
-        if stopping && conn.is_quiet() && !conn.amqp.is_finished() {
-            conn.farewell();
-            conn.turn();
-        }
-        if unwritten.is_empty() {
-            *unwritten = conn.amqp.take_output();
-        }
-        if conn.amqp.is_finished() || (stopping && conn.clean) {
-            return timeout(limits::FAREWELL, write_all(&mut writer, conn, unwritten))
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        }
-        let tick = conn.amqp.next_tick_ms().map_or(FAR, Duration::from_millis);
-        let tick = if conn.opened { tick } else { tick.min(limits::HANDSHAKE) };
-        let tick = begun + tick;
-        let tick = conn.known_by().map_or(tick, |by| tick.min(by));
-        let tokens_last = conn.tokens_last();
-        let wants_input = conn.amqp.wants_input() && !stopping;
-        tokio::select! {
-            written = writer.write(unwritten), if !unwritten.is_empty() => match written? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                count => unwritten.advance(count),
-            },
-            read = reader.read_buf(conn.amqp.input()), if wants_input => match read? {
-                0 => return Ok(()),
-                _ => conn.amqp.received(now_ms()),
-            },
-            Some(done) = conn.work.next(), if !conn.work.is_empty() => {
-                conn.done(done);
-                // All that is over by now: the socket is looked at once, not once for each. Whoever is asked here without
-                // being waited for is asked again by the select.
-                while let Some(Some(done)) = conn.work.next().now_or_never() {
-                    conn.done(done);
-                }
-            }
-            outbound = outbox.next(), if !engine_over => match outbound {
-                Some(outbound) => conn.outbound(outbound),
-                // The engine is going; so is the process.
-                None => engine_over = true,
-            },
-            () = sleep(tokens_last) => conn.check_again(),
-            version = &mut changed => {
-                changed = access.changed(version);
-                conn.check_again();
-            }
-            () = sleep_until(tick) => {
-                if !conn.opened && begun.elapsed() >= limits::HANDSHAKE {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the client has not opened"));
-                }
-                if conn.known_by().is_some_and(|by| by <= Instant::now()) {
-                    conn.close(of_unknown());
-                    stopping = true;
-                    continue;
-                }
-                conn.amqp.tick(now_ms());
-            }
-            () = shutdown.cancelled(), if !stopping => stopping = true,
-        }
-    }
-}
-
-async fn write_all(
-    writer: &mut (impl AsyncWrite + Unpin),
-    conn: &mut Conn,
-    unwritten: &mut Bytes,
-) -> io::Result<()> {
-    writer.write_all_buf(unwritten).await?;
-    *unwritten = conn.amqp.take_output();
-    writer.write_all_buf(unwritten).await?;
-    writer.shutdown().await
 }

@@ -1,10 +1,10 @@
-//! Our refusals → the conditions of Service Bus. The one place that knows them.
+//! Maps refusals to AMQP conditions of Service Bus. No other file does.
 
 use malote_engine::EngineError;
 use malote_model::{Action, AuditOutcome, Denied, Refusal};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
-/// Conditions that only Service Bus has.
+/// Conditions that are specific to Service Bus.
 pub mod servicebus {
     #![allow(missing_docs, reason = "the protocol's own names")]
     pub const SESSION_CANNOT_BE_LOCKED: &str = "com.microsoft:session-cannot-be-locked";
@@ -23,36 +23,35 @@ pub mod servicebus {
 
 use servicebus::*;
 
-/// What a lease that is over was: the protocol has two words for it.
+/// Kind of a lost lease. The protocol has a separate condition for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lock {
-    /// Of a message.
+pub enum LockKind {
     Message,
-    /// Of a session, with all its messages.
+    /// The lock of a session, which covers all its messages.
     Session,
 }
 
-/// What the client is told.
-pub fn error_of(error: EngineError, lock: Lock) -> AmqpError {
+/// Maps an engine error to an AMQP error.
+pub fn engine_error(error: EngineError, lock: LockKind) -> AmqpError {
     match error {
-        EngineError::Refused(refusal) => of_refusal(&refusal, lock),
-        // The outcome is unknown: the client must ask again, not give up.
+        EngineError::Refused(refusal) => refusal_error(&refusal, lock),
+        // The outcome is unknown, so the client must retry.
         EngineError::Poisoned => AmqpError::new(condition::INTERNAL_ERROR, error.to_string()),
         EngineError::Stopping => AmqpError::new(SERVER_BUSY, error.to_string()),
         EngineError::Damaged { .. } => AmqpError::new(condition::INTERNAL_ERROR, error.to_string()),
     }
 }
 
-/// In the service's own words, which people look for.
+/// Wording of the service; people search for it.
 const LOST_MESSAGE: &str = "The lock supplied is invalid. Either the lock expired, or the message has already been \
     removed from the queue";
 const LOST_SESSION: &str = "The session lock has expired on the session";
 
-/// What the client is told of a refusal.
-pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
+/// Maps a refusal to an AMQP error.
+pub fn refusal_error(refusal: &Refusal, lock: LockKind) -> AmqpError {
     let condition = match refusal {
         Refusal::QueueNotFound { .. } | Refusal::TopicNotFound { .. } => {
-            // Clients look for these words.
+            // Clients match on this wording.
             let text = format!("The messaging entity could not be found: {refusal}.");
             return AmqpError::new(condition::NOT_FOUND, text);
         }
@@ -80,8 +79,8 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
         Refusal::SessionHeld { .. } => SESSION_CANNOT_BE_LOCKED,
         Refusal::LeaseLost { .. } => {
             let (condition, text) = match lock {
-                Lock::Message => (MESSAGE_LOCK_LOST, LOST_MESSAGE),
-                Lock::Session => (SESSION_LOCK_LOST, LOST_SESSION),
+                LockKind::Message => (MESSAGE_LOCK_LOST, LOST_MESSAGE),
+                LockKind::Session => (SESSION_LOCK_LOST, LOST_SESSION),
             };
             return AmqpError::new(condition, format!("{text}: {refusal}."));
         }
@@ -98,8 +97,8 @@ pub fn of_refusal(refusal: &Refusal, lock: Lock) -> AmqpError {
     AmqpError::new(condition, refusal.to_string())
 }
 
-/// What a caller without the grant is told: first in the service's own words.
-pub fn of_denied(denied: &Denied) -> AmqpError {
+/// Maps a missing permission to an AMQP error. The text starts with the wording of the service.
+pub fn denied_error(denied: &Denied) -> AmqpError {
     let claim = match denied.action {
         Action::Send => "Send",
         Action::Receive => "Listen",
@@ -111,13 +110,13 @@ pub fn of_denied(denied: &Denied) -> AmqpError {
     AmqpError::new(condition::UNAUTHORIZED_ACCESS, text)
 }
 
-/// What a caller is told that has put no token and has not signed in.
-pub fn of_unknown() -> AmqpError {
-    let text = "Unauthorized access. Put a token at $cbs, or sign in by SASL PLAIN, before any other link is attached.";
+/// The error for a caller that has not authenticated.
+pub fn unauthenticated() -> AmqpError {
+    let text = "Unauthorized access. Put a token at $cbs or authenticate with SASL PLAIN before attaching other links.";
     AmqpError::new(condition::UNAUTHORIZED_ACCESS, text)
 }
 
-/// The status of a failed request to `$management`.
+/// The status code of a failed `$management` request.
 pub fn status_of(error: &AmqpError) -> i32 {
     match error.condition.as_str() {
         MESSAGE_LOCK_LOST | SESSION_LOCK_LOST => 410,
@@ -134,7 +133,7 @@ pub fn status_of(error: &AmqpError) -> i32 {
     }
 }
 
-/// How an operation ended, for the audit log: by its condition, which is never a client's text.
+/// Outcome of an operation for the audit log. It contains the condition, never text from a client.
 pub(crate) fn audit_outcome(error: Option<&AmqpError>) -> AuditOutcome {
     match error {
         None => AuditOutcome::Done,
@@ -154,23 +153,24 @@ mod tests {
     use malote_model::{LeaseToken, QueueName};
 
     #[test]
-    fn a_lost_lease_has_two_names() {
+    fn a_lost_lease_has_one_condition_per_kind_of_lock() {
         let refusal = Refusal::LeaseLost { lease: LeaseToken::default() };
         for (lock, condition) in [
-            (Lock::Message, "com.microsoft:message-lock-lost"),
-            (Lock::Session, "com.microsoft:session-lock-lost"),
+            (LockKind::Message, "com.microsoft:message-lock-lost"),
+            (LockKind::Session, "com.microsoft:session-lock-lost"),
         ] {
-            let error = of_refusal(&refusal, lock);
+            let error = refusal_error(&refusal, lock);
             assert_eq!((error.condition.as_str(), status_of(&error)), (condition, 410));
         }
     }
 
     #[test]
-    fn clients_find_the_words_they_look_for() {
+    fn errors_have_the_wording_that_clients_match() {
         let queue = QueueName::new("q").unwrap();
-        let missing = of_refusal(&Refusal::QueueNotFound { queue: queue.clone() }, Lock::Message);
+        let missing =
+            refusal_error(&Refusal::QueueNotFound { queue: queue.clone() }, LockKind::Message);
         assert!(missing.description.as_deref().unwrap().contains("could not be found"));
-        let unset = of_refusal(&Refusal::SessionRequired { queue }, Lock::Message);
+        let unset = refusal_error(&Refusal::SessionRequired { queue }, LockKind::Message);
         assert!(unset.description.as_deref().unwrap().starts_with("The SessionId was not set"));
         assert_eq!(status_of(&missing), 404);
     }

@@ -1,4 +1,4 @@
-//! The administration API over its routes: what is asked, and what is answered, as text.
+//! The administration API over its routes: requests and replies, as text.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -34,7 +34,7 @@ impl Namespace {
         Namespace { world, router }
     }
 
-    /// One that lets in [`OneKey`] alone.
+    /// A namespace that accepts only [`OneKey`].
     fn guarded() -> Namespace {
         let world = World::with(Arc::new(OneKey), Arc::new(OneKey));
         let router = Admin::new(world.front.clone()).router(Default::default(), false);
@@ -85,7 +85,7 @@ fn entry(kind: &str, inner: &str) -> Body {
     ))
 }
 
-/// The answer with a line for each element, and without the times.
+/// The reply with one line per element, without times.
 fn shown((status, body): (u16, String)) -> String {
     let mut text = status.to_string();
     for line in body.replace("><", ">\n<").lines() {
@@ -111,7 +111,7 @@ fn check(answer: (u16, String), expect: Expect) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_is_described_with_all_that_clients_look_for() {
+async fn the_description_of_a_queue_has_all_properties_that_clients_read() {
     let n = Namespace::new().await;
     let made = n.put("/a%2Fq", "QueueDescription", "<UserMetadata>a &lt; b</UserMetadata>").await;
     check(
@@ -168,7 +168,7 @@ async fn a_queue_is_described_with_all_that_clients_look_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_said_is_done_or_kept() {
+async fn properties_are_applied_or_stored() {
     let n = Namespace::new().await;
     n.put("/target", "QueueDescription", "").await;
     let said = "<LockDuration>PT30S</LockDuration><MaxSizeInMegabytes>2048</MaxSizeInMegabytes>\
@@ -204,7 +204,7 @@ async fn what_is_said_is_done_or_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_is_found_again_where_nothing_is_detected() {
+async fn the_window_is_returned_even_without_duplicate_detection() {
     let n = Namespace::new().await;
     let said = "<DuplicateDetectionHistoryTimeWindow>PT12M</DuplicateDetectionHistoryTimeWindow>";
     for (path, kind) in [("/q", "QueueDescription"), ("/t", "TopicDescription")] {
@@ -221,9 +221,9 @@ async fn a_window_is_found_again_where_nothing_is_detected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_read_can_be_sent_back_and_changes_nothing() {
+async fn sending_back_a_description_changes_nothing() {
     let n = Namespace::new().await;
-    // A queue of another protocol, with values that the service would not take.
+    // A queue of another protocol, with values that the service would refuse.
     let name = QueueName::new("odd").unwrap();
     let spec = QueueSpec {
         lock_ms: 12 * 3_600_000,
@@ -250,7 +250,7 @@ async fn what_is_read_can_be_sent_back_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_have_the_statuses_that_clients_know() {
+async fn errors_have_the_status_codes_that_clients_expect() {
     let n = Namespace::new().await;
     let missing = n.get("/missing").await;
     check(
@@ -297,23 +297,23 @@ async fn refusals_have_the_statuses_that_clients_know() {
     tell("no subscription", n.get("/t/Subscriptions/no/rules").await);
     tell("no page", n.get("/$Resources/queues?$skip=x").await);
     expect![[r#"
-        again: 409 SubCode=40900. Conflict: the entity 'Q' exists already.
-        a topic's name: 409 SubCode=40900. Conflict: the entity 't' exists already.
+        again: 409 SubCode=40900. Conflict: the entity 'Q' already exists.
+        a topic's name: 409 SubCode=40900. Conflict: the entity 't' already exists.
         change what is not there: 404 SubCode=40400. The messaging entity 'no' could not be found.
         delete what is not there: 404 SubCode=40400. The messaging entity 'no' could not be found.
         a topic as a queue: 404 SubCode=40400. The messaging entity 't' could not be found.
-        sessions later: 400 SubCode=40000. The value for the RequiresSession property of an existing Queue cannot be changed. Delete the entity and make it anew.
+        sessions later: 400 SubCode=40000. The value for the RequiresSession property of an existing Queue cannot be changed. Delete the entity and create it again.
         too long: 400 SubCode=40000. The value `PT6M` of the property LockDuration must be from PT5S to PT5M.
-        no span: 400 SubCode=40000. The value `soon` of the property LockDuration must be a span of time such as PT1M.
+        no span: 400 SubCode=40000. The value `soon` of the property LockDuration must be a duration such as PT1M.
         no number: 400 SubCode=40000. The value `-1` of the property MaxDeliveryCount must be a number.
         no flag: 400 SubCode=40000. The value `maybe` of the property RequiresSession must be true or false.
         no status: 400 SubCode=40000. The value `Happy` of the property Status must be Active, SendDisabled, ReceiveDisabled or Disabled.
-        forward to nowhere: 400 SubCode=40000. The value `nowhere` of the property ForwardTo must be a queue or topic that exists: make it first.
+        forward to nowhere: 400 SubCode=40000. The value `nowhere` of the property ForwardTo must be an existing queue or topic.
         no name: 400 SubCode=40000. name `$x` has a segment that begins with $, which is reserved
-        another kind: 400 SubCode=40000. A `RuleDescription` has no meaning here.
-        no XML: 400 SubCode=40000. The body is no Atom entry: it ends too early.
+        another kind: 400 SubCode=40000. A `RuleDescription` is not allowed for this path.
+        no XML: 400 SubCode=40000. The request body is not a valid Atom entry: unexpected end of document.
         too large: 413 SubCode=41300. The request may have at most 262144 bytes.
-        POST: 405 SubCode=40500. POST has no meaning here.
+        POST: 405 SubCode=40500. The method POST is not allowed for this path.
         no topic: 404 SubCode=40400. The messaging entity 'no' could not be found.
         no subscription: 404 SubCode=40400. The messaging entity 't/Subscriptions/no' could not be found.
         no page: 400 SubCode=40000. The value `x` of the property $skip must be a number.
@@ -523,13 +523,13 @@ async fn a_topic_counts_the_filters_of_all_its_subscriptions() {
     let sql = "<Filter i:type=\"SqlFilter\"><SqlExpression>a = 1</SqlExpression></Filter>";
     n.put("/t/Subscriptions/a/Rules/asks", "RuleDescription", sql).await;
     let (_, told) = n.get("/t").await;
-    // What takes everything is told as SQL.
+    // A filter that matches everything counts as SQL.
     let counts = "<SqlFilterCount>3</SqlFilterCount><CorrelationFilterCount>2</";
     assert!(told.contains(counts), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_namespace_says_what_it_is() {
+async fn the_namespace_is_described() {
     let n = Namespace::new().await;
     check(
         n.get("/$namespaceinfo").await,
@@ -586,9 +586,9 @@ impl Access for OneKey {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_those_with_a_good_token_and_a_grant_come_in() {
+async fn a_valid_token_and_a_permission_are_required() {
     let n = Namespace::guarded();
-    // Signed with `secret` for the whole namespace, and for one entity; the last is over.
+    // Signed with `secret` for the whole namespace, and for one entity; the last one has expired.
     let all = "SharedAccessSignature sr=http%3a%2f%2flocalhost%3a5300&sig=5Xq0MA%3d%3d&se=99999999999&skn=Ana";
     let as_token = |token: &str| {
         let token = token.to_owned();
@@ -603,13 +603,13 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     for (token, path, said) in [
         (all.to_owned(), "/mine", "401 40100. InvalidSignature"),
         (sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999), "/mine", "200 fine"),
-        // Whether there is one is told only to those who may manage it.
+        // Only callers with the manage permission learn whether it exists.
         (
             sign("http%3a%2f%2flocalhost%3a5300", 99_999_999_999),
             "/other",
             "403 40301. Manage,EntityRead claims required for this operation",
         ),
-        // A word without a scheme is an entity, whatever name the broker is called by.
+        // A word without a scheme is an entity, whatever the broker's host name.
         (sign("mine", 99_999_999_999), "/mine", "200 fine"),
         (sign("mine", 99_999_999_999), "/mine2", "401 40100. InvalidAudience"),
         (sign("localhost", 99_999_999_999), "/mine", "401 40100. InvalidAudience"),
@@ -634,7 +634,7 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
     }
     let (status, body) = n.get("/mine").await;
     assert!(status == 401 && body.contains("MissingToken"), "{body}");
-    // A caller that calls the broker by the name of its entity: the token is still for that entity only.
+    // The caller uses the name of its entity as the host name: the token is still valid for that entity only.
     for path in ["/mine2", "/$Resources/Queues"] {
         let request = Request::get(path)
             .header("host", "mine")
@@ -645,7 +645,7 @@ async fn only_those_with_a_good_token_and_a_grant_come_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
+async fn a_missing_permission_is_reported_in_the_wording_of_the_service() {
     let n = Namespace::guarded();
     let topic = TopicName::new("news").unwrap();
     n.world.queue("other", false).await;
@@ -667,7 +667,7 @@ async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
     let (write, delete) = (format!("{failed}Write"), format!("{failed}Delete"));
     let below = "403 SubCode=40301: Unauthorized access for ";
     for (method, path, kind, said) in [
-        // The same whether there is one or not.
+        // The reply is the same whether it exists or not.
         ("GET", "/missing", "", read.to_owned()),
         ("GET", "/other", "", read.to_owned()),
         ("GET", "/$Resources/Queues", "", "200 fine".to_owned()),
@@ -689,7 +689,7 @@ async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
     let (path, kind) = ("/news/Subscriptions/new", "SubscriptionDescription");
     let said = format!("{below}'CreateOrUpdateSubscription'");
     assert!(ask("PUT", path, kind).await.starts_with(&said));
-    // It sees queues of its own and no others.
+    // It sees only its own queues.
     let listed = request("GET", "/$Resources/Queues").header("authorization", "Bearer bearer");
     let (_, body) = n.ask(listed.body(Body::empty()).unwrap()).await;
     assert!(!body.contains("other"), "{body}");
@@ -698,7 +698,7 @@ async fn without_a_grant_the_words_of_the_service_say_what_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_to_forward_to_is_told_as_it_was_written() {
+async fn a_forwarding_address_is_returned_as_it_was_written() {
     let n = Namespace::new().await;
     for name in ["target", "elsewhere"] {
         n.world.queue(name, false).await;
@@ -720,7 +720,7 @@ async fn an_address_to_forward_to_is_told_as_it_was_written() {
     let (status, body) = n.put("/q", kind, &given(https, "target")).await;
     assert_eq!((status, told(&body)), (201, [https, "sb://localhost:5300/target"].map(Into::into)));
     assert_eq!(told(&n.get("/q").await.1), [https, "sb://localhost:5300/target"]);
-    // What was written is not told of another one.
+    // The stored spelling is not used for another target.
     let queue = QueueName::new("q").unwrap();
     let mut spec = n.queue("q").await;
     spec.forward_to = Some(QueueName::new("elsewhere").unwrap().into());
@@ -740,7 +740,7 @@ fn sign(resource: &str, expires: u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_web_page_is_not_let_in() {
+async fn cross_origin_pages_are_refused() {
     let n = Namespace::new().await;
     let page = request("GET", "/q").header("origin", "https://evil.example");
     assert_eq!(n.ask(page.body(Body::empty()).unwrap()).await.0, 403);
@@ -756,7 +756,7 @@ async fn a_web_page_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_scheduled_for_a_topic_counts_as_its_size() {
+async fn scheduled_messages_count_towards_the_size_of_a_topic() {
     let n = Namespace::new().await;
     let topic = TopicName::new("news").unwrap();
     n.world.engine.declare_topic(topic.clone(), Default::default()).await.unwrap();

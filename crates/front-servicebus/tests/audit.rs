@@ -1,4 +1,4 @@
-//! Logins and administrative operations leave records in the audit log, over AMQP and over the administration API.
+//! Audit records of logins and administrative operations, over AMQP and over the administration API.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -22,7 +22,7 @@ use malote_wire_amqp::performative::{Attach, Role, Source, Target};
 use malote_wire_amqp::types::{Map, Str, Value};
 use tower::ServiceExt;
 
-/// Ana's bearer token is `t`; managing can be switched off.
+/// Ana's bearer token is `t`; the manage permission can be switched off.
 #[derive(Default)]
 struct Recorder {
     list: AuditList,
@@ -78,7 +78,7 @@ async fn start() -> (World, Arc<Recorder>) {
     (world, recorder)
 }
 
-/// Action, object, detail and outcome of what was recorded; logins apart, by Ana, from here.
+/// Action, object, detail and outcome of the records of Ana, without logins.
 fn taken(
     recorder: &Recorder,
     protocol: AuditProtocol,
@@ -106,26 +106,26 @@ fn record(
     (action, object.to_owned(), detail.to_owned(), outcome.to_owned())
 }
 
-async fn put_token(client: &mut Client, desk: (LinkId, LinkId), token: &str) -> i64 {
+async fn put_token(client: &mut Client, node: (LinkId, LinkId), token: &str) -> i64 {
     let names = Map::default()
         .with_string("operation", "put-token")
         .with_string("type", "jwt")
         .with_string("name", "");
-    client.ask(desk, names, Value::from(token)).await.0
+    client.ask(node, names, Value::from(token)).await.0
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_signs_in_once_and_wrong_tokens_are_refused() {
+async fn a_connection_logs_in_once_and_wrong_tokens_are_refused() {
     let (world, recorder) = start().await;
     let mut client = world.client().await;
     let channel: Channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "$cbs").await;
-    assert_eq!(put_token(&mut client, desk, "hunter2").await, 401);
+    let node = client.node(channel, "$cbs").await;
+    assert_eq!(put_token(&mut client, node, "hunter2").await, 401);
     let sas =
         "SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig=aHVudGVyMw%3D%3D&se=99999999999&skn=eve";
-    assert_eq!(put_token(&mut client, desk, sas).await, 401);
+    assert_eq!(put_token(&mut client, node, sas).await, 401);
     for _ in 0..3 {
-        assert_eq!(put_token(&mut client, desk, "t").await, 202);
+        assert_eq!(put_token(&mut client, node, "t").await, 202);
     }
     let entries = recorder.list.take();
     let shown = |entry: &AuditEntry| {
@@ -147,7 +147,7 @@ async fn a_connection_signs_in_once_and_wrong_tokens_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signing_in_by_sasl_is_recorded() {
+async fn sasl_logins_are_recorded() {
     let (world, recorder) = start().await;
     assert!(world.signs_in("PLAIN", b"\0bob\0secret").await);
     assert!(!world.signs_in("PLAIN", b"\0eve\x1b\0hunter2").await);
@@ -175,8 +175,8 @@ async fn temporary_queues_are_recorded() {
     let (world, recorder) = start().await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "$cbs").await;
-    assert_eq!(put_token(&mut client, desk, "t").await, 202);
+    let node = client.node(channel, "$cbs").await;
+    assert_eq!(put_token(&mut client, node, "t").await, 202);
     let attach = |name: &str| Attach {
         name: Str::from(name),
         role: Role::Receiver,
@@ -203,12 +203,12 @@ async fn management_requests_that_change_an_entity_are_recorded() {
     let (world, recorder) = start().await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "$cbs").await;
-    assert_eq!(put_token(&mut client, desk, "t").await, 202);
+    let node = client.node(channel, "$cbs").await;
+    assert_eq!(put_token(&mut client, node, "t").await, 202);
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "sales/Subscriptions/s/$management").await;
+    let node = client.node(channel, "sales/Subscriptions/s/$management").await;
     let channel = client.amqp.begin().unwrap();
-    let orders = client.desk(channel, "orders/$management").await;
+    let orders = client.node(channel, "orders/$management").await;
     let rule = || {
         let filter = Map::default().with_string("expression", "1=1");
         let rule = Map::default().with_string("sql-filter", Value::Map(filter));
@@ -221,17 +221,17 @@ async fn management_requests_that_change_an_entity_are_recorded() {
             .with_string("operation", Value::from(format!("com.microsoft:{operation}").as_str()))
     };
     const SUBSCRIPTION: &str = "sales/Subscriptions/s";
-    for (desk, operation, body, action, object) in [
-        (desk, "add-rule", rule(), AuditAction::Bind, SUBSCRIPTION),
-        (desk, "remove-rule", rule(), AuditAction::Unbind, SUBSCRIPTION),
+    for (node, operation, body, action, object) in [
+        (node, "add-rule", rule(), AuditAction::Bind, SUBSCRIPTION),
+        (node, "remove-rule", rule(), AuditAction::Unbind, SUBSCRIPTION),
         (orders, "batch-delete-messages", count(), AuditAction::Purge, "orders"),
     ] {
-        let (status, _) = client.ask(desk, names(operation), body).await;
+        let (status, _) = client.ask(node, names(operation), body).await;
         assert!(status < 300, "{operation}: {status}");
         let expected = record(action, object, operation, "done");
         assert_eq!(taken(&recorder, AuditProtocol::ServiceBus), [expected], "{operation}");
     }
-    // Every operation that is refused for want of the right to manage.
+    // Every operation that is refused without the manage permission.
     let mut refused = 0;
     for operation in [
         "peek-message",
@@ -249,10 +249,10 @@ async fn management_requests_that_change_an_entity_are_recorded() {
         "enumerate-rules",
     ] {
         recorder.may_not_manage.store(false, Ordering::SeqCst);
-        let (allowed, _) = client.ask(desk, names(operation), rule()).await;
+        let (allowed, _) = client.ask(node, names(operation), rule()).await;
         recorder.may_not_manage.store(true, Ordering::SeqCst);
         recorder.list.take();
-        let (status, _) = client.ask(desk, names(operation), rule()).await;
+        let (status, _) = client.ask(node, names(operation), rule()).await;
         let records = taken(&recorder, AuditProtocol::ServiceBus);
         if status != allowed {
             refused += 1;
@@ -282,7 +282,7 @@ async fn ask(router: &Router, method: &str, path: &str, token: Option<&str>, kin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_administration_records_everything_that_it_answers() {
+async fn every_request_to_the_administration_api_is_recorded() {
     let (world, recorder) = start().await;
     let router = Admin::new(world.front.clone()).router(Default::default(), false);
     const S: &str = "sales/Subscriptions/s";
@@ -320,7 +320,7 @@ async fn the_administration_records_everything_that_it_answers() {
         recorder.may_not_manage.store(refused, Ordering::SeqCst);
         for (method, path, kind, action, object, detail) in &all {
             let status = ask(&router, method, path, Some("t"), kind).await;
-            // Lists leave out what the caller may not manage.
+            // Lists omit what the caller may not manage.
             let forbidden = refused && !path.starts_with("/$Resources");
             assert_eq!(status == 403, forbidden, "{method} {path}: {status}");
             let outcome = if forbidden { "forbidden" } else { "done" };

@@ -1,5 +1,4 @@
-//! What AMQP 1.0 clients other than those of Service Bus ask for: JMS, Proton, rhea. Whatever an answer confirms is
-//! carried out.
+//! AMQP 1.0 clients other than those of Service Bus: JMS, Proton, rhea. Whatever a reply confirms is implemented.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -15,7 +14,7 @@ use malote_wire_amqp::message::{AMQP_VALUE, Draft, Message, Properties};
 use malote_wire_amqp::performative::*;
 use malote_wire_amqp::types::{Described, Map, Str, Symbol, Value, put_descriptor};
 
-/// An attach of a receiver as Qpid JMS writes it.
+/// An attach of a receiver as Qpid JMS sends it.
 fn jms(name: &str, at: &str) -> Attach {
     let outcomes =
         ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"];
@@ -99,7 +98,7 @@ async fn counts(world: &World, queue: &QueueName) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_browser_looks_and_leaves_everything() {
+async fn browsing_does_not_remove_messages() {
     let world = World::new().await;
     let queue = world.queue("q", false).await;
     let sessions = world.queue("s", true).await;
@@ -117,11 +116,11 @@ async fn a_browser_looks_and_leaves_everything() {
     assert!(told.default_outcome.is_none(), "there is nothing to settle");
     assert_eq!(bodies(&mut client, link, 1000).await, texts, "all of them, from the head");
     assert_eq!(counts(&world, &queue).await, (150, 0));
-    // It goes on behind what it has seen.
+    // It continues after the messages it has seen.
     world.put(&queue, &[("", "late")]).await;
     assert_eq!(bodies(&mut client, link, 10).await, ["late"]);
 
-    // Sessions are not locked by it: all of them, or one.
+    // It does not lock sessions: it reads all of them, or one.
     let link = client.amqp.attach(channel, browser("all", "s")).unwrap();
     assert!(client.attached(link).await.source.is_some());
     assert_eq!(bodies(&mut client, link, 10).await, ["1", "2", "3"]);
@@ -189,7 +188,7 @@ async fn a_selector_is_applied_or_refused() {
     assert_eq!(bodies(&mut client, blue, 10).await, ["2", "3"]);
     assert_eq!(counts(&world, &queue).await, (3, 0));
 
-    // The subscription goes with its link.
+    // The subscription is deleted with its link.
     client.amqp.detach(subscriber, true, None).unwrap();
     while !matches!(client.next().await, Event::Detached { link, .. } if link == subscriber) {}
     while world.engine.list().await.unwrap().len() > 1 {
@@ -198,7 +197,7 @@ async fn a_selector_is_applied_or_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_confirms_only_what_is_carried_out() {
+async fn an_attach_reply_confirms_only_what_is_implemented() {
     let world = World::new().await;
     world.queue("q", false).await;
     let mut client = world.client().await;
@@ -238,7 +237,7 @@ async fn an_answer_confirms_only_what_is_carried_out() {
     source(&mut no_local).filter = Some(Map::default().with("no-local", filter));
     assert_eq!(refused(&mut client, channel, no_local).await, "amqp:not-implemented");
 
-    // Of what a coordinator could do, only what it does.
+    // Only the implemented capabilities of a coordinator are confirmed.
     let all = ["amqp:local-transactions", "amqp:distributed-transactions"];
     let capabilities = all.map(Symbol::from_static).into_iter().collect();
     let attach = Attach {
@@ -273,7 +272,7 @@ fn accepted_in(txn_id: &Bytes) -> Option<DeliveryState> {
     Some(DeliveryState::Transactional(TransactionalState { txn_id: txn_id.clone(), outcome }))
 }
 
-/// What comes on a link until there are as many as wanted, with how often each has failed.
+/// Receives `count` deliveries on a link, with the failed attempts of each.
 async fn take(client: &mut Client, link: LinkId, count: u32) -> Vec<(DeliveryId, String, u32)> {
     client.amqp.grant(link, count).unwrap();
     let mut all = Vec::new();
@@ -290,7 +289,7 @@ async fn take(client: &mut Client, link: LinkId, count: u32) -> Vec<(DeliveryId,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rollback_gives_back_what_was_settled_in_it_in_order() {
+async fn a_rollback_returns_settled_messages_in_order() {
     let world = World::new().await;
     for sessions in [false, true] {
         let name = if sessions { "orders" } else { "q" };
@@ -309,7 +308,7 @@ async fn a_rollback_gives_back_what_was_settled_in_it_in_order() {
         let link = client.amqp.attach(channel, attach).unwrap();
         client.attached(link).await;
         let txn_id = declare(&mut client, coordinator).await;
-        // Three are accepted in the transaction and forgotten; the fourth is not touched, and released afterwards.
+        // Three are accepted in the transaction and settled; the fourth is not touched, and released afterwards.
         let got = take(&mut client, link, 4).await;
         for (delivery, ..) in &got[..3] {
             client.amqp.dispose(link, *delivery, true, accepted_in(&txn_id)).unwrap();
@@ -336,7 +335,7 @@ async fn a_transaction_that_ends_without_a_discharge_is_rolled_back() {
         let coordinator = client.coordinator(channel);
         client.attached(coordinator).await;
         client.credit(coordinator).await;
-        // As clients of Service Bus attach: the locks are not bound to the link.
+        // As clients of Service Bus attach: locks outlive the link.
         let link = client.receiver(channel, "r", "q", None);
         client.attached(link).await;
         let txn_id = declare(&mut client, coordinator).await;
@@ -367,7 +366,7 @@ async fn a_transaction_that_ends_without_a_discharge_is_rolled_back() {
             _ => client.write().await,
         }
         drop(client);
-        // With the connection that is lost, whenever the broker hears of it.
+        // When the connection is lost, as soon as the broker notices.
         while counts(&world, &queue).await != (2, 0) {
             tokio::task::yield_now().await;
         }
@@ -375,7 +374,7 @@ async fn a_transaction_that_ends_without_a_discharge_is_rolled_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unsettled_comes_back_with_its_link_if_the_client_says_so() {
+async fn unsettled_messages_are_released_with_the_link_if_the_client_asks_for_it() {
     let world = World::new().await;
     let queue = world.queue("q", false).await;
     world.put(&queue, &[("", "1"), ("", "2")]).await;
@@ -397,7 +396,7 @@ async fn what_is_unsettled_comes_back_with_its_link_if_the_client_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_link_of_the_same_name_takes_it_and_the_connection_goes_on() {
+async fn a_second_link_with_the_same_name_steals_it() {
     let world = World::new().await;
     let queue = world.queue("q", false).await;
     world.put(&queue, &[("", "1")]).await;
@@ -431,7 +430,7 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
     let world = World::new().await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    // As JMS asks for it: by a sender that never sends.
+    // JMS: a sender that never sends.
     let target = Target {
         dynamic: true,
         capabilities: [Symbol::from_static("temporary-queue")].into_iter().collect(),
@@ -450,7 +449,7 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
     assert!(told.dynamic && told.dynamic_node_properties.is_some());
     assert!(told.capabilities.contains("temporary-queue"));
     let address = told.address.unwrap().as_str().unwrap().to_owned();
-    // As Proton and rhea do: by the receiver itself.
+    // Proton and rhea: the receiver itself.
     let source = Source { dynamic: true, ..Source::default() };
     let receiver = Attach {
         name: Str::from("r"),
@@ -463,7 +462,7 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
     let other = told.address.unwrap().as_str().unwrap().to_owned();
     assert_ne!(address, other);
 
-    // Others may send there, and only this connection receives.
+    // Others may send to it; only this connection receives.
     let mut server = world.client().await;
     let session = server.amqp.begin().unwrap();
     assert_eq!(refused(&mut server, session, jms("thief", &address)).await, "amqp:resource-locked");
@@ -491,14 +490,14 @@ async fn a_temporary_queue_lasts_as_long_as_its_link() {
     let topics = [Symbol::from_static("temporary-topic")].into_iter().collect();
     topic.target = Some(Target { dynamic: true, capabilities: topics, ..Target::default() }.into());
     assert_eq!(refused(&mut client, channel, topic).await, "amqp:not-implemented");
-    // With the connection, whatever its links are.
+    // With the connection, whatever the state of its links.
     drop(client);
     while !world.engine.list().await.unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
-/// Everything but managing.
+/// Every permission except manage.
 struct NoManaging;
 
 impl Access for NoManaging {
@@ -509,7 +508,7 @@ impl Access for NoManaging {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_makes_nothing_without_the_permission_to() {
+async fn a_link_creates_entities_only_with_permission() {
     let world = World::with(Arc::new(NoManaging), Arc::new(NoKeys));
     let topic = TopicName::new("news").unwrap();
     world.engine.declare_topic(topic, TopicSpec::default()).await.unwrap();
@@ -526,7 +525,7 @@ async fn a_link_makes_nothing_without_the_permission_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn topics_have_subscriptions_of_links_and_no_lasting_ones() {
+async fn links_can_create_temporary_but_no_durable_subscriptions() {
     let world = World::new().await;
     let topic = TopicName::new("news").unwrap();
     world.engine.declare_topic(topic, TopicSpec::default()).await.unwrap();
@@ -543,10 +542,10 @@ async fn topics_have_subscriptions_of_links_and_no_lasting_ones() {
     assert_eq!(refused(&mut client, channel, durable).await, "amqp:not-implemented");
     let shared = subscriber("shared|global", &["topic", "shared", "global"]);
     assert_eq!(refused(&mut client, channel, shared).await, "amqp:not-implemented");
-    // Looked for by its name alone, to be ended.
+    // Attached by its name alone, in order to delete it.
     let nothing = Attach { source: None, ..subscriber("durable", &[]) };
     assert_eq!(refused(&mut client, channel, nothing).await, "amqp:not-found");
-    // A client that does not say that it means a topic gets the service's own answer.
+    // A client that does not ask for a topic gets the reply of the service.
     assert_eq!(refused(&mut client, channel, jms("plain", "news")).await, "amqp:not-allowed");
 
     let both = ["one", "two"]
@@ -592,7 +591,7 @@ async fn a_message_with_a_delivery_time_is_scheduled() {
     }
     let facts = world.engine.describe(queue).await.unwrap();
     assert_eq!((facts.ready, facts.scheduled), (1, 2));
-    // Not due, so not for browsers either.
+    // It is not due, so browsers do not see it.
     let link = client.amqp.attach(channel, browser("b", "q")).unwrap();
     client.attached(link).await;
     assert_eq!(bodies(&mut client, link, 10).await.len(), 1);

@@ -1,4 +1,4 @@
-//! Links as clients other than Python's use them: many on one connection, drains, waits, refusals.
+//! Links as clients other than Python's use them: many per connection, drains, waits, refusals.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -69,7 +69,7 @@ async fn two_hundred_sessions_on_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_sends_what_there_is_and_then_says_so() {
+async fn a_drain_sends_available_messages_and_reports_its_end() {
     let world = World::new().await;
     let queue = world.queue("q", false).await;
     let bodies: Vec<String> = (0..1500).map(|n| n.to_string()).collect();
@@ -93,7 +93,7 @@ async fn a_drain_sends_what_there_is_and_then_says_so() {
         }
     }
     assert_eq!(count, 1500, "all of them, before the end of the drain");
-    // What is sent later stays in the queue: there is no credit.
+    // Later messages stay in the queue, because there is no credit.
     world.put(&queue, &[("", "late")]).await;
     client.amqp.grant(link, 0).unwrap();
     client.amqp.drain(link).unwrap();
@@ -102,12 +102,12 @@ async fn a_drain_sends_what_there_is_and_then_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_a_session_holds_up_nobody() {
+async fn waiting_for_a_session_does_not_block_the_connection() {
     let world = World::new().await;
     world.queue("orders", true).await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    // The filter as Go writes it: described. It comes back in the same form.
+    // The filter as Go writes it: described. The reply has the same form.
     let descriptor = Value::Ulong(0x0013_7000_000c);
     let filter = Described { descriptor: descriptor.clone(), value: Value::Null };
     let waiting = client.receiver(channel, "waits", "orders", Some(filter.into()));
@@ -123,7 +123,7 @@ async fn who_waits_for_a_session_holds_up_nobody() {
     let value = Value::String(Str::from("a"));
     let told = filter.get("com.microsoft:session-filter").unwrap();
     assert_eq!(*told, Value::from(Described { descriptor, value }));
-    // Closed, it is free at once for another connection.
+    // Once the link is closed, another connection can accept the session.
     client.amqp.detach(waiting, true, None).unwrap();
     let mut other = world.client().await;
     while !matches!(client.next().await, Event::Detached { link, .. } if link == waiting) {}
@@ -133,7 +133,7 @@ async fn who_waits_for_a_session_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sends_that_come_at_once_stay_in_order() {
+async fn concurrent_sends_stay_in_order() {
     let world = World::new().await;
     let queue = world.queue("q", false).await;
     let mut client = world.client().await;
@@ -141,7 +141,7 @@ async fn sends_that_come_at_once_stay_in_order() {
     let link = client.sender(channel, "s", "q");
     client.attached(link).await;
     let (mut sent, mut taken) = (0, 0);
-    // More in one go than the runtime lets a task do in one turn, and more as soon as there is credit.
+    // More than the runtime lets a task do in one turn, and more as soon as there is credit.
     while taken < 600 {
         while sent < 600 && client.amqp.credit(link) > 0 {
             let payload = Draft::data(sent.to_string()).to_bytes();
@@ -192,7 +192,7 @@ async fn a_refusal_has_no_source_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_connection_counts_and_a_closed_one_does_not() {
+async fn a_lost_connection_counts_as_a_failed_attempt_and_a_closed_one_does_not() {
     let world = World::new().await;
     let queue = world.queue("orders", true).await;
     world.put(&queue, &[("a", "x")]).await;
@@ -200,7 +200,7 @@ async fn a_lost_connection_counts_and_a_closed_one_does_not() {
     for lost in [true, false, false] {
         let mut client = world.client().await;
         let channel = client.amqp.begin().unwrap();
-        // Until the session is free again the server waits for it.
+        // The server waits until the session is free.
         let link = client.receiver(channel, "r", "orders", Some(Value::Null));
         client.attached(link).await;
         client.amqp.grant(link, 1).unwrap();
@@ -220,7 +220,7 @@ async fn a_lost_connection_counts_and_a_closed_one_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopping_broker_says_good_bye() {
+async fn a_stopping_broker_closes_connections() {
     let world = World::new().await;
     world.queue("orders", true).await;
     let mut client = world.client().await;

@@ -1,4 +1,4 @@
-//! Requests to `$management` that the Python client does not make.
+//! Requests to `$management` that the Python client does not send.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -23,7 +23,7 @@ async fn old_messages_are_deleted_in_batches() {
     world.put(&queue, &[("", "a"), ("", "b"), ("", "c"), ("", "d"), ("", "e")]).await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "orders/$management").await;
+    let node = client.node(channel, "orders/$management").await;
     let later = i64::try_from(world.engine.now().0).unwrap() + 3_600_000;
     let request = |count: i32, before: Option<i64>| {
         let body = Map::default().with_string("message-count", count);
@@ -34,35 +34,35 @@ async fn old_messages_are_deleted_in_batches() {
     };
     let count = |body: &Map| body.get("message-count").and_then(Value::as_i64);
     let delete = operation("batch-delete-messages");
-    // Nothing is as old as that.
-    let (status, _) = client.ask(desk, delete.clone(), request(3, Some(1000)).into()).await;
+    // No message is that old.
+    let (status, _) = client.ask(node, delete.clone(), request(3, Some(1000)).into()).await;
     assert_eq!(status, 204);
-    let (status, body) = client.ask(desk, delete.clone(), request(3, Some(later)).into()).await;
+    let (status, body) = client.ask(node, delete.clone(), request(3, Some(later)).into()).await;
     assert_eq!((status, count(&body)), (200, Some(3)));
     let facts = world.engine.describe(queue.clone()).await.unwrap();
     assert_eq!(facts.ready, 2);
-    let (status, body) = client.ask(desk, delete.clone(), request(4000, Some(later)).into()).await;
+    let (status, body) = client.ask(node, delete.clone(), request(4000, Some(later)).into()).await;
     assert_eq!((status, count(&body)), (200, Some(2)));
     for count in [0, 4001, -1] {
-        let (status, _) = client.ask(desk, delete.clone(), request(count, None).into()).await;
+        let (status, _) = client.ask(node, delete.clone(), request(count, None).into()).await;
         assert_eq!(status, 400, "{count}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_deleted_from_without_the_others() {
+async fn batch_deletion_can_be_limited_to_a_session() {
     let world = World::new().await;
     let queue = world.queue("orders", true).await;
     world.put(&queue, &[("a", "1"), ("b", "2"), ("a", "3")]).await;
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "orders/$management").await;
+    let node = client.node(channel, "orders/$management").await;
     let later = i64::try_from(world.engine.now().0).unwrap() + 3_600_000;
     let body = Map::default()
         .with_string("message-count", 10)
         .with_string("session-id", "a")
         .with_string("enqueued-time-utc", Value::Timestamp(later));
-    let (status, body) = client.ask(desk, operation("batch-delete-messages"), body.into()).await;
+    let (status, body) = client.ask(node, operation("batch-delete-messages"), body.into()).await;
     let count = body.get("message-count").and_then(Value::as_i64);
     assert_eq!((status, count), (200, Some(2)));
     let facts = world.engine.describe(queue).await.unwrap();
@@ -90,7 +90,7 @@ async fn sessions_are_listed_by_when_their_state_was_set() {
     }
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "orders/$management").await;
+    let node = client.node(channel, "orders/$management").await;
     let listed = |body: &Map| {
         let ids = body.get("sessions-ids").and_then(Value::as_items).unwrap_or_default();
         let mut ids: Vec<String> =
@@ -109,13 +109,13 @@ async fn sessions_are_listed_by_when_their_state_was_set() {
             .with_string("last-updated-time", Value::Timestamp(since))
             .with_string("skip", 0)
             .with_string("top", 100);
-        let (_, body) = client.ask(desk, operation("get-message-sessions"), body.into()).await;
+        let (_, body) = client.ask(node, operation("get-message-sessions"), body.into()).await;
         assert_eq!(listed(&body), expected, "{since}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forwarded_message_tells_its_first_place() {
+async fn a_forwarded_message_has_its_first_sequence_number() {
     let world = World::new().await;
     let last = world.queue("last", false).await;
     world.put(&last, &[("", "before"), ("", "before")]).await;

@@ -1,4 +1,4 @@
-//! Sends of one link arrive in the order in which they were sent, also where they have to wait for room.
+//! Messages of one link arrive in the order they were sent, even if they wait for memory.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -16,14 +16,14 @@ use malote_wire_amqp::message::{Draft, Properties};
 use malote_wire_amqp::types::Str;
 
 const ROUNDS: usize = 5;
-/// In each round: so many wait for room, and so many come when there is some.
+/// Per round: messages that wait for memory, and messages that arrive when some is free.
 const WAITING: usize = 40;
 const LATE: usize = 40;
 
 const LARGE_BYTES: usize = 32 << 20;
 
-/// A send that takes as much room as one can: two of them take all. It keeps it until it is looked at again, whenever
-/// it is answered; none if that was at once.
+/// A send that reserves as much memory as possible; two of them reserve all of it. It keeps the memory until it is
+/// polled again. None if it completed immediately.
 fn filler(
     engine: &Engine,
     queue: &QueueName,
@@ -43,11 +43,11 @@ fn take(queue: &QueueName) -> Receive {
     Receive { queue, max, wait_ms, lock_ms: None, take: true, hold: None, per_session: 1 }
 }
 
-/// Writes some, without letting the server in between.
+/// Writes messages without yielding to the server.
 async fn send(client: &mut Client, link: LinkId, from: usize, count: usize) {
     for n in from..from + count {
         let properties = Properties { group_id: Some(Str::from("s")), ..Properties::default() };
-        // Of different sizes: what is small must not slip into room that is too small for what is before it.
+        // Of different sizes: a small message must not overtake a larger one that waits for memory.
         let mut body = format!("{n:06}").into_bytes();
         body.resize(6 + (n % 7) * 2000, b'.');
         let payload = Draft { properties: Some(properties), ..Draft::data(body) }.to_bytes();
@@ -58,9 +58,9 @@ async fn send(client: &mut Client, link: LinkId, from: usize, count: usize) {
     client.write().await;
 }
 
-/// One thread: the server's task runs only where this test waits.
+/// Single-threaded: the server's task runs only while this test waits.
 #[tokio::test]
-async fn sends_that_wait_for_room_are_not_passed() {
+async fn sends_that_wait_for_memory_are_not_overtaken() {
     let world = World::new().await;
     let queue = world.queue("orders", true).await;
     let large = QueueName::new("large").unwrap();
@@ -80,11 +80,11 @@ async fn sends_that_wait_for_room_are_not_passed() {
     for _ in 0..ROUNDS {
         let fillers = [filler(&world.engine, &large), filler(&world.engine, &large)];
         send(&mut client, link, sent, WAITING).await;
-        // Meanwhile the server reads those, and the fillers are answered: they are there to be taken.
+        // Meanwhile the server reads those messages, and the fillers complete.
         for _ in 0..2 {
             world.engine.receive(take(&large)).await.unwrap();
         }
-        // These lie at the server's door when there is room for those before them.
+        // These are already written when memory becomes free for the earlier ones.
         send(&mut client, link, sent + WAITING, LATE).await;
         for filler in fillers.into_iter().flatten() {
             filler.await;

@@ -1,4 +1,4 @@
-//! What a caller may do is checked on the entity's own name, before it holds anything, and again when it changes.
+//! Permissions are checked on the entity's own name, before any resource is held, and again when they change.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -19,7 +19,7 @@ use malote_wire_amqp::performative::{
 use malote_wire_amqp::types::{Map, Value, put_descriptor};
 use tokio::sync::watch;
 
-/// One caller, by the token `t`, and the starts of names that it may use.
+/// One caller with the token `t`, and the prefixes of names that it may use.
 struct Grants {
     allowed: Mutex<Vec<&'static str>>,
     known: Mutex<bool>,
@@ -85,20 +85,20 @@ impl Keys for Grants {
     }
 }
 
-/// A client that has put its token.
+/// An authenticated client.
 async fn known(world: &World) -> (Client, Channel) {
     let mut client = world.client().await;
     let channel = client.amqp.begin().unwrap();
-    let desk = client.desk(channel, "$cbs").await;
+    let node = client.node(channel, "$cbs").await;
     let names = Map::default()
         .with_string("operation", "put-token")
         .with_string("type", "jwt")
         .with_string("name", "");
-    assert_eq!(client.ask(desk, names, Value::from("t")).await.0, 202);
+    assert_eq!(client.ask(node, names, Value::from("t")).await.0, 202);
     (client, channel)
 }
 
-/// Whether a link was attached, or with which condition it was refused.
+/// "attached", or the condition of the refusal.
 async fn outcome(client: &mut Client, link: LinkId) -> String {
     client
         .until(|event| match event {
@@ -116,7 +116,7 @@ async fn outcome(client: &mut Client, link: LinkId) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_is_checked_on_the_spelling_that_the_entity_was_made_with() {
+async fn permissions_are_checked_on_the_entitys_own_spelling() {
     let grants = Grants::new(&["a"]);
     let world = World::with(grants.clone(), grants);
     for name in ["Admin-q", "alpha", "Other"] {
@@ -125,14 +125,14 @@ async fn a_grant_is_checked_on_the_spelling_that_the_entity_was_made_with() {
     let (mut client, channel) = known(&world).await;
     for (at, expected) in [
         ("alpha", "attached"),
-        // Another case of what it may use.
+        // Another spelling of a permitted name.
         ("ALPHA", "attached"),
         ("alpha/$DeadLetterQueue", "attached"),
-        // What it may not use looks like what does not exist: first where it may use the name as asked ...
+        // A forbidden entity looks like a missing one: first where the requested name is permitted ...
         ("aDmin-q", condition::NOT_FOUND),
         ("aMissing", condition::NOT_FOUND),
         ("aDmin-q/$deadletterqueue", condition::NOT_FOUND),
-        // ... then where it may not.
+        // ... then where it is not.
         ("Admin-q", condition::UNAUTHORIZED_ACCESS),
         ("Other", condition::UNAUTHORIZED_ACCESS),
         ("Missing", condition::UNAUTHORIZED_ACCESS),
@@ -149,7 +149,7 @@ async fn a_grant_is_checked_on_the_spelling_that_the_entity_was_made_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn before_a_token_there_is_cbs_and_nothing_else() {
+async fn only_cbs_can_be_attached_before_authentication() {
     let grants = Grants::new(&["a"]);
     let world = World::with(grants.clone(), grants);
     world.queue("alpha", false).await;
@@ -161,8 +161,8 @@ async fn before_a_token_there_is_cbs_and_nothing_else() {
     }
     let link = client.coordinator(channel);
     assert_eq!(client.detached(link).await, condition::UNAUTHORIZED_ACCESS);
-    // A token has some kilobytes: what is larger is not held.
-    let (requests, _) = client.desk(channel, "$cbs").await;
+    // A token has a few kilobytes; more is not buffered.
+    let (requests, _) = client.node(channel, "$cbs").await;
     let payload = Bytes::from(vec![0; 1 << 20]);
     let outgoing =
         Outgoing { key: 1, tag: Bytes::from_static(b"1"), payload, ..Outgoing::default() };

@@ -1,4 +1,4 @@
-//! What clients know of the service and of no other broker: the upstream tests of the SDKs look for it.
+//! Behaviour that is specific to Service Bus; the upstream tests of the SDKs check it.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -18,7 +18,7 @@ fn operation(name: &str) -> Map {
     Map::default().with_string("operation", format!("com.microsoft:{name}").as_str())
 }
 
-/// A queue `orders` and somebody who may send to it.
+/// A queue `orders` and a client that may send to it.
 async fn orders(sessions: bool) -> (World, Client, SessionId, LinkId) {
     let world = World::new().await;
     world.queue("orders", sessions).await;
@@ -43,7 +43,7 @@ async fn receive(client: &mut Client, link: LinkId) -> (DeliveryId, Message) {
     (delivery, Message::parse(payload).unwrap())
 }
 
-/// Says what becomes of it, and waits until it is done.
+/// Settles a delivery and waits for the confirmation.
 async fn settle(client: &mut Client, link: LinkId, delivery: DeliveryId, state: DeliveryState) {
     client.amqp.dispose(link, delivery, false, Some(state)).unwrap();
     let fits = |event: &Event| match event {
@@ -76,14 +76,14 @@ fn seq_of(message: &Message) -> i64 {
     annotations.get("x-opt-sequence-number").and_then(Value::as_i64).unwrap()
 }
 
-/// What is seen of messages without touching them.
-async fn peek(client: &mut Client, desk: (LinkId, LinkId)) -> Vec<Message> {
-    peek_with(client, desk, Map::default()).await
+/// Peeks at messages.
+async fn peek(client: &mut Client, node: (LinkId, LinkId)) -> Vec<Message> {
+    peek_with(client, node, Map::default()).await
 }
 
-async fn peek_with(client: &mut Client, desk: (LinkId, LinkId), body: Map) -> Vec<Message> {
+async fn peek_with(client: &mut Client, node: (LinkId, LinkId), body: Map) -> Vec<Message> {
     let body = body.with_string("from-sequence-number", 0_i64).with_string("message-count", 10);
-    let (_, body) = client.ask(desk, operation("peek-message"), body.into()).await;
+    let (_, body) = client.ask(node, operation("peek-message"), body.into()).await;
     let items = body.get("messages").and_then(Value::as_items).unwrap_or_default();
     let message = |item: &Value| match item.as_map().and_then(|map| map.get("message")) {
         Some(Value::Binary(bytes)) => Message::parse(bytes.clone()).unwrap(),
@@ -113,23 +113,23 @@ async fn a_session_may_have_an_empty_name() {
     let (delivery, message) = receive(&mut client, link).await;
     assert_eq!(message.properties().unwrap().group_id, Some(Str::from("")));
 
-    // Its state is found by its name, and it is listed.
-    let desk = client.desk(channel, "orders/$management").await;
+    // Its state is found by its id, and it is listed.
+    let node = client.node(channel, "orders/$management").await;
     let named = Map::default().with_string("session-id", "");
     let state = named.clone().with_string("session-state", Bytes::from_static(b"state"));
-    assert_eq!(client.ask(desk, operation("set-session-state"), state.into()).await.0, 200);
-    let (status, body) = client.ask(desk, operation("get-session-state"), named.into()).await;
+    assert_eq!(client.ask(node, operation("set-session-state"), state.into()).await.0, 200);
+    let (status, body) = client.ask(node, operation("get-session-state"), named.into()).await;
     let state = Value::Binary(Bytes::from_static(b"state"));
     assert_eq!((status, body.get("session-state")), (200, Some(&state)));
     let page = Map::default().with_string("skip", 0).with_string("top", 10);
-    let (_, body) = client.ask(desk, operation("get-message-sessions"), page.into()).await;
+    let (_, body) = client.ask(node, operation("get-message-sessions"), page.into()).await;
     let ids = body.get("sessions-ids").and_then(Value::as_items).unwrap();
     assert_eq!(ids, [Value::String(Str::from(""))]);
     settle(&mut client, link, delivery, DeliveryState::Accepted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_keep_the_count_that_they_died_with() {
+async fn dead_letters_keep_their_delivery_count() {
     let world = World::new().await;
     let queue = QueueName::new("orders").unwrap();
     let spec = QueueSpec { failed_max: Some(3), ..QueueSpec::default() };
@@ -152,18 +152,18 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
         settle(&mut client, link, delivery, abandoned()).await;
     }
 
-    let desk = client.desk(channel, "orders/$deadletterqueue/$management").await;
-    let counts: Vec<u32> = peek(&mut client, desk).await.iter().map(count).collect();
+    let node = client.node(channel, "orders/$deadletterqueue/$management").await;
+    let counts: Vec<u32> = peek(&mut client, node).await.iter().map(count).collect();
     assert_eq!(counts, [1, 3]);
     let dead = client.receiver(channel, "dead", "orders/$deadletterqueue", None);
     client.attached(dead).await;
-    // And why they died, in the words of the service.
-    let names = peek(&mut client, desk).await[1].application_properties().unwrap();
+    // The reasons are in the wording of the service.
+    let names = peek(&mut client, node).await[1].application_properties().unwrap();
     let name = |name: &str| names.get(name).and_then(Value::as_str).unwrap();
     assert_eq!(name("DeadLetterReason"), "MaxDeliveryCountExceeded");
     let why = "Message could not be consumed after 3 delivery attempts.";
     assert_eq!(name("DeadLetterErrorDescription"), why);
-    // However often they are received there.
+    // The count does not change when they are received again.
     for _ in 0..2 {
         let (delivery, message) = receive(&mut client, dead).await;
         assert_eq!(count(&message), 1);
@@ -172,21 +172,21 @@ async fn dead_letters_keep_the_count_that_they_died_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_looks_may_leave_the_bodies() {
+async fn a_peek_may_omit_bodies() {
     let (_world, mut client, channel, sender) = orders(false).await;
     let properties = Properties { subject: Some("s".into()), ..Properties::default() };
     client.send(sender, Draft { properties: Some(properties), ..Draft::data("body") }).await;
-    let desk = client.desk(channel, "orders/$management").await;
+    let node = client.node(channel, "orders/$management").await;
     for (omit, body) in [(false, "body"), (true, "")] {
         let asked = Map::default().with_string("omit-message-body", omit);
-        let message = peek_with(&mut client, desk, asked).await.remove(0);
+        let message = peek_with(&mut client, node, asked).await.remove(0);
         assert_eq!(message.properties().unwrap().subject.as_deref(), Some("s"));
         assert_eq!(message.data().unwrap(), [body]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deferred_message_is_deferred_while_it_is_locked_too() {
+async fn a_locked_deferred_message_is_still_reported_as_deferred() {
     let world = World::new().await;
     let queue = world.queue("orders", false).await;
     world.put(&queue, &[("", "aside"), ("", "here")]).await;
@@ -198,26 +198,26 @@ async fn a_deferred_message_is_deferred_while_it_is_locked_too() {
     settle(&mut client, link, delivery, deferred()).await;
     let (_, _locked) = receive(&mut client, link).await;
 
-    let desk = client.desk(channel, "orders/$management").await;
+    let node = client.node(channel, "orders/$management").await;
     let states = async |client: &mut Client| -> Vec<i64> {
         let state = |message: &Message| {
             let annotations = message.message_annotations().unwrap();
             annotations.get("x-opt-message-state").and_then(Value::as_i64).unwrap()
         };
-        peek(client, desk).await.iter().map(state).collect()
+        peek(client, node).await.iter().map(state).collect()
     };
     assert_eq!(states(&mut client).await, [1, 0]);
     let seqs: Array = [seq_of(&message)].into_iter().collect();
     let body = Map::default()
         .with_string("sequence-numbers", seqs)
         .with_string("receiver-settle-mode", 1_u32);
-    let received = client.ask(desk, operation("receive-by-sequence-number"), body.into()).await;
+    let received = client.ask(node, operation("receive-by-sequence-number"), body.into()).await;
     assert_eq!(received.0, 200);
     assert_eq!(states(&mut client).await, [1, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn annotations_are_handed_on_beside_those_of_the_broker() {
+async fn annotations_of_the_sender_are_passed_on() {
     let (_world, mut client, channel, sender) = orders(false).await;
     let draft = Draft {
         delivery_annotations: Map::default()
@@ -248,15 +248,15 @@ async fn a_connection_has_one_pair_of_links_to_cbs() {
     let world = World::new().await;
     let mut client = world.client().await;
     let (one, other) = (client.amqp.begin().unwrap(), client.amqp.begin().unwrap());
-    let desk = client.desk(one, "$cbs").await;
+    let node = client.node(one, "$cbs").await;
     let second = client.sender(other, "second", "$cbs");
     client.attached(second).await;
     assert_eq!(client.detached(second).await, "amqp:not-allowed");
     let second = client.receiver(other, "second too", "$cbs", None);
     client.attached(second).await;
     assert_eq!(client.detached(second).await, "amqp:not-allowed");
-    // Once they are closed there is room for others.
-    for link in [desk.0, desk.1] {
+    // Once they are closed, others can be attached.
+    for link in [node.0, node.1] {
         client.amqp.detach(link, true, None).unwrap();
         client
             .until(|event| {
@@ -264,7 +264,7 @@ async fn a_connection_has_one_pair_of_links_to_cbs() {
             })
             .await;
     }
-    let third = client.desk(other, "$cbs").await;
+    let third = client.node(other, "$cbs").await;
     let names = Map::default()
         .with_string("operation", "put-token")
         .with_string("type", "servicebus.windows.net:sastoken")
@@ -274,7 +274,7 @@ async fn a_connection_has_one_pair_of_links_to_cbs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_where_what_could_not_be_forwarded_would_be() {
+async fn the_transfer_dead_letter_queue_is_always_empty() {
     let world = World::new().await;
     let queue = world.queue("orders", true).await;
     world.put(&queue, &[("s", "x")]).await;
@@ -291,17 +291,17 @@ async fn nothing_is_where_what_could_not_be_forwarded_would_be() {
             _ => None,
         })
         .await;
-    let desk = client.desk(channel, &format!("{at}/$management")).await;
+    let node = client.node(channel, &format!("{at}/$management")).await;
     let (status, _) = client
-        .ask(desk, operation("peek-message"), Map::default().with_string("message-count", 1).into())
+        .ask(node, operation("peek-message"), Map::default().with_string("message-count", 1).into())
         .await;
     assert_eq!(status, 204);
     let body = Map::default()
         .with_string("sequence-numbers", Array::from_iter([1_i64]))
         .with_string("receiver-settle-mode", 1_u32);
-    let (status, _) = client.ask(desk, operation("receive-by-sequence-number"), body.into()).await;
+    let (status, _) = client.ask(node, operation("receive-by-sequence-number"), body.into()).await;
     assert_eq!(status, 404);
-    // Neither of those that are not there, nor to be sent to.
+    // Not for missing entities, and not for senders.
     let missing = client.receiver(channel, "m", "nowhere/$Transfer/$DeadLetterQueue", None);
     client.attached(missing).await;
     assert_eq!(client.detached(missing).await, "amqp:not-found");
@@ -333,9 +333,9 @@ async fn the_time_that_a_message_was_scheduled_for_stays_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sections_in_another_order_are_taken() {
+async fn message_sections_in_another_order_are_accepted() {
     let (_world, mut client, channel, sender) = orders(false).await;
-    // As Python's client writes them: the annotations of the delivery at the end.
+    // As the Python client writes them: delivery annotations at the end.
     let mine = Map::default().with("x-opt-mine", "delivery");
     let last = Draft { delivery_annotations: mine.clone(), ..Draft::default() }.to_bytes();
     let bare = Draft::data("hello").to_bytes();
@@ -350,7 +350,7 @@ async fn sections_in_another_order_are_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_taken_without_a_lock_has_no_tag() {
+async fn receive_and_delete_deliveries_have_an_empty_tag() {
     let (_world, mut client, channel, sender) = orders(false).await;
     let payload = Draft::data("hello").to_bytes();
     assert_eq!(client.send_bytes(sender, payload, None).await, Some(DeliveryState::Accepted));
@@ -373,7 +373,7 @@ async fn what_is_taken_without_a_lock_has_no_tag() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_receives_from_a_queue_that_forwards() {
+async fn receiving_from_a_forwarding_queue_is_refused() {
     let world = World::new().await;
     let last = world.queue("last", false).await;
     let first = QueueName::new("first").unwrap();
@@ -384,13 +384,13 @@ async fn nobody_receives_from_a_queue_that_forwards() {
     let link = client.receiver(channel, "r", "first", None);
     client.attached(link).await;
     assert_eq!(client.detached(link).await, "amqp:not-allowed");
-    // What cannot be forwarded is there to be received.
+    // A message that cannot be forwarded is dead-lettered.
     let dead = client.receiver(channel, "dead", "first/$deadletterqueue", None);
     assert!(client.attached(dead).await.source.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_expires_dies_in_the_words_of_the_service() {
+async fn expired_messages_have_the_reason_of_the_service() {
     let world = World::new().await;
     let on_expiry = malote_model::OnExpiry::DeadLetter;
     let spec = QueueSpec { on_expiry, ..QueueSpec::default() };
@@ -402,7 +402,7 @@ async fn what_expires_dies_in_the_words_of_the_service() {
     client.credit(sender).await;
     let header = Header { ttl: Some(1), ..Header::default() };
     client.send(sender, Draft { header: Some(header), ..Draft::data("late") }).await;
-    // Longer than a header can say: the properties tell when. A month and a half from now.
+    // Longer than a header can express, so the properties contain the expiry. About a month and a half.
     let until = world.engine.now().plus_ms(50 * 86_400_000);
     let header = Header { ttl: Some(u32::MAX), ..Header::default() };
     let expiry = Some(Timestamp(i64::try_from(until.0).unwrap()));

@@ -58,7 +58,7 @@ async fn ready(world: &World, queue: &QueueName) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_of_it_or_nothing() {
+async fn a_transaction_is_atomic() {
     let world = World::new().await;
     let (from, to) = (world.queue("from", false).await, world.queue("to", false).await);
     world.put(&from, &[("", "job")]).await;
@@ -111,7 +111,7 @@ async fn all_of_it_or_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_unknown_or_too_much_is_refused() {
+async fn unknown_operations_and_excessive_requests_are_refused() {
     let world = World::new().await;
     let to = world.queue("orders", true).await;
     let mut client = world.client().await;
@@ -131,7 +131,7 @@ async fn what_is_unknown_or_too_much_is_refused() {
     let answer = client.send_bytes(coordinator, text.clone(), None).await;
     assert_eq!(condition(answer), "amqp:not-implemented");
 
-    // A message without a session: the whole transaction is refused when it is committed.
+    // A message without a session: the whole transaction is refused at the commit.
     let id = declare(&mut client, coordinator).await;
     client.send_bytes(sender, text, Some(part(&id, None))).await;
     let answer = discharge(&mut client, coordinator, &id, false).await;

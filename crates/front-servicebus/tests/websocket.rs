@@ -1,4 +1,4 @@
-//! Who may speak AMQP over WebSocket.
+//! Origin and host checks of AMQP over WebSocket.
 #![allow(clippy::unwrap_used, reason = "a test, in all its functions")]
 
 #[allow(dead_code, reason = "each test uses its part")]
@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_web_page_is_not_let_into_an_open_broker() {
+async fn a_broker_without_credentials_refuses_cross_origin_pages() {
     let world = World::new().await;
     let router = websocket(
         world.front.clone(),
@@ -33,7 +33,7 @@ async fn a_web_page_is_not_let_into_an_open_broker() {
         }
         router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status()
     };
-    // Nothing can be upgraded here, where there is no connection: that is as far as it gets.
+    // Without a connection nothing can be upgraded, so this status means that the check passed.
     let let_in = StatusCode::UPGRADE_REQUIRED;
     let path = "/$servicebus/websocket";
     assert_eq!(ask(None, "localhost:5672", path).await, let_in);
@@ -47,7 +47,7 @@ async fn a_web_page_is_not_let_into_an_open_broker() {
     let rebound = "evil.example:5672";
     assert_eq!(ask(Some(&format!("http://{rebound}")), rebound, path).await, shut_out);
     assert_eq!(ask(None, "localhost:5672", "/other").await, StatusCode::NOT_FOUND);
-    // A name that is not the broker's, where its names are known, and without the mark of a browser.
+    // A foreign host name, where the broker's names are known, without a browser's headers.
     let web = WebGuard { hosts: vec!["localhost".into()], origins: Vec::new() };
     let router = websocket(world.front.clone(), world.shutdown.clone(), TaskTracker::new(), web);
     let request = Request::get(path).header("host", rebound).body(Body::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! What this front end reports to the audit log: logins, and the actions that `ops/mod.rs` calls administrative.
+//! Audit records: logins, and the actions that `ops/mod.rs` marks as administrative.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use crate::Sqs;
 use crate::listen::Call;
 use crate::ops::ACTIONS;
 use crate::refusal::{Code, SqsError};
-use crate::sign::{Signed, claimed_key};
+use crate::sigv4::{SignedRequest, claimed_key};
 
-/// A request whose signature is missing or wrong.
-pub(crate) fn refused_login(sqs: &Sqs, signed: &Signed<'_>, peer: IpAddr, error: &SqsError) {
+/// Records a request with a missing or wrong signature.
+pub(crate) fn refused_login(sqs: &Sqs, signed: &SignedRequest<'_>, peer: IpAddr, error: &SqsError) {
     let entry = AuditEntry::new(AuditProtocol::Sqs, AuditAction::Login).from(peer);
     let entry = match claimed_key(signed) {
         Some(key) => entry.claimed(&key, CallerKind::Key),
@@ -23,7 +23,7 @@ pub(crate) fn refused_login(sqs: &Sqs, signed: &Signed<'_>, peer: IpAddr, error:
     sqs.0.access.audit().record(entry.refused(error.code.query()));
 }
 
-/// An administrative action under way; none for the others.
+/// Begins the audit of an administrative action; none for other actions.
 pub(crate) fn begin(
     sqs: &Sqs,
     caller: &Principal,
@@ -36,14 +36,14 @@ pub(crate) fn begin(
 }
 
 impl Call {
-    /// The queue that an administrative action turned out to be about: the one whose permission is checked.
+    /// Sets the queue of an administrative action.
     pub(crate) fn audited_on(&self, queue: &str) {
         if let Some(pending) = &mut *self.audit.lock() {
             pending.on(queue);
         }
     }
 
-    /// Records how the action ended. Looking is recorded once an hour when it is allowed.
+    /// Records the outcome of the action. Permitted reads are recorded once an hour.
     pub(crate) fn audited<T>(&self, sqs: &Sqs, answered: &Result<T, SqsError>) {
         let Some(pending) = self.audit.lock().take() else { return };
         let outcome = match answered {

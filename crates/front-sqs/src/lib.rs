@@ -1,33 +1,36 @@
-//! Amazon SQS as its SDKs speak it: AWS JSON 1.0 and Query/XML, told apart by request, on one endpoint.
+//! Amazon SQS for its SDKs: AWS JSON 1.0 and Query/XML on one endpoint; each request tells which.
 //!
 //! | what | where |
 //! |---|---|
-//! | a request in, an answer out; which requests are ours | `listen.rs` |
-//! | who signed it | `sign.rs` |
-//! | both protocols, URLs, ARNs, handles, attributes of messages | `wire/` |
-//! | which action is which function | `ops/mod.rs` |
-//! | CreateQueue GetQueueUrl ListQueues DeleteQueue PurgeQueue | `ops/queues.rs` |
-//! | GetQueueAttributes SetQueueAttributes | `ops/attributes.rs`, `ops/spec.rs` |
-//! | TagQueue UntagQueue ListQueueTags AddPermission RemovePermission | `ops/labels.rs` |
-//! | SendMessage SendMessageBatch | `ops/send.rs` |
-//! | ReceiveMessage | `ops/receive.rs`; repeated ones: `attempts.rs` |
-//! | DeleteMessage ChangeMessageVisibility and their batches | `ops/settle.rs` |
-//! | ListDeadLetterSourceQueues and message move tasks | `ops/moves.rs` |
-//! | CloudWatch: GetMetricStatistics GetMetricData ListMetrics | `ops/metrics.rs` |
-//! | every error in the words of both protocols | [`refusal`] |
-//! | what the audit log is told | `audit.rs` |
+//! | an HTTP request in, a reply out; which requests belong to SQS | `listen.rs` |
+//! | request signatures | `sigv4.rs` |
+//! | both protocols, URLs, ARNs, receipt handles, message attributes | `wire/` |
+//! | table of actions | `ops/mod.rs` |
+//! | CreateQueue, GetQueueUrl, ListQueues, DeleteQueue, PurgeQueue | a file each in `ops/` |
+//! | GetQueueAttributes, SetQueueAttributes | `ops/queue_attributes.rs`, `ops/queue_spec.rs` |
+//! | TagQueue, UntagQueue, ListQueueTags | `ops/tags.rs` |
+//! | AddPermission, RemovePermission | `ops/permissions.rs` |
+//! | SendMessage, SendMessageBatch | `ops/send_message.rs` |
+//! | ReceiveMessage | `ops/receive_message.rs`, `ops/receive_attempts.rs` |
+//! | DeleteMessage, DeleteMessageBatch | `ops/delete_message.rs` |
+//! | ChangeMessageVisibility, ChangeMessageVisibilityBatch | `ops/change_visibility.rs` |
+//! | ListDeadLetterSourceQueues | `ops/dead_letter_sources.rs` |
+//! | message move tasks | `ops/move_tasks.rs` |
+//! | CloudWatch: GetMetricStatistics, GetMetricData, ListMetrics | `ops/metrics.rs` |
+//! | errors in both protocols | [`refusal`] |
+//! | audit records | `audit.rs` |
 //!
-//! A message group is a session, a receipt handle is a lease, a redrive policy is a queue's dead-letter target: what
-//! is sent here is received by any other front end, and the other way round. Listening, TLS and credentials are the
-//! server's.
+//! A message group is a session, a receipt handle is a lease, and a redrive policy is a queue's dead-letter target.
+//! Messages can be exchanged with every other front end. The server owns listeners, TLS and credentials.
 
-mod attempts;
+#![allow(missing_docs, reason = "used by the server only")]
+
 mod audit;
+mod expiring_map;
 mod listen;
 mod ops;
-mod recent;
 pub mod refusal;
-mod sign;
+mod sigv4;
 pub mod wire;
 
 use std::sync::Arc;
@@ -44,22 +47,21 @@ use tokio_util::task::TaskTracker;
 pub use listen::{claims, router, serve};
 pub use ops::ACTIONS;
 pub use ops::metrics::{History, NoHistory, Sample};
-pub use sign::Keys;
+pub use sigv4::Keys;
 
-use recent::Recent;
+use expiring_map::ExpiringMap;
 
-/// What an operator may choose.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The account in URLs and ARNs: twelve digits.
     pub account: String,
-    /// The region of callers that do not sign.
+    /// The region for unsigned requests.
     pub region: String,
-    /// What queue URLs begin with, if not with the host that the caller used.
+    /// Base of queue URLs. Default: the host that the caller used.
     pub public_url: Option<String>,
-    /// For how long a queue cannot be purged again.
+    /// Minimum time between two purges of a queue.
     pub purge_pause: Duration,
-    /// Which web pages may call it, and by which names.
+    /// Which web origins and host names are accepted.
     pub web: WebGuard,
 }
 
@@ -75,38 +77,38 @@ impl Default for Settings {
     }
 }
 
-/// Bodies of all requests under way, together.
+/// Bytes of all request bodies in progress.
 const BODIES_BYTES_MAX: usize = 128 << 20;
 
-/// The front end. Clones are cheap and share everything.
+/// The front end. Cheap to clone.
 #[derive(Clone)]
-pub struct Sqs(Arc<Inner>);
+pub struct Sqs(Arc<SqsState>);
 
-struct Inner {
+struct SqsState {
     engine: Engine,
     chance: Chance,
     access: Arc<dyn Access>,
-    verifier: sign::Verifier,
+    verifier: sigv4::Verifier,
     history: Arc<dyn History>,
     settings: Settings,
     shutdown: CancellationToken,
     bodies: Arc<Semaphore>,
-    /// Changes of queues are read, decided and written: one at a time, or one would undo the other.
+    /// Serializes changes of queues, because each change reads the queue first.
     changing: tokio::sync::Mutex<()>,
-    /// When each queue was purged last.
-    purges: Mutex<Recent<QueueName, ()>>,
-    attempts: attempts::Attempts,
-    moves: ops::moves::Moves,
+    /// Queues that were purged recently.
+    purges: Mutex<ExpiringMap<QueueName, ()>>,
+    attempts: ops::receive_attempts::ReceiveAttempts,
+    move_tasks: ops::move_tasks::MoveTasks,
     tasks: TaskTracker,
 }
 
 impl Sqs {
-    /// A new id: of a request, or of a task.
+    /// A new id for a request or a task.
     fn new_id(&self) -> String {
         self.0.chance.uuid_v7(self.0.engine.now()).to_string()
     }
 
-    /// A front end over an engine. [`Sqs::run`] must be running beside it for its tasks to be waited for.
+    /// [`Sqs::run`] must run concurrently, so that shutdown waits for the move tasks.
     pub fn new(
         engine: Engine,
         access: Arc<dyn Access>,
@@ -116,18 +118,18 @@ impl Sqs {
         shutdown: CancellationToken,
     ) -> Self {
         let purge_pause_ms = u64::try_from(settings.purge_pause.as_millis()).unwrap_or(u64::MAX);
-        Self(Arc::new(Inner {
+        Self(Arc::new(SqsState {
             engine,
             chance: Chance::of_system(),
             access,
-            verifier: sign::Verifier::new(keys),
+            verifier: sigv4::Verifier::new(keys),
             history,
             shutdown,
             bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX >> 10)),
             changing: tokio::sync::Mutex::default(),
-            purges: Mutex::new(Recent::new(malote_model::limits::QUEUES_MAX, purge_pause_ms)),
-            attempts: attempts::Attempts::default(),
-            moves: ops::moves::Moves::default(),
+            purges: Mutex::new(ExpiringMap::new(malote_model::limits::QUEUES_MAX, purge_pause_ms)),
+            attempts: ops::receive_attempts::ReceiveAttempts::default(),
+            move_tasks: ops::move_tasks::MoveTasks::default(),
             tasks: TaskTracker::new(),
             settings,
         }))

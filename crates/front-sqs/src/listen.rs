@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::refusal::{Code, SqsError};
-use crate::sign::{Signature, Signed, Verified};
-use crate::wire::name::Place;
-use crate::wire::{Protocol, query};
+use crate::sigv4::{SignatureLocation, SignedRequest, VerifiedCaller};
+use crate::wire::name::QueueAddressing;
+use crate::wire::{Protocol, clip, query};
 use crate::{Sqs, audit, ops};
 
 /// One request's body: a message of 1 MiB may be three times as large in a form.
@@ -51,7 +51,7 @@ const READ_ONLY: [&str; 9] = [
 /// A request, read and told apart, before its parameters are looked at.
 pub(crate) struct Call {
     pub caller: Principal,
-    pub place: Place,
+    pub addressing: QueueAddressing,
     pub protocol: Protocol,
     pub action: String,
     /// JSON, or the form.
@@ -112,7 +112,7 @@ fn is_of_queue(path: &str) -> bool {
 pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
     let request_id = sqs.new_id();
     let (parts, body) = request.into_parts();
-    let (protocol, action) = told(&parts);
+    let (protocol, action) = detect_protocol(&parts);
     let call = read_call(sqs, &parts, body, tls, (protocol, action), request_id.clone()).await;
     let answered = match call {
         Ok(call) => {
@@ -133,8 +133,8 @@ pub async fn serve(sqs: &Sqs, request: Request, tls: bool) -> Response<Body> {
 }
 
 /// Which protocol the head of a request tells of, and which action if it names one.
-fn told(parts: &Parts) -> (Protocol, Option<String>) {
-    let clip = |text: &str| text.chars().take(128).collect();
+fn detect_protocol(parts: &Parts) -> (Protocol, Option<String>) {
+    let clip = |text: &str| clip(text, 128);
     if let Some(operation) = parts.uri.path().strip_prefix(METRICS_PATH) {
         return (Protocol::Cbor, Some(clip(operation)));
     }
@@ -157,16 +157,16 @@ async fn read_call(
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
     // Callers within the process have none.
     let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    let head = Signed { method, uri, headers, body: &[] };
+    let head = SignedRequest { method, uri, headers, body: &[] };
     let refused = |error: SqsError| {
         audit::refused_login(sqs, &head, peer, &error);
         error
     };
     sqs.0.verifier.check_head(&head).map_err(refused)?;
     let (bytes, share) = read_body(sqs, headers, body).await?;
-    let signed = Signed { method, uri, headers, body: &bytes };
+    let signed = SignedRequest { method, uri, headers, body: &bytes };
     let verified = sqs.0.verifier.verify(&signed, sqs.0.engine.now());
-    let Verified { who: caller, scope, signature } = verified.map_err(refused)?;
+    let VerifiedCaller { who: caller, scope, signature } = verified.map_err(refused)?;
     sqs.0.access.audit().authenticated(&caller, peer, AuditProtocol::Sqs);
     if let Some(mark) = parts.extensions.get::<PeerMark>().filter(|_| sqs.0.access.knows(&caller)) {
         mark.set_known();
@@ -194,7 +194,7 @@ async fn read_call(
                 _ => (protocol, action, form),
             }
         }
-        told => (told, action, bytes),
+        other => (other, action, bytes),
     };
     let Some(action) = action else {
         let text = "Neither a parameter Action nor a header X-Amz-Target says what to do.";
@@ -210,7 +210,7 @@ async fn read_call(
     }
     let region = scope.map_or_else(|| sqs.0.settings.region.clone(), |scope| scope.region);
     let base = sqs.0.settings.public_url.clone().unwrap_or_else(|| base(headers, tls));
-    let place = Place { base, region, account: sqs.0.settings.account.clone() };
+    let addressing = QueueAddressing { base, region, account: sqs.0.settings.account.clone() };
     let path = uri.path().to_owned();
     let trace = headers.get("x-amzn-trace-id").and_then(|value| value.to_str().ok());
     let trace = trace.filter(|text| (1..=TRACE_BYTES_MAX).contains(&text.len()));
@@ -218,7 +218,7 @@ async fn read_call(
     let audit = Mutex::new(audit::begin(sqs, &caller, peer, &action));
     Ok(Call {
         caller,
-        place,
+        addressing,
         protocol,
         action,
         body,
@@ -253,17 +253,23 @@ fn check_page(sqs: &Sqs, headers: &HeaderMap) -> Result<(), SqsError> {
 
 /// Refuses a GET that changes something unless its signature shows that a program meant it: any page, mail or chat
 /// window can make a browser follow a link. On an open broker a link may carry any made-up signature.
-fn check_deliberate(signature: Signature, open: bool, headers: &HeaderMap) -> Result<(), SqsError> {
+fn check_deliberate(
+    signature: SignatureLocation,
+    open: bool,
+    headers: &HeaderMap,
+) -> Result<(), SqsError> {
     let rule = "A GET request for an action that changes something";
     let (code, why) = match signature {
-        Signature::Header => return Ok(()),
-        Signature::Query if !open || !WebGuard::is_browser(|name| text_of(headers, name)) => {
+        SignatureLocation::Header => return Ok(()),
+        SignatureLocation::Query
+            if !open || !WebGuard::is_browser(|name| text_of(headers, name)) =>
+        {
             return Ok(());
         }
-        Signature::Query => {
+        SignatureLocation::Query => {
             (Code::AccessDenied, "is not taken from a browser while the broker has no credentials")
         }
-        Signature::None => (Code::MissingAuthenticationToken, "must be signed"),
+        SignatureLocation::None => (Code::MissingAuthenticationToken, "must be signed"),
     };
     Err(SqsError::new(code, format!("{rule} {why}: use POST.")))
 }
@@ -319,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_for_us_are_told_from_those_for_the_native_api() {
+    fn sqs_requests_are_distinguished_from_native_ones() {
         let claimed = |method: Method, uri: &'static str, header: Option<(&'static str, &str)>| {
             let mut headers = HeaderMap::new();
             header.map(|(name, value)| headers.insert(name, value.parse().unwrap()));

@@ -113,7 +113,7 @@ impl Broker {
 const URL: &str = "http%3A%2F%2Flocalhost%3A9324%2F000000000000%2Forders";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_carried_out_is_recorded_with_its_queue() {
+async fn completed_actions_are_recorded_with_their_queue() {
     let broker = Broker::start().await;
     for (form, action, object) in [
         ("Action=CreateQueue&QueueName=new", AuditAction::Declare, "new"),

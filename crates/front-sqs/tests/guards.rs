@@ -103,7 +103,7 @@ const CHANGES: [&str; 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_get_of_a_web_page_changes_nothing_on_an_open_broker() {
+async fn a_get_from_a_web_page_changes_nothing_without_credentials() {
     let broker = Broker::start(true).await;
     for change in CHANGES {
         for made_up in [
@@ -135,7 +135,7 @@ async fn a_get_of_a_web_page_changes_nothing_on_an_open_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn programs_may_still_use_get_on_an_open_broker() {
+async fn programs_may_use_get_without_credentials() {
     let broker = Broker::start(true).await;
     let list = Request::get("/?Action=ListQueues");
     assert_eq!(broker.ask(list, "").await.0, 200);
@@ -151,7 +151,7 @@ async fn programs_may_still_use_get_on_an_open_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_presigned_url_is_good_for_its_own_action_only() {
+async fn a_presigned_url_is_valid_for_its_own_action_only() {
     let broker = Broker::start(false).await;
     let path = "/000000000000/orders";
     let query = "Action=GetQueueAttributes&AttributeName.1=All";

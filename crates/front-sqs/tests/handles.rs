@@ -60,7 +60,7 @@ async fn changing_the_visibility_of_a_deleted_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_whose_time_is_over() {
+async fn expired_receipt_handles() {
     let broker = Broker::with_manual_clock();
     // A standard queue: nothing is refused, and MessageNotInflight is never answered.
     let url = broker.queue("plain", json!({})).await;

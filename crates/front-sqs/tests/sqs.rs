@@ -8,7 +8,7 @@ use common::{Broker, element};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_protocol_sends_the_other_receives() {
+async fn messages_can_be_exchanged_between_json_and_query() {
     let broker = Broker::start();
     let (_, made) = broker.json("CreateQueue", json!({ "QueueName": "orders" })).await;
     let url = "http://localhost:9324/000000000000/orders";
@@ -45,7 +45,7 @@ async fn what_one_protocol_sends_the_other_receives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_have_the_words_of_their_protocol() {
+async fn errors_have_the_codes_of_their_protocol() {
     let broker = Broker::start();
     let (status, error) = broker.json("GetQueueUrl", json!({ "QueueName": "never" })).await;
     assert_eq!(status, 400);

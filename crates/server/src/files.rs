@@ -1,7 +1,6 @@
-//! The server's only door to the file system: settings, certificates, credentials and the audit log.
+//! All file access of the server: settings, certificates, credentials and the audit log.
 //!
-//! These files are small, read at start and on reload, and never on the path of a message; the
-//! engine's data goes through `engine::disk` and not through here.
+//! These files are small and are read at start and on reload. The engine's data goes through `engine::disk`.
 #![allow(
     clippy::disallowed_methods,
     reason = "settings, certificates, credentials and the audit log are not the engine's data"
@@ -13,41 +12,43 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// No file read here may be larger: they are written by people, or by us for people.
+/// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Reads a small file whole.
+/// Reads a small file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let size = fs::metadata(path)?.len();
     if size > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("has {size} bytes, the limit is {FILE_BYTES_MAX}")));
+        return Err(io::Error::other(format!(
+            "the file has {size} bytes; the limit is {FILE_BYTES_MAX}"
+        )));
     }
     fs::read(path)
 }
 
-/// Reads a small file of text.
+/// Reads a small text file.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "is not UTF-8 text"))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8 text"))
 }
 
-/// The line of a byte offset, counted from one: where a parser stumbled.
+/// The line of a byte offset, counted from one.
 pub(crate) fn line_at(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// Whether something is there, also when it cannot be read.
+/// Whether the path exists, even if it cannot be read.
 pub(crate) fn exists(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Creates a directory for the owner alone, with its parents.
+/// Creates a directory and its parents, accessible by the owner only.
 pub(crate) fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Replaces `path` so that a reader, or a restart after power loss, sees the old content or the
-/// new and nothing between: temporary file, fsync, rename, fsync of the directory. Mode 0600.
+/// Replaces `path` atomically: a reader, or a restart after power loss, sees either the old or the new content. Writes
+/// a temporary file, syncs it, renames it and syncs the directory. Mode 0600.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = parent(path);
     let temporary = sibling(path, &format!("tmp-{}", std::process::id()));
@@ -64,15 +65,15 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
         fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        // The first error is the one to tell; the leftover is overwritten next time.
+        // The first error is reported; a leftover is overwritten next time.
         let _ = fs::remove_file(&temporary);
         return written;
     }
     File::open(dir)?.sync_all()
 }
 
-/// Gives a file that root writes to the owner of its directory: after `sudo malote user add` the
-/// server, which is not root, must still be able to read its credentials.
+/// Gives a file written by root to the owner of its directory: after `sudo malote user add`, the server, which is not
+/// root, must still be able to read its credentials.
 fn adopt_owner(file: &File, dir: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -81,15 +82,15 @@ fn adopt_owner(file: &File, dir: &Path) -> io::Result<()> {
     std::os::unix::fs::fchown(file, Some(dir.uid()), Some(dir.gid()))
 }
 
-/// Holds an exclusive lock on `<path>.lock` for as long as the value lives; waits for it.
+/// An exclusive lock on `<path>.lock`.
 ///
-/// Serialises the read-change-write of two processes (`malote user …` and a running server).
+/// Serializes the read-change-write cycles of two processes (`malote user …` and a running server).
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct FileLock {
     _file: File,
 }
 
-impl Lock {
+impl FileLock {
     fn open(path: &Path) -> io::Result<File> {
         let file = OpenOptions::new()
             .write(true)
@@ -101,20 +102,20 @@ impl Lock {
         Ok(file)
     }
 
-    pub(crate) fn exclusive(path: &Path) -> io::Result<Lock> {
-        let file = Lock::open(path)?;
+    pub(crate) fn exclusive(path: &Path) -> io::Result<FileLock> {
+        let file = FileLock::open(path)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-        Ok(Lock { _file: file })
+        Ok(FileLock { _file: file })
     }
 
-    /// The same, but waits no longer than this.
-    pub(crate) fn within(path: &Path, patience: Duration) -> io::Result<Lock> {
+    /// Like `exclusive`, with a timeout.
+    pub(crate) fn within(path: &Path, patience: Duration) -> io::Result<FileLock> {
         const STEP: Duration = Duration::from_millis(10);
-        let file = Lock::open(path)?;
+        let file = FileLock::open(path)?;
         let mut left = patience;
         loop {
             match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock { _file: file }),
+                Ok(()) => return Ok(FileLock { _file: file }),
                 Err(rustix::io::Errno::WOULDBLOCK) if !left.is_zero() => {
                     left = left.saturating_sub(STEP);
                     std::thread::sleep(STEP);
@@ -125,25 +126,24 @@ impl Lock {
     }
 }
 
-/// Opens a file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Opens a file to append to and to read, made for its owner alone if it does not exist.
+/// Opens a file for appending and reading. A new file is accessible by its owner only.
 pub(crate) fn open_append(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     adopt_owner(&file, parent(path))?;
     Ok(file)
 }
 
-/// Renames a file; one of the new name is replaced.
+/// Renames a file, replacing the target.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// What tells one state of a file from another without reading it. A rename changes the inode,
-/// so two replacements within one tick of the clock still differ.
+/// Identifies the state of a file without reading it. A rename changes the inode, so two replacements within one tick
+/// of the clock still differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     inode: u64,
@@ -152,7 +152,7 @@ pub(crate) struct Fingerprint {
     modified_ns: i64,
 }
 
-/// The file's fingerprint, `None` when it does not exist or cannot be reached.
+/// The fingerprint of a file; `None` if it does not exist or cannot be accessed.
 pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
     let meta = fs::metadata(path).ok()?;
     Some(Fingerprint {
@@ -163,17 +163,17 @@ pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
     })
 }
 
-/// Whether somebody besides the owner may read the file.
+/// Whether others than the owner may read the file.
 pub(crate) fn readable_by_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0)
 }
 
-/// Takes the rights of others away from a file. Whether they are gone.
+/// Removes all permissions of others. Returns whether it succeeded.
 pub(crate) fn make_private(path: &Path) -> bool {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).is_ok()
 }
 
-/// Removes a file for good; one that does not exist is fine.
+/// Removes a file durably. A missing file is not an error.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -182,7 +182,6 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     File::open(parent(path))?.sync_all()
 }
 
-/// Names of the files in a directory.
 #[cfg(test)]
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replaced_file_is_private_whole_and_leaves_nothing_behind() {
+    fn a_replaced_file_is_private_complete_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
         write_private(&path, b"one").unwrap();
@@ -224,13 +223,13 @@ mod tests {
     fn what_root_writes_belongs_to_the_owner_of_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
-        // Only root may give files away; anyone else keeps them.
+        // Only root may change the owner of files.
         let owner = match rustix::process::geteuid().is_root() {
             true => 12_345,
             false => rustix::process::geteuid().as_raw(),
         };
         std::os::unix::fs::chown(dir.path(), Some(owner), None).unwrap();
-        drop(Lock::exclusive(&path).unwrap());
+        drop(FileLock::exclusive(&path).unwrap());
         write_private(&path, b"x").unwrap();
         for file in [&path, &sibling(&path, "lock")] {
             assert_eq!(fs::metadata(file).unwrap().uid(), owner);

@@ -5,20 +5,22 @@
 //! | [`settings`] | flags over environment over file over defaults, checked, each with its origin |
 //! | [`credentials`] | users, keys, tokens, grants; implements `malote_model::access::Access` |
 //! | [`audit`] | the log of logins and administrative operations |
-//! | [`guard`] | refuses to be open to other machines by accident |
-//! | [`net`] | listeners, connection limit, first-bytes sniffing, TLS, routing to front ends |
-//! | [`reload`] | SIGHUP and changed files: certificates and credentials without a restart |
+//! | [`exposure`] | refuses to serve other machines without credentials by accident |
+//! | [`net`] | listeners, connection limit, protocol detection, TLS, routing to front ends |
+//! | [`reload`] | reloads certificates and credentials without a restart |
 //! | [`shutdown`] | signals, readiness, drain with a deadline |
-//! | [`run`] | all of it together, with the engine and the front ends |
-//! | [`logs`], [`systemd`] | what people and service managers see |
+//! | [`run`] | starts the engine and the front ends, and stops them |
+//! | [`logs`], [`systemd`] | output for people and for service managers |
 //!
-//! But for `run`, nothing here knows a protocol beyond its first eight bytes or the engine's
-//! state. `files` is the only module that touches the file system.
+//! Only `run` knows the protocols and the engine; the other modules know at most the first bytes of a protocol. `files`
+//! is the only module that accesses the file system.
+
+#![allow(missing_docs, reason = "used by the command line only")]
 
 pub mod audit;
 pub mod credentials;
+pub mod exposure;
 mod files;
-pub mod guard;
 pub mod logs;
 pub mod net;
 mod permissions;

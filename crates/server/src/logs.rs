@@ -1,8 +1,7 @@
-//! What the process says while it runs: to standard error, readable on a terminal, JSON
-//! everywhere else.
+//! Logging to standard error: readable on a terminal, JSON otherwise.
 //!
-//! Fields have fixed names: `queue session message_id seq lease attempt conn front`. Bodies and
-//! secrets are never logged.
+//! Fields have fixed names: `queue session message_id seq lease attempt conn front`. Bodies and secrets are never
+//! logged.
 
 use crate::settings::{Environment, LogFormat, LogSettings};
 use std::io::IsTerminal;
@@ -12,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry};
 
-/// Starts logging for the whole process. Fails when something else already did.
+/// Starts logging for the whole process. Fails if logging was already started.
 pub fn start(settings: &LogSettings, env: &Environment) -> Result<(), TryInitError> {
     let terminal = std::io::stderr().is_terminal();
     let json = match settings.format {
@@ -32,7 +31,7 @@ fn subscriber<W>(filter: &str, json: bool, colour: bool, writer: W) -> impl trac
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The settings refuse a filter that cannot be read, so the fallback serves tests at most.
+    // The settings refuse an invalid filter, so only tests use the fallback.
     let filter = filter
         .parse::<Targets>()
         .unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
@@ -54,9 +53,9 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().write(bytes)
         }
@@ -66,7 +65,7 @@ mod tests {
     }
 
     fn logged(filter: &str, json: bool) -> String {
-        let lines = Lines::default();
+        let lines = CapturedOutput::default();
         let writer = lines.clone();
         let subscriber = subscriber(filter, json, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {

@@ -1,4 +1,4 @@
-//! The permissions of the credential store, with the audit log beside them: what front ends ask.
+//! The permissions of the credential store together with the audit log, for the front ends.
 
 use std::sync::Arc;
 
@@ -8,11 +8,8 @@ use malote_model::access::{Access, Action, Changed, Denied, Principal, Resource}
 use crate::audit::AuditLog;
 use crate::credentials::Store;
 
-/// Asks the store, and records in the log.
 pub struct Permissions {
-    /// Users, keys, tokens and grants.
     pub store: Arc<Store>,
-    /// Where front ends record.
     pub audit: Arc<AuditLog>,
 }
 

@@ -1,27 +1,26 @@
-//! Certificates and credentials change without a restart: at once on SIGHUP, within a second when
-//! a file is replaced.
+//! Reloads certificates and credentials without a restart: immediately on SIGHUP, and within a second after a file is
+//! replaced.
 
 use crate::shutdown::ShutdownToken;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often files are looked at. Looking costs a `stat`; a revoked permission must have ended within a second.
+/// Interval of the check for changed files, which costs a `stat`. A revoked permission must end within a second.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Something read from files that can be read again while the server runs.
+/// Something that is read from files and can be read again while the server runs.
 ///
-/// A reload that fails leaves what was there before in force.
+/// A failed reload keeps the previous state.
 pub trait Reload: Send + Sync {
-    /// What it is, for the log.
+    /// Name for the log.
     fn name(&self) -> &'static str;
 
-    /// Reads the files again if they have changed, or in any case with `force`. Says whether
-    /// something new is in force.
+    /// Reads the files again if they have changed, or always with `force`. Returns whether the new content is in use.
     fn reload(&self, force: bool) -> Result<bool, String>;
 }
 
-/// Keeps `parts` current until the server drains.
+/// Reloads `parts` when they change, until the server drains.
 pub async fn keep_current(
     parts: Vec<Arc<dyn Reload>>,
     shutdown: ShutdownToken,
@@ -29,7 +28,7 @@ pub async fn keep_current(
     let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = tokio::time::interval(LOOK_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut told = vec![None; parts.len()];
+    let mut reported = vec![None; parts.len()];
     loop {
         let force = tokio::select! {
             () = shutdown.draining() => return Ok(()),
@@ -41,19 +40,19 @@ pub async fn keep_current(
             looked.iter().map(|part| part.reload(force)).collect::<Vec<_>>()
         });
         let Ok(results) = results.await else { continue };
-        for ((part, result), told) in parts.iter().zip(results).zip(&mut told) {
+        for ((part, result), reported) in parts.iter().zip(results).zip(&mut reported) {
             let part = part.name();
             match result {
-                Ok(false) => *told = None,
+                Ok(false) => *reported = None,
                 Ok(true) => {
-                    *told = None;
+                    *reported = None;
                     tracing::info!(part, "reloaded");
                 }
-                // The same complaint once, not once a second.
-                Err(error) if told.as_ref() == Some(&error) && !force => {}
+                // Logs the same error once, not on every check.
+                Err(error) if reported.as_ref() == Some(&error) && !force => {}
                 Err(error) => {
-                    tracing::warn!(part, %error, "not reloaded; what was there stays in force");
-                    *told = Some(error);
+                    tracing::warn!(part, %error, "reload failed; keeping the previous state");
+                    *reported = Some(error);
                 }
             }
         }
@@ -66,7 +65,7 @@ mod tests {
     use crate::shutdown::Shutdown;
     use tokio::sync::mpsc;
 
-    /// Says how it was called, and fails when it is forced.
+    /// Reports how it was called, and fails when it is forced.
     struct Part(mpsc::UnboundedSender<bool>);
 
     impl Reload for Part {
@@ -81,17 +80,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_are_looked_at_and_a_hangup_forces() {
+    async fn files_are_checked_and_sighup_forces_a_reload() {
         use rustix::process::{Signal, getpid, kill_process};
         let (sender, mut calls) = mpsc::unbounded_channel();
         let shutdown = Shutdown::new();
         let parts: Vec<Arc<dyn Reload>> = vec![Arc::new(Part(sender))];
         let task = tokio::spawn(keep_current(parts, shutdown.token()));
-        // The first look shows that the signal is caught, or sending it would end the tests.
+        // The first check shows that the signal handler is installed; otherwise the signal would end the test process.
         assert_eq!(calls.recv().await, Some(false));
         kill_process(getpid(), Signal::HUP).unwrap();
         while calls.recv().await != Some(true) {}
-        // A failed reload does not end the watch.
+        // A failed reload does not end the loop.
         assert_eq!(calls.recv().await, Some(false));
         shutdown.begin();
         task.await.unwrap().unwrap();

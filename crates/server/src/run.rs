@@ -1,4 +1,4 @@
-//! The whole process: engine, credentials, ports, front ends, until it is told to stop.
+//! The whole process: engine, credentials, ports and front ends, from start to shutdown.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use malote_model::{
 
 use crate::audit::AuditLog;
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
-use crate::guard::{GuardError, guard};
+use crate::exposure::{ExposureError, check_exposure};
 use crate::net::{
-    Admission, BindError, Gate, Port, Router, Tls, TlsError, handler, raise_file_limit,
+    Admission, BindError, ConnectionLimit, Port, Router, Tls, TlsError, handler, raise_file_limit,
 };
 use crate::permissions::Permissions;
 use crate::reload::{Reload, keep_current};
@@ -30,58 +30,44 @@ use crate::settings::Settings;
 use crate::shutdown::{Drained, Shutdown, Signals};
 use crate::systemd;
 
-/// Why the server did not start, or did not end well. One sentence each.
+/// Why the server did not start, or did not stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The data directory.
     #[error(transparent)]
     Engine(#[from] malote_engine::OpenError),
-    /// The credential file.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// It would be open to others.
     #[error(transparent)]
-    Guard(#[from] GuardError),
-    /// The certificate.
+    Guard(#[from] ExposureError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A port.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The entities to make at start.
+    /// The file with the entities to create at start is invalid.
     #[error("{path}: {why}")]
-    ServiceBusConfig {
-        /// Which file.
-        path: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The thread that writes the audit log.
-    #[error("the audit log cannot be started: {0}")]
+    ServiceBusConfig { path: String, why: String },
+    /// The thread of the audit log cannot be started.
+    #[error("cannot start the audit log: {0}")]
     Audit(#[source] std::io::Error),
-    /// Every listener is off.
-    #[error(
-        "every listener is off: there is nothing to serve; switch one on, for example with `--http 127.0.0.1:8080`"
-    )]
+    #[error("all listeners are off; enable one, for example with `--http 127.0.0.1:8080`")]
     NothingToServe,
-    /// Signals cannot be caught.
-    #[error("signals cannot be caught: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
     /// The disk or the engine failed while serving.
-    #[error("{0}; nothing more was accepted: start again to recover what is stored")]
+    #[error("{0}; the server stopped accepting requests: restart it to recover the stored data")]
     Poisoned(malote_engine::EngineFailure),
-    /// Work under way was cut off.
-    #[error("stopped before everything under way was finished; nothing that was answered is lost")]
+    /// The drain timed out, or was cut short by a second signal.
+    #[error("stopped before all requests were finished; acknowledged messages are not lost")]
     CutOff,
 }
 
-/// How often it is asked whether the engine failed.
+/// Interval of the check whether the engine has failed.
 const POISON_CHECK: Duration = Duration::from_millis(100);
 
-/// How long answers may take to leave after the engine failed.
+/// Time for the last replies after the engine failed.
 const POISON_DRAIN: Duration = Duration::from_secs(2);
 
-/// Serves until a signal. `started` is given the lines that tell a person what listens where.
+/// Serves until a signal. `started` gets the start-up banner.
 pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), ServeError> {
     raise_file_limit();
     let mut engine_settings = malote_engine::Settings::at(&settings.data);
@@ -91,25 +77,25 @@ pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), S
     serve(settings, opened, started).await
 }
 
-/// Serves an engine that is open already, until a signal or until it fails.
+/// Serves an open engine until a signal, or until it fails.
 pub async fn serve(
     settings: Settings,
     (engine, running): (Engine, Running),
     started: impl FnOnce(&str),
 ) -> Result<(), ServeError> {
     let report = running.report();
-    tracing::info!(frames = report.frames, segments = report.segments, "the journal is recovered");
+    tracing::info!(frames = report.frames, segments = report.segments, "journal recovered");
     for damage in &report.damaged {
         tracing::error!(
             ?damage,
-            "part of the journal is damaged; everything intact is served, see `malote verify`"
+            "part of the journal is damaged; the intact part is served, see `malote verify`"
         );
     }
 
     for orphan in &report.orphans {
         tracing::error!(
             ?orphan,
-            "the declaration of a queue or topic is damaged; its messages are in the queue that is named, see docs/operations.md"
+            "the declaration of a queue or topic is damaged; its messages are in the recovery queue shown, see docs/operations.md"
         );
     }
 
@@ -130,14 +116,13 @@ pub async fn serve(
         ("amqps", &listeners.amqps),
         ("servicebus_admin", &listeners.servicebus_admin),
     ];
-    guard(&settings, &store, &ports)?;
+    check_exposure(&settings, &store, &ports)?;
     let tls = Tls::open(&settings.tls.certificate, &settings.data)?;
     let shutdown = Shutdown::new();
     let readiness = Arc::new(Readiness::default());
     readiness.recovered.store(true, Ordering::SeqCst);
 
-    // An open server on loopback is reached by a name of its own only: a web page whose name was made to point here
-    // is not one of its clients.
+    // A server without credentials on loopback accepts only its own names as host, against DNS rebinding.
     let web_of = |listen: &crate::settings::Listen| match store.is_open() && listen.is_loopback() {
         true => WebGuard { hosts: vec!["localhost".to_owned()], origins: Vec::new() },
         false => WebGuard::default(),
@@ -153,7 +138,7 @@ pub async fn serve(
     }
     let access: Arc<dyn Access> =
         Arc::new(Permissions { store: store.clone(), audit: audit.clone() });
-    let callers = Arc::new(Callers(store.clone()));
+    let callers = Arc::new(HttpAuthenticator(store.clone()));
     let api = Api::new(
         engine.clone(),
         access.clone(),
@@ -162,21 +147,21 @@ pub async fn serve(
         readiness.clone(),
         shutdown.token().draining_token(),
     );
-    // Before any port is open, so that nothing is sent uncounted. An engine that fails here is noticed below.
+    // Before any port is open, so that no message is missed. A failed engine is noticed below.
     let _ = api.history.begin(&engine).await;
     let bus = Arc::new(servicebus::Front {
         engine: engine.clone(),
         access: access.clone(),
-        keys: Arc::new(BusKeys { store: store.clone(), tls: tls.clone() }),
+        keys: Arc::new(ServiceBusKeys { store: store.clone(), tls: tls.clone() }),
     });
-    // It speaks on both ports: a name that is good for one of them is good for it.
+    // SQS is served on both ports, so a host name that is valid for one of them is accepted on both.
     let mut webs = [&listeners.http, &listeners.sqs].map(web_of).into_iter();
     let sqs_web = webs.find(|web| web.hosts.is_empty()).unwrap_or_else(|| web_of(&listeners.http));
     let sqs = Sqs::new(
         engine,
         access,
         Arc::new(AccessKeys(store.clone())),
-        Arc::new(Remembered(api.history.clone())),
+        Arc::new(SqsHistory(api.history.clone())),
         malote_front_sqs::Settings {
             account: settings.sqs.account.clone(),
             public_url: settings.sqs.public_url.clone(),
@@ -189,7 +174,7 @@ pub async fn serve(
     let admission = Admission {
         tls: tls.clone(),
         tls_required: settings.tls.required,
-        gate: Gate::new(settings.limits.connections_max),
+        limit: ConnectionLimit::new(settings.limits.connections_max),
         handshake_timeout: settings.limits.handshake_timeout,
     };
     let http = Port::open("http", &listeners.http, http(&api, &sqs), admission.clone()).await?;
@@ -234,7 +219,7 @@ pub async fn serve(
         let token = shutdown.token();
         async move {
             if let Err(error) = keep_current(parts, token).await {
-                tracing::warn!(%error, "SIGHUP cannot be caught: credentials and certificates need a restart to change");
+                tracing::warn!(%error, "cannot handle SIGHUP: changes of credentials and certificates need a restart");
             }
         }
     });
@@ -253,7 +238,7 @@ pub async fn serve(
     systemd::stopping();
     readiness.draining.store(true, Ordering::SeqCst);
     if let Some(failure) = failure {
-        // Whoever has a request under way is told that its outcome is unknown; there is nothing else to wait for.
+        // Pending requests are answered with an unknown outcome; there is nothing else to wait for.
         shutdown.drain(&mut signals, POISON_DRAIN.min(settings.drain_timeout)).await;
         close(audit).await;
         return Err(ServeError::Poisoned(failure));
@@ -267,7 +252,7 @@ pub async fn serve(
     }
 }
 
-/// Writes the last records.
+/// Writes the last audit records.
 async fn close(audit: Arc<AuditLog>) {
     let _ = tokio::task::spawn_blocking(move || audit.close()).await;
 }
@@ -280,7 +265,7 @@ async fn declare_entities(engine: &Engine, path: &std::path::Path) -> Result<(),
     config.apply(engine).await.map_err(|error| wrong(error.to_string()))
 }
 
-/// The native API, and SQS for whoever speaks that.
+/// The native API, and SQS for requests that belong to it.
 fn http(api: &Api, sqs: &Sqs) -> Router {
     let with_sqs = |tls: bool| {
         let sqs = sqs.clone();
@@ -299,31 +284,31 @@ fn http(api: &Api, sqs: &Sqs) -> Router {
     Router { http: Some(serve), health: true, ..Router::default() }
 }
 
-/// SQS and nothing else.
+/// SQS only.
 fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
     let router = |tls| malote_front_sqs::router(sqs.clone(), tls);
     let serve = serve_http(api, [router(false), router(true)], "sqs");
     Router { http: Some(serve), ..Router::default() }
 }
 
-/// Serves HTTP/1 by the first routes, or by the second inside TLS.
+/// Serves HTTP/1 with the first router, or with the second one inside TLS.
 fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> crate::net::Handler {
     let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
         let router = routers[usize::from(peer.tls.is_some())].clone();
         let (limits, open) = (limits.clone(), metrics.connection(front));
         async move {
-            // Counted for as long as it is served.
+            // Counts the connection while it is served.
             let _open = open;
             let served = malote_front_http::serve_connection(
                 stream,
                 router,
                 malote_front_http::Peer {
                     address: peer.remote,
-                    known: peer.pass.known.clone(),
-                    health_only: peer.pass.health_only,
-                    evicted: peer.pass.evicted.clone(),
-                    place: peer.pass.clone(),
+                    known: peer.permit.known.clone(),
+                    health_only: peer.permit.health_only,
+                    evicted: peer.permit.evicted.clone(),
+                    place: peer.permit.clone(),
                 },
                 &limits,
                 token.draining_token(),
@@ -335,13 +320,13 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
     })
 }
 
-/// Administration of Service Bus and nothing else.
+/// The administration API of Service Bus only.
 fn admin_alone(api: &Api, admin: &servicebus::Admin, web: WebGuard) -> Router {
     let routers = [false, true].map(|tls| admin.router(web.clone(), tls));
     Router { http: Some(serve_http(api, routers, "servicebus-admin")), ..Router::default() }
 }
 
-/// The AMQP port: Service Bus clients speak AMQP 1.0 on it, also inside of WebSocket, and administer over HTTP.
+/// The AMQP port: AMQP 1.0, AMQP over WebSocket, and the administration API over HTTP.
 fn amqp(
     api: &Api,
     bus: &Arc<servicebus::Front>,
@@ -359,8 +344,10 @@ fn amqp(
             let (bus, open) = (bus.clone(), metrics.connection("amqp"));
             async move {
                 let _open = open;
-                let client =
-                    servicebus::Peer { address: peer.remote.ip(), known: peer.pass.known.clone() };
+                let client = servicebus::Peer {
+                    address: peer.remote.ip(),
+                    known: peer.permit.known.clone(),
+                };
                 let served = servicebus::serve_peer(stream, bus, token.draining_token(), client);
                 if let Err(error) = served.await {
                     tracing::debug!(conn = peer.conn, front = peer.front, %error, "connection ended");
@@ -371,7 +358,7 @@ fn amqp(
     Router { amqp10: Some(serve), http: Some(web), ..Router::default() }
 }
 
-/// What a person sees first: where it listens, where its data is, and how to send a first message.
+/// The start-up banner: addresses, data directory, and how to send a first message.
 fn greeting(
     settings: &Settings,
     [http, sqs, amqp, _, admin]: [Option<&Port>; 5],
@@ -413,7 +400,6 @@ fn greeting(
     lines.join("\n")
 }
 
-/// Access keys of SQS from the credential store.
 struct AccessKeys(Arc<Store>);
 
 impl malote_front_sqs::Keys for AccessKeys {
@@ -427,10 +413,10 @@ impl malote_front_sqs::Keys for AccessKeys {
     }
 }
 
-/// The last hour of every queue, for whoever asks SQS's way.
-struct Remembered(Arc<malote_front_http::history::History>);
+/// The history of queues, for the CloudWatch API of SQS.
+struct SqsHistory(Arc<malote_front_http::history::History>);
 
-impl malote_front_sqs::History for Remembered {
+impl malote_front_sqs::History for SqsHistory {
     fn samples(&self, queue: &QueueName) -> Vec<Sample> {
         let samples = self.0.of(queue).into_iter().map(|point| Sample {
             at_s: point.at / 1000,
@@ -450,10 +436,10 @@ impl malote_front_sqs::History for Remembered {
     }
 }
 
-/// Proves callers of the HTTP API by the credential store.
-struct Callers(Arc<Store>);
+/// Authenticates callers of the HTTP API.
+struct HttpAuthenticator(Arc<Store>);
 
-impl Authenticate for Callers {
+impl Authenticate for HttpAuthenticator {
     fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: IpAddr) -> Authenticated<'a> {
         Box::pin(async move {
             let wrong = |why: &str| Unauthenticated { why: why.into() };
@@ -461,23 +447,22 @@ impl Authenticate for Callers {
                 Credential::None => Ok(Principal::anonymous()),
                 Credential::Basic { user, password } => {
                     let found = self.0.verify_password(&user, &password, peer).await;
-                    found.ok_or_else(|| wrong("the user name or the password is wrong"))
+                    found.ok_or_else(|| wrong("wrong user name or password"))
                 }
                 Credential::Bearer(token) => {
-                    self.0.verify_token(&token).ok_or_else(|| wrong("the token is not known"))
+                    self.0.verify_token(&token).ok_or_else(|| wrong("unknown token"))
                 }
             }
         })
     }
 }
 
-/// Proves Service Bus clients by the credential store.
-struct BusKeys {
+struct ServiceBusKeys {
     store: Arc<Store>,
     tls: Option<Arc<Tls>>,
 }
 
-impl servicebus::Keys for BusKeys {
+impl servicebus::Keys for ServiceBusKeys {
     fn is_open(&self) -> bool {
         self.store.is_open()
     }

@@ -1,7 +1,7 @@
-//! Stopping in order: not ready → no new connections → drain with a deadline → stop.
+//! Orderly shutdown: not ready → no new connections → drain with a deadline → stop.
 //!
-//! The first SIGTERM or SIGINT starts it; a second ends it at once. Every task that must be
-//! waited for is spawned on the one tracker here, so nothing outlives the process's last words.
+//! The first SIGTERM or SIGINT starts the drain; a second one ends it. All tasks that must be waited for are spawned on
+//! one tracker.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The process's end, as seen by whoever owns it. Clones share one end.
+/// Controls the shutdown of the process. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: ShutdownToken,
@@ -21,7 +21,7 @@ pub struct Shutdown {
     ready: Arc<AtomicBool>,
 }
 
-/// The process's end, as seen by a connection or a long-lived task.
+/// The shutdown as connections and long-lived tasks see it.
 #[derive(Debug, Clone, Default)]
 pub struct ShutdownToken {
     draining: CancellationToken,
@@ -29,27 +29,25 @@ pub struct ShutdownToken {
 }
 
 impl ShutdownToken {
-    /// Resolves when no new work should be begun: finish what is under way and close.
+    /// Resolves when the drain begins: finish current work, begin no new work, and close.
     pub async fn draining(&self) {
         self.draining.cancelled().await;
     }
 
-    /// Cancelled when draining begins.
+    /// Cancelled when the drain begins.
     pub fn draining_token(&self) -> CancellationToken {
         self.draining.clone()
     }
 
-    /// Whether draining has begun.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }
 
-    /// Resolves when the deadline has passed or a second signal came: drop everything.
+    /// Resolves when the drain ends by deadline or by a second signal: drop everything.
     pub async fn stopped(&self) {
         self.stopped.cancelled().await;
     }
 
-    /// Whether everything should be dropped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.is_cancelled()
     }
@@ -58,33 +56,24 @@ impl ShutdownToken {
 /// How the drain ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drained {
-    /// Every task ended by itself.
+    /// All tasks ended.
     All,
-    /// The deadline passed with this many tasks left; they were dropped.
-    Deadline {
-        /// Tasks that had not ended.
-        left: usize,
-    },
-    /// A second signal came with this many tasks left; they were dropped.
-    Forced {
-        /// Tasks that had not ended.
-        left: usize,
-    },
+    /// The deadline passed; the remaining tasks were dropped.
+    Deadline { left: usize },
+    /// A second signal came; the remaining tasks were dropped.
+    Forced { left: usize },
 }
 
 impl Shutdown {
-    /// Nothing stops yet; not ready yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What tasks and connections watch.
     pub fn token(&self) -> ShutdownToken {
         self.token.clone()
     }
 
-    /// Spawns a task that the drain waits for. It is dropped where it stands once stopping is
-    /// final.
+    /// Spawns a task that the drain waits for. It is dropped when the drain ends.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         let stopped = self.token.stopped.clone();
         self.tasks.spawn(async move {
@@ -96,30 +85,30 @@ impl Shutdown {
         })
     }
 
-    /// Declares the start complete: recovery done, listeners open.
+    /// Marks the start as complete: recovery done, listeners open.
     pub fn set_ready(&self) {
         self.ready.store(true, Ordering::Release);
     }
 
-    /// What `/readyz` answers: started, and not draining.
+    /// The state that `/readyz` reports: started and not draining.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) && !self.token.is_draining()
     }
 
-    /// Starts draining: not ready, no new connections. [`Shutdown::drain`] waits for the rest.
+    /// Begins the drain: not ready, no new connections. [`Shutdown::drain`] waits for the tasks.
     pub fn begin(&self) {
         self.ready.store(false, Ordering::Release);
         self.token.draining.cancel();
         self.tasks.close();
     }
 
-    /// Drops everything that still runs.
+    /// Drops all running tasks.
     pub fn stop_now(&self) {
         self.begin();
         self.token.stopped.cancel();
     }
 
-    /// Runs until a signal comes, then drains: the body of a server's main task.
+    /// Runs until a signal comes, then drains.
     pub async fn run(&self, mut signals: Signals, drain_timeout: Duration) -> Drained {
         tokio::select! {
             _ = signals.next() => {}
@@ -128,12 +117,12 @@ impl Shutdown {
         self.drain(&mut signals, drain_timeout).await
     }
 
-    /// Begins if that has not happened, and waits until every task has ended, the deadline has
-    /// passed, or a further signal comes.
+    /// Begins the drain if necessary, and waits until all tasks have ended, the deadline has passed, or another signal
+    /// comes.
     pub async fn drain(&self, signals: &mut Signals, drain_timeout: Duration) -> Drained {
         self.begin();
         crate::systemd::stopping();
-        tracing::info!(tasks = self.tasks.len(), "draining; a second signal stops at once");
+        tracing::info!(tasks = self.tasks.len(), "draining; a second signal stops immediately");
         let drained = tokio::select! {
             biased;
             () = self.tasks.wait() => Drained::All,
@@ -142,52 +131,52 @@ impl Shutdown {
         };
         match drained {
             Drained::All => tracing::info!("drained"),
-            Drained::Forced { left } => tracing::warn!(left, "stopped at once by a second signal"),
+            Drained::Forced { left } => tracing::warn!(left, "stopped by a second signal"),
             Drained::Deadline { left } => tracing::warn!(left, "the drain deadline has passed"),
         }
         self.stop_now();
-        // Dropping is quick, but a task that computes without a pause cannot be waited for.
+        // Dropping is quick, but a task that never yields cannot be waited for.
         let _ = tokio::time::timeout(DROP_WAIT, self.tasks.wait()).await;
         drained
     }
 }
 
-/// How long dropped tasks get to run their destructors.
+/// Time for the destructors of dropped tasks.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// The signals that end the process, one after the other.
+/// The signals that end the process.
 #[derive(Debug)]
-pub struct Signals(Source);
+pub struct Signals(SignalSource);
 
 #[derive(Debug)]
-enum Source {
+enum SignalSource {
     Process { terminate: Signal, interrupt: Signal },
     Manual(mpsc::Receiver<()>),
 }
 
 impl Signals {
-    /// SIGTERM and SIGINT of this process, which from now on do nothing else.
+    /// SIGTERM and SIGINT of this process; replaces their default action.
     pub fn of_process() -> std::io::Result<Signals> {
-        Ok(Signals(Source::Process {
+        Ok(Signals(SignalSource::Process {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         }))
     }
 
-    /// Signals sent by a program: for tests, and for a server inside another process.
+    /// Signals sent by a program, for tests and for embedded servers.
     pub fn manual() -> (mpsc::Sender<()>, Signals) {
         let (sender, receiver) = mpsc::channel(4);
-        (sender, Signals(Source::Manual(receiver)))
+        (sender, Signals(SignalSource::Manual(receiver)))
     }
 
-    /// Waits for the next signal; for ever when no more can come.
+    /// Waits for the next signal; forever if none can come.
     pub async fn next(&mut self) {
         let came = match &mut self.0 {
-            Source::Process { terminate, interrupt } => tokio::select! {
+            SignalSource::Process { terminate, interrupt } => tokio::select! {
                 came = terminate.recv() => came,
                 came = interrupt.recv() => came,
             },
-            Source::Manual(receiver) => receiver.recv().await,
+            SignalSource::Manual(receiver) => receiver.recv().await,
         };
         if came.is_none() {
             std::future::pending::<()>().await;
@@ -253,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_can_begin_the_end_without_a_signal() {
+    async fn a_program_can_begin_the_shutdown_without_a_signal() {
         let shutdown = Shutdown::new();
         shutdown.begin();
         let (_signal, signals) = Signals::manual();

@@ -1,4 +1,4 @@
-//! The whole process whose disk or engine fails: whoever waits is told, and it ends with an error.
+//! A process whose disk or engine fails: pending requests get an error, and the process ends with one.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, in all its functions")]
 
 #[path = "../../front-http/tests/common/disk.rs"]
@@ -36,7 +36,7 @@ async fn ask(at: &str, method: &str, path: &str, body: &str) -> String {
     answer
 }
 
-/// Serves an engine in a task; tells where it listens.
+/// Serves an engine in a task; returns its address.
 async fn begin(
     data: &Path,
     opened: (Engine, Running),
@@ -61,7 +61,7 @@ async fn begin(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_sync_is_told_to_those_who_wait_and_ends_the_process() {
+async fn a_failed_sync_fails_pending_requests_and_ends_the_process() {
     let data = tempfile::tempdir().unwrap();
     let (disk, switch) = disk::GatedDisk::open(data.path());
     let opened = Engine::open_on(disk, &Options::default(), Chance::of_system()).unwrap();
@@ -83,7 +83,7 @@ async fn a_failed_sync_is_told_to_those_who_wait_and_ends_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panic_of_the_core_is_told_to_those_who_wait_and_ends_the_process() {
+async fn a_panic_of_the_core_fails_pending_requests_and_ends_the_process() {
     let data = tempfile::tempdir().unwrap();
     let trap = trap::Trap::default();
     let disk = Arc::new(OsDisk::open(data.path()).unwrap());
@@ -102,7 +102,7 @@ async fn a_panic_of_the_core_is_told_to_those_who_wait_and_ends_the_process() {
     assert!(answer.contains("\"code\":\"poisoned\""), "{answer}");
     let error = serving.await.unwrap().unwrap_err().to_string();
     let line = "internal error: thread `core` panicked: the trap of `core`; \
-                nothing more was accepted: start again to recover what is stored";
+                the server stopped accepting requests: restart it to recover the stored data";
     assert_eq!(error, line);
 
     trap.clear();

@@ -1,5 +1,5 @@
-//! A toy front end behind real sockets: plain, TLS and sniffed on one port, the limit, silence,
-//! and the end.
+//! A test front end behind real sockets: protocol detection with and without TLS, the connection limit, timeouts, and
+//! shutdown.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, in all its functions")]
 
 use http_body_util::Full;
@@ -7,7 +7,8 @@ use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use malote_server::net::{
-    Admission, Gate, Handler, PeerInfo, Port, Router, Sniffed, Stream, Tls, handler,
+    Admission, ConnectionLimit, DetectedProtocol, Handler, PeerInfo, Port, Router, Stream, Tls,
+    handler,
 };
 use malote_server::reload::Reload;
 use malote_server::settings::Certificate;
@@ -19,13 +20,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Answers every request with what it knows about the connection.
+/// Replies to every request with what it knows about the connection.
 fn toy_http() -> Handler {
     handler(async |stream: Stream, peer: PeerInfo, shutdown: ShutdownToken| {
-        let told = format!("{} tls={}", peer.front, peer.tls.is_some());
+        let text = format!("{} tls={}", peer.front, peer.tls.is_some());
         let service = service_fn(move |_| {
-            let told = told.clone();
-            async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(body(told))) }
+            let text = text.clone();
+            async move { Ok::<_, std::convert::Infallible>(hyper::Response::new(body(text))) }
         });
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service);
@@ -42,7 +43,7 @@ fn body(text: String) -> Full<Bytes> {
     Full::new(Bytes::from(text))
 }
 
-/// Reads the header again, to show that no byte was lost, and says which handler it is.
+/// Reads the header again, to show that no byte was lost, and replies with its name.
 fn toy_amqp(name: &'static str) -> Handler {
     handler(async move |mut stream: Stream, _: PeerInfo, _: ShutdownToken| {
         let mut header = [0; 8];
@@ -55,7 +56,7 @@ fn toy_amqp(name: &'static str) -> Handler {
 
 struct Server {
     addr: SocketAddr,
-    gate: Arc<Gate>,
+    limit: Arc<ConnectionLimit>,
     tls: Arc<Tls>,
     shutdown: Shutdown,
     _data: tempfile::TempDir,
@@ -77,8 +78,6 @@ impl Default for Options {
             router: Router {
                 http: Some(toy_http()),
                 amqp10: Some(toy_amqp("amqp10")),
-                amqp091: Some(toy_amqp("amqp091")),
-                other: None,
                 health: false,
             },
         }
@@ -89,11 +88,11 @@ async fn serve(options: Options) -> Server {
     let data = tempfile::tempdir().unwrap();
     let tls =
         Tls::open(&Certificate::SelfSigned { names: Vec::new() }, data.path()).unwrap().unwrap();
-    let gate = Gate::new(options.connections_max);
+    let limit = ConnectionLimit::new(options.connections_max);
     let admission = Admission {
         tls: Some(Arc::clone(&tls)),
         tls_required: options.tls_required,
-        gate: Arc::clone(&gate),
+        limit: Arc::clone(&limit),
         handshake_timeout: options.handshake_timeout,
     };
     let any = "0".parse().unwrap();
@@ -102,7 +101,7 @@ async fn serve(options: Options) -> Server {
     let shutdown = Shutdown::new();
     shutdown.spawn(port.serve(shutdown.clone()));
     shutdown.set_ready();
-    Server { addr, gate, tls, shutdown, _data: data }
+    Server { addr, limit, tls, shutdown, _data: data }
 }
 
 impl Server {
@@ -110,7 +109,7 @@ impl Server {
         TcpStream::connect(self.addr).await.unwrap()
     }
 
-    /// Trusts the certificate that the server keeps in its data directory, and nothing else.
+    /// Trusts only the certificate in the server's data directory.
     async fn connect_tls(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let cert = CertificateDer::from_pem_file(self.tls.certificate_path()).unwrap();
@@ -135,7 +134,7 @@ async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     text
 }
 
-/// What is answered; whether the end arrives as an end or a reset is the system's choice.
+/// The reply. Whether the connection ends with FIN or reset depends on the system.
 async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, header: &[u8]) -> String {
     let _ = stream.write_all(header).await; // who is too slow may find it closed
     let mut bytes = Vec::new();
@@ -144,15 +143,15 @@ async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, header: &[u8]) ->
 }
 
 #[tokio::test]
-async fn one_port_speaks_plain_tls_and_every_protocol() {
+async fn one_port_serves_plain_tls_and_every_protocol() {
     let server = serve(Options::default()).await;
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
     assert!(get(server.connect_tls().await).await.ends_with("http tls=true"));
     let (v091, v10) = (b"AMQP\x00\x00\x09\x01", b"AMQP\x03\x01\x00\x00");
-    assert_eq!(said(server.connect().await, v091).await, "amqp091");
+    assert_eq!(said(server.connect().await, v091).await, "amqp10");
     assert_eq!(said(server.connect().await, v10).await, "amqp10");
     assert_eq!(said(server.connect_tls().await, v10).await, "amqp10");
-    assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp091");
+    assert_eq!(said(server.connect().await, b"AMQP\x01\x01\x00\x09").await, "amqp10");
     assert_eq!(said(server.connect().await, b"\0\0\0\x05nobody").await, "");
 }
 
@@ -175,32 +174,32 @@ async fn beyond_the_limit_connections_are_closed_at_once_and_counted() {
     let first = server.connect().await;
     let second = server.connect().await;
     let mut third = server.connect().await;
-    // Closed without a word; whether that arrives as an end or a reset is the system's choice.
+    // Closed without a reply. Whether it ends with FIN or reset depends on the system.
     assert!(!matches!(third.read(&mut [0; 1]).await, Ok(1..)));
-    assert_eq!((server.gate.counts().refused, server.gate.counts().open), (1, 2));
+    assert_eq!((server.limit.counts().refused, server.limit.counts().open), (1, 2));
     assert!(get(second).await.ends_with("http tls=false"));
     drop(first);
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
 }
 
 #[tokio::test]
-async fn silent_and_slow_peers_lose_their_place() {
+async fn silent_and_slow_peers_are_disconnected() {
     let handshake_timeout = Duration::from_millis(100);
     let server = serve(Options { handshake_timeout, ..Options::default() }).await;
     assert_eq!(said(server.connect().await, b"").await, "");
     assert_eq!(said(server.connect().await, b"GE").await, "");
     // A client hello that never continues.
     assert_eq!(said(server.connect().await, b"\x16\x03\x01\x02\x00").await, "");
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn plain_http_is_told_to_use_tls_where_that_is_required() {
+async fn plain_http_is_refused_with_a_hint_if_tls_is_required() {
     let server = serve(Options { tls_required: true, ..Options::default() }).await;
     let answer = get(server.connect().await).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
@@ -211,7 +210,7 @@ async fn plain_http_is_told_to_use_tls_where_that_is_required() {
 }
 
 #[tokio::test]
-async fn a_lone_front_end_refuses_strangers_itself() {
+async fn a_single_front_end_refuses_other_protocols_itself() {
     let router = Router { http: Some(toy_http()), ..Router::default() };
     let server = serve(Options { router, ..Options::default() }).await;
     let answer = said(server.connect().await, b"nonsense\r\n\r\n").await;
@@ -221,11 +220,11 @@ async fn a_lone_front_end_refuses_strangers_itself() {
 #[tokio::test]
 async fn a_panic_in_a_handler_costs_one_connection() {
     let broken = handler(async |_: Stream, _: PeerInfo, _: ShutdownToken| panic!("a bug"));
-    let router = Router { amqp091: Some(broken), ..Options::default().router };
+    let router = Router { amqp10: Some(broken), ..Options::default().router };
     let server = serve(Options { router, ..Options::default() }).await;
     assert_eq!(said(server.connect().await, b"AMQP\x00\x00\x09\x01").await, "");
     assert!(get(server.connect().await).await.ends_with("http tls=false"));
-    while server.gate.counts().open > 0 {
+    while server.limit.counts().open > 0 {
         tokio::task::yield_now().await;
     }
 }
@@ -233,13 +232,13 @@ async fn a_panic_in_a_handler_costs_one_connection() {
 #[tokio::test]
 async fn draining_finishes_requests_and_takes_no_more() {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
-    // Answers once it is told to, as a long poll does.
+    // Replies when the test says so, like a long poll.
     let (answer, waiting) = tokio::sync::watch::channel(false);
     let (begun, mut begins) = tokio::sync::mpsc::channel(1);
     let slow = handler(move |mut stream: Stream, peer: PeerInfo, _: ShutdownToken| {
         let (mut waiting, begun) = (waiting.clone(), begun.clone());
         async move {
-            assert_eq!(peer.sniffed, Sniffed::Http);
+            assert_eq!(peer.protocol, DetectedProtocol::Http);
             stream.read_exact(&mut [0; REQUEST.len()]).await.unwrap();
             begun.send(()).await.unwrap();
             waiting.wait_for(|now| *now).await.unwrap();
@@ -250,7 +249,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     let server = serve(Options { router, ..Options::default() }).await;
     let busy = server.connect().await;
     let busy = tokio::spawn(async move { said(busy, REQUEST).await });
-    // The handler must have the connection: one that has not spoken yet may be dropped.
+    // The handler must have the connection: one without a request may be dropped.
     begins.recv().await.unwrap();
 
     let (signal, signals) = Signals::manual();
@@ -260,7 +259,7 @@ async fn draining_finishes_requests_and_takes_no_more() {
     signal.send(()).await.unwrap();
     server.shutdown.token().draining().await;
     assert!(!server.shutdown.is_ready());
-    // The listener goes as soon as its task has seen the token.
+    // The listener is closed as soon as its task has seen the token.
     while TcpStream::connect(server.addr).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -294,11 +293,11 @@ async fn a_second_signal_drops_connections_at_once() {
 }
 
 #[tokio::test]
-async fn a_port_that_nobody_speaks_on_is_not_opened() {
+async fn a_port_without_handlers_is_not_opened() {
     let admission = Admission {
         tls: None,
         tls_required: false,
-        gate: Gate::new(1),
+        limit: ConnectionLimit::new(1),
         handshake_timeout: Duration::from_secs(1),
     };
     let any = "0".parse().unwrap();

@@ -1,4 +1,4 @@
-//! What the codec and the engine cost. `cargo run --release -p malote-wire-amqp --example measure`
+//! Measures the codec and the engine: `cargo run --release -p malote-wire-amqp --example measure`
 
 use std::hint::black_box;
 
@@ -69,7 +69,7 @@ fn decode_and_encode(rounds: u32, payload: &Bytes) {
     });
 }
 
-/// Both engines: sent, cut from the stream, given to the owner, settled, and the settlement heard.
+/// Both engines: send, parse, deliver, settle, confirm.
 fn engines(rounds: u32, payload: &Bytes) {
     let mechanisms = vec![Symbol::from_static("ANONYMOUS")];
     let mut client = Connection::client(Config { sasl: false, ..Config::default() }, 0);

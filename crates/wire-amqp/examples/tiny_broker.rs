@@ -1,8 +1,8 @@
-//! The engine with a socket around it: queues in memory that Service Bus clients can send to and receive from.
+//! The engine with a socket: queues in memory that Service Bus clients can send to and receive from.
 //!
 //! `cargo run -p malote-wire-amqp --example tiny_broker`, then connect with
-//! `Endpoint=sb://localhost:5672;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true`.
-//! It shows the owner's loop and what clients insist on. It is no broker: nothing is checked, and nothing is bounded.
+//! `Endpoint=sb://localhost:5672;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true`. It shows the
+//! owner's loop, and what clients insist on. It is not a real broker: nothing is checked or bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant};
 
-/// Bare messages by queue, and a bell for those who wait.
+/// Bare messages by queue, and a notification for waiting receivers.
 #[derive(Default)]
 struct Queues {
     messages: Mutex<HashMap<String, VecDeque<Bytes>>>,
@@ -45,9 +45,9 @@ struct Client {
     queues: Arc<Queues>,
     /// The node of each link.
     links: HashMap<LinkId, (Role, String)>,
-    /// Answers that wait for credit: a client may ask first and grant it later.
+    /// Replies waiting for credit. A client may send requests before it grants credit.
     answers: VecDeque<(LinkId, Bytes)>,
-    /// What is out, by key.
+    /// Unsettled deliveries by key.
     out: HashMap<u64, (String, Bytes)>,
     next_key: u64,
 }
@@ -194,7 +194,7 @@ impl Client {
         Ok(())
     }
 
-    /// Any token is good. The answer goes to the other `$cbs` link of the session, whatever its address.
+    /// Accepts any token. The reply goes to the other `$cbs` link of the session, whatever its address.
     fn put_token(&mut self, request: LinkId, message: &Message) -> Result<(), AmqpError> {
         let reply = self.links.iter().find(|(link, (role, node))| {
             link.session() == request.session() && *role == Role::Sender && node == "$cbs"
@@ -221,7 +221,7 @@ impl Client {
                 }
                 disposed.state
             }
-            // The same outcome, but an error in it would say that settling failed.
+            // The same outcome without the error, which would mean that settling failed.
             Some(DeliveryState::Rejected(_)) => Some(DeliveryState::Rejected(Rejected::default())),
             state => state,
         };
@@ -231,7 +231,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives every receiver what it has credit for.
+    /// Sends to every receiver as much as it has credit for.
     fn deliver(&mut self) {
         for (link, answer) in std::mem::take(&mut self.answers) {
             if self.connection.credit(link) > 0 {
@@ -247,7 +247,7 @@ impl Client {
             .map(|(link, (_, node))| (*link, node.clone()))
             .collect();
         for (link, queue) in receivers {
-            while self.connection.credit(link) > 0 && self.connection.room_bytes() > 0 {
+            while self.connection.credit(link) > 0 && self.connection.free_output_bytes() > 0 {
                 let Some(bare) = self.queues.pop(&queue) else { break };
                 let mut message = BytesMut::new();
                 let annotations = Map::default()
@@ -264,7 +264,7 @@ impl Client {
         }
     }
 
-    /// The tag of a delivery is the lock token: always sixteen bytes.
+    /// The delivery tag is the lock token, which always has sixteen bytes.
     fn send(&mut self, link: LinkId, payload: Bytes, settled: bool) {
         let key = self.next_key;
         self.next_key += 1;

@@ -7,13 +7,13 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Every peer takes frames of this size.
+/// The frame size that every peer must accept.
 pub const MIN_MAX_FRAME_SIZE: u32 = 512;
 /// Size, offset, type and channel.
 pub const FRAME_HEADER_BYTES: usize = 8;
 const PROTOCOL_HEADER_BYTES: usize = 8;
 
-/// What is spoken after a protocol header.
+/// The layer that follows a protocol header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// AMQP itself.
@@ -25,7 +25,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The eight bytes that announce it.
+    /// The eight bytes of the header.
     pub const fn header(self) -> [u8; PROTOCOL_HEADER_BYTES] {
         let id = match self {
             Protocol::Amqp => 0,
@@ -36,7 +36,7 @@ impl Protocol {
     }
 }
 
-/// What a frame belongs to.
+/// The layer of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// The connection.
@@ -45,40 +45,42 @@ pub enum FrameKind {
     Sasl,
 }
 
-/// A frame. An empty body is a sign of life and nothing else.
+/// A frame. One with an empty body only keeps the connection alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it belongs to.
+    /// The layer.
     pub kind: FrameKind,
-    /// Its session; of no meaning in the SASL layer.
+    /// The channel of the session; unused in the SASL layer.
     pub channel: u16,
     /// The performative and its payload.
     pub body: Bytes,
 }
 
-/// Bytes that are no frame. The stream cannot be read any further.
+/// Invalid bytes. Nothing after them can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Larger than agreed, or smaller than its own header.
-    #[error("a frame of {size_bytes} bytes, at most {size_bytes_max} are allowed")]
+    #[error(
+        "frame of {size_bytes} bytes exceeds the limit of {size_bytes_max}, or is smaller than its header"
+    )]
     Size {
-        /// As it says itself.
+        /// As declared.
         size_bytes: u32,
         /// As agreed.
         size_bytes_max: u32,
     },
-    /// The body would begin inside the header or after the end.
-    #[error("a frame whose body begins at {0} words")]
+    /// The body begins inside the header or after the end.
+    #[error("invalid data offset {0} in a frame header")]
     Offset(u8),
     /// Neither AMQP nor SASL.
-    #[error("a frame of the unknown type {0}")]
+    #[error("unknown frame type {0}")]
     Kind(u8),
-    /// Not a protocol header that we know.
-    #[error("not a protocol header of AMQP 1.0")]
+    /// An unknown protocol header.
+    #[error("not an AMQP 1.0 protocol header")]
     Header,
 }
 
-/// Takes a protocol header off the front, when there are bytes enough to tell.
+/// Removes a protocol header from the front, once it is complete.
 pub fn take_protocol(input: &mut BytesMut) -> Result<Option<Protocol>, FrameError> {
     let seen = &input[..input.len().min(PROTOCOL_HEADER_BYTES)];
     let known = [Protocol::Amqp, Protocol::Tls, Protocol::Sasl];
@@ -93,7 +95,7 @@ pub fn take_protocol(input: &mut BytesMut) -> Result<Option<Protocol>, FrameErro
     Ok(Some(protocol))
 }
 
-/// Takes a frame off the front, when it is there whole. Its body shares the bytes of the input.
+/// Removes a frame from the front, once it is complete. Its body shares the bytes of the input.
 pub fn take_frame(input: &mut BytesMut, size_bytes_max: u32) -> Result<Option<Frame>, FrameError> {
     let Some(&head) = input.first_chunk::<FRAME_HEADER_BYTES>() else { return Ok(None) };
     let [s0, s1, s2, s3, doff, kind, c0, c1] = head;
@@ -118,7 +120,7 @@ pub fn take_frame(input: &mut BytesMut, size_bytes_max: u32) -> Result<Option<Fr
     Ok(Some(Frame { kind, channel: u16::from_be_bytes([c0, c1]), body: body.freeze() }))
 }
 
-/// Writes a frame around what `body` writes, and gives its size.
+/// Writes a frame around the output of `body`, and returns its size.
 pub fn put_frame(
     out: &mut BytesMut,
     kind: FrameKind,
@@ -130,7 +132,7 @@ pub fn put_frame(
     out.extend_from_slice(&[0, 0, 0, 0, 2, matches!(kind, FrameKind::Sasl).into(), high, low]);
     body(out);
     let size = out.len() - start;
-    let size_bytes = u32::try_from(size).expect("a frame is far smaller than 4 GiB");
+    let size_bytes = u32::try_from(size).expect("frames are smaller than 4 GiB");
     out[start..start + 4].copy_from_slice(&size_bytes.to_be_bytes());
     size
 }

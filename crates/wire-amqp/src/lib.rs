@@ -1,14 +1,17 @@
-//! AMQP 1.0 as plain data, and a connection engine without I/O, for either end.
+//! AMQP 1.0 as plain data, and a connection engine without I/O, for client and server.
 //!
 //! Read in this order:
-//! - [`types`]: values, their shortest encoding, a reader that takes nothing on trust;
-//! - [`performative`]: the composite types, each declared as the specification's table;
-//! - [`frame`]: protocol headers and frames, cut from a stream of bytes;
-//! - [`message`]: the sections of a message by their place, so that the bare message stays byte for byte what it was;
-//! - [`connection`]: sessions, links, windows, credit, settlement. The owner brings bytes, time and decisions.
+//! - [`types`]: values, their shortest encoding, and a reader for untrusted bytes;
+//! - [`performative`]: the composite types, each declared like its table in the specification;
+//! - [`frame`]: protocol headers and frames;
+//! - [`message`]: the sections of a message, found without decoding, so that the bare message is preserved byte for
+//!   byte;
+//! - [`connection`]: sessions, links, windows, credit, settlement. The owner provides bytes, time and decisions.
 //!
-//! Nothing here knows of sockets, clocks or queues, nor of what Service Bus makes of the protocol, save its batch format.
-//! Parts and sections named in comments are those of the OASIS standard of 2012.
+//! The crate knows no sockets, clocks or queues, and nothing specific to Service Bus except its batch format. Parts and
+//! sections in comments are those of the OASIS standard of 2012.
+
+#![allow(missing_docs, reason = "the names are those of the specification")]
 
 pub mod connection;
 pub mod frame;

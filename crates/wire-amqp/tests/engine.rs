@@ -1,4 +1,4 @@
-//! Client and server engines, back to back.
+//! Client and server engines, connected to each other.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -40,7 +40,7 @@ fn a_message_is_sent_and_settled() {
     assert_eq!((disposed.key, disposed.settled, &disposed.state), (1, true, &state));
 }
 
-/// Service Bus's way: the receiver says what it wants, the sender says that it is done.
+/// As in Service Bus: the receiver sends an outcome, and the sender confirms it.
 #[test]
 fn a_message_is_received_and_settled_in_two_steps() {
     let mut pair = pair();
@@ -55,7 +55,7 @@ fn a_message_is_received_and_settled_in_two_steps() {
         let state = Some(DeliveryState::Accepted);
         pair.client.dispose(client, delivery.delivery, false, state).unwrap();
     }
-    // Neighbours travel as one range: a frame of 8, a list of 8 fields and descriptors.
+    // Adjacent deliveries are sent as one range.
     let ranged = pair.client.take_output();
     assert!(ranged.len() < 40, "{} bytes", ranged.len());
     pair.server.feed(&ranged, 0);
@@ -63,7 +63,7 @@ fn a_message_is_received_and_settled_in_two_steps() {
     let asked = dispositions(&seen.server);
     assert_eq!(asked.iter().map(|d| d.key).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     assert!(asked.iter().all(|d| !d.settled && d.state == Some(DeliveryState::Accepted)));
-    // Answered in another order, one of them badly.
+    // Confirmed in another order, one of them with an error.
     for disposed in asked.iter().rev() {
         let lost = AmqpError::new("com.microsoft:message-lock-lost", "too late");
         let state = match disposed.key {
@@ -96,7 +96,7 @@ fn settled_messages_leave_nothing_behind() {
     assert_eq!(settled, [true, true, true, false]);
 }
 
-/// Receive and delete: the mode of the link counts, not what the owner says.
+/// Receive-and-delete: the settle mode of the link counts, not what the owner passes.
 #[test]
 fn a_link_of_settled_deliveries_sends_them_settled() {
     let mut pair = pair();
@@ -112,7 +112,7 @@ fn a_link_of_settled_deliveries_sends_them_settled() {
 }
 
 #[test]
-fn a_drain_that_was_called_off_uses_up_nothing() {
+fn a_cancelled_drain_uses_no_credit() {
     let small = Config { incoming_window: 1, ..client_config() };
     let mut pair = Pair::opened(small, server_config());
     let (client, server) = pair.link(receiver("r"));
@@ -155,11 +155,11 @@ fn a_refused_link_has_no_terminus_and_is_detached() {
     let seen = pair.settle();
     assert_eq!(seen.server, [Event::Detached { link: *link, error: None }]);
     assert_eq!(pair.server.grant(*link, 1), Err(UseError::Gone));
-    // The session goes on, and the handle is free again.
+    // The session continues, and the handle is free again.
     pair.link_on(session, sender("s"));
 }
 
-/// Accept-next: one attach waits, all else goes on.
+/// Accept-next: one attach waits while everything else proceeds.
 #[test]
 fn an_attach_may_wait_for_its_answer() {
     let mut pair = pair();
@@ -203,7 +203,7 @@ fn a_drain_uses_up_the_credit() {
     let [Event::Delivery(_), Event::Flow(flow)] = &seen.client[..] else { panic!("{seen:?}") };
     assert_eq!((flow.credit, flow.drain), (0, true));
     assert_eq!((pair.client.credit(client), pair.server.credit(server)), (0, 0));
-    // Both still count alike.
+    // Both ends still have the same count.
     pair.client.grant(client, 1).unwrap();
     pair.settle();
     assert_eq!(pair.server.credit(server), 1);
@@ -222,11 +222,11 @@ fn large_messages_are_cut_by_the_peers_frame_size_and_window() {
     let large: Bytes = (0..20_000_u32).map(|n| n as u8).collect();
     pair.server.send(server, message(1, large.clone())).unwrap();
     pair.server.send(server, message(2, "after")).unwrap();
-    // Four frames may go; the rest waits.
-    assert!(pair.server.room_bytes() < (1 << 20) - 15_000);
+    // Four frames may be sent; the rest waits.
+    assert!(pair.server.free_output_bytes() < (1 << 20) - 15_000);
     let first = pair.server.take_output();
     assert!(first.len() <= 4 * 512, "{} bytes", first.len());
-    // A drain waits for what is queued.
+    // A drain waits for queued messages.
     pair.server.drained(server).unwrap();
     assert!(!pair.server.has_output());
     pair.client.feed(&first, 0);
@@ -236,11 +236,11 @@ fn large_messages_are_cut_by_the_peers_frame_size_and_window() {
     assert_eq!(got[1].payload, "after");
     assert!(matches!(seen.client.last(), Some(Event::Flow(LinkFlow { credit: 0, .. }))));
     assert_eq!(seen.server, [Event::Unblocked { session: server.session() }]);
-    assert_eq!(pair.server.room_bytes(), 1 << 20);
+    assert_eq!(pair.server.free_output_bytes(), 1 << 20);
 }
 
 #[test]
-fn credit_that_is_lowered_holds_back_what_waits() {
+fn lowered_credit_holds_back_queued_transfers() {
     let small = Config { incoming_window: 1, ..client_config() };
     let mut pair = Pair::opened(small, server_config());
     let session = pair.client.begin().unwrap();
@@ -253,7 +253,7 @@ fn credit_that_is_lowered_holds_back_what_waits() {
         pair.server.send(one_server, message(key, "one")).unwrap();
     }
     pair.server.send(two_server, message(9, "two")).unwrap();
-    // Before the window opens again, the first link takes its credit back.
+    // Before the window opens again, the first link withdraws its credit.
     pair.client.grant(one, 0).unwrap();
     let down = pair.server.take_output();
     let up = pair.client.take_output();
@@ -261,7 +261,7 @@ fn credit_that_is_lowered_holds_back_what_waits() {
     while pair.server.next_event().is_some() {}
     pair.client.feed(&down, 0);
     let seen = pair.settle();
-    // What was on its way is no fault; the other link's passes what waits.
+    // Messages already sent are accepted; those of the other link overtake the queued ones.
     let keys: Vec<_> = deliveries(&seen.client).iter().map(|d| d.payload.clone()).collect();
     assert_eq!(keys, ["one", "two"]);
     pair.client.grant(one, 5).unwrap();
@@ -294,7 +294,7 @@ fn ends_and_closes_are_answered() {
 }
 
 #[test]
-fn what_is_gone_stays_gone() {
+fn ids_are_never_reused() {
     let mut pair = pair();
     let (client, server) = pair.link(sender("s"));
     pair.client.end(client.session(), None).unwrap();
@@ -309,7 +309,7 @@ fn what_is_gone_stays_gone() {
 }
 
 #[test]
-fn silence_ends_a_connection_and_signs_of_life_prevent_it() {
+fn idle_connections_are_closed_unless_empty_frames_arrive() {
     let quiet = Config { idle_time_out_ms: None, ..client_config() };
     let strict = Config { idle_time_out_ms: Some(1_000), ..server_config() };
     let mut pair = Pair::opened(quiet, strict);
@@ -355,7 +355,7 @@ fn a_server_may_refuse_in_sasl_or_in_open() {
     let plain = |config| Config { sasl: false, ..config };
     let mut pair = Pair::new(plain(client_config()), plain(server_config()));
     pair.client.open(Open::default()).unwrap();
-    // Said before the answer: it waits for it.
+    // Sent before the reply, so it waits for it.
     let session = pair.client.begin().unwrap();
     pair.client.attach(session, sender("s")).unwrap();
     let seen = pair.settle();
@@ -381,7 +381,7 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However bytes are cut and windows are set, everything arrives, in order, once, and is settled.
+    /// However the bytes are split and the windows are set, everything arrives once, in order, and is settled.
     #[test]
     fn all_arrives_in_order(
         cuts in cuts(),
@@ -391,8 +391,8 @@ proptest! {
         let config = Config {
             max_frame_size: frame,
             incoming_window: window,
-            overrule_max_message_size: written,
-            tells_what_left: written,
+            ignore_remote_max_message_size: written,
+            track_unsent: written,
             ..client_config()
         };
         let mut pair = Pair::new(config.clone(), Config { mechanisms: server_config().mechanisms, ..config })
@@ -412,7 +412,7 @@ proptest! {
             while let Some((key, size)) = left.last().copied() {
                 let body = vec![key as u8; size];
                 let sent = match written {
-                    true => from.send_written(from_link, message(key, Bytes::new()), |out| out.extend_from_slice(&body)),
+                    true => from.send_with(from_link, message(key, Bytes::new()), |out| out.extend_from_slice(&body)),
                     false => from.send(from_link, message(key, body)),
                 };
                 match sent {
@@ -451,9 +451,9 @@ proptest! {
 }
 
 #[test]
-fn a_receiver_that_does_not_mean_its_limit_can_be_overruled() {
+fn the_receivers_size_limit_can_be_ignored() {
     for overrule in [false, true] {
-        let server = Config { overrule_max_message_size: overrule, ..server_config() };
+        let server = Config { ignore_remote_max_message_size: overrule, ..server_config() };
         let mut pair = Pair::opened(Config::default(), server);
         let (client, link) = pair.link(Attach { max_message_size: Some(10), ..receiver("r") });
         pair.client.grant(client, 1).unwrap();

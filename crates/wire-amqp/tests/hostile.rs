@@ -1,4 +1,4 @@
-//! A peer that breaks rules is told which, at the right level; one that sends anything at all breaks nothing.
+//! Protocol violations are reported at the right level, and arbitrary input does no harm.
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
@@ -11,7 +11,7 @@ use malote_wire_amqp::performative::*;
 use malote_wire_amqp::types::Str;
 use proptest::prelude::*;
 
-/// A server and a peer that says what it likes.
+/// A server, and a peer that sends arbitrary performatives.
 struct Peer {
     server: Connection,
     said: BytesMut,
@@ -90,7 +90,7 @@ impl Peer {
         std::iter::from_fn(|| self.server.next_event()).collect()
     }
 
-    /// What the server has said.
+    /// The performatives sent by the server.
     fn heard(&mut self) -> Vec<Performative> {
         let mut bytes = BytesMut::from(&self.server.take_output()[..]);
         if bytes.starts_with(b"AMQP") {
@@ -117,7 +117,7 @@ impl Peer {
         }
     }
 
-    /// The session is ended with this condition, and the connection goes on.
+    /// The session is ended with this condition, and the connection continues.
     #[track_caller]
     fn ended(mut self, condition: &str) {
         let events = self.events();
@@ -128,7 +128,7 @@ impl Peer {
             }
             other => panic!("{other:?}"),
         }
-        // What was on its way is passed over; then the channel is free again.
+        // Frames sent before are ignored; then the channel is free again.
         self.say(0, transfer(0, 77));
         self.say(0, Performative::End(End::default()));
         self.say(0, begin());
@@ -136,7 +136,7 @@ impl Peer {
         assert!(matches!(events[..], [Event::Ended { .. }, Event::Begun { .. }]), "{events:?}");
     }
 
-    /// The link is detached with this condition, and the session goes on.
+    /// The link is detached with this condition, and the session continues.
     #[track_caller]
     fn detached(mut self, condition: &str) {
         let events = self.events();
@@ -268,7 +268,7 @@ fn rules_of_a_session() {
     peer.say(0, transfer(0, 1));
     peer.ended(condition::INVALID_FIELD);
 
-    // An id that another link's delivery has.
+    // The id of another link's delivery.
     let (mut peer, _) = Peer::attached(plain(), 10);
     let other = peer.attach(1, "other", Role::Sender);
     peer.server.grant(other, 10).unwrap();
@@ -293,7 +293,7 @@ fn rules_of_a_session() {
     peer.ended(condition::RESOURCE_LIMIT_EXCEEDED);
 }
 
-/// Not as it should be, but Python's client does it when threads share a link, and nothing is lost by taking both.
+/// Not valid, but the Python client does it when threads share a link, and accepting both does no harm.
 #[test]
 fn two_deliveries_of_a_link_may_have_the_same_id() {
     let (mut peer, link) = Peer::attached(plain(), 10);
@@ -307,7 +307,7 @@ fn two_deliveries_of_a_link_may_have_the_same_id() {
 }
 
 #[test]
-fn a_window_of_nothing_takes_nothing() {
+fn a_zero_window_blocks_transfers() {
     let (mut peer, _) = Peer::attached(Config { incoming_window: 0, ..plain() }, 10);
     peer.say(0, transfer(0, 0));
     peer.ended(condition::WINDOW_VIOLATION);
@@ -338,8 +338,8 @@ fn rules_of_a_link() {
     peer.say_with(0, transfer(0, 1), &[7; 101]);
     peer.detached(condition::MESSAGE_SIZE_EXCEEDED);
 
-    // Borne beyond the limit of the link, so that its owner can refuse it; and no further.
-    let borne = Config { max_message_size: 100, max_message_size_borne: Some(200), ..plain() };
+    // Accepted beyond the limit of the link, so that its owner can refuse it; but no further.
+    let borne = Config { max_message_size: 100, max_message_size_accepted: Some(200), ..plain() };
     let (mut peer, link) = Peer::attached(borne, 10);
     peer.say_with(0, transfer(0, 0), &[7; 200]);
     assert_eq!(deliveries(&peer.events()).len(), 1);
@@ -347,7 +347,7 @@ fn rules_of_a_link() {
     peer.say_with(0, transfer(0, 1), &[7; 201]);
     peer.detached(condition::MESSAGE_SIZE_EXCEEDED);
 
-    // Each message is small enough; all of them together are not.
+    // Each message is small enough; together they are not.
     let (mut peer, _) = Peer::attached(plain(), 10);
     for (handle, name) in [(1, "b"), (2, "c")] {
         let link = peer.attach(handle, name, Role::Sender);
@@ -365,7 +365,7 @@ fn rules_of_a_link() {
 #[test]
 fn an_aborted_delivery_leaves_nothing() {
     let (mut peer, _) = Peer::attached(plain(), 10);
-    // Twice as much as may be held, in all.
+    // Twice the limit in total.
     for id in 0..10 {
         let more = Transfer { more: true, ..first(0, id) };
         peer.say_with(0, Performative::Transfer(more), &[7; 600]);
@@ -376,7 +376,8 @@ fn an_aborted_delivery_leaves_nothing() {
     peer.detached(condition::TRANSFER_LIMIT_EXCEEDED);
 }
 
-/// Answers are matched by name: the peer must have let go of the first link before the second is answered.
+/// Replies are matched by name: the peer must have confirmed the detach of the first link before the second is
+/// answered.
 #[test]
 fn a_name_in_use_is_stolen_and_the_rest_goes_on() {
     let (mut peer, first) = Peer::attached(plain(), 10);
@@ -401,7 +402,7 @@ fn a_name_in_use_is_stolen_and_the_rest_goes_on() {
     assert!(detach.closed);
     assert_eq!((&refused.source, &refused.target, refused.handle), (&None, &None, refusal.handle));
     assert_ne!(*second, first);
-    // The third comes when both are gone.
+    // The third follows when both are gone.
     for handle in [0, 1] {
         let seen = peer.events();
         assert!(!seen.iter().any(|event| matches!(event, Event::Attach { .. })), "{seen:?}");
@@ -409,11 +410,11 @@ fn a_name_in_use_is_stolen_and_the_rest_goes_on() {
     }
     let events = peer.events();
     assert!(matches!(events.last(), Some(Event::Attach { .. })), "{events:?}");
-    // The other end of the same name is another link.
+    // The other role with the same name is another link.
     peer.attach(3, "s", Role::Receiver);
 }
 
-/// Clients say goodbye twice.
+/// Some clients send a detach or end twice.
 #[test]
 fn late_frames_are_passed_over() {
     let (mut peer, link) = Peer::attached(plain(), 10);
@@ -435,9 +436,9 @@ fn late_frames_are_passed_over() {
     assert!(!peer.server.is_finished());
 }
 
-/// Numbers are serial: after the highest comes zero.
+/// Numbers are serial: zero follows the highest.
 #[test]
-fn numbers_go_round() {
+fn serial_numbers_wrap() {
     let mut peer = Peer::opened(plain());
     let begin = Begin { next_outgoing_id: u32::MAX, incoming_window: 9, ..Begin::default() };
     peer.say(0, Performative::Begin(Box::new(begin)));
@@ -467,7 +468,7 @@ fn numbers_go_round() {
     let events = peer.events();
     let ids: Vec<_> = dispositions(&events).iter().map(|d| d.delivery.0).collect();
     assert_eq!(ids, [u32::MAX, 0]);
-    // The two that are left are not neighbours.
+    // The remaining two are not adjacent.
     peer.heard();
     for id in [u32::MAX - 1, 1] {
         assert_eq!(peer.server.dispose(link, DeliveryId(id), true, None), Ok(true));
@@ -489,7 +490,7 @@ fn credit(next_incoming_id: u32, incoming_window: u32, link_credit: u32) -> Perf
     })
 }
 
-/// What is on its way uses up the window that the peer tells.
+/// Transfers on their way use up the window that the peer announces.
 #[test]
 fn a_window_counts_from_what_the_peer_has_seen() {
     let mut peer = Peer::begun(plain());
@@ -505,19 +506,19 @@ fn a_window_counts_from_what_the_peer_has_seen() {
         peer.heard().len()
     };
     assert_eq!(send(&mut peer), 5);
-    // Seen none of five, takes six: one more.
+    // It has seen none of five and accepts six: one more.
     peer.say(0, credit(0, 6, 100));
     peer.events();
     assert_eq!(send(&mut peer), 1);
-    let full = peer.server.room_bytes();
+    let full = peer.server.free_output_bytes();
     peer.say(0, credit(6, 2, 100));
     peer.events();
     assert_eq!(peer.heard().len(), 2);
-    // What waits is forgotten with its link.
-    assert!(peer.server.room_bytes() > full);
+    // Queued messages are dropped with their link.
+    assert!(peer.server.free_output_bytes() > full);
     peer.server.detach(link, true, None).unwrap();
     peer.heard();
-    assert_eq!(peer.server.room_bytes(), 1 << 20);
+    assert_eq!(peer.server.free_output_bytes(), 1 << 20);
 }
 
 #[test]
@@ -542,7 +543,7 @@ fn deliveries_are_forgotten_with_their_link() {
     peer.server.send(link, message(9, "x")).unwrap();
 }
 
-/// Links that went with their session do not count any more.
+/// Links that ended with their session no longer count.
 #[test]
 fn links_are_forgotten_with_their_session() {
     let mut peer = Peer::begun(Config { links_max: 1, ..plain() });
@@ -569,7 +570,7 @@ fn nothing_comes_after_close() {
 
 /// One range for one outcome.
 #[test]
-fn neighbours_that_differ_are_told_apart() {
+fn dispositions_with_different_outcomes_are_not_merged() {
     let (mut peer, link) = Peer::attached(plain(), 10);
     (0..4).for_each(|id| peer.say(0, transfer(0, id)));
     peer.events();
@@ -600,7 +601,7 @@ fn neighbours_that_differ_are_told_apart() {
     );
 }
 
-/// Who asks for an answer gets one, with our side of the numbers.
+/// A flow with `echo` is answered with our state.
 #[test]
 fn an_echo_is_answered() {
     let (mut peer, _) = Peer::attached(plain(), 5);
@@ -618,7 +619,7 @@ fn an_echo_is_answered() {
     assert!(matches!(&heard[..], [Performative::Flow(Flow { handle: None, .. })]), "{heard:?}");
 }
 
-/// A range over everything costs what is unsettled, not what is named.
+/// A range over everything costs as much as there are unsettled deliveries.
 #[test]
 fn a_range_over_all_numbers_is_cheap() {
     let mut peer = Peer::begun(plain());
@@ -647,9 +648,9 @@ fn a_range_over_all_numbers_is_cheap() {
     assert_eq!(dispositions(&peer.events()).len(), 3);
 }
 
-/// A peer that asks and never reads is not answered without end.
+/// A peer that sends requests and never reads does not cause unbounded output.
 #[test]
-fn answers_that_nobody_reads_are_bounded() {
+fn unread_output_is_bounded() {
     let mut peer = Peer::begun(Config { outgoing_bytes_max: 10_000, ..plain() });
     let echo = Performative::Flow(Flow { echo: true, ..Flow::default() });
     let mut said = BytesMut::new();
@@ -667,7 +668,7 @@ fn answers_that_nobody_reads_are_bounded() {
     assert!(peer.server.wants_input());
 }
 
-/// All that a busy peer says, as one run of bytes.
+/// Everything that a busy peer sends, as one sequence of bytes.
 fn conversation() -> Vec<u8> {
     let mut out = BytesMut::from(&b"AMQP\x00\x01\x00\x00"[..]);
     let flow = Flow {
@@ -700,7 +701,7 @@ fn conversation() -> Vec<u8> {
     out.to_vec()
 }
 
-/// An owner that says yes to everything.
+/// An owner that accepts everything.
 fn converse(bytes: &[u8], split: usize) -> Vec<Event> {
     let mut server = Connection::server(plain(), 0);
     let mut events = Vec::new();
@@ -736,7 +737,7 @@ fn converse(bytes: &[u8], split: usize) -> Vec<Event> {
 }
 
 #[test]
-fn the_conversation_is_a_good_one() {
+fn the_test_conversation_is_valid() {
     let events = converse(&conversation(), usize::MAX);
     assert!(matches!(events.last(), Some(Event::Close { error: None })), "{events:?}");
     assert_eq!(
@@ -752,7 +753,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn a_bent_conversation_breaks_nothing(
+    fn mutated_input_does_not_panic(
         bends in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(), split in 1..400_usize,
     ) {

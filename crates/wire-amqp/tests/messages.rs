@@ -1,4 +1,4 @@
-//! Messages: sections by their place, the bare message byte for byte, and batches.
+//! Messages: their sections, the preserved bare message, and batches.
 #![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
@@ -47,10 +47,10 @@ fn sections_are_found_and_read_when_asked_for() {
     assert_eq!(message.bare(), parts.concat());
 }
 
-/// What a broker does: new header and annotations before the bare message that it kept.
+/// What a broker does: a new header and annotations before a stored bare message.
 #[test]
-fn the_bare_message_stays_what_it_was() {
-    // As a client may write it: wide forms where short ones would do, defaults spelt out.
+fn the_bare_message_is_preserved() {
+    // As a client may write it: wide forms instead of short ones, explicit defaults.
     let bare = b"\x00\x80\0\0\0\0\0\0\0\x73\xd0\0\0\0\x09\0\0\0\x01\xb1\0\0\0\x02id\x00\x53\x75\xb0\0\0\0\x02hi";
     let bare = [&bare[..14], &[0x0b], &bare[15..]].concat();
     let encoded = [b"\x00\x53\x70\xc0\x02\x01\x41".to_vec(), bare.clone()].concat();
@@ -94,18 +94,18 @@ fn bodies_of_every_kind() {
 fn sections_out_of_order_are_refused() {
     let fault = |bytes: &'static [u8]| Message::parse(Bytes::from_static(bytes)).unwrap_err().fault;
     // Two headers; a header after the properties; data and then a value; something unknown.
-    assert_eq!(fault(b"\x00\x53\x70\x45\x00\x53\x70\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x75\xa0\0\x00\x53\x77\x40"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x77\x40"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x79\x40"), Fault::UnknownDescriptor);
-    assert_eq!(fault(b"\x00\x53\x75\xa0\x05abc"), Fault::Truncated);
+    assert_eq!(fault(b"\x00\x53\x70\x45\x00\x53\x70\x45"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x75\xa0\0\x00\x53\x77\x40"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x77\x40"), DecodeFault::SectionOrder);
+    assert_eq!(fault(b"\x00\x53\x79\x40"), DecodeFault::UnknownDescriptor);
+    assert_eq!(fault(b"\x00\x53\x75\xa0\x05abc"), DecodeFault::Truncated);
 }
 
 #[test]
 fn sections_are_put_in_order_for_those_who_ask() {
     let parse = |bytes: &'static [u8]| Message::parse_any_order(Bytes::from_static(bytes));
-    // Properties, two data, and then an annotation of the delivery.
+    // Properties, two data sections, and then a delivery annotation.
     let last = parse(
         b"\x00\x53\x73\x45\x00\x53\x75\xa0\x01a\x00\x53\x75\xa0\x01b\x00\x53\x71\xc1\x01\x00",
     )
@@ -113,13 +113,19 @@ fn sections_are_put_in_order_for_those_who_ask() {
     assert_eq!(&last.encoded()[..6], b"\x00\x53\x71\xc1\x01\x00");
     assert_eq!(last.data().unwrap(), [Bytes::from_static(b"a"), Bytes::from_static(b"b")]);
     assert_eq!(&last.bare()[..4], b"\x00\x53\x73\x45");
-    // What is wrong in any order stays wrong.
+    // Errors that do not depend on the order remain errors.
     let fault = |bytes: &'static [u8]| parse(bytes).unwrap_err().fault;
-    assert_eq!(fault(b"\x00\x53\x73\x45\x00\x53\x70\x45\x00\x53\x73\x45"), Fault::SectionOrder);
-    assert_eq!(fault(b"\x00\x53\x77\x40\x00\x53\x70\x45\x00\x53\x75\xa0\0"), Fault::SectionOrder);
+    assert_eq!(
+        fault(b"\x00\x53\x73\x45\x00\x53\x70\x45\x00\x53\x73\x45"),
+        DecodeFault::SectionOrder
+    );
+    assert_eq!(
+        fault(b"\x00\x53\x77\x40\x00\x53\x70\x45\x00\x53\x75\xa0\0"),
+        DecodeFault::SectionOrder
+    );
     let alternating = b"\x00\x53\x73\x45\x00\x53\x70\x45".repeat(6);
     let many = Message::parse_any_order(alternating.into());
-    assert_eq!(many.unwrap_err().fault, Fault::SectionOrder);
+    assert_eq!(many.unwrap_err().fault, DecodeFault::SectionOrder);
 }
 
 #[test]
@@ -137,7 +143,7 @@ fn batches() {
 
 proptest! {
     #[test]
-    fn a_bent_message_is_read_or_refused(
+    fn mutated_messages_do_not_panic(
         at in any::<prop::sample::Index>(), with: u8, cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = sample().to_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Performatives and frames: bytes written by hand, tolerance, and errors that name the field.
+//! Performatives and frames: handwritten bytes, tolerance, and errors that name the field.
 #![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
@@ -62,7 +62,7 @@ fn descriptors_may_be_symbols() {
     assert_eq!(open.channel_max, u16::MAX);
 }
 
-/// Clients read these by their place, without asking how many fields there are.
+/// Clients read these by position, without checking the number of fields.
 #[test]
 fn transport_lists_are_written_in_full() {
     let error =
@@ -76,7 +76,7 @@ fn transport_lists_are_written_in_full() {
     assert_eq!(encode(&Performative::End(End::default())), b"\x00\x53\x17\xc0\x02\x01\x40");
 }
 
-/// Messages and states are not: `rejected` without an error is an empty list.
+/// Message sections and states are shortened: `rejected` without an error is an empty list.
 #[test]
 fn states_drop_what_is_absent() {
     let state = |state| {
@@ -100,22 +100,22 @@ fn states_drop_what_is_absent() {
 #[test]
 fn errors_name_the_field() {
     let missing = decode(b"\x00\x53\x10\xc0\x02\x01\x40").unwrap_err();
-    assert_eq!(missing.to_string(), "amqp:open:list.container-id: a mandatory field is absent");
+    assert_eq!(missing.to_string(), "amqp:open:list.container-id: a mandatory field is missing");
     assert_eq!(missing.condition(), condition::INVALID_FIELD);
     let wrong = decode(b"\x00\x53\x12\xc0\x06\x03\xa1\x01x\x43\x43").unwrap_err();
     assert_eq!(
         wrong.to_string(),
-        "amqp:attach:list.role: the format code 0x43 stands where boolean is expected"
+        "amqp:attach:list.role: expected boolean, found format code 0x43"
     );
     assert_eq!(wrong.condition(), condition::INVALID_FIELD);
     let inner = decode(b"\x00\x53\x18\xc0\x08\x01\x00\x53\x1d\xc0\x02\x01\x43").unwrap_err();
-    assert_eq!(inner.place, Some(("amqp:error:list", "condition")));
+    assert_eq!(inner.field, Some(("amqp:error:list", "condition")));
     let cut = decode(b"\x00\x53\x18\xc0\x07\x01\x00\x53").unwrap_err();
     assert_eq!(cut.condition(), condition::DECODE_ERROR);
     let mode = decode(b"\x00\x53\x12\xc0\x08\x04\xa1\x01x\x43\x41\x50\x03").unwrap_err();
-    assert_eq!(mode.to_string(), "amqp:attach:list.snd-settle-mode: the value 3 has no meaning");
-    assert_eq!(decode(b"\x00\x53\x19\x45").unwrap_err().fault, Fault::UnknownDescriptor);
-    assert_eq!(decode(b"\x00\x53\x17\x45\x40").unwrap_err().fault, Fault::LeftOver);
+    assert_eq!(mode.to_string(), "amqp:attach:list.snd-settle-mode: undefined value 3");
+    assert_eq!(decode(b"\x00\x53\x19\x45").unwrap_err().fault, DecodeFault::UnknownDescriptor);
+    assert_eq!(decode(b"\x00\x53\x17\x45\x40").unwrap_err().fault, DecodeFault::LeftOver);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn symbols_come_alone_or_in_an_array() {
 }
 
 #[test]
-fn a_source_with_a_filter_comes_back() {
+fn a_source_with_a_filter_round_trips() {
     let session = Described { descriptor: 0x13_7000_000c_u64.into(), value: Value::Null };
     let source = Source {
         filter: Some(Map::default().with("com.microsoft:session-filter", session)),
@@ -154,7 +154,7 @@ fn a_source_with_a_filter_comes_back() {
 }
 
 #[test]
-fn states_of_transactions_and_of_strangers_come_back() {
+fn transactional_and_unknown_states_round_trip() {
     let outcome = Some(Box::new(DeliveryState::Accepted));
     let stranger = Described { descriptor: Symbol::from_static("x:y").into(), value: 5_i32.into() };
     for state in [
@@ -181,7 +181,7 @@ fn frames() {
     assert_eq!(&input[..], b"\0\0\0\x09");
 
     let error = |bytes: &[u8]| take_frame(&mut BytesMut::from(bytes), 512).unwrap_err();
-    // Refused before the rest has come.
+    // Refused before the rest has arrived.
     let size = FrameError::Size { size_bytes: 513, size_bytes_max: 512 };
     assert_eq!(error(b"\0\0\x02\x01\x02\0\0\0"), size);
     let size = FrameError::Size { size_bytes: 7, size_bytes_max: 512 };
@@ -204,7 +204,7 @@ fn protocol_headers() {
 
 proptest! {
     #[test]
-    fn any_flow_comes_back(
+    fn any_flow_round_trips(
         next_incoming_id: Option<u32>, incoming_window: u32, next_outgoing_id: u32,
         outgoing_window: u32, handle: Option<u32>, delivery_count: Option<u32>,
         link_credit: Option<u32>, available: Option<u32>, drain: bool, echo: bool,
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn any_transfer_comes_back(
+    fn any_transfer_round_trips(
         handle: u32, delivery_id: Option<u32>, tag: Option<Vec<u8>>, format: Option<u32>,
         settled: Option<bool>, more: bool, aborted: bool, payload: Vec<u8>,
     ) {

@@ -1,4 +1,4 @@
-//! Values: bytes written by hand from the specification, round trips of anything, and bytes that lie.
+//! Values: handwritten bytes from the specification, round trips, and malformed bytes.
 #![allow(clippy::unwrap_used)] // a test
 
 use bytes::{Bytes, BytesMut};
@@ -19,7 +19,7 @@ fn decode(bytes: &[u8]) -> Decoded<Value> {
     Ok(value)
 }
 
-/// The bytes mean the value, and the value is written as these bytes.
+/// The bytes decode to the value, and the value encodes to these bytes.
 #[track_caller]
 fn check(bytes: &[u8], value: impl Into<Value>) {
     let value = value.into();
@@ -27,7 +27,7 @@ fn check(bytes: &[u8], value: impl Into<Value>) {
     assert_eq!(encode(&value), bytes, "{value:?}");
 }
 
-/// Another way to write the value, which we read but do not use.
+/// Another encoding of the value, which is accepted but not used.
 #[track_caller]
 fn check_long(bytes: &[u8], value: impl Into<Value>) {
     assert_eq!(decode(bytes), Ok(value.into()));
@@ -69,7 +69,7 @@ fn primitives_have_their_shortest_form() {
 }
 
 #[test]
-fn what_is_longer_than_a_byte_can_say_is_wide() {
+fn long_values_use_the_wide_form() {
     let text = "x".repeat(256);
     let mut bytes = vec![0xb1, 0, 0, 1, 0];
     bytes.extend_from_slice(text.as_bytes());
@@ -80,7 +80,7 @@ fn what_is_longer_than_a_byte_can_say_is_wide() {
     wide.extend_from_slice(&bytes);
     check(&wide, list);
 
-    // 254 bytes of content and the count are what the short form can say.
+    // 254 bytes of content and the count are the limit of the short form.
     check(&[&[0xc0, 0xff, 0xfe][..], &[0x40; 254]].concat(), vec![Value::Null; 254]);
     check(&[&[0xd0, 0, 0, 1, 3, 0, 0, 0, 255][..], &[0x40; 255]].concat(), vec![Value::Null; 255]);
 }
@@ -93,7 +93,7 @@ fn compounds() {
     check(b"\xc0\x06\x02\x52\x01\xa1\x01a", vec![1_u32.into(), "a".into()]);
     check(&[0xc1, 1, 0], Map::default());
     check(b"\xc1\x07\x02\xa3\x03key\x41", Map::default().with("key", true));
-    // An array says its type once, even when it is empty.
+    // An array contains its type once, even if it is empty.
     check(&[0xe0, 2, 0, 0x81], std::iter::empty::<i64>().collect::<Array>());
     check(
         &[0xe0, 18, 2, 0x81, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2],
@@ -134,23 +134,23 @@ fn a_string_shares_the_bytes_it_came_in() {
 }
 
 #[test]
-fn lies_are_refused() {
+fn malformed_values_are_refused() {
     let fault = |bytes: &[u8]| decode(bytes).unwrap_err().fault;
-    assert_eq!(fault(&[]), Fault::Truncated);
-    assert_eq!(fault(&[0xb0, 0xff, 0xff, 0xff, 0xff, 1]), Fault::Truncated);
-    assert_eq!(fault(&[0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff]), Fault::TooMany);
-    assert_eq!(fault(&[0xc0, 0, 0]), Fault::WrongSize);
-    assert_eq!(fault(&[0xc0, 3, 1, 0x40, 0x40]), Fault::WrongSize);
-    assert_eq!(fault(&[0xc1, 2, 1, 0x40]), Fault::OddMap);
-    assert_eq!(fault(&[0xa1, 2, 0xc3, 0x28]), Fault::NotUtf8);
-    assert_eq!(fault(&[0xa3, 2, 0xc3, 0xa9]), Fault::NotAscii);
-    assert_eq!(fault(&[0x56, 2]), Fault::OutOfRange);
-    assert_eq!(fault(&[0x73, 0, 0, 0xd8, 0]), Fault::OutOfRange);
-    assert_eq!(fault(&[0x57, 0]), Fault::UnknownCode(0x57));
-    assert_eq!(fault(&[0x40, 0x40]), Fault::LeftOver);
+    assert_eq!(fault(&[]), DecodeFault::Truncated);
+    assert_eq!(fault(&[0xb0, 0xff, 0xff, 0xff, 0xff, 1]), DecodeFault::Truncated);
+    assert_eq!(fault(&[0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff]), DecodeFault::TooMany);
+    assert_eq!(fault(&[0xc0, 0, 0]), DecodeFault::WrongSize);
+    assert_eq!(fault(&[0xc0, 3, 1, 0x40, 0x40]), DecodeFault::WrongSize);
+    assert_eq!(fault(&[0xc1, 2, 1, 0x40]), DecodeFault::OddMap);
+    assert_eq!(fault(&[0xa1, 2, 0xc3, 0x28]), DecodeFault::NotUtf8);
+    assert_eq!(fault(&[0xa3, 2, 0xc3, 0xa9]), DecodeFault::NotAscii);
+    assert_eq!(fault(&[0x56, 2]), DecodeFault::OutOfRange);
+    assert_eq!(fault(&[0x73, 0, 0, 0xd8, 0]), DecodeFault::OutOfRange);
+    assert_eq!(fault(&[0x57, 0]), DecodeFault::UnknownCode(0x57));
+    assert_eq!(fault(&[0x40, 0x40]), DecodeFault::LeftOver);
     // Four billion nulls in eleven bytes.
-    assert_eq!(fault(&[0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x40]), Fault::TooMany);
-    assert_eq!(fault(&[0xe0, 3, 1, 0x00, 0x40]), Fault::Truncated);
+    assert_eq!(fault(&[0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x40]), DecodeFault::TooMany);
+    assert_eq!(fault(&[0xe0, 3, 1, 0x00, 0x40]), DecodeFault::Truncated);
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn depth_is_bounded() {
         encode(&value)
     };
     assert!(decode(&nested(DEPTH_MAX as usize)).is_ok());
-    assert_eq!(decode(&nested(DEPTH_MAX as usize + 1)).unwrap_err().fault, Fault::TooDeep);
-    assert_eq!(decode(&vec![0; 100_000]).unwrap_err().fault, Fault::TooDeep);
+    assert_eq!(decode(&nested(DEPTH_MAX as usize + 1)).unwrap_err().fault, DecodeFault::TooDeep);
+    assert_eq!(decode(&vec![0; 100_000]).unwrap_err().fault, DecodeFault::TooDeep);
     let described = Bytes::from(vec![0; 100_000]);
-    assert_eq!(Reader::new(&described).skip().unwrap_err().fault, Fault::TooDeep);
+    assert_eq!(Reader::new(&described).skip().unwrap_err().fault, DecodeFault::TooDeep);
 }
 
 fn any_value() -> impl Strategy<Value = Value> {
@@ -200,7 +200,7 @@ fn any_value() -> impl Strategy<Value = Value> {
             few.clone().prop_map(Value::List),
             proptest::collection::vec(pair.clone(), 0..6).prop_map(|pairs| Map(pairs).into()),
             pair.prop_map(|(descriptor, value)| Described { descriptor, value }.into()),
-            // Whatever of it has the type of the first.
+            // The items with the type of the first one.
             (few, proptest::option::of(inner)).prop_map(|(items, descriptor)| {
                 let kind = items.first().map_or(Kind::Uuid, Value::kind);
                 let kind = if kind == Kind::Described { Kind::Null } else { kind };
@@ -217,7 +217,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_value_comes_back(value in any_value()) {
+    fn any_value_round_trips(value in any_value()) {
         let bytes = encode(&value);
         prop_assert_eq!(decode(&bytes), Ok(value));
         let bytes = Bytes::from(bytes);
@@ -235,7 +235,7 @@ proptest! {
     #[test]
     fn any_bytes_give_a_value_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(value) = decode(&bytes) {
-            // What can be read can be written and read again; NaN is not equal to itself.
+            // What can be decoded can be encoded and decoded again; NaN is not equal to itself.
             let again = decode(&encode(&value)).unwrap();
             prop_assert_eq!(format!("{again:?}"), format!("{value:?}"));
         }

@@ -1,4 +1,4 @@
-//! What a link is.
+//! State of the links of a connection.
 
 use std::collections::VecDeque;
 
@@ -8,144 +8,150 @@ use malote_wire_amqp::connection::LinkId;
 use malote_wire_amqp::types::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::browser::Browser;
-use super::receiver::Receiver;
-use super::{Conn, Done};
+use super::{Completion, Conn};
+use crate::ops::browse::BrowserLink;
+use crate::ops::receive::ReceiverLink;
 use crate::ops::resolve::Entity;
 
-/// A link of a client.
-pub(super) enum Link {
-    /// What it wants is being looked for; it may wait for a session.
+pub(crate) enum LinkState {
+    /// The attach is being resolved; it may wait for a session. The token cancels it.
     Attaching(CancellationToken),
-    /// The client sends messages.
-    Sender(Sender),
-    /// The client receives messages.
-    Receiver(Box<Receiver>),
-    /// The client looks at messages.
-    Browser(Box<Browser>),
-    /// The client receives from where nothing ever is.
-    Nothing,
+    Sender(SenderLink),
+    Receiver(Box<ReceiverLink>),
+    /// The client browses messages without removing them.
+    Browser(Box<BrowserLink>),
+    /// The client receives from a node that is always empty.
+    Empty,
     /// The client declares and discharges transactions.
     Coordinator {
-        /// Requests that are not answered yet.
-        under_way: u32,
+        /// Requests without a reply.
+        in_progress: u32,
     },
-    /// The client asks.
-    Requests(Requests),
-    /// The client is answered.
-    Answers(Answers),
+    /// The client sends requests to `$cbs` or `$management`.
+    Requests(RequestLink),
+    /// The client receives replies from `$cbs` or `$management`.
+    Replies(ReplyLink),
 }
 
-/// A link on which a client sends.
-pub(super) struct Sender {
+pub(crate) struct SenderLink {
     pub to: Address,
     pub message_bytes_max: u64,
-    /// Deliveries that are not answered yet.
-    pub under_way: u32,
+    /// Deliveries without an outcome.
+    pub in_progress: u32,
 }
 
-/// Whom requests are for.
+/// The node that handles requests.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Desk {
-    Claims,
+pub(crate) enum RequestNode {
+    Cbs,
     Management(Entity),
 }
 
-/// A link on which a client asks.
-pub(super) struct Requests {
-    pub desk: Desk,
-    pub under_way: u32,
+pub(crate) struct RequestLink {
+    pub node: RequestNode,
+    pub in_progress: u32,
 }
 
-/// A link on which a client is answered.
-pub(super) struct Answers {
-    pub desk: Desk,
-    /// The client's name for it, which requests may say.
+pub(crate) struct ReplyLink {
+    pub node: RequestNode,
+    /// The client's address for the link; requests may name it as `reply-to`.
     pub address: Option<Value>,
-    /// They wait for credit: a client may ask first and grant it later.
+    /// Replies waiting for credit. A client may send requests before it grants credit.
     pub waiting: VecDeque<Bytes>,
 }
 
 impl Conn {
-    /// A link is gone, by whoever's wish: so is what it held.
-    pub(super) fn drop_link(&mut self, id: LinkId) {
-        self.held_up.remove(&id);
-        self.claimed.remove(&id);
+    /// Removes a link and releases what it holds.
+    pub(crate) fn drop_link(&mut self, id: LinkId) {
+        self.blocked_links.remove(&id);
+        self.required_permissions.remove(&id);
         match self.links.remove(&id) {
-            Some(Link::Attaching(give_up)) => give_up.cancel(),
-            Some(Link::Receiver(receiver)) => {
-                let Receiver { consumer, queue, session, bound, waiting, out, .. } = *receiver;
+            Some(LinkState::Attaching(give_up)) => give_up.cancel(),
+            Some(LinkState::Receiver(receiver)) => {
+                let ReceiverLink {
+                    consumer, queue, session, release_on_detach, waiting, out, ..
+                } = *receiver;
                 self.consumers.remove(&consumer);
-                // What never left was seen by nobody, as little as what waits. What is bound to the link ends with it.
-                let back = out.into_iter().filter(|(key, _)| bound || self.amqp.never_left(*key));
+                // Deliveries that were never written were not seen by the client. With `release_on_detach`, written
+                // ones are released too.
+                let back = out
+                    .into_iter()
+                    .filter(|(key, _)| release_on_detach || self.amqp.was_never_sent(*key));
                 let back: Vec<_> = back.map(|(_, lease)| lease).collect();
-                self.give_back(back);
+                self.release_leases(back);
                 let (front, engine) = (self.front.clone(), self.engine.clone());
                 self.start(async move {
                     let _ = engine.detach(consumer).await;
-                    Done::Nothing
+                    Completion::Ignored
                 });
-                self.give_back(waiting.iter().filter_map(|delivery| delivery.lease).collect());
-                // Asked for now and not after the other's answer: who hears that the link is closed finds it free.
+                self.release_leases(waiting.iter().filter_map(|delivery| delivery.lease).collect());
+                // Started now, without waiting for the detach: a client that sees the link closed can accept the
+                // session again.
                 if let Some(session) = session {
                     self.start(async move {
-                        // With it come back the messages that are out. If it ran out, it is gone already.
+                        // Unsettled messages return with the session. The call fails harmlessly if the session lock has
+                        // expired.
                         let _ = front.engine.release_session(Some(&queue), session.hold).await;
-                        Done::Nothing
+                        Completion::Ignored
                     });
                 }
             }
-            Some(Link::Coordinator { .. }) => self.roll_back(Some(id)),
-            Some(Link::Answers(answers)) => {
-                self.answer_bytes -= answers.waiting.iter().map(Bytes::len).sum::<usize>();
+            Some(LinkState::Coordinator { .. }) => self.roll_back(Some(id)),
+            Some(LinkState::Replies(replies)) => {
+                self.reply_bytes -= replies.waiting.iter().map(Bytes::len).sum::<usize>();
             }
-            Some(Link::Sender(_) | Link::Browser(_) | Link::Nothing | Link::Requests(_)) | None => {
-            }
+            Some(
+                LinkState::Sender(_)
+                | LinkState::Browser(_)
+                | LinkState::Empty
+                | LinkState::Requests(_),
+            )
+            | None => {}
         }
-        if let Some(queue) = self.temporary.remove(&id) {
+        if let Some(queue) = self.temporary_queues.remove(&id) {
             let engine = self.front.engine.clone();
             self.start(async move {
-                // Gone already if somebody has deleted it.
+                // Fails harmlessly if the queue was already deleted.
                 let _ = engine.delete(queue).await;
-                Done::Nothing
+                Completion::Ignored
             });
         }
     }
 
-    /// All links that fit are gone.
-    pub(super) fn drop_links(&mut self, gone: impl Fn(LinkId) -> bool) {
+    /// Removes all links for which `gone` is true.
+    pub(crate) fn drop_links(&mut self, gone: impl Fn(LinkId) -> bool) {
         let links: Vec<LinkId> = self.links.keys().copied().filter(|link| gone(*link)).collect();
         links.into_iter().for_each(|link| self.drop_link(link));
     }
 
-    /// The peer is gone, and so many bytes of the last output with it that were not written. What it has seen stays with
-    /// it, or is lost with the connection; what it has not comes back.
-    pub fn ended(&mut self, unwritten_bytes: usize) {
-        self.amqp.hang_up(unwritten_bytes);
+    /// The connection was lost; `unwritten_bytes` of the last output were not written. Deliveries that the client has
+    /// not seen are released. The others stay locked, or fail with the connection.
+    pub fn release_after_loss(&mut self, unwritten_bytes: usize) {
+        self.amqp.disconnected(unwritten_bytes);
         let mut unseen = Vec::new();
         for link in self.links.values_mut() {
             match link {
-                Link::Attaching(give_up) => give_up.cancel(),
-                Link::Receiver(receiver) => {
+                LinkState::Attaching(give_up) => give_up.cancel(),
+                LinkState::Receiver(receiver) => {
                     unseen.extend(receiver.waiting.drain(..).filter_map(|delivery| delivery.lease));
                     let out = receiver.out.drain();
                     unseen.extend(
-                        out.filter(|(key, _)| self.amqp.never_left(*key)).map(|(_, lease)| lease),
+                        out.filter(|(key, _)| self.amqp.was_never_sent(*key))
+                            .map(|(_, lease)| lease),
                     );
                 }
-                Link::Sender(_)
-                | Link::Browser(_)
-                | Link::Nothing
-                | Link::Coordinator { .. }
-                | Link::Requests(_)
-                | Link::Answers(_) => {}
+                LinkState::Sender(_)
+                | LinkState::Browser(_)
+                | LinkState::Empty
+                | LinkState::Coordinator { .. }
+                | LinkState::Requests(_)
+                | LinkState::Replies(_) => {}
             }
         }
-        self.give_back(unseen);
+        self.release_leases(unseen);
         self.roll_back(None);
     }
 
-    /// All links are gone.
     pub fn drop_all(&mut self) {
         self.drop_links(|_| true);
     }

@@ -1,28 +1,23 @@
-//! One connection: its links, what is under way for each, and what happens to them.
+//! State of one connection: its links, and the operations in progress for each.
 //!
 //! | file | what |
 //! |---|---|
-//! | `link.rs` | what a link is |
-//! | `number.rs` | maps that every message asks |
-//! | `event.rs` | what the peer says |
-//! | `done.rs` | what the engine says |
-//! | `sends.rs` | messages that are being stored, in order |
-//! | `receiver.rs` | credit and deliveries of a receiving link |
-//! | `browser.rs` | a receiving link that looks at messages and leaves them |
-//! | `transaction.rs` | work that is staged until it is discharged |
-//! | `desk.rs` | requests to `$cbs` and `$management`, and their answers |
+//! | `io.rs` | the I/O loop |
+//! | `websocket.rs` | the same protocol over WebSocket |
+//! | `events.rs` | dispatches events of the peer |
+//! | `completion.rs` | handles results of pending operations |
+//! | `link.rs` | link states, and the clean-up when a link ends |
+//! | `id_map.rs` | maps keyed by ids |
 //!
-//! Nothing here waits: what takes time is [`Work`], polled by the connection's one task beside its socket.
+//! The operations are in `ops/`. Nothing here blocks: an operation that takes time is a [`PendingOperation`], polled by
+//! the connection's task together with its socket.
 
-mod browser;
-mod desk;
-mod done;
-mod event;
-mod link;
-mod number;
-mod receiver;
-mod sends;
-mod transaction;
+pub(crate) mod completion;
+mod events;
+pub(crate) mod id_map;
+pub(crate) mod io;
+pub(crate) mod link;
+pub(crate) mod websocket;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
@@ -42,56 +37,55 @@ use tokio::time::Instant;
 use crate::limits;
 use crate::ops::claims::Claims;
 use crate::ops::resolve::Entity;
-use crate::ops::settle::Settles;
+use crate::ops::send::SendQueue;
+use crate::ops::settle::SettleQueue;
+use crate::ops::transaction::Transactions;
 use crate::{Front, Peer};
 
-pub(crate) use done::Done;
-use link::Link;
-use number::ByNumber;
-use sends::Sends;
-use transaction::Transactions;
+pub(crate) use completion::Completion;
+use id_map::IdMap;
+use link::LinkState;
 
-/// Something under way, and what becomes of it.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+/// An operation in progress.
+pub(crate) type PendingOperation = Pin<Box<dyn Future<Output = Completion> + Send>>;
 
-/// A connection, but for its socket.
+/// A connection without its socket.
 pub(crate) struct Conn {
-    pub front: Arc<Front>,
-    pub amqp: Connection,
-    pub engine: Arc<EngineConnection>,
-    /// What is under way.
-    pub work: FuturesUnordered<Work>,
-    /// What was over before it could be waited for.
-    ready: VecDeque<Done>,
-    claims: Claims,
-    /// What links need a token for.
-    claimed: HashMap<LinkId, (&'static [Action], Entity)>,
-    links: ByNumber<LinkId, Link>,
-    consumers: ByNumber<ConsumerId, LinkId>,
-    /// Receiving links whose deliveries wait to be written.
-    held_up: HashSet<LinkId>,
-    /// Queues that links have made, and take along.
-    temporary: HashMap<LinkId, QueueName>,
-    settles: Settles,
-    sends: Sends,
-    transactions: Transactions,
-    /// Bytes of messages that are being sent.
-    sending_bytes: usize,
-    /// Bytes of answers that wait.
-    answer_bytes: usize,
-    /// Peeks that are being carried out.
-    peeks: u32,
-    next_key: u64,
-    /// As the client calls us; for texts.
-    host: String,
-    /// The client has opened.
-    pub opened: bool,
-    /// The client has said good-bye.
-    pub clean: bool,
-    /// The caller is known: it has signed in or put a token, or needs neither.
-    known: bool,
-    peer: Peer,
-    unknown_since: Instant,
+    pub(crate) front: Arc<Front>,
+    pub(crate) amqp: Connection,
+    pub(crate) engine: Arc<EngineConnection>,
+    pub(crate) pending: FuturesUnordered<PendingOperation>,
+    /// Operations that completed when they were first polled.
+    pub(crate) completed: VecDeque<Completion>,
+    pub(crate) claims: Claims,
+    /// Permissions that links need for as long as they are attached.
+    pub(crate) required_permissions: HashMap<LinkId, (&'static [Action], Entity)>,
+    pub(crate) links: IdMap<LinkId, LinkState>,
+    pub(crate) consumers: IdMap<ConsumerId, LinkId>,
+    /// Receiving links whose deliveries wait for space in the output buffer.
+    pub(crate) blocked_links: HashSet<LinkId>,
+    /// Temporary queues, deleted together with the link that created them.
+    pub(crate) temporary_queues: HashMap<LinkId, QueueName>,
+    pub(crate) settle_queue: SettleQueue,
+    pub(crate) send_queue: SendQueue,
+    pub(crate) transactions: Transactions,
+    /// Bytes of messages being sent to the engine.
+    pub(crate) sending_bytes: usize,
+    /// Bytes of replies waiting for credit.
+    pub(crate) reply_bytes: usize,
+    /// Peeks in progress.
+    pub(crate) peeks: u32,
+    pub(crate) next_key: u64,
+    /// The host name that the client used; only for error texts.
+    pub(crate) host: String,
+    /// The client has sent its open.
+    pub(crate) opened: bool,
+    /// The connection was closed in an orderly way.
+    pub(crate) closed_cleanly: bool,
+    /// The caller has authenticated, or does not need to.
+    pub(crate) authenticated: bool,
+    pub(crate) peer: Peer,
+    pub(crate) unauthenticated_since: Instant,
 }
 
 impl Conn {
@@ -104,12 +98,13 @@ impl Conn {
             channel_max: limits::CHANNEL_MAX,
             links_max: limits::LINKS_MAX,
             idle_time_out_ms: Some(limits::IDLE_MS),
-            // Too large a message is answered with an outcome: clients that are detached instead cannot say why.
-            max_message_size_borne: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
-            // The Python client says 1 MiB and takes any.
-            overrule_max_message_size: true,
-            // What the client has not seen comes back at once, whatever its lock says.
-            tells_what_left: true,
+            // An oversized message is answered with an outcome. Clients that are detached instead cannot report the
+            // reason.
+            max_message_size_accepted: Some(malote_model::limits::MESSAGE_BYTES_MAX + (1 << 20)),
+            // The Python client announces 1 MiB but accepts any size.
+            ignore_remote_max_message_size: true,
+            // Messages that were never written are released immediately, before their locks expire.
+            track_unsent: true,
             incoming_bytes_max: limits::SENDING_BYTES_MAX,
             outgoing_bytes_max: limits::OUTGOING_BYTES_MAX,
             ..Config::default()
@@ -118,157 +113,160 @@ impl Conn {
             front,
             amqp: Connection::server(config, 0),
             engine,
-            work: FuturesUnordered::new(),
-            ready: VecDeque::new(),
+            pending: FuturesUnordered::new(),
+            completed: VecDeque::new(),
             claims: Claims::of(peer.address),
-            claimed: HashMap::new(),
-            links: ByNumber::default(),
-            consumers: ByNumber::default(),
-            held_up: HashSet::new(),
-            temporary: HashMap::new(),
-            settles: Settles::default(),
-            sends: Sends::default(),
+            required_permissions: HashMap::new(),
+            links: IdMap::default(),
+            consumers: IdMap::default(),
+            blocked_links: HashSet::new(),
+            temporary_queues: HashMap::new(),
+            settle_queue: SettleQueue::default(),
+            send_queue: SendQueue::default(),
             transactions: Transactions::default(),
             sending_bytes: 0,
-            answer_bytes: 0,
+            reply_bytes: 0,
             peeks: 0,
             next_key: 1,
             host: "localhost".to_owned(),
             opened: false,
-            clean: false,
-            known: true,
+            closed_cleanly: false,
+            authenticated: true,
             peer,
-            unknown_since: Instant::now(),
+            unauthenticated_since: Instant::now(),
         };
-        conn.identify();
+        conn.update_authentication();
         conn
     }
 
-    /// Does all that can be done without waiting.
-    pub fn turn(&mut self) {
+    /// Handles everything that can be handled without waiting.
+    pub fn make_progress(&mut self) {
         loop {
-            if let Some(done) = self.ready.pop_front() {
-                self.done(done);
+            if let Some(completion) = self.completed.pop_front() {
+                self.complete(completion);
             } else if let Some(event) = self.amqp.next_event() {
-                self.event(event);
+                self.handle_event(event);
             } else if !self.flush_settles() && !self.flush_sends() {
                 break;
             }
         }
-        for link in std::mem::take(&mut self.held_up) {
+        for link in std::mem::take(&mut self.blocked_links) {
             self.transmit(link);
             self.browse(link);
         }
     }
 
-    /// Begins something. It is handed to the engine before anything else is looked at, so that what comes in order
-    /// happens in order; the answer may take its time. The runtime's budget must not come between: it would let what
-    /// is over budget be passed by what comes after it.
-    fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
-        let mut work: Work = Box::pin(tokio::task::unconstrained(work));
+    /// Starts an operation. It is polled once immediately, so that operations reach the engine in order.
+    /// `unconstrained` is needed for the same reason: an operation that exhausted the task budget would be overtaken by
+    /// later ones.
+    pub(crate) fn start(&mut self, work: impl Future<Output = Completion> + Send + 'static) {
+        let mut work: PendingOperation = Box::pin(tokio::task::unconstrained(work));
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(done) => self.ready.push_back(done),
-            Poll::Pending => self.work.push(work),
+            Poll::Ready(completion) => self.completed.push_back(completion),
+            Poll::Pending => self.pending.push(work),
         }
     }
 
-    /// What the engine says by itself.
+    /// Handles a notification from the engine.
     pub fn outbound(&mut self, outbound: Outbound) {
         match outbound {
             Outbound::Deliver(consumer, deliveries) => match self.consumers.get(&consumer) {
                 Some(link) => self.deliver(*link, deliveries),
-                // Detached meanwhile: nobody has seen these.
+                // The link is already detached, so the client has not seen these.
                 None => {
                     let leases = deliveries.iter().filter_map(|delivery| delivery.lease).collect();
-                    self.give_back(leases);
+                    self.release_leases(leases);
                 }
             },
             Outbound::Damaged(consumer, count) => self.unreadable(consumer, count),
             Outbound::Ended(consumer, refusal) => {
                 let Some(link) = self.consumers.get(&consumer).copied() else { return };
-                let Some(Link::Receiver(receiver)) = self.links.get(&link) else { return };
-                let error = crate::refusal::of_refusal(&refusal, receiver.lock());
+                let Some(LinkState::Receiver(receiver)) = self.links.get(&link) else { return };
+                let error = crate::refusal::refusal_error(&refusal, receiver.lock());
                 self.drop_link(link);
                 let _ = self.amqp.detach(link, true, Some(error));
             }
         }
     }
 
-    /// How long the first of the client's tokens lasts.
-    pub fn tokens_last(&self) -> Duration {
+    /// Time until the next token expires.
+    pub fn token_check_delay(&self) -> Duration {
         let now = self.front.engine.now();
-        let left_ms = self.claims.first_end().map(|end| end.0.saturating_sub(now.0));
-        Duration::from_millis(left_ms.unwrap_or(u64::MAX)).min(limits::TOKEN_LOOK)
+        let left_ms = self.claims.earliest_expiry().map(|end| end.0.saturating_sub(now.0));
+        Duration::from_millis(left_ms.unwrap_or(u64::MAX)).min(limits::TOKEN_CHECK_INTERVAL_MAX)
     }
 
-    /// Whether the caller is known changed, or may have.
-    pub(super) fn identify(&mut self) {
-        let was = self.known;
-        self.known = self.claims.is_known(&self.front);
-        self.amqp.set_room(if self.known { limits::ROOM } else { limits::UNKNOWN_ROOM });
-        // On an open server everybody is known, once it has opened.
-        if self.known && self.opened {
+    /// Re-evaluates whether the caller is authenticated, and sets the limits accordingly.
+    pub(crate) fn update_authentication(&mut self) {
+        let was_authenticated = self.authenticated;
+        self.authenticated = self.claims.is_authenticated(&self.front);
+        self.amqp.set_peer_limits(if self.authenticated {
+            limits::AUTHENTICATED_LIMITS
+        } else {
+            limits::UNAUTHENTICATED_LIMITS
+        });
+        // On a server without credentials, every caller counts as authenticated after the open.
+        if self.authenticated && self.opened {
             self.peer.known.store(true, Ordering::Relaxed);
         }
-        if was && !self.known {
-            self.unknown_since = Instant::now();
+        if was_authenticated && !self.authenticated {
+            self.unauthenticated_since = Instant::now();
         }
     }
 
-    /// When a caller that is not known is sent away.
-    pub fn known_by(&self) -> Option<Instant> {
-        (!self.known).then(|| self.unknown_since + limits::AUTHENTICATE)
+    /// When an unauthenticated caller is disconnected.
+    pub fn authentication_deadline(&self) -> Option<Instant> {
+        (!self.authenticated).then(|| self.unauthenticated_since + limits::AUTHENTICATION_TIMEOUT)
     }
 
-    /// Checks every link again: a token has run out, or permissions have changed. Links for which there is another
-    /// token stay.
-    pub fn check_again(&mut self) {
-        self.claims.forget_ended(self.front.engine.now());
-        self.identify();
+    /// Checks the permissions of every link again, after a token has expired or permissions have changed. Links covered
+    /// by another token stay attached.
+    pub fn recheck_permissions(&mut self) {
+        self.claims.remove_expired(self.front.engine.now());
+        self.update_authentication();
         let check = |(link, (actions, entity)): (&LinkId, &(&[Action], Entity))| {
             let refused = self.claims.check_any(&self.front, actions, entity).err()?;
             Some((*link, refused))
         };
-        let refused: Vec<_> = self.claimed.iter().filter_map(check).collect();
+        let refused: Vec<_> = self.required_permissions.iter().filter_map(check).collect();
         for (link, error) in refused {
             self.drop_link(link);
             let _ = self.amqp.detach(link, true, Some(error));
         }
     }
 
-    /// Leases of messages that nobody has seen come back uncounted.
-    fn give_back(&mut self, leases: Vec<malote_model::LeaseToken>) {
+    /// Releases messages that the client has not seen; their delivery does not count as failed.
+    pub(crate) fn release_leases(&mut self, leases: Vec<malote_model::LeaseToken>) {
         for leases in leases.chunks(malote_model::limits::SETTLE_BATCH_MAX) {
             let (engine, leases) = (self.front.engine.clone(), leases.to_vec());
             self.start(async move {
                 let release = Settlement::Release { delay_ms: 0 };
-                // One that has run out is back already.
+                // Fails harmlessly for a lease that has expired.
                 let _ = engine.settle(None, leases, release, None).await;
-                Done::Nothing
+                Completion::Ignored
             });
         }
     }
 
-    /// The process is stopping: no new work. True once nothing is under way but waits, which end.
-    pub fn is_quiet(&mut self) -> bool {
+    /// Cancels waits for sessions at shutdown. Returns true once no operation is in progress.
+    pub fn is_idle(&mut self) -> bool {
         for link in self.links.values() {
-            if let Link::Attaching(give_up) = link {
+            if let LinkState::Attaching(give_up) = link {
                 give_up.cancel();
             }
         }
-        self.work.is_empty() && self.sends.is_empty()
+        self.pending.is_empty() && self.send_queue.is_empty()
     }
 
-    /// Says that the process is stopping: clients connect again, elsewhere or later.
-    pub fn farewell(&mut self) {
-        let text = "the broker is stopping";
+    /// Closes the connection because the process is stopping. Clients reconnect.
+    pub fn close_for_shutdown(&mut self) {
+        let text = "the broker is shutting down";
         self.close(AmqpError::new(condition::CONNECTION_FORCED, text));
     }
 
-    /// Ends the connection and says why.
     pub fn close(&mut self, error: AmqpError) {
         self.drop_all();
-        self.clean = true;
+        self.closed_cleanly = true;
         let _ = self.amqp.close(Some(error));
     }
 }

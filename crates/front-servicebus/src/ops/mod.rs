@@ -1,10 +1,16 @@
-//! One file per operation: decode, ask for permission, call the engine, encode.
+//! One file per operation: decode, check the permission, call the engine, encode.
 
-pub(crate) mod answer;
+pub(crate) mod admin;
 pub(crate) mod attach;
+pub(crate) mod browse;
+pub(crate) mod cbs;
 pub(crate) mod claims;
+pub(crate) mod credit;
 pub(crate) mod management;
+pub(crate) mod receive;
+pub(crate) mod request;
 pub(crate) mod resolve;
+pub(crate) mod sasl;
 pub(crate) mod send;
 pub(crate) mod settle;
-mod temporary;
+pub(crate) mod transaction;

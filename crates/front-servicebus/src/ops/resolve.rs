@@ -1,26 +1,25 @@
-//! Addresses → entities that the caller may use. Clients write names in any case; permissions are checked on the entity's
-//! own spelling, and only here is an address turned into one.
+//! Resolves addresses to entities that the caller may use. Names are case-insensitive for clients; permissions are
+//! checked on the entity's own spelling. No other file resolves addresses.
 //!
-//! A caller is told nothing of what it may not use: an entity that exists under another spelling and is not allowed is
-//! answered as if it did not exist.
+//! Callers learn nothing about entities they may not use: an entity that exists under another spelling, without a
+//! permission for it, is reported as missing.
 
 use malote_engine::{Engine, EngineError, QueueFacts, Resolution};
 use malote_model::{Address, Denied, QueueName, Refusal, Resource, TopicName};
 use malote_wire_amqp::performative::{AmqpError, condition};
 
-use crate::wire::address::Path;
+use crate::wire::address::EntityPath;
 
-/// A queue or topic that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Entity {
     Queue(QueueName),
     Topic(TopicName),
-    /// Where this entity would have what could not be forwarded.
+    /// The transfer dead-letter queue of this entity.
     Transfer(Address),
 }
 
 impl Entity {
-    /// What permissions are checked on.
+    /// The resource for permission checks.
     pub fn resource(&self) -> Resource<'_> {
         match self {
             Entity::Queue(name) => name.into(),
@@ -29,15 +28,15 @@ impl Entity {
         }
     }
 
-    /// Its address, as tokens are put for it.
-    pub fn path(&self) -> Path {
+    /// The address that tokens are put for.
+    pub fn path(&self) -> EntityPath {
         let dead_letters = match self {
             Entity::Queue(name) => name.is_dead_letters(),
             Entity::Topic(_) => false,
             Entity::Transfer(_) => true,
         };
         let name = self.resource().name().unwrap_or_default().to_owned();
-        Path { name, dead_letters, transfer: matches!(self, Entity::Transfer(_)) }
+        EntityPath { name, dead_letters, transfer: matches!(self, Entity::Transfer(_)) }
     }
 }
 
@@ -50,28 +49,28 @@ impl From<&Address> for Entity {
     }
 }
 
-/// A queue with its facts, or a topic.
-pub(crate) enum Place {
+/// An entity that was found, with the facts of a queue.
+pub(crate) enum EntityFacts {
     Queue(Box<QueueFacts>),
     Topic(TopicName),
-    /// What could not be forwarded, of an entity that exists.
+    /// The transfer dead-letter queue of this entity.
     Transfer(Address),
 }
 
-impl Place {
+impl EntityFacts {
     pub fn entity(self) -> Entity {
         match self {
-            Place::Queue(facts) => Entity::Queue(facts.name),
-            Place::Topic(name) => Entity::Topic(name),
-            Place::Transfer(of) => Entity::Transfer(of),
+            EntityFacts::Queue(facts) => Entity::Queue(facts.name),
+            EntityFacts::Topic(name) => Entity::Topic(name),
+            EntityFacts::Transfer(of) => Entity::Transfer(of),
         }
     }
 
     fn resource(&self) -> Resource<'_> {
         match self {
-            Place::Queue(facts) => (&facts.name).into(),
-            Place::Topic(name) => name.into(),
-            Place::Transfer(of) => of.into(),
+            EntityFacts::Queue(facts) => (&facts.name).into(),
+            EntityFacts::Topic(name) => name.into(),
+            EntityFacts::Transfer(of) => of.into(),
         }
     }
 }
@@ -79,17 +78,17 @@ impl Place {
 /// What an address means to a caller.
 pub(crate) enum Resolved {
     /// It exists, and the caller may use it.
-    Found(Place),
-    /// It does not exist, or might as well not; the caller could use it if it existed by this name.
+    Found(EntityFacts),
+    /// It does not exist, or exists only under a spelling without permission. The caller may use the name.
     Missing,
-    /// The caller may not use that, whether or not it exists.
+    /// The caller may not use the name, whether or not it exists.
     Denied(Denied),
 }
 
-/// Finds what an address means to the caller whose permission `may` checks.
+/// Resolves an address. `may` checks the caller's permission.
 pub(crate) async fn resolve(
     engine: &Engine,
-    path: &Path,
+    path: &EntityPath,
     may: impl Fn(Resource<'_>) -> Result<(), Denied>,
 ) -> Result<Resolved, EngineError> {
     match find(engine, path).await {
@@ -98,7 +97,7 @@ pub(crate) async fn resolve(
         Err(error) if is_not_found(&error) => {}
         Err(error) => return Err(error),
     }
-    // What cannot be a name is nobody's.
+    // An invalid name cannot exist.
     let Ok(asked) = QueueName::new(&path.name) else { return Ok(Resolved::Missing) };
     Ok(match may((&asked).into()) {
         Ok(()) => Resolved::Missing,
@@ -106,23 +105,24 @@ pub(crate) async fn resolve(
     })
 }
 
-async fn find(engine: &Engine, path: &Path) -> Result<Place, EngineError> {
+async fn find(engine: &Engine, path: &EntityPath) -> Result<EntityFacts, EngineError> {
     let name = QueueName::new(&path.name)?;
     let missing = || EngineError::from(Refusal::QueueNotFound { queue: name.clone() });
     let Resolution::Found(found) = engine.resolve(name.clone()).await? else {
         return Err(missing());
     };
     if path.transfer {
-        // What cannot be forwarded is refused when it is sent, or lies with the dead letters.
-        return Ok(Place::Transfer(found));
+        // Messages that cannot be forwarded are refused when sent, or dead-lettered. The transfer queue is always
+        // empty.
+        return Ok(EntityFacts::Transfer(found));
     }
     match found {
         Address::Queue(name) => {
             let name = if path.dead_letters { name.dead_letters() } else { name };
-            Ok(Place::Queue(Box::new(engine.describe(name).await?)))
+            Ok(EntityFacts::Queue(Box::new(engine.describe(name).await?)))
         }
         Address::Topic(_) if path.dead_letters => Err(missing()),
-        Address::Topic(name) => Ok(Place::Topic(name)),
+        Address::Topic(name) => Ok(EntityFacts::Topic(name)),
     }
 }
 
@@ -131,8 +131,8 @@ fn is_not_found(error: &EngineError) -> bool {
     matches!(refusal, Refusal::QueueNotFound { .. } | Refusal::BadName { .. })
 }
 
-/// In words that clients look for.
-pub(crate) fn not_found(host: &str, path: &Path) -> AmqpError {
+/// Clients match on this wording.
+pub(crate) fn not_found(host: &str, path: &EntityPath) -> AmqpError {
     let text =
         format!("The messaging entity 'sb://{host}/{path}' could not be found. status-code: 404");
     AmqpError::new(condition::NOT_FOUND, text)

@@ -1,54 +1,53 @@
-//! Dispositions: what a receiver says of its messages, in batches of the same outcome.
+//! Settle: dispositions of a receiver, batched by outcome.
 
 use malote_model::{Changes, LeaseToken, Properties, QueueName, Refusal, Settlement, limits};
 use malote_wire_amqp::connection::{DeliveryId, Disposed, LinkId};
 use malote_wire_amqp::performative::{AmqpError, DeliveryState, Modified, Rejected};
 use malote_wire_amqp::types::{Map, Value};
 
-use crate::conn::Done;
-use crate::refusal::{Lock, error_of, of_refusal};
+use crate::conn::link::LinkState;
+use crate::conn::{Completion, Conn};
+use crate::refusal::{LockKind, engine_error, refusal_error};
 use crate::wire::value::{text, to_model};
 
-/// Dispositions of the same outcome, on their way to the engine.
+/// Dispositions waiting for the engine.
 #[derive(Default)]
-pub(crate) struct Settles {
-    batch: Option<Batch>,
+pub(crate) struct SettleQueue {
+    batch: Option<SettleBatch>,
 }
 
-/// Dispositions of one kind.
-pub(crate) struct Batch {
+/// Dispositions with the same outcome.
+pub(crate) struct SettleBatch {
     queue: QueueName,
-    lock: Lock,
+    lock: LockKind,
     settlement: Settlement,
-    /// What is echoed when it is done.
+    /// The outcome reported to the client on success.
     echo: DeliveryState,
-    items: Vec<Item>,
+    items: Vec<DispositionItem>,
 }
 
-/// One delivery.
-pub(crate) struct Item {
+pub(crate) struct DispositionItem {
     pub link: LinkId,
     pub delivery: DeliveryId,
     pub key: u64,
-    /// The client has forgotten it and hears nothing.
-    pub forgotten: bool,
+    /// The client has already settled the delivery and expects no reply.
+    pub settled_by_client: bool,
     pub lease: LeaseToken,
 }
 
-/// What has become of them.
-pub(crate) struct Settled {
-    pub items: Vec<(Item, DeliveryState)>,
+pub(crate) struct SettleResults {
+    pub items: Vec<(DispositionItem, DeliveryState)>,
 }
 
-impl Settles {
-    /// Adds one. A batch of another kind, or a full one, makes room: it must be run.
+impl SettleQueue {
+    /// Adds a disposition. Returns the current batch if the disposition does not fit into it; the caller must run it.
     pub fn add(
         &mut self,
         queue: &QueueName,
-        lock: Lock,
+        lock: LockKind,
         state: Option<&DeliveryState>,
-        item: Item,
-    ) -> Option<Batch> {
+        item: DispositionItem,
+    ) -> Option<SettleBatch> {
         let (settlement, echo) = settlement_of(state)?;
         match &mut self.batch {
             Some(batch)
@@ -63,38 +62,37 @@ impl Settles {
             }
             _ => {
                 let (queue, items) = (queue.clone(), vec![item]);
-                self.batch.replace(Batch { queue, lock, settlement, echo, items })
+                self.batch.replace(SettleBatch { queue, lock, settlement, echo, items })
             }
         }
     }
 
-    /// What waits to be run.
-    pub fn take(&mut self) -> Option<Batch> {
+    pub fn take(&mut self) -> Option<SettleBatch> {
         self.batch.take()
     }
 }
 
-impl Batch {
-    /// Ends the leases.
-    pub async fn run(self, engine: malote_engine::Engine) -> Done {
-        let Batch { queue, lock, settlement, echo, items } = self;
+impl SettleBatch {
+    /// Settles the leases.
+    pub async fn run(self, engine: malote_engine::Engine) -> Completion {
+        let SettleBatch { queue, lock, settlement, echo, items } = self;
         let leases: Vec<LeaseToken> = items.iter().map(|item| item.lease).collect();
         let count = leases.len();
         let each = engine.settle(Some(&queue), leases, settlement, None).await;
         let state = |one: Result<(), Refusal>| match one {
             Ok(()) => echo.clone(),
-            Err(refusal) => DeliveryState::rejected(of_refusal(&refusal, lock)),
+            Err(refusal) => DeliveryState::rejected(refusal_error(&refusal, lock)),
         };
         let states: Vec<DeliveryState> = match each {
             Ok(each) => each.into_iter().map(state).collect(),
-            Err(error) => vec![DeliveryState::rejected(error_of(error, lock)); count],
+            Err(error) => vec![DeliveryState::rejected(engine_error(error, lock)); count],
         };
-        Done::Settled(Settled { items: items.into_iter().zip(states).collect() })
+        Completion::Settled(SettleResults { items: items.into_iter().zip(states).collect() })
     }
 }
 
-/// What an outcome means, and what is echoed: the same outcome, but an error in it would say that settling failed.
-/// None for a state that is no outcome.
+/// The settlement that an outcome means, and the outcome to report. The reported one carries no error, which would mean
+/// that settling failed. None for a state that is not an outcome.
 pub(crate) fn settlement_of(state: Option<&DeliveryState>) -> Option<(Settlement, DeliveryState)> {
     Some(match state {
         Some(DeliveryState::Accepted) => (Settlement::Complete, DeliveryState::Accepted),
@@ -113,7 +111,7 @@ pub(crate) fn settlement_of(state: Option<&DeliveryState>) -> Option<(Settlement
             let echo = DeliveryState::Rejected(Rejected { error: None });
             (dead_letter(rejected.error.as_ref()), echo)
         }
-        // Settled without a word: it was not tried, as far as anybody knows.
+        // Settled without an outcome: treated as not processed.
         Some(DeliveryState::Released) | None => {
             (Settlement::Release { delay_ms: 0 }, DeliveryState::Released)
         }
@@ -136,7 +134,7 @@ fn dead_letter(error: Option<&AmqpError>) -> Settlement {
     if let Some(error) = error
         && error.condition.as_str() != crate::refusal::servicebus::DEAD_LETTER
     {
-        // A client of another make: its own error is the reason.
+        // A client that is not a Service Bus client: its error becomes the reason.
         reason = reason.or_else(|| Some(error.condition.as_str().to_owned()));
         text = text.or_else(|| error.description.as_deref().map(str::to_owned));
     }
@@ -146,21 +144,58 @@ fn dead_letter(error: Option<&AmqpError>) -> Settlement {
     Settlement::DeadLetter { reason, text, changes }
 }
 
-/// Properties to modify.
 pub(crate) fn changes(map: Option<&Map>) -> Changes {
     let entries = map.map_or(&[][..], |map| &map.0[..]);
     let properties = entries.iter().map(|(name, value)| (text(name), to_model(value)));
     Changes { properties: Properties::from_iter(properties) }
 }
 
-impl Item {
-    pub fn of(disposed: &Disposed, lease: LeaseToken) -> Item {
-        Item {
+impl DispositionItem {
+    pub fn of(disposed: &Disposed, lease: LeaseToken) -> DispositionItem {
+        DispositionItem {
             link: disposed.link,
             delivery: disposed.delivery,
             key: disposed.key,
-            forgotten: disposed.settled,
+            settled_by_client: disposed.settled,
             lease,
+        }
+    }
+}
+
+impl Conn {
+    /// Handles a disposition of the client.
+    pub(crate) fn settle_delivery(&mut self, disposed: Disposed) {
+        let Some(LinkState::Receiver(receiver)) = self.links.get(&disposed.link) else { return };
+        let Some(lease) = receiver.out.get(&disposed.key).copied() else { return };
+        let (queue, lock) = (receiver.queue.clone(), receiver.lock());
+        if let Some(DeliveryState::Transactional(state)) = &disposed.state {
+            let staged = self.transactions.settle(state, &queue, lease, disposed.settled);
+            let state = staged.unwrap_or_else(DeliveryState::rejected);
+            let item = DispositionItem::of(&disposed, lease);
+            return self.finish_settle(SettleResults { items: vec![(item, state)] });
+        }
+        let item = DispositionItem::of(&disposed, lease);
+        if let Some(batch) = self.settle_queue.add(&queue, lock, disposed.state.as_ref(), item) {
+            self.start(batch.run(self.front.engine.clone()));
+        }
+    }
+
+    /// Runs the waiting batch. Returns whether there was one.
+    pub(crate) fn flush_settles(&mut self) -> bool {
+        let Some(batch) = self.settle_queue.take() else { return false };
+        self.start(batch.run(self.front.engine.clone()));
+        true
+    }
+
+    pub(crate) fn finish_settle(&mut self, settled: SettleResults) {
+        for (item, state) in settled.items {
+            if let Some(LinkState::Receiver(receiver)) = self.links.get_mut(&item.link) {
+                receiver.out.remove(&item.key);
+            }
+            if !item.settled_by_client {
+                // Fails harmlessly if the client has detached.
+                let _ = self.amqp.dispose(item.link, item.delivery, true, Some(state));
+            }
         }
     }
 }
@@ -179,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_mean_what_clients_mean_by_them() {
+    fn outcomes_are_mapped_to_settlements() {
         let word =
             |state: Option<DeliveryState>| settlement_of(state.as_ref()).map(|(s, _)| s.word());
-        // Python and JavaScript write an abandon and a defer each in its own way.
+        // The Python and JavaScript clients encode abandon and defer differently.
         assert_eq!(word(Some(modified(Some(true), Some(false)))), Some("abandon"));
         assert_eq!(word(Some(modified(None, Some(false)))), Some("abandon"));
         assert_eq!(word(Some(modified(None, None))), Some("abandon"));

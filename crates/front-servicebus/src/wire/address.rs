@@ -1,5 +1,5 @@
-//! Addresses of links. Clients write `name`, `/name`, `sb://host/name` or `amqps://host:port/name`, and reserved
-//! segments in any case.
+//! Addresses of links. Clients write `name`, `/name`, `sb://host/name` or `amqps://host:port/name`. Reserved segments
+//! are case-insensitive.
 
 use malote_model::ids::{DEAD_LETTER_SEGMENT, SUBSCRIPTION_SEGMENT};
 
@@ -7,34 +7,33 @@ const MANAGEMENT: &str = "$management";
 const TRANSFER: &str = "$transfer";
 const CBS: &str = "$cbs";
 
-/// What an address means.
+/// What an address names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// Where tokens are put.
+    /// The node for tokens.
     Cbs,
-    /// Where transactions are declared. It has no address.
+    /// The transaction coordinator; it has no address.
     Coordinator,
-    /// A queue that is made for the link. It has no address yet.
+    /// A temporary queue; it has no address yet.
     Temporary,
-    /// An entity's own desk.
-    Management(Path),
-    /// A queue, topic or subscription, or dead letters.
-    Entity(Path),
+    /// The management node of an entity.
+    Management(EntityPath),
+    /// A queue, topic or subscription, or its dead letters.
+    Entity(EntityPath),
 }
 
-/// An entity, as far as its address tells.
+/// The address of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path {
-    /// The name without reserved ends; `Subscriptions` is in its own case.
+pub struct EntityPath {
+    /// The name without reserved suffixes. `Subscriptions` has its canonical case.
     pub name: String,
-    /// Its dead letters are meant.
+    /// The dead-letter queue of the entity.
     pub dead_letters: bool,
-    /// What could not be forwarded is meant. Nothing ever is there: forwarding is part of the send.
+    /// The transfer dead-letter queue of the entity. It is always empty, because forwarding is part of the send.
     pub transfer: bool,
 }
 
 impl Node {
-    /// Reads an address.
     pub fn parse(address: &str) -> Node {
         let mut segments: Vec<&str> = path_of(address).split('/').collect();
         if let [only] = segments[..]
@@ -58,7 +57,7 @@ impl Node {
         {
             *middle = SUBSCRIPTION_SEGMENT;
         }
-        let path = Path { name: segments.join("/"), dead_letters, transfer };
+        let path = EntityPath { name: segments.join("/"), dead_letters, transfer };
         if management { Node::Management(path) } else { Node::Entity(path) }
     }
 }
@@ -72,7 +71,7 @@ pub fn path_of(address: &str) -> &str {
     path.trim_matches('/')
 }
 
-impl std::fmt::Display for Path {
+impl std::fmt::Display for EntityPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)?;
         let ends = [(self.transfer, TRANSFER), (self.dead_letters, DEAD_LETTER_SEGMENT)];
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_write_the_same_in_many_ways() {
+    fn addresses_are_parsed_in_all_their_spellings() {
         for (address, is) in [
             ("orders", "orders"),
             ("/orders/", "orders"),

@@ -1,9 +1,9 @@
-//! Spans of time as ISO 8601 writes them: `PT1M`, `P14D`, `P10675199DT2H48M5.4775807S`.
+//! ISO 8601 durations: `PT1M`, `P14D`, `P10675199DT2H48M5.4775807S`.
 
-/// Longer spans mean "never": .NET writes its longest.
+/// Longer durations mean "never"; .NET writes its maximum.
 const NEVER_MS: u64 = 10_000_000 * 24 * 3600 * 1000;
 
-/// Milliseconds; the inner option is none for "never", the outer for what is no span.
+/// Parses a duration into milliseconds. The outer option is none if it is invalid, the inner one if it means "never".
 pub fn parse_ms(text: &str) -> Option<Option<u64>> {
     let mut rest = text.strip_prefix('P')?;
     let (mut total, mut in_time, mut any) = (0_u64, false, false);
@@ -24,7 +24,7 @@ pub fn parse_ms(text: &str) -> Option<Option<u64>> {
         };
         let (whole, part) = number.split_once('.').unwrap_or((number, ""));
         let whole: u64 = whole.parse().ok()?;
-        // Parts of a unit are written for seconds; three digits of them count.
+        // Clients write fractions only for seconds. Three digits count.
         let part: u64 = match part {
             "" => 0,
             digits => format!("{:0<3.3}", digits).parse().ok()?,
@@ -37,7 +37,7 @@ pub fn parse_ms(text: &str) -> Option<Option<u64>> {
     any.then(|| (total < NEVER_MS).then_some(total))
 }
 
-/// The span as clients expect it; none is the longest that .NET has.
+/// Formats a duration. None is written as .NET's maximum.
 pub fn format_ms(ms: Option<u64>) -> String {
     let Some(ms) = ms.filter(|ms| *ms < NEVER_MS) else {
         return "P10675199DT2H48M5.4775807S".to_owned();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_they_are_read() {
+    fn durations_round_trip() {
         for text in [
             "PT1M",
             "PT30S",
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_read_and_the_longest_is_never() {
+    fn durations_are_parsed_and_the_maximum_means_never() {
         for (text, ms) in [
             ("PT1M", Some(60_000)),
             ("PT30S", Some(30_000)),

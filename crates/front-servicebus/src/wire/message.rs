@@ -1,7 +1,7 @@
-//! An AMQP message made canonical (model.md, section 1), and the way back.
+//! AMQP messages ↔ messages of the model.
 //!
-//! The bare message stays what it was, byte for byte, but for a message-id that was absent, and for what was laid over
-//! its properties since: a rule's action, properties changed by whoever settled it, the reason of a dead letter.
+//! The bare message is preserved byte for byte, with these exceptions: a missing message-id is added, and changes to
+//! properties are applied (rule actions, properties modified by a disposition, the reason of a dead letter).
 
 use bytes::{Bytes, BytesMut};
 use malote_engine::{DeadLetter, Stored};
@@ -14,12 +14,12 @@ use malote_wire_amqp::types::{Map, SectionWriter, Str, Symbol, Value};
 
 use crate::limits::HEADERS_BYTES_MAX;
 
-use super::native::{body_of, head_bytes, keep, parts_of, put_body};
+use super::native::{body_of, decode_native, encode_native, head_bytes, put_body};
 use super::session::{session_of, session_text};
 use super::value::{of_model, string, text, to_model};
 
-/// Annotations that the broker writes, or takes the meaning of: a sender's own are not kept.
-const OURS: &[&str] = &[
+/// Annotations that the broker sets. Those of the sender are dropped.
+const BROKER_ANNOTATIONS: &[&str] = &[
     "x-opt-sequence-number",
     "x-opt-enqueue-sequence-number",
     "x-opt-enqueued-time",
@@ -29,18 +29,18 @@ const OURS: &[&str] = &[
     PARTITION_KEY,
 ];
 const SCHEDULED_TIME: &str = "x-opt-scheduled-enqueue-time";
-/// When JMS clients want a message to be delivered, as a moment; others write a delay in milliseconds.
+/// Delivery time of JMS clients, as a timestamp; others send a delay in milliseconds.
 const DELIVERY_TIME: &str = "x-opt-delivery-time";
 const DELIVERY_DELAY: &str = "x-opt-delivery-delay";
 const PARTITION_KEY: &str = "x-opt-partition-key";
-/// The broker's own among the annotations of a delivery.
+/// The delivery annotation that the broker sets.
 const LOCK_TOKEN: &str = "x-opt-lock-token";
-/// Header, annotations and a message id, if all of them are ours and none is unusually long.
+/// Estimated bytes of header, annotations and message id.
 const OWN_BYTES: usize = 320;
-/// What a header says when it says nothing of priority.
+/// Priority if the header has none.
 const PRIORITY_DEFAULT: u8 = 4;
 
-/// Makes a received message canonical.
+/// Converts a received message.
 pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpError> {
     let mut message = Message::default();
     let headers_bytes = head_bytes(wire);
@@ -62,7 +62,7 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
     let expires = properties
         .absolute_expiry_time
         .map(|at| u64::try_from(at.0).unwrap_or(0).saturating_sub(now().0));
-    // Longer than a header can say: then the other tells.
+    // The header cannot express longer times, so the expiry time counts.
     let ttl_ms = header.ttl.filter(|ms| *ms != u32::MAX || expires.is_none());
     message.ttl_ms = ttl_ms.map(u64::from).or(expires);
 
@@ -72,17 +72,19 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
     }
     let key = annotations.get(PARTITION_KEY).filter(|key| **key != Value::Null);
     message.key = key.map(|key| match key {
-        // So Python's client sends one that it received: as the bytes of the text.
+        // The Python client sends back a received key as bytes.
         Value::Binary(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| text(key)),
         _ => text(key),
     });
-    annotations.0.retain(|(name, _)| name.as_str().is_none_or(|name| !OURS.contains(&name)));
+    annotations
+        .0
+        .retain(|(name, _)| name.as_str().is_none_or(|name| !BROKER_ANNOTATIONS.contains(&name)));
 
     message.body = body_of(wire)?;
-    // Those of a delivery end with their hop, says AMQP; the service hands them on.
+    // By the AMQP specification, delivery annotations end at the next hop. The service passes them on.
     let mut of_delivery = wire.delivery_annotations()?;
     of_delivery.0.retain(|(name, _)| name.as_str() != Some(LOCK_TOKEN));
-    // What is durable says nothing here; it is passed through.
+    // `durable` has no effect, but is passed on.
     let header = header.durable.then(|| Header { durable: true, ..Header::default() });
     let kept = Draft {
         header,
@@ -90,11 +92,11 @@ pub fn read(wire: &Wire, now: impl Fn() -> Timestamp) -> Result<Message, AmqpErr
         message_annotations: annotations,
         ..Draft::default()
     };
-    message.native = Some(keep(wire, &kept.to_bytes(), &message.body));
+    message.native = Some(encode_native(wire, &kept.to_bytes(), &message.body));
     Ok(message)
 }
 
-/// When a message is to be delivered, if its sender says so.
+/// The delivery time that the sender asked for.
 fn due(annotations: &Map, now: impl Fn() -> Timestamp) -> Option<Timestamp> {
     let number = |name| annotations.get(name).and_then(Value::as_i64);
     let moment = |at: i64| Timestamp(u64::try_from(at).unwrap_or(0));
@@ -103,20 +105,18 @@ fn due(annotations: &Map, now: impl Fn() -> Timestamp) -> Option<Timestamp> {
     at.or_else(|| number(DELIVERY_DELAY).filter(|ms| *ms > 0).map(after))
 }
 
-/// Header fields that JMS selectors name and rules do not know.
+/// Header fields that JMS selectors can use and rules cannot.
 pub struct JmsFields {
-    /// As the header says; 4 if it says nothing.
+    /// From the header; 4 by default.
     pub priority: u8,
-    /// As the header says.
     pub durable: bool,
-    /// When it was made, else when it was enqueued.
+    /// Creation time, or else the time of the enqueue.
     pub created_ms: i64,
 }
 
-/// Those fields of a stored message.
 pub fn jms_fields(stored: &Stored) -> JmsFields {
     let message = &stored.message;
-    let parts = message.native.as_ref().and_then(parts_of);
+    let parts = message.native.as_ref().and_then(decode_native);
     let parts = parts.as_ref();
     let kept = parts.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let header = kept.and_then(|wire| wire.header().ok());
@@ -154,140 +154,139 @@ fn read_properties(properties: &Properties, message: &mut Message) -> Result<(),
     Ok(())
 }
 
-/// The service's number for a message that waits or is out.
+/// State of a message that is ready or locked.
 pub const ACTIVE: i32 = 0;
-/// For one that was set aside.
+/// State of a deferred message.
 pub const DEFERRED: i32 = 1;
-/// For one that is yet to come.
+/// State of a scheduled message.
 pub const SCHEDULED: i32 = 2;
 
-/// What is told of a message beside what it is.
+/// What a delivery says about a message, besides its content.
 #[derive(Debug, Clone, Default)]
-pub struct Telling {
-    /// Its place.
+pub struct DeliveryInfo {
     pub seq: i64,
-    /// Where it stood first, if it was brought here from elsewhere.
+    /// The first sequence number, if the message was moved here.
     pub first_seq: Option<i64>,
     /// Failed deliveries so far.
     pub failed: u32,
-    /// When the lock ends.
+    /// When the lock expires.
     pub until: Option<Timestamp>,
-    /// [`ACTIVE`], [`DEFERRED`] or [`SCHEDULED`], for those who look.
+    /// [`ACTIVE`], [`DEFERRED`] or [`SCHEDULED`], for peeked messages.
     pub state: Option<i32>,
-    /// When it will be enqueued, if it is scheduled.
+    /// When a scheduled message will be enqueued.
     pub due: Option<Timestamp>,
-    /// It lies in another queue than the dead letters of its own.
+    /// The queue that dead-lettered the message, if it is not in that queue's own dead letters.
     pub source: Option<String>,
-    /// The proof of the lock, which a delivery's tag tells as well.
+    /// The lock token; the delivery tag contains it as well.
     pub lock: Option<LeaseToken>,
-    /// How long its queue keeps messages: what it said itself counts only if that is less.
+    /// Time-to-live of the queue. The shorter of this and the message's own counts.
     pub ttl_ms_max: Option<u64>,
-    /// Whoever looks does not want the body.
+    /// Omit the body.
     pub without_body: bool,
 }
 
-impl Telling {
-    /// Of a message that stands in this queue.
-    pub fn of(queue: &QueueName, stored: &Stored, seq: Seq, failed: u32) -> Telling {
+impl DeliveryInfo {
+    /// For a message in this queue.
+    pub fn of(queue: &QueueName, stored: &Stored, seq: Seq, failed: u32) -> DeliveryInfo {
         let (among_dead, dead) = (queue.is_dead_letters(), stored.dead.as_ref());
-        // A topic has no places: that of a copy is its first one in a subscription.
+        // A topic has no sequence numbers, so a copy's first one is that in its subscription.
         let copy = queue.is_subscription().then_some(seq);
-        Telling {
+        DeliveryInfo {
             seq: client_seq(seq.0),
             first_seq: stored.first_seq.or(copy).map(|first| client_seq(first.0)),
-            // Among dead letters the count is the one that it died with, however often it is received there.
+            // Dead letters keep the count they were dead-lettered with.
             failed: dead.filter(|_| among_dead).map_or(failed, |dead| dead.failed),
-            // There it tells where it died; in any other queue, that it was moved there.
+            // Inside the dead-letter queue itself, the source is implied.
             source: dead.filter(|_| !among_dead).map(|dead| dead.from.to_string()),
-            ..Telling::default()
+            ..DeliveryInfo::default()
         }
     }
 }
 
-/// A stored message as a client gets it.
-pub fn write(stored: &Stored, telling: &Telling) -> Bytes {
+/// Encodes a stored message for a client.
+pub fn write(stored: &Stored, info: &DeliveryInfo) -> Bytes {
     let mut out = BytesMut::new();
-    put(&mut out, stored, telling);
+    put(&mut out, stored, info);
     out.freeze()
 }
 
-/// The same, behind what stands there.
-pub fn put(out: &mut BytesMut, stored: &Stored, telling: &Telling) {
+/// Appends the encoded message to `out`.
+pub fn put(out: &mut BytesMut, stored: &Stored, info: &DeliveryInfo) {
     let message = &stored.message;
-    let parts = message.native.as_ref().and_then(parts_of);
+    let parts = message.native.as_ref().and_then(decode_native);
     let kept_bytes = message.native.as_ref().map_or(0, |native| native.bytes.len());
     out.reserve(OWN_BYTES + kept_bytes + message.body.bytes.len());
     let kept = parts.as_ref().filter(|parts| !parts.annotations.is_empty());
     let kept = kept.and_then(|parts| Wire::parse(parts.annotations.clone()).ok());
     let kept = kept.as_ref();
     let durable = kept.and_then(|wire| wire.header().ok()).is_some_and(|header| header.durable);
-    put_header(out, message, telling, durable);
+    put_header(out, message, info, durable);
     let mut section = SectionWriter::begin(out, DELIVERY_ANNOTATIONS);
     if let Some(kept) = kept.and_then(|wire| wire.delivery_annotations().ok()) {
         section.put_all(&kept);
     }
-    if let Some(lock) = telling.lock {
+    if let Some(lock) = info.lock {
         section.put(LOCK_TOKEN, &Value::Uuid(lock.to_bytes()));
     }
-    // The service writes it also when there is nothing in it, and clients tell that from none.
+    // The service writes this section even if it is empty, and clients notice the difference.
     section.end_whole();
     let kept = kept.and_then(|wire| wire.message_annotations().ok()).unwrap_or_default();
-    put_annotations(out, stored, telling, &kept);
+    put_annotations(out, stored, info, &kept);
 
-    // The head of a message that another protocol wrote is empty, and everything in it was laid over.
+    // The head is empty if another protocol wrote the message.
     let head = parts.as_ref().map(|parts| parts.head.clone()).unwrap_or_default();
     put_head(out, stored, &head);
     match &parts {
-        // There must be one.
-        _ if telling.without_body => put_body(out, &Body::default()),
-        Some(parts) => parts.put_rest(out, &message.body),
+        // A message must have a body section.
+        _ if info.without_body => put_body(out, &Body::default()),
+        Some(parts) => parts.put_body_and_footer(out, &message.body),
         None => put_body(out, &message.body),
     }
 }
 
-fn put_header(out: &mut BytesMut, message: &Message, telling: &Telling, durable: bool) {
-    let ttl_ms = [message.ttl_ms, telling.ttl_ms_max].into_iter().flatten().min();
+fn put_header(out: &mut BytesMut, message: &Message, info: &DeliveryInfo, durable: bool) {
+    let ttl_ms = [message.ttl_ms, info.ttl_ms_max].into_iter().flatten().min();
     let ttl = ttl_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
     let priority = if message.priority == 0 { PRIORITY_DEFAULT } else { message.priority };
-    let delivery_count = telling.failed;
+    let delivery_count = info.failed;
     let header = Header { durable, priority, ttl, first_acquirer: false, delivery_count };
     header.encode_counted(out);
 }
 
-fn put_annotations(out: &mut BytesMut, stored: &Stored, telling: &Telling, kept: &Map) {
+fn put_annotations(out: &mut BytesMut, stored: &Stored, info: &DeliveryInfo, kept: &Map) {
     let time = |at: Timestamp| Value::Timestamp(super::timestamp(at));
     let mut all = SectionWriter::begin(out, MESSAGE_ANNOTATIONS);
     all.put("x-opt-enqueued-time", &time(stored.enqueued_at));
-    all.put("x-opt-sequence-number", &Value::Long(telling.seq));
-    if let Some(first_seq) = telling.first_seq {
+    all.put("x-opt-sequence-number", &Value::Long(info.seq));
+    if let Some(first_seq) = info.first_seq {
         all.put("x-opt-enqueue-sequence-number", &Value::Long(first_seq));
     }
-    if let Some(until) = telling.until {
+    if let Some(until) = info.until {
         all.put("x-opt-locked-until", &time(until));
     }
-    if let Some(state) = telling.state {
+    if let Some(state) = info.state {
         all.put("x-opt-message-state", &Value::Int(state));
     }
-    // What the sender asked for stays, as in the service; a delay of another protocol is told while it lasts.
-    if let Some(due) = telling.due.filter(|_| kept.get(SCHEDULED_TIME).is_none()) {
+    // As in the service, the sender's own value stays. A delay set by another protocol is shown until it ends.
+    if let Some(due) = info.due.filter(|_| kept.get(SCHEDULED_TIME).is_none()) {
         all.put(SCHEDULED_TIME, &time(due));
     }
     if let Some(key) = &stored.message.key {
         all.put(PARTITION_KEY, &string(key));
     }
-    if let Some(source) = &telling.source {
+    if let Some(source) = &info.source {
         all.put("x-opt-deadletter-source", &string(source));
     }
     all.put_all(kept);
     all.end();
 }
 
-/// A place in the queue as clients have it.
+/// A sequence number for clients.
 pub fn client_seq(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-/// Properties and application properties: as received, or each anew where something in it has changed.
+/// Properties and application properties: each section as received, or encoded again if it has changed.
 fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
     let message = &stored.message;
     let wire = Wire::parse(head.clone()).ok();
@@ -297,7 +296,7 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
         Some(encoded) => out.extend_from_slice(encoded),
         None => {
             let mut first = Message::default();
-            // What was refused when it came is not stored.
+            // The properties were valid when the message was received.
             let _ = read_properties(&was, &mut first);
             changed_properties(was, &first, message).encode(out);
         }
@@ -322,7 +321,7 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
         map = map.with_string(name, kept.unwrap_or_else(|| of_model(value)));
     }
     if let Some(dead) = dead {
-        let text = words_of(dead).unwrap_or_else(|| dead.text.clone());
+        let text = dead_letter_text(dead).unwrap_or_else(|| dead.text.clone());
         let reasons = [("DeadLetterReason", &dead.reason), ("DeadLetterErrorDescription", &text)];
         map.0.retain(|(key, _)| reasons.iter().all(|(name, _)| key.as_str() != Some(name)));
         for (name, reason) in reasons.into_iter().filter(|(_, reason)| !reason.is_empty()) {
@@ -332,8 +331,8 @@ fn put_head(out: &mut BytesMut, stored: &Stored, head: &Bytes) {
     Draft { application_properties: map, ..Draft::default() }.encode(out);
 }
 
-/// The service's words for what a queue itself let a message die of.
-fn words_of(dead: &DeadLetter) -> Option<String> {
+/// The service's text for messages that the queue itself dead-lettered.
+fn dead_letter_text(dead: &DeadLetter) -> Option<String> {
     let failed = dead.failed;
     let of = |reason: &DeadReason| reason.word() == dead.reason && reason.text() == dead.text;
     if of(&DeadReason::Expired) {
@@ -343,7 +342,7 @@ fn words_of(dead: &DeadLetter) -> Option<String> {
     count.then(|| format!("Message could not be consumed after {failed} delivery attempts."))
 }
 
-/// Whether the properties, read again, would give the message that there is. Every delivery asks: so nothing is made.
+/// Whether the received properties still match the message. Runs for every delivery, so it does not allocate.
 fn is_unchanged(was: &Properties, message: &Message) -> bool {
     let bytes =
         |was: Option<&Bytes>, now: Option<&str>| was.map(|was| &was[..]) == now.map(str::as_bytes);
@@ -375,7 +374,7 @@ fn is_unchanged(was: &Properties, message: &Message) -> bool {
         )
 }
 
-/// The properties as received, with what has changed since.
+/// The received properties with later changes applied.
 fn changed_properties(mut is: Properties, first: &Message, message: &Message) -> Properties {
     let shown = |text: &Option<String>| text.as_deref().map(Str::from);
     let symbol = |text: &Option<String>| text.as_deref().map(Symbol::lossy);

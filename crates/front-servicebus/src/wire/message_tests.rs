@@ -21,8 +21,8 @@ fn stored(message: Message) -> Stored {
     }
 }
 
-fn telling() -> Telling {
-    Telling { seq: 3, ..Telling::default() }
+fn info() -> DeliveryInfo {
+    DeliveryInfo { seq: 3, ..DeliveryInfo::default() }
 }
 
 fn full() -> Draft {
@@ -49,7 +49,7 @@ fn full() -> Draft {
 }
 
 #[test]
-fn the_bare_message_comes_back_byte_for_byte() {
+fn the_bare_message_is_preserved_byte_for_byte() {
     let bodies = [
         DraftBody::Data(vec![Bytes::from_static(b"one")]),
         DraftBody::Data(vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")]),
@@ -64,7 +64,7 @@ fn the_bare_message_comes_back_byte_for_byte() {
             let mut message = read(&given, || Timestamp(0)).unwrap();
             let no_id = message.message_id.is_none();
             message.message_id.get_or_insert("given".into());
-            let back = Wire::parse(write(&stored(message), &telling())).unwrap();
+            let back = Wire::parse(write(&stored(message), &info())).unwrap();
             if no_id {
                 let properties = back.properties().unwrap();
                 assert_eq!(properties.message_id, Some(string("given")));
@@ -80,20 +80,20 @@ fn the_bare_message_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn an_unusual_encoding_is_kept_too() {
-    // A data section whose descriptor is written in eight bytes, and whose length in four.
+fn an_unusual_encoding_is_preserved() {
+    // A data section with an eight-byte descriptor and a four-byte length.
     let mut bytes = BytesMut::new();
     Properties { message_id: Some(string("m")), ..Properties::default() }.encode(&mut bytes);
     bytes.extend_from_slice(&[0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x75, 0xb0, 0, 0, 0, 2, b'h', b'i']);
     let given = Wire::parse(bytes.freeze()).unwrap();
     let message = read(&given, || Timestamp(0)).unwrap();
     assert_eq!(message.body, Body { bytes: Bytes::from_static(b"hi"), kind: BodyKind::Bytes });
-    let back = Wire::parse(write(&stored(message), &telling())).unwrap();
+    let back = Wire::parse(write(&stored(message), &info())).unwrap();
     assert_eq!(back.bare(), given.bare());
 }
 
 #[test]
-fn fields_have_the_meaning_of_the_table() {
+fn message_fields_are_mapped_to_the_model() {
     let draft = Draft {
         header: Some(Header { ttl: Some(500), priority: 9, durable: true, ..Header::default() }),
         message_annotations: Map::default()
@@ -111,7 +111,7 @@ fn fields_have_the_meaning_of_the_table() {
     assert_eq!((message.ttl_ms, message.priority), (Some(500), 9));
     assert_eq!((message.when, message.key.as_deref()), (When::At(Timestamp(1234)), Some("pk")));
     assert_eq!(message.properties.get("n"), Some(&Model::I32(1)));
-    let back = Wire::parse(write(&stored(message), &telling())).unwrap();
+    let back = Wire::parse(write(&stored(message), &info())).unwrap();
     let annotations = back.message_annotations().unwrap();
     assert_eq!(annotations.get("x-opt-sequence-number"), Some(&Value::Long(3)));
     assert_eq!(annotations.get(PARTITION_KEY), Some(&string("pk")));
@@ -122,7 +122,7 @@ fn fields_have_the_meaning_of_the_table() {
 }
 
 #[test]
-fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
+fn changed_properties_are_sent_and_others_keep_their_type() {
     let mut message = read(&wire(&full()), || Timestamp(0)).unwrap();
     message.properties.set("n", Model::I32(2));
     message.subject = Some("other".into());
@@ -138,8 +138,8 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
         failed: 1,
     });
     let queue = QueueName::new("q").unwrap().dead_letters();
-    let telling = Telling::of(&queue, &stored, Seq(3), 0);
-    let back = Wire::parse(write(&stored, &telling)).unwrap();
+    let info = DeliveryInfo::of(&queue, &stored, Seq(3), 0);
+    let back = Wire::parse(write(&stored, &info)).unwrap();
     let names = back.application_properties().unwrap();
     assert_eq!(names.get("n"), Some(&Value::Int(2)));
     assert_eq!(names.get("sym"), Some(&Value::Symbol(Symbol::from_static("sym"))));
@@ -154,7 +154,7 @@ fn what_was_laid_over_shows_and_the_rest_keeps_its_type() {
 }
 
 #[test]
-fn a_partition_key_of_bytes_is_the_text_that_they_are() {
+fn a_binary_partition_key_is_read_as_text() {
     let key = |value: Value| {
         let message_annotations = Map::default().with(PARTITION_KEY, value);
         read(&wire(&Draft { message_annotations, ..full() }), || Timestamp(7)).unwrap().key
@@ -164,17 +164,17 @@ fn a_partition_key_of_bytes_is_the_text_that_they_are() {
     assert_eq!(key(Value::Binary(Bytes::from_static(&[0xff, 0]))), Some("ff00".to_owned()));
 }
 
-/// What the service tells of a plain message in a queue, and no more: tests of its clients count it.
+/// A plain message carries exactly what the service sends; tests of its clients count the sections.
 #[test]
-fn nothing_is_told_that_the_service_does_not_tell() {
+fn a_delivery_has_exactly_the_annotations_of_the_service() {
     let message = read(&wire(&full()), || Timestamp(7)).unwrap();
     let queue = QueueName::new("q").unwrap();
-    let told = |queue: &QueueName| {
+    let encoded = |queue: &QueueName| {
         let stored = stored(message.clone());
-        write(&stored, &Telling::of(queue, &stored, Seq(3), 0))
+        write(&stored, &DeliveryInfo::of(queue, &stored, Seq(3), 0))
     };
-    let back = told(&queue);
-    // Of the header a count; annotations of the delivery, with nothing in them.
+    let back = encoded(&queue);
+    // A header with only a count, and empty delivery annotations.
     let head = [0, 0x53, 0x70, 0xc0, 6, 5, 0x40, 0x40, 0x40, 0x40, 0x43, 0, 0x53, 0x71, 0xc1, 1, 0];
     assert_eq!(&back[..head.len()], head);
     let names = |bytes: Bytes| {
@@ -182,7 +182,7 @@ fn nothing_is_told_that_the_service_does_not_tell() {
         annotations.0.iter().map(|(name, _)| text(name)).collect::<Vec<_>>()
     };
     assert_eq!(names(back), ["x-opt-enqueued-time", "x-opt-sequence-number"]);
-    let copy = names(told(&QueueName::new("t/Subscriptions/s").unwrap()));
+    let copy = names(encoded(&QueueName::new("t/Subscriptions/s").unwrap()));
     assert_eq!(copy[2..], ["x-opt-enqueue-sequence-number"]);
 }
 
@@ -198,7 +198,7 @@ fn messages_of_other_protocols_are_written_from_the_canonical_form() {
         body,
         ..Message::default()
     };
-    let back = Wire::parse(write(&stored(message), &telling())).unwrap();
+    let back = Wire::parse(write(&stored(message), &info())).unwrap();
     let fields = back.properties().unwrap();
     assert_eq!((fields.message_id, fields.group_id), (Some(string("id")), Some("s".into())));
     assert_eq!(back.application_properties().unwrap().get("a"), Some(&Value::Bool(true)));
@@ -206,7 +206,7 @@ fn messages_of_other_protocols_are_written_from_the_canonical_form() {
 }
 
 #[test]
-fn a_session_id_that_is_none_is_refused() {
+fn an_invalid_session_id_is_refused() {
     let long = "x".repeat(129);
     let properties = Some(Properties { group_id: Some(long.into()), ..Properties::default() });
     let error =
@@ -214,9 +214,9 @@ fn a_session_id_that_is_none_is_refused() {
     assert_eq!(error.condition.as_str(), condition::INVALID_FIELD);
 }
 
-/// A header has 32 bits of milliseconds, which are 49 days: who means more says when.
+/// A header has 32 bits of milliseconds, about 49 days. Longer times are sent as an expiry time.
 #[test]
-fn a_long_life_is_told_by_its_end() {
+fn a_long_ttl_is_sent_as_an_expiry_time() {
     let days = |days: i64| days * 86_400_000;
     let now = Timestamp(1_000);
     let ttl_ms = |ttl: Option<u32>, until: Option<i64>| {

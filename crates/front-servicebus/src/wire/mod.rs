@@ -1,18 +1,18 @@
-//! Bytes and names of Service Bus ↔ the words of the model. No engine calls here.
+//! Bytes and names of Service Bus ↔ types of the model. No engine calls.
 //!
 //! | file | what |
 //! |---|---|
-//! | `address.rs` | addresses of links, in all the ways in which clients write them |
-//! | `duration.rs` | spans of time as ISO 8601 writes them |
-//! | `message.rs` | an AMQP message made canonical, and the way back |
-//! | `native.rs` | what of the bare message must come back byte for byte |
+//! | `address.rs` | addresses of links |
+//! | `duration.rs` | ISO 8601 durations |
+//! | `message.rs` | messages |
+//! | `native.rs` | parts of a message that must be preserved byte for byte |
 //! | `value.rs` | typed values |
-//! | `rule.rs` | rules of subscriptions, as maps and as described lists |
-//! | `rule_xml.rs` | the same as XML |
+//! | `rule.rs` | rules of subscriptions, as AMQP values |
+//! | `rule_xml.rs` | rules of subscriptions, as XML |
 //! | `sas.rs` | shared access signatures |
-//! | `selector.rs` | JMS selectors as SQL filters |
-//! | `session.rs` | session ids, the empty one too |
-//! | `xml.rs` | XML as a small tree |
+//! | `selector.rs` | JMS selectors, as SQL filters |
+//! | `session.rs` | session ids |
+//! | `xml.rs` | XML |
 
 pub mod address;
 pub mod duration;
@@ -28,7 +28,7 @@ pub mod xml;
 
 use malote_model::LeaseToken;
 
-/// The delivery tag of a lease: its GUID as .NET writes one, the first three groups with the least byte first.
+/// The delivery tag of a lease: its GUID in .NET byte order, with the first three groups little-endian.
 pub fn tag_of(lease: LeaseToken) -> [u8; 16] {
     swap(lease.to_bytes())
 }
@@ -41,14 +41,14 @@ fn swap(bytes: [u8; 16]) -> [u8; 16] {
     swapped
 }
 
-/// .NET counts in ticks of 100 ns since the year 1.
+/// A time in .NET ticks: units of 100 ns since the year 1.
 pub fn ticks(at: malote_model::Timestamp) -> i64 {
     const UNIX_EPOCH: i64 = 621_355_968_000_000_000;
     const TICKS_PER_MS: i64 = 10_000;
     timestamp(at).saturating_mul(TICKS_PER_MS).saturating_add(UNIX_EPOCH)
 }
 
-/// A moment as AMQP has it.
+/// A time in AMQP's milliseconds.
 pub fn timestamp(at: malote_model::Timestamp) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_tag_is_the_guid_in_dotnet_order() {
         let token: LeaseToken = "00112233445566778899aabbccddeeff".parse().unwrap();
-        let tag: String = tag_of(token).iter().map(|byte| format!("{byte:02x}")).collect();
+        let tag = data_encoding::HEXLOWER.encode(&tag_of(token));
         assert_eq!(tag, "33221100554477668899aabbccddeeff");
     }
 

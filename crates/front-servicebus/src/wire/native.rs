@@ -1,39 +1,39 @@
-//! What of a bare message cannot be rebuilt from its canonical form, so that it comes back byte for byte.
+//! Parts of a bare message that cannot be rebuilt from the message model, so that it is preserved byte for byte.
 //!
 //! ```text
-//! shape u8 | annotations: length u32, bytes | head: length u32, bytes | tail
+//! storage u8 | annotations: length u32, bytes | head: length u32, bytes | tail
 //! ```
-//! *Head* is properties and application properties, *tail* the footer. With [`Shape::Plain`] the body stands between
-//! them in its usual encoding and is stored once, in the message; with [`Shape::Whole`] (several data sections, or an
-//! encoding that we would write otherwise) the tail is the rest of the bare message, and the body is stored twice.
+//! The *head* is properties and application properties, the *tail* is the footer. With [`BodyStorage::Shared`], the
+//! body has its usual encoding and is stored once, in the message. With [`BodyStorage::Verbatim`] (several data
+//! sections, or an unusual encoding), the tail is the rest of the bare message, so the body is stored twice.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use malote_model::{Body, BodyKind, Native};
 use malote_wire_amqp::message::{AMQP_VALUE, BodyKind as Wire, DATA, Message};
 use malote_wire_amqp::types::{Decoded, put_binary_start, put_descriptor};
 
-/// Room that is made for what follows the body: most messages have nothing there.
+/// Space reserved for the footer; most messages have none.
 const FOOTER_BYTES: usize = 16;
 
-/// How head, body and tail make a bare message.
+/// How the body is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    Plain,
-    Whole,
+enum BodyStorage {
+    Shared,
+    Verbatim,
 }
 
-/// The parts, as they were received.
+/// The decoded parts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Parts {
-    shape: Shape,
-    /// What the sender wrote and is kept of the header and the annotations; empty if there is nothing.
+pub struct NativeParts {
+    storage: BodyStorage,
+    /// The part of the sender's header and annotations that is preserved.
     pub annotations: Bytes,
     /// Properties and application properties.
     pub head: Bytes,
     tail: Bytes,
 }
 
-/// The body of a message as the model has it.
+/// The body of a message, for the model.
 pub fn body_of(message: &Message) -> Decoded<Body> {
     let body = message.body();
     Ok(match message.body_kind() {
@@ -62,13 +62,13 @@ fn usual_descriptor(code: u64) -> BytesMut {
     out
 }
 
-/// Writes a body in its usual encoding.
+/// Encodes a body in the usual way.
 pub fn put_body(out: &mut BytesMut, body: &Body) {
     put_body_start(out, body);
     out.extend_from_slice(&body.bytes);
 }
 
-/// What stands before its bytes.
+/// Encodes what precedes the bytes of a body.
 fn put_body_start(out: &mut BytesMut, body: &Body) {
     match body.kind {
         BodyKind::Bytes | BodyKind::Text => {
@@ -80,22 +80,23 @@ fn put_body_start(out: &mut BytesMut, body: &Body) {
     }
 }
 
-/// Takes apart what was received; `body` is its body as the model has it.
-pub fn keep(message: &Message, annotations: &[u8], body: &Body) -> Native {
+/// Encodes the parts of a received message. `body` is the body returned by [`body_of`].
+pub fn encode_native(message: &Message, annotations: &[u8], body: &Body) -> Native {
     let bare = message.bare();
     let (head, rest) = bare.split_at(head_bytes(message));
     let mut out = BytesMut::with_capacity(9 + annotations.len() + head.len() + FOOTER_BYTES);
-    // Whether it is usual is tried out where the parts will stand.
+    // The output buffer serves as scratch space to compare the encoding.
     put_body_start(&mut out, body);
     let tail = match message.body_kind() {
         Wire::Absent => None,
         _ => rest.strip_prefix(&out[..]).and_then(|rest| rest.strip_prefix(&body.bytes[..])),
     };
     out.clear();
-    let (shape, tail) = tail.map_or((Shape::Whole, rest), |tail| (Shape::Plain, tail));
-    out.put_u8(u8::from(shape == Shape::Whole));
+    let (storage, tail) =
+        tail.map_or((BodyStorage::Verbatim, rest), |tail| (BodyStorage::Shared, tail));
+    out.put_u8(u8::from(storage == BodyStorage::Verbatim));
     for part in [annotations, head] {
-        // Sections of a message of at most 32 MiB.
+        // Cannot overflow: a message has at most 32 MiB.
         out.put_u32(part.len() as u32);
         out.extend_from_slice(part);
     }
@@ -109,15 +110,15 @@ pub fn head_bytes(message: &Message) -> usize {
     sections.into_iter().flatten().map(<[u8]>::len).sum()
 }
 
-/// Reads what [`keep`] wrote; none if another protocol wrote it.
-pub fn parts_of(native: &Native) -> Option<Parts> {
+/// Decodes what [`encode_native`] wrote; none if another protocol wrote it.
+pub fn decode_native(native: &Native) -> Option<NativeParts> {
     if native.protocol != Native::AMQP_10 {
         return None;
     }
     let mut rest = native.bytes.clone();
-    let shape = match rest.try_get_u8().ok()? {
-        0 => Shape::Plain,
-        1 => Shape::Whole,
+    let storage = match rest.try_get_u8().ok()? {
+        0 => BodyStorage::Shared,
+        1 => BodyStorage::Verbatim,
         _ => return None,
     };
     let mut part = || {
@@ -125,13 +126,13 @@ pub fn parts_of(native: &Native) -> Option<Parts> {
         (length <= rest.len()).then(|| rest.split_to(length))
     };
     let (annotations, head) = (part()?, part()?);
-    Some(Parts { shape, annotations, head, tail: rest })
+    Some(NativeParts { storage, annotations, head, tail: rest })
 }
 
-impl Parts {
-    /// Writes what follows the head.
-    pub fn put_rest(&self, out: &mut BytesMut, body: &Body) {
-        if self.shape == Shape::Plain {
+impl NativeParts {
+    /// Encodes what follows the head.
+    pub fn put_body_and_footer(&self, out: &mut BytesMut, body: &Body) {
+        if self.storage == BodyStorage::Shared {
             put_body(out, body);
         }
         out.extend_from_slice(&self.tail);

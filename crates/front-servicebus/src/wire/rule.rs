@@ -1,4 +1,4 @@
-//! Rules of subscriptions: maps in requests, described lists in answers.
+//! Rules of subscriptions: maps in requests, described lists in replies.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use malote_wire_amqp::types::{Described, Map, Value};
 
 use super::value::{of_model, string, to_model};
 
-// The numbers of zeros differ; so the service has them.
+// The service really uses different numbers of zeros.
 const RULE_DESCRIPTION: u64 = 0x0137_0000_0004;
 const EMPTY_ACTION: u64 = 0x0137_0000_0005;
 const SQL_ACTION: u64 = 0x0137_0000_0006;
@@ -17,7 +17,7 @@ const TRUE_FILTER: u64 = 0x0013_7000_0007;
 const FALSE_FILTER: u64 = 0x0013_7000_0008;
 const CORRELATION_FILTER: u64 = 0x0013_7000_0009;
 
-/// The version of the SQL language that clients expect to be told.
+/// The compatibility level of SQL expressions that clients expect.
 const SQL_COMPATIBILITY: i32 = 20;
 
 /// Reads the `rule-description` of an `add-rule`.
@@ -25,7 +25,8 @@ pub fn read(name: &str, description: &Map) -> Result<Rule, AmqpError> {
     let bad = |text: String| AmqpError::new(condition::INVALID_FIELD, text);
     let expression = |of: &Value| {
         let text = of.as_map().and_then(|map| map.get("expression")?.as_str());
-        text.map(str::to_owned).ok_or_else(|| bad("a SQL text has an `expression`".to_owned()))
+        text.map(str::to_owned)
+            .ok_or_else(|| bad("a SQL filter or action must have an `expression`".to_owned()))
     };
     let present = |name: &str| description.get(name).filter(|value| **value != Value::Null);
     let filter = match (present("sql-filter"), present("correlation-filter")) {
@@ -40,7 +41,11 @@ pub fn read(name: &str, description: &Map) -> Result<Rule, AmqpError> {
             }
         }
         (None, Some(Value::Map(map))) => Filter::Correlation(Arc::new(correlation(map))),
-        _ => return Err(bad("a rule has a `sql-filter` or a `correlation-filter`".to_owned())),
+        _ => {
+            return Err(
+                bad("a rule must have a `sql-filter` or a `correlation-filter`".to_owned()),
+            );
+        }
     };
     let action = match present("sql-rule-action") {
         Some(action) => {
@@ -73,7 +78,7 @@ fn correlation(map: &Map) -> Correlation {
     }
 }
 
-/// A rule as `enumerate-rules` tells it.
+/// Encodes a rule for `enumerate-rules`.
 pub fn write(rule: &Rule) -> Value {
     let sql = |text: &str| vec![string(text), Value::Int(SQL_COMPATIBILITY)];
     let filter = match &rule.filter {
@@ -81,7 +86,7 @@ pub fn write(rule: &Rule) -> Value {
         Filter::None => described(FALSE_FILTER, sql("1=0")),
         Filter::Sql(filter) => described(SQL_FILTER, sql(filter.text())),
         Filter::Correlation(correlation) => written_correlation(correlation),
-        // Rules of exchanges have no name in this protocol; what they mean can be said in SQL only in part.
+        // Rules of exchanges do not exist in this protocol; only a part of their meaning can be expressed.
         Filter::Key(key) | Filter::Pattern(key) => {
             let key = Correlation { key: Some(key.clone()), ..Correlation::default() };
             written_correlation(&key)
@@ -136,8 +141,11 @@ mod tests {
     #[test]
     fn a_rule_needs_a_filter_that_parses() {
         for (description, error) in [
-            (Map::default(), "a rule has a `sql-filter` or a `correlation-filter`"),
-            (Map::default().with_string("sql-filter", 1_i32), "a SQL text has an `expression`"),
+            (Map::default(), "a rule must have a `sql-filter` or a `correlation-filter`"),
+            (
+                Map::default().with_string("sql-filter", 1_i32),
+                "a SQL filter or action must have an `expression`",
+            ),
         ] {
             assert_eq!(read("r", &description).unwrap_err().description.unwrap().as_str(), error);
         }
@@ -149,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_told_as_described_lists() {
+    fn rules_are_encoded_as_described_lists() {
         let filter = Map::default()
             .with_string("label", "news")
             .with_string("properties", Value::Map(Map::default().with_string("n", 1_i32)));
@@ -157,9 +165,9 @@ mod tests {
             .with_string("correlation-filter", Value::Map(filter))
             .with_string("sql-rule-action", sql("SET a = 1"));
         let rule = read("mine", &description).unwrap();
-        let Value::Described(told) = write(&rule) else { panic!("described") };
-        assert_eq!(told.descriptor, Value::Ulong(0x0137_0000_0004));
-        let items = told.value.as_items().unwrap();
+        let Value::Described(encoded) = write(&rule) else { panic!("described") };
+        assert_eq!(encoded.descriptor, Value::Ulong(0x0137_0000_0004));
+        let items = encoded.value.as_items().unwrap();
         expect![[r#"
             Described(Described { descriptor: Ulong(1335734829062), value: List([String("SET a = 1"), Int(20)]) })"#]]
         .assert_eq(&format!("{:?}", items[1]));

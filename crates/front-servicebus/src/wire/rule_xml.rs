@@ -1,4 +1,4 @@
-//! Rules of subscriptions as the administration API writes them.
+//! Rules of subscriptions as XML, for the administration API.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use malote_model::{Correlation, Filter, Rule, SqlAction, SqlFilter, Value};
 
 use super::xml::{Element, escape, escaped};
 
-/// Reads a `RuleDescription`; what is wrong with it otherwise. One without a filter takes everything.
+/// Reads a `RuleDescription`, or returns what is wrong with it. Without a filter, it matches everything.
 pub fn read(name: &str, description: &Element) -> Result<Rule, String> {
     let filter = match description.child("Filter") {
         Some(filter) => read_filter(filter)?,
@@ -31,7 +31,9 @@ fn read_filter(filter: &Element) -> Result<Filter, String> {
             let parameters = read_values(filter.child("Parameters"))?;
             Filter::Sql(SqlFilter::new(text, parameters).map_err(|refusal| refusal.to_string())?)
         }
-        (_, None) => return Err("a filter has a SqlExpression, or fields to compare".to_owned()),
+        (_, None) => {
+            return Err("a filter must have a SqlExpression, or fields to compare".to_owned());
+        }
     })
 }
 
@@ -42,7 +44,7 @@ fn read_action(action: &Element) -> Result<Option<SqlAction>, String> {
     SqlAction::new(text, parameters).map(Some).map_err(|refusal| refusal.to_string())
 }
 
-/// Fields of a correlation, by their elements.
+/// The fields of a correlation filter and their elements.
 fn fields(correlation: &mut Correlation) -> [(&'static str, &mut Option<String>); 8] {
     let c = correlation;
     [
@@ -71,11 +73,11 @@ fn read_values(list: Option<&Element>) -> Result<Vec<(String, Value)>, String> {
     let pairs = list.children.iter().filter(|child| child.name == "KeyValueOfstringanyType");
     let pair = |pair: &Element| {
         let (Some(key), Some(value)) = (pair.text_of("Key"), pair.child("Value")) else {
-            return Err("a value has a Key and a Value".to_owned());
+            return Err("a value must have a Key and a Value".to_owned());
         };
         let kind = value.kind.as_deref().unwrap_or("string");
         let read = read_value(kind, &value.text);
-        let read = read.ok_or_else(|| format!("the value of `{key}` is not of the type {kind}"))?;
+        let read = read.ok_or_else(|| format!("the value of `{key}` is not of type {kind}"))?;
         Ok((key.to_owned(), read))
     };
     pairs.map(pair).collect()
@@ -96,12 +98,12 @@ fn read_value(kind: &str, text: &str) -> Option<Value> {
             word => word.to_ascii_lowercase().parse().ok()?,
         }),
         "dateTime" => Value::Time(read_time(number)?),
-        // Spans and whatever else there is: messages have them as text.
+        // Other types, such as durations, are text in messages.
         _ => Value::String(text.to_owned()),
     })
 }
 
-/// A time without a zone is taken for UTC.
+/// A time without a zone is UTC.
 fn read_time(text: &str) -> Option<i64> {
     let zoned = text.parse::<jiff::Timestamp>().ok();
     let plain = || {
@@ -111,15 +113,14 @@ fn read_time(text: &str) -> Option<i64> {
     zoned.or_else(plain).map(|at| at.as_millisecond())
 }
 
-/// The filter, the action and the name of a rule: what its description holds. It needs the prefix `i` for schema
-/// instances.
+/// Writes filter, action and name of a rule. The enclosing document must declare the prefix `i`.
 pub fn write(out: &mut String, rule: &Rule) {
     match &rule.filter {
         Filter::All => put_sql(out, "Filter", "TrueFilter", "1=1", &[]),
         Filter::None => put_sql(out, "Filter", "FalseFilter", "1=0", &[]),
         Filter::Sql(sql) => put_sql(out, "Filter", "SqlFilter", sql.text(), sql.parameters()),
         Filter::Correlation(correlation) => put_correlation(out, correlation),
-        // Rules of exchanges have no name in this protocol: what they compare is told as far as it goes.
+        // Rules of exchanges do not exist in this protocol; only a part of their meaning can be expressed.
         Filter::Key(_) | Filter::Pattern(_) => put_correlation(out, &Correlation::default()),
         Filter::Headers(headers) => {
             let values = headers.values.iter();
@@ -155,7 +156,7 @@ fn put_correlation(out: &mut String, correlation: &Correlation) {
     out.push_str("</Filter>");
 }
 
-/// Clients take the type from behind a prefix of four letters; a list without values is left out.
+/// Clients expect a type prefix of four letters, and no element for an empty list.
 fn put_values(out: &mut String, name: &str, values: &[(String, Value)]) {
     if values.is_empty() {
         return;
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_constant_filters_and_what_is_none() {
+    fn constant_filters_and_invalid_filters() {
         assert_eq!(read_text("<RuleDescription/>").unwrap().filter, Filter::All);
         let kind =
             |kind: &str| format!("<RuleDescription><Filter i:type=\"{kind}\"/></RuleDescription>");

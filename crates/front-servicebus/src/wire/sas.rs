@@ -2,49 +2,50 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sha2::{Digest, Sha256};
+use hmac::{Hmac, KeyInit, Mac};
+use percent_encoding::percent_decode_str;
+use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-/// A token, taken apart and not yet believed.
+/// A parsed token, not yet verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
-    /// What it is for, as signed: still percent-encoded.
+pub struct SasToken {
+    /// The resource as it was signed, percent-encoded.
     resource: String,
     signature: Vec<u8>,
-    /// Seconds since 1970, as signed.
+    /// Seconds since 1970, as they were signed.
     expires: String,
-    /// Who signed.
     pub key_name: String,
 }
 
-impl Token {
-    /// Takes a token apart; none if it is not one.
-    pub fn parse(text: &str) -> Option<Token> {
+impl SasToken {
+    /// Parses a token; none if it is malformed.
+    pub fn parse(text: &str) -> Option<SasToken> {
         let fields = text.strip_prefix("SharedAccessSignature ")?;
         let field = |name: &str| {
             let found = fields.split('&').find_map(|field| field.strip_prefix(name));
             found.and_then(|value| value.strip_prefix('='))
         };
-        let signature = STANDARD.decode(unescape(field("sig")?)?).ok()?;
-        Some(Token {
+        let signature = STANDARD.decode(form_decode(field("sig")?)?).ok()?;
+        Some(SasToken {
             resource: field("sr")?.to_owned(),
             signature,
             expires: field("se")?.to_owned(),
-            key_name: unescape(field("skn")?)?,
+            key_name: form_decode(field("skn")?)?,
         })
     }
 
-    /// When it ends, in milliseconds since 1970.
+    /// Expiry, in milliseconds since 1970.
     pub fn expires_ms(&self) -> Option<u64> {
         self.expires.parse::<u64>().ok()?.checked_mul(1000)
     }
 
-    /// What it is for; none if it does not say it clearly. `is_own_name` knows the host names of this broker.
-    pub fn scope(&self, is_own_name: impl Fn(&str) -> bool) -> Option<Scope> {
-        Scope::parse(&unescape(&self.resource)?, is_own_name)
+    /// The scope of the token; none if the resource is ambiguous. `is_own_name` recognizes host names of this broker.
+    pub fn scope(&self, is_own_name: impl Fn(&str) -> bool) -> Option<TokenScope> {
+        TokenScope::parse(&form_decode(&self.resource)?, is_own_name)
     }
 
-    /// Whether this key has signed it.
+    /// Whether the token was signed with this key.
     pub fn is_signed_with(&self, key: &str) -> bool {
         let signed =
             hmac(key.as_bytes(), format!("{}\n{}", self.resource, self.expires).as_bytes());
@@ -52,27 +53,28 @@ impl Token {
     }
 }
 
-/// What a token is good for: an entity and all below it, or the whole namespace.
+/// What a token is valid for: an entity and everything below it, or the whole namespace.
 ///
-/// It depends on what was signed and on nothing that the caller chooses: not on the host name that it calls the broker
-/// by, and not on the entity that it asks for.
+/// It depends only on what was signed. The caller cannot influence it with the host name it uses or the entity it asks
+/// for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
-    /// In small letters, without slashes at its ends; empty for the namespace.
+pub struct TokenScope {
+    /// In lower case, without leading or trailing slashes; empty for the namespace.
     path: String,
 }
 
-impl Scope {
-    /// Reads a resource: `scheme://host/path`, or a path. Some clients write the host without a scheme: that is one if
-    /// it has a port, or if it is a name of this broker with a dot. A bare word is always an entity, never a host.
-    fn parse(resource: &str, is_own_name: impl Fn(&str) -> bool) -> Option<Scope> {
+impl TokenScope {
+    /// Parses a resource: `scheme://host/path`, or a path. Some clients omit the scheme of a host. The first segment
+    /// counts as a host if it has a port, or if it contains a dot and is a name of this broker. A bare word is always
+    /// an entity.
+    fn parse(resource: &str, is_own_name: impl Fn(&str) -> bool) -> Option<TokenScope> {
         let path = match resource.split_once("://") {
             Some((scheme, rest)) => {
                 let path = rest.split_once('/').map_or("", |(_, path)| path);
                 match scheme.to_ascii_lowercase().as_str() {
                     "sb" | "amqp" | "amqps" => path.to_owned(),
-                    // An address of the web is percent-encoded within.
-                    "http" | "https" => unescape_path(without_query(path))?,
+                    // Web addresses are percent-encoded once more.
+                    "http" | "https" => percent_decode(without_query(path))?,
                     _ => return None,
                 }
             }
@@ -81,29 +83,29 @@ impl Scope {
                 let (first, rest) = path.split_once('/').unwrap_or((path, ""));
                 match is_authority(first) || (first.contains('.') && is_own_name(first)) {
                     true => rest.to_owned(),
-                    // What names nothing is not taken for everything.
+                    // An empty resource must not grant everything.
                     false if path.is_empty() => return None,
                     false => path.to_owned(),
                 }
             }
         };
-        Some(Scope::of(without_query(&path)))
+        Some(TokenScope::of(without_query(&path)))
     }
 
-    /// The scope that is this entity and all below it; the namespace for an empty path.
-    pub fn of(path: &str) -> Scope {
-        Scope { path: path.trim_matches('/').to_lowercase() }
+    /// The scope of an entity and everything below it. An empty path is the namespace.
+    pub fn of(path: &str) -> TokenScope {
+        TokenScope { path: path.trim_matches('/').to_lowercase() }
     }
 
-    /// Whether it covers the entity with this path: it is the path, or a way to it that ends at a slash. Letters of
-    /// either case are the same, because clients sign in small letters.
+    /// Whether the scope covers the entity with this path: the path itself, or a prefix of it that ends at a slash.
+    /// Case-insensitive, because clients sign lower-case names.
     pub fn covers(&self, path: &str) -> bool {
         let path = path.trim_matches('/').to_lowercase();
         let rest = path.strip_prefix(&self.path);
         self.path.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// How closely it fits: of several that cover an entity, the longest counts.
+    /// Specificity: the longest scope that covers an entity is used.
     pub fn len(&self) -> usize {
         self.path.len()
     }
@@ -113,9 +115,9 @@ impl Scope {
         self.path.is_empty()
     }
 
-    /// Clients sign for an entity's management node by itself, and ask there about the entity.
+    /// Clients sign for the management node of an entity, and use the token for the entity.
     #[must_use]
-    pub fn of_entity(mut self) -> Scope {
+    pub fn of_entity(mut self) -> TokenScope {
         if let Some(entity) = self.path.strip_suffix("/$management") {
             self.path.truncate(entity.len());
         }
@@ -123,7 +125,7 @@ impl Scope {
     }
 }
 
-/// Whether text is a host with a port.
+/// Whether `text` is a host with a port.
 fn is_authority(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok() && port.bytes().all(|b| b.is_ascii_digit())
@@ -134,48 +136,34 @@ fn without_query(path: &str) -> &str {
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// HMAC with SHA-256 (RFC 2104).
 fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
-    const BLOCK: usize = 64;
-    let mut block = [0; BLOCK];
-    if key.len() > BLOCK {
-        block[..32].copy_from_slice(&Sha256::digest(key));
-    } else {
-        block[..key.len()].copy_from_slice(key);
-    }
-    let inner = Sha256::new().chain_update(block.map(|byte| byte ^ 0x36)).chain_update(text);
-    let outer = Sha256::new().chain_update(block.map(|byte| byte ^ 0x5c));
-    outer.chain_update(inner.finalize()).finalize().into()
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
+    mac.update(text);
+    mac.finalize().into_bytes().into()
 }
 
-/// Percent-decoding of a field of a form, where a plus is a space.
-fn unescape(text: &str) -> Option<String> {
-    unescape_path(&text.replace('+', " "))
+/// Decodes a form field, in which a plus is a space.
+fn form_decode(text: &str) -> Option<String> {
+    percent_decode(&text.replace('+', " "))
 }
 
-/// Percent-decoding; none if it is malformed or not UTF-8.
-pub(crate) fn unescape_path(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                (digit(rest.next()?)? * 16 + digit(rest.next()?)?) as u8
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
+/// Percent-decodes text; none if it is malformed or not UTF-8.
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
+    // The library passes malformed escapes through.
+    let is_escape =
+        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    text.split('%').skip(1).all(is_escape).then_some(())?;
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use data_encoding::HEXLOWER;
 
     #[test]
-    fn the_digest_is_that_of_rfc_4231() {
-        let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
+    fn hmac_matches_rfc_4231() {
+        let hex = |bytes: [u8; 32]| HEXLOWER.encode(&bytes);
         assert_eq!(
             hex(hmac(b"Jefe", b"what do ya want for nothing?")),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
@@ -193,30 +181,30 @@ mod tests {
             let sig = sig.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D");
             format!("SharedAccessSignature sr={resource}&sig={sig}&se=123&skn=Root")
         };
-        let token = Token::parse(&sign("sb%3A%2F%2Fhost%2Forders", "secret")).unwrap();
+        let token = SasToken::parse(&sign("sb%3A%2F%2Fhost%2Forders", "secret")).unwrap();
         assert!(token.is_signed_with("secret") && !token.is_signed_with("other"));
-        assert_eq!(token.scope(|_| false), Some(Scope::of("orders")));
+        assert_eq!(token.scope(|_| false), Some(TokenScope::of("orders")));
         assert_eq!((token.expires_ms(), token.key_name.as_str()), (Some(123_000), "Root"));
         let moved = sign("a", "secret").replace("sr=a", "sr=b");
-        assert!(!Token::parse(&moved).unwrap().is_signed_with("secret"));
+        assert!(!SasToken::parse(&moved).unwrap().is_signed_with("secret"));
     }
 
     #[test]
-    fn what_is_no_token_is_none() {
+    fn malformed_tokens_are_not_parsed() {
         for text in
             ["", "SharedAccessSignature ", "SharedAccessSignature sr=a&sig=%&se=1&skn=k", "jwt"]
         {
-            assert_eq!(Token::parse(text), None, "{text}");
+            assert_eq!(SasToken::parse(text), None, "{text}");
         }
     }
 
-    /// What a resource covers, on a broker whose certificate is for `bus.example.com`.
+    /// The scope of a resource, on a broker whose certificate is for `bus.example.com`.
     fn scope(resource: &str) -> Option<String> {
-        Scope::parse(resource, |name| name == "bus.example.com").map(|scope| scope.path)
+        TokenScope::parse(resource, |name| name == "bus.example.com").map(|scope| scope.path)
     }
 
     #[test]
-    fn a_scope_is_read_from_what_was_signed_and_from_nothing_else() {
+    fn the_scope_depends_only_on_what_was_signed() {
         for (resource, path) in [
             ("sb://host/orders", Some("orders")),
             ("sb://host:5672/Orders/", Some("orders")),
@@ -226,7 +214,7 @@ mod tests {
             ("http://host/orders?api-version=2021-05", Some("orders")),
             ("https://host:5300/a%2Fb", Some("a/b")),
             ("sb://host:5300/host:5300", Some("host:5300")),
-            // A word is an entity, whatever the broker is called.
+            // A word is an entity, whatever the name of the broker.
             ("mine", Some("mine")),
             ("localhost", Some("localhost")),
             ("mine/sub", Some("mine/sub")),
@@ -237,14 +225,14 @@ mod tests {
             ("malote:5300/orders", Some("orders")),
             ("bus.example.com", Some("")),
             ("bus.example.com/orders", Some("orders")),
-            // What says nothing covers nothing.
+            // An empty resource covers nothing.
             ("", None),
             ("/", None),
             ("?api-version=2021-05", None),
             ("ftp://host/orders", None),
             ("mine://", None),
             ("https://host/%zz", None),
-            // No ports.
+            // Not a port.
             ("mine:", Some("mine:")),
             (":5300", Some(":5300")),
             ("mine:+1", Some("mine:+1")),
@@ -256,20 +244,20 @@ mod tests {
 
     use proptest::prelude::*;
 
-    /// Names as queues have them; `%` and `.` included.
+    /// Valid queue names, including `%` and `.`.
     fn name() -> impl Strategy<Value = String> {
         "[a-zA-Z0-9._%-]{1,8}(/[a-zA-Z0-9._%-]{1,8}){0,2}"
     }
 
     proptest! {
         #[test]
-        fn a_token_for_an_entity_covers_it_and_what_is_below_and_nothing_else(
+        fn a_token_covers_its_entity_and_everything_below(
             signed in name(),
             asked in name(),
             scheme in prop::sample::select(vec!["", "sb://h/", "amqp://h:1/", "amqps://h/", "AMQPS://H.x:5671/"]),
             slash in prop::sample::select(vec!["", "/"]),
         ) {
-            let scope = Scope::parse(&format!("{scheme}{signed}{slash}"), |_| false).unwrap();
+            let scope = TokenScope::parse(&format!("{scheme}{signed}{slash}"), |_| false).unwrap();
             let (signed, asked) = (signed.to_lowercase(), asked.to_lowercase());
             let below = asked == signed || asked.starts_with(&format!("{signed}/"));
             prop_assert_eq!(scope.covers(&asked), below);
@@ -285,16 +273,16 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_lacks_a_scheme_and_a_port_covers_everything(text in "[^:]{0,24}") {
-            if let Some(scope) = Scope::parse(&text, |_| false) {
+        fn a_resource_without_scheme_and_port_never_covers_the_namespace(text in "[^:]{0,24}") {
+            if let Some(scope) = TokenScope::parse(&text, |_| false) {
                 prop_assert!(!scope.is_empty(), "{:?}", scope);
             }
         }
 
         #[test]
-        fn addresses_of_the_web_are_percent_decoded_once(path in name()) {
+        fn web_addresses_are_percent_decoded_once(path in name()) {
             let encoded: String = path.bytes().map(|byte| format!("%{byte:02x}")).collect();
-            let scope = Scope::parse(&format!("https://h/{encoded}"), |_| false).unwrap();
+            let scope = TokenScope::parse(&format!("https://h/{encoded}"), |_| false).unwrap();
             prop_assert!(scope.covers(&path));
         }
     }

@@ -1,7 +1,7 @@
 //! JMS selectors (`apache.org:selector-filter:string`) as SQL filters.
 //!
-//! The two languages are nearly the same. What differs is translated: the names of JMS header fields, and `BETWEEN`
-//! between literals. Whatever the filter language does not know is refused with the place of the error.
+//! The two languages are nearly the same. The names of JMS header fields, and `BETWEEN` with literals, are translated.
+//! Anything else that the filter language does not support is refused with the position of the error.
 
 use malote_engine::Stored;
 use malote_model::{Facts, Refusal, SqlFilter, Value as Model};
@@ -9,19 +9,18 @@ use malote_wire_amqp::types::{Described, Value};
 
 use super::message::{JmsFields, jms_fields};
 
-/// The descriptor as a symbol; clients use either form.
+/// The descriptor as a symbol; clients use this or the number.
 const SELECTOR: &str = "apache.org:selector-filter:string";
 const SELECTOR_CODE: u64 = 0x0000_468c_0000_0004;
-/// The filter of JMS that hides a connection's own messages.
+/// The JMS filter that hides a connection's own messages.
 const NO_LOCAL: &str = "apache.org:no-local-filter:list";
 const NO_LOCAL_CODE: u64 = 0x0000_468c_0000_0003;
 
-/// Whether a filter is a selector. The key under which it stands is the client's choice.
+/// Whether a filter is a selector. Clients choose its key freely.
 pub fn is_selector(filter: &Value) -> bool {
     is_described(filter, SELECTOR, SELECTOR_CODE)
 }
 
-/// Whether a filter is the one that hides a connection's own messages.
 pub fn is_no_local(filter: &Value) -> bool {
     is_described(filter, NO_LOCAL, NO_LOCAL_CODE)
 }
@@ -32,7 +31,7 @@ fn is_described(filter: &Value, name: &str, number: u64) -> bool {
     descriptor.as_str() == Some(name) || *descriptor == Value::Ulong(number)
 }
 
-/// Header fields of JMS and the fields of a message that rules know.
+/// JMS header fields, and the fields in the filter language.
 const FIELDS: [(&str, &str); 5] = [
     ("JMSMessageID", "sys.MessageId"),
     ("JMSCorrelationID", "sys.CorrelationId"),
@@ -43,30 +42,32 @@ const FIELDS: [(&str, &str); 5] = [
 const PRIORITY: &str = "JMSPriority";
 const TIMESTAMP: &str = "JMSTimestamp";
 const DELIVERY_MODE: &str = "JMSDeliveryMode";
-/// Header fields that no rule knows: only someone who browses can select by them.
+/// Header fields that only browsers can select by, because rules do not support them.
 const BROWSED: [&str; 3] = [PRIORITY, TIMESTAMP, DELIVERY_MODE];
 
-/// A selector as the rule of a subscription.
+/// Translates a selector into the rule of a subscription.
 pub fn rule(selector: &str) -> Result<SqlFilter, Refusal> {
     let tokens = tokens(selector);
     if let Some(field) = tokens.iter().find(|token| BROWSED.contains(token)) {
-        let why = format!("`{field}` can be selected by a browser only, not by a subscription");
+        let why = format!(
+            "`{field}` can be used in the selector of a browser only, not of a subscription"
+        );
         return Err(Refusal::BadSpec { field: "selector", why });
     }
     SqlFilter::new(&translate(&tokens), Vec::new())
 }
 
-/// A selector for messages that are browsed.
+/// Translates the selector of a browser.
 pub fn browsed(selector: &str) -> Result<SqlFilter, Refusal> {
     SqlFilter::new(&translate(&tokens(selector)), Vec::new())
 }
 
-/// Whether a browsed message fits.
+/// Whether a browsed message matches.
 pub fn fits(filter: &SqlFilter, stored: &Stored) -> bool {
     if !BROWSED.iter().any(|field| filter.text().contains(field)) {
         return filter.matches(&Facts::new(&stored.message, stored.enqueued_at));
     }
-    // The fields that rules do not know, as if they were properties. The body is shared, not copied.
+    // Fields that rules do not support are added as properties. The body is shared, not copied.
     let mut message = stored.message.clone();
     let JmsFields { priority, durable, created_ms } = jms_fields(stored);
     let mode = if durable { "PERSISTENT" } else { "NON_PERSISTENT" };
@@ -76,13 +77,13 @@ pub fn fits(filter: &SqlFilter, stored: &Stored) -> bool {
     filter.matches(&Facts::new(&message, stored.enqueued_at))
 }
 
-/// The text in pieces: words, quoted texts, and everything else character by character.
+/// Splits the text into words, quoted strings, and single characters.
 fn tokens(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let end = match first {
-            // Two quotes inside stand for one: the second piece follows without a gap, so that nothing is lost.
+            // A doubled quote becomes two adjacent tokens, which concatenate to the original text.
             '\'' => {
                 rest.get(1..).and_then(|inside| inside.find('\'')).map_or(rest.len(), |at| at + 2)
             }
@@ -96,7 +97,7 @@ fn tokens(text: &str) -> Vec<&str> {
     all
 }
 
-/// JMS takes `$` as a letter, and numbers are words here: `-2.5` is three pieces.
+/// In JMS, `$` is a letter. Numbers are words here; `-2.5` is three tokens.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_' || c == '$' || c == '.'
 }
@@ -130,14 +131,14 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_' || c == '$')
 }
 
-/// A field or property in the filter language's own words.
+/// A field or property that is already in the syntax of the filter language.
 fn is_scoped(token: &str) -> bool {
     token.split_once('.').is_some_and(|(scope, _)| {
         scope.eq_ignore_ascii_case("sys") || scope.eq_ignore_ascii_case("user")
     })
 }
 
-/// The two literals behind `BETWEEN`, and where they end.
+/// The two literals after `BETWEEN`, and the index after them.
 fn bounds(tokens: &[&str], from: usize) -> Option<(String, String, usize)> {
     let (low, at) = literal(tokens, from)?;
     let (and, at) = word(tokens, at)?;
@@ -160,7 +161,7 @@ fn literal(tokens: &[&str], at: usize) -> Option<(String, usize)> {
     }
 }
 
-/// Takes the name before `BETWEEN`, and the `NOT` between them, off what is written already.
+/// Removes the name before `BETWEEN`, and an optional `NOT`, from the output.
 fn operand_before(out: &mut Vec<String>) -> Option<(bool, String)> {
     let last = |out: &mut Vec<String>| loop {
         let token = out.pop()?;
@@ -193,7 +194,7 @@ mod tests {
                 "JMSType = 'a' AND JMSCorrelationID IS NULL",
                 "sys.Label = 'a' AND sys.CorrelationId IS NULL",
             ),
-            // Not inside a text, and not as a part of a name.
+            // Not inside a string, and not as a part of a name.
             ("x = 'it''s JMSType' OR myJMSType = 1", "x = 'it''s JMSType' OR myJMSType = 1"),
             ("a.b = 1 AND $c > 2.5", "[a.b] = 1 AND [$c] > 2.5"),
             ("n BETWEEN 1 AND -2.5 AND b", "(n >= 1 AND n <= -2.5) AND b"),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_selected_by_is_refused() {
+    fn unsupported_selectors_are_refused() {
         for bad in ["color =", "JMSPriority > 4", "n + 1 BETWEEN 2 AND 3"] {
             rule(bad).unwrap_err();
         }

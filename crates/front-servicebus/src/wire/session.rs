@@ -1,16 +1,16 @@
-//! Session ids: the service has one that is empty, and the rest of the broker has none.
+//! Session ids. The service allows an empty id; the model does not.
 
 use malote_model::{Refusal, SessionId};
 
-/// Stands for the empty id in the broker, and for other protocols: one that every one of them can carry.
+/// Stands for the empty id in the broker. Every protocol can carry it.
 const EMPTY: &str = "\u{2400}";
 
-/// The session that a client means.
+/// Parses a session id of a client.
 pub fn session_of(text: &str) -> Result<SessionId, Refusal> {
     SessionId::new(if text.is_empty() { EMPTY } else { text })
 }
 
-/// What clients call a session.
+/// The session id for clients.
 pub fn session_text(session: &SessionId) -> &str {
     match session.as_str() {
         EMPTY => "",
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_id_is_one_like_others() {
+    fn the_empty_session_id_is_supported() {
         for text in ["", "a", " "] {
             assert_eq!(session_text(&session_of(text).unwrap()), text);
         }

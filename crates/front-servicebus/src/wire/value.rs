@@ -1,13 +1,14 @@
-//! Typed values of AMQP ↔ those of the model.
+//! Typed values: AMQP ↔ model.
 //!
-//! The model has no symbols, characters, decimals, arrays and described values: what is kept in a message's own bytes
-//! comes back as it was, and other protocols see the nearest thing.
+//! The model has no symbols, characters, decimals, arrays and described values. They are preserved in the message's
+//! original bytes; other protocols see the closest type.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use malote_model::Value as Model;
 use malote_wire_amqp::types::{Map, Str, Value};
 
-/// The nearest value that the model has.
+/// The closest value of the model.
 pub fn to_model(value: &Value) -> Model {
     match value {
         Value::Null => Model::Null,
@@ -40,7 +41,6 @@ pub fn to_model(value: &Value) -> Model {
     }
 }
 
-/// The same value in AMQP.
 pub fn of_model(value: &Model) -> Value {
     match value {
         Model::Null => Value::Null,
@@ -67,27 +67,22 @@ pub fn of_model(value: &Model) -> Value {
     }
 }
 
-/// A value that names something, as text: message ids may be strings, numbers, uuids or bytes.
+/// A message id as text; it may be a string, number, UUID or bytes.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(_) | Value::Symbol(_) => value.as_str().unwrap_or_default().to_owned(),
         Value::Uuid(bytes) => {
-            let hex = |part: &[u8]| hex(part);
             let [a, b, c, d, e] =
-                [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
+                [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]]
+                    .map(|part| HEXLOWER.encode(part));
             format!("{a}-{b}-{c}-{d}-{e}")
         }
-        Value::Binary(bytes) => hex(bytes),
+        Value::Binary(bytes) => HEXLOWER.encode(bytes),
         Value::Ulong(number) => number.to_string(),
         other => other.as_i64().map_or_else(|| format!("{other:?}"), |number| number.to_string()),
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A string for a map or a field.
 pub fn string(text: &str) -> Value {
     Value::String(Str::from(text))
 }
@@ -98,7 +93,7 @@ mod tests {
     use malote_wire_amqp::types::Symbol;
 
     #[test]
-    fn what_the_model_has_comes_back_with_its_type() {
+    fn model_values_keep_their_type() {
         let values = [
             Value::Null,
             Value::Bool(true),
@@ -126,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_every_type_are_text() {
+    fn message_ids_of_every_type_become_text() {
         let mut uuid = [0; 16];
         uuid[0] = 0xab;
         assert_eq!(text(&Value::Uuid(uuid)), "ab000000-0000-0000-0000-000000000000");

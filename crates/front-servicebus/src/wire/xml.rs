@@ -1,34 +1,31 @@
-//! XML from strangers as a small tree, and text that is safe inside of XML.
+//! Parses untrusted XML into a tree, and escapes text.
 //!
-//! Names come without their prefixes: clients choose those as they like. No document types, and so no entities but the
-//! five that XML has itself.
+//! Namespace prefixes are dropped, because clients choose them freely. Document types are refused, so only the five
+//! predefined entities exist.
 
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-/// How deep elements may stand in one another; a rule of a subscription stands eight deep.
+/// Nesting depth; a rule of a subscription needs eight.
 const DEPTH_MAX: usize = 16;
-/// Elements of one document: a rule with the most properties that it may have needs under a thousand.
+/// Elements per document; a rule with the most properties needs fewer than a thousand.
 const ELEMENTS_MAX: usize = 4_096;
 
-/// An element with all that is in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Element {
-    /// Its name, without a prefix.
+    /// Name without prefix.
     pub name: String,
-    /// Its `type`, without a prefix.
+    /// The `type` attribute without prefix.
     pub kind: Option<String>,
-    /// Its own text. Between elements it means nothing.
     pub text: String,
-    /// What is in it.
     pub children: Vec<Element>,
 }
 
 impl Element {
-    /// Reads a document; what is wrong with it otherwise.
+    /// Parses a document, or returns what is wrong with it.
     pub fn parse(bytes: &[u8]) -> Result<Element, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+        let text = std::str::from_utf8(bytes).map_err(|_| "not valid UTF-8".to_owned())?;
         let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
         let (mut open, mut count) = (Vec::<Element>::new(), 0_usize);
         loop {
@@ -36,7 +33,7 @@ impl Element {
                 Event::Start(start) => {
                     count += 1;
                     if open.len() >= DEPTH_MAX || count > ELEMENTS_MAX {
-                        return Err("it has too many elements, or they stand too deep".to_owned());
+                        return Err("too many or too deeply nested elements".to_owned());
                     }
                     open.push(Element::of(&start)?);
                     None
@@ -44,7 +41,7 @@ impl Element {
                 Event::Empty(empty) => {
                     count += 1;
                     if open.len() >= DEPTH_MAX || count > ELEMENTS_MAX {
-                        return Err("it has too many elements, or they stand too deep".to_owned());
+                        return Err("too many or too deeply nested elements".to_owned());
                     }
                     Some(Element::of(&empty)?)
                 }
@@ -58,7 +55,7 @@ impl Element {
                     None
                 }
                 Event::GeneralRef(reference) => {
-                    let unknown = || "it refers to an entity that XML does not have".to_owned();
+                    let unknown = || "unknown entity reference".to_owned();
                     match reference.resolve_char_ref().map_err(|error| error.to_string())? {
                         Some(character) => append(open.last_mut(), &character.to_string())?,
                         None => {
@@ -68,14 +65,14 @@ impl Element {
                     }
                     None
                 }
-                Event::DocType(_) => return Err("it has a document type".to_owned()),
-                Event::Eof => return Err("it ends too early".to_owned()),
+                Event::DocType(_) => return Err("document types are not allowed".to_owned()),
+                Event::Eof => return Err("unexpected end of document".to_owned()),
                 Event::Comment(_) | Event::Decl(_) | Event::PI(_) => None,
             };
             if let Some(element) = done {
                 match open.last_mut() {
                     Some(parent) => parent.children.push(element),
-                    // Whatever follows the root is nobody's.
+                    // Anything after the root is ignored.
                     None => return Ok(element),
                 }
             }
@@ -96,29 +93,29 @@ impl Element {
             }
         }
         let name = start.local_name().into_inner().to_owned();
-        // Whatever has another name is nothing that we know, and is not repeated to anybody.
+        // An element with another name is unknown, and its name is never echoed.
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         match !name.is_empty() && name.chars().all(fine) {
             true => Ok(Element { name, kind, ..Element::default() }),
-            false => Err("it has an element with a strange name".to_owned()),
+            false => Err("invalid element name".to_owned()),
         }
     }
 
-    /// The element that describes an entity: what the content of an Atom entry holds.
+    /// The description in the content of an Atom entry.
     pub fn description(bytes: &[u8]) -> Result<Element, String> {
         let mut entry = Element::parse(bytes)?;
         if entry.name != "entry" {
-            return Err("its root is not `entry`".to_owned());
+            return Err("the root element is not `entry`".to_owned());
         }
         let content = entry.children.iter_mut().find(|child| child.name == "content");
-        let content = content.ok_or("it has no content")?;
+        let content = content.ok_or("the entry has no content")?;
         match content.children.is_empty() {
-            true => Err("its content is empty".to_owned()),
+            true => Err("the content is empty".to_owned()),
             false => Ok(content.children.swap_remove(0)),
         }
     }
 
-    /// The first child of that name.
+    /// The first child with this name.
     pub fn child(&self, name: &str) -> Option<&Element> {
         self.children.iter().find(|child| child.name == name)
     }
@@ -128,7 +125,7 @@ impl Element {
         self.child(name).map(|child| child.text.as_str())
     }
 
-    /// What stands between its tags, as XML that needs the prefix `i` for the types of schema instances.
+    /// The content as XML. The enclosing document must declare the prefix `i`.
     pub fn inner(&self) -> String {
         let mut out = String::new();
         self.put_inner(&mut out);
@@ -155,14 +152,14 @@ fn append(open: Option<&mut Element>, text: &str) -> Result<(), String> {
     match open {
         Some(element) => element.text.push_str(text),
         None if text.trim().is_empty() => {}
-        None => return Err("it begins with text".to_owned()),
+        None => return Err("text before the root element".to_owned()),
     }
     Ok(())
 }
 
 fn check(text: &str) -> Result<(), String> {
     match text.chars().any(is_forbidden) {
-        true => Err("it has a character that XML does not allow".to_owned()),
+        true => Err("a character that XML does not allow".to_owned()),
         false => Ok(()),
     }
 }
@@ -171,7 +168,7 @@ fn is_forbidden(c: char) -> bool {
     matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}')
 }
 
-/// Text as it may stand in an element or attribute. What XML cannot say at all is replaced.
+/// Escapes text for an element or attribute. Characters that XML does not allow are replaced.
 pub fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -186,7 +183,7 @@ pub fn escape(out: &mut String, text: &str) {
     }
 }
 
-/// The same as a text of its own.
+/// Like [`escape`], as a new string.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     escape(&mut out, text);
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_do_not_count_and_types_do() {
+    fn prefixes_are_dropped_and_types_are_read() {
         let text = r#"<?xml version="1.0"?><!-- hello --><a:entry xmlns:a="x"><content type="application/xml">
             <Filter xmlns:p4="y" p4:type="SqlFilter"><SqlExpression>a &lt; 1 &amp; b &#65;<![CDATA[<c>]]></SqlExpression></Filter>
             <Value i:type="l28:double"/></content></a:entry>trailing"#;
@@ -218,25 +215,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_told() {
+    fn invalid_documents_are_refused_with_a_reason() {
         for (text, why) in [
-            ("", "it ends too early"),
-            ("text", "it begins with text"),
-            ("<a>", "it ends too early"),
-            ("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>", "it has a document type"),
-            ("<a>&b;</a>", "it refers to an entity that XML does not have"),
-            ("<a>&#1;</a>", "it has a character that XML does not allow"),
+            ("", "unexpected end of document"),
+            ("text", "text before the root element"),
+            ("<a>", "unexpected end of document"),
+            ("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>", "document types are not allowed"),
+            ("<a>&b;</a>", "unknown entity reference"),
+            ("<a>&#1;</a>", "a character that XML does not allow"),
         ] {
             assert_eq!(error(text), why, "{text}");
         }
         for text in ["<a></b>", "<a", "</a>", "<a b=c/>", "<a>&</a>", "<a<b/>", "<a\"/>", "<x:/>"] {
             error(text);
         }
-        assert_eq!(Element::parse(b"<a>\xff</a>").unwrap_err(), "it is not UTF-8");
+        assert_eq!(Element::parse(b"<a>\xff</a>").unwrap_err(), "not valid UTF-8");
     }
 
     #[test]
-    fn documents_have_an_end() {
+    fn the_size_of_documents_is_limited() {
         let deep = |n: usize| format!("{}{}", "<a>".repeat(n), "</a>".repeat(n));
         Element::parse(deep(DEPTH_MAX).as_bytes()).unwrap();
         error(&deep(DEPTH_MAX + 1));
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_escaped_reads_back() {
+    fn escaped_text_round_trips() {
         let text = "a<b>&\"'\r\n\tü";
         let again = Element::parse(format!("<a>{}</a>", escaped(text)).as_bytes()).unwrap();
         assert_eq!(again.text, text);

@@ -1,4 +1,4 @@
-//! A client of the AMQP engine's own, over a pipe to a connection that is served as in the process.
+//! A client built on the AMQP engine, connected by a pipe to a served connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl World {
         self.engine.send(all).await.unwrap();
     }
 
-    /// A client that has opened.
+    /// A client that has opened its connection.
     pub async fn client(&self) -> Client {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (front, shutdown) = (self.front.clone(), self.shutdown.clone());
@@ -103,7 +103,7 @@ impl World {
 }
 
 impl World {
-    /// Whether a client may sign in by this mechanism.
+    /// Whether a client can authenticate with this mechanism.
     pub async fn signs_in(&self, mechanism: &'static str, response: &'static [u8]) -> bool {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (front, shutdown) = (self.front.clone(), self.shutdown.clone());
@@ -129,7 +129,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The next event, whenever it comes.
+    /// Waits for the next event.
     pub async fn next(&mut self) -> Event {
         loop {
             let output = self.amqp.take_output();
@@ -146,13 +146,13 @@ impl Client {
         }
     }
 
-    /// Writes what there is to say, and reads nothing.
+    /// Writes the pending output, and reads nothing.
     pub async fn write(&mut self) {
         let output = self.amqp.take_output();
         self.stream.write_all(&output).await.unwrap();
     }
 
-    /// The first event that fits; others wait for their turn.
+    /// The first event that matches; others are kept.
     pub async fn until<T>(&mut self, fits: impl Fn(&Event) -> Option<T>) -> T {
         let mut passed = VecDeque::new();
         loop {
@@ -199,7 +199,7 @@ impl Client {
         self.amqp.attach(channel, attach).unwrap()
     }
 
-    /// The answer to an attach.
+    /// The reply to an attach.
     pub async fn attached(&mut self, link: LinkId) -> Attach {
         self.until(|event| match event {
             Event::Attached { link: id, attach } if *id == link => Some((**attach).clone()),
@@ -208,7 +208,7 @@ impl Client {
         .await
     }
 
-    /// Why a link was detached.
+    /// The condition of a detach.
     pub async fn detached(&mut self, link: LinkId) -> String {
         self.until(|event| match event {
             Event::Detach { link: id, error, .. } if *id == link => {
@@ -239,8 +239,8 @@ impl Client {
         self.amqp.attach(channel, attach).unwrap()
     }
 
-    /// A pair of links to a desk: requests and answers.
-    pub async fn desk(&mut self, channel: Channel, at: &str) -> (LinkId, LinkId) {
+    /// A pair of links to a node: requests and replies.
+    pub async fn node(&mut self, channel: Channel, at: &str) -> (LinkId, LinkId) {
         let requests = self.sender(channel, "requests", at);
         let answers = self.receiver(channel, "answers", at, None);
         self.attached(requests).await;
@@ -250,7 +250,7 @@ impl Client {
         (requests, answers)
     }
 
-    /// Asks a desk, and tells the status and the body of its answer.
+    /// Sends a request to a node; returns the status and the body of the reply.
     pub async fn ask(
         &mut self,
         (requests, answers): (LinkId, LinkId),
@@ -286,12 +286,12 @@ impl Client {
         (status.and_then(Value::as_i64).unwrap(), body)
     }
 
-    /// Sends, and tells the outcome.
+    /// Sends a message; returns the outcome.
     pub async fn send(&mut self, link: LinkId, draft: Draft) -> Option<DeliveryState> {
         self.send_bytes(link, draft.to_bytes(), None).await
     }
 
-    /// The same, with a state.
+    /// Like `send`, with a delivery state.
     pub async fn send_bytes(
         &mut self,
         link: LinkId,

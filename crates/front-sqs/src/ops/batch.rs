@@ -1,4 +1,4 @@
-//! What all batches have in common: at most ten entries, each with an id of its own, each with its own outcome.
+//! Common rules of batches: at most ten entries, each with its own id and its own outcome.
 
 use crate::refusal::{Code, SqsError};
 use crate::wire::shapes::FailedOut;
@@ -6,7 +6,7 @@ use crate::wire::shapes::FailedOut;
 const ENTRIES_MAX: usize = 10;
 const ID_CHARS_MAX: usize = 80;
 
-/// Refuses a batch that is none, in the service's own order of checks. Gives the ids back.
+/// Checks the ids of a batch, in the same order as the service, and returns them.
 pub fn check<'a>(
     entry: &str,
     ids: impl Iterator<Item = Option<&'a str>>,
@@ -37,7 +37,7 @@ pub fn check<'a>(
     Ok(ids.into_iter().map(str::to_owned).collect())
 }
 
-/// An entry that failed alone.
+/// The result for an entry that failed.
 pub fn failed(id: String, error: SqsError) -> FailedOut {
     let SqsError { code, message } = error;
     FailedOut { id, code: code.query().to_owned(), message, sender_fault: code.is_sender() }

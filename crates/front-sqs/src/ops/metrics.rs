@@ -1,4 +1,4 @@
-//! CloudWatch's questions about queues, answered from the broker's own history: one hour, a point every ten seconds.
+//! CloudWatch metrics of queues, from the broker's own history: one hour, with a sample every ten seconds.
 
 use std::collections::BTreeMap;
 
@@ -6,52 +6,52 @@ use malote_model::QueueName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::queues::LOOK;
+use super::VIEW_ACTIONS;
 use crate::Sqs;
 use crate::listen::Call;
 use crate::refusal::{Code, SqsError};
 use crate::wire::name;
 
 const NAMESPACE: &str = "AWS/SQS";
-/// Queries of one request, and metrics of one page.
+/// Queries per request, and metrics per page.
 const QUERIES_MAX: usize = 500;
 
-/// A queue at one moment.
+/// The state of a queue at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Seconds since 1970.
     pub at_s: u64,
-    /// Waiting for a receiver.
+    /// Ready messages.
     pub visible: u64,
-    /// Out to receivers.
+    /// Messages in flight.
     pub not_visible: u64,
-    /// Not yet due.
+    /// Messages that are not due yet.
     pub delayed: u64,
-    /// Of the oldest message that waits.
+    /// Age of the oldest ready message.
     pub oldest_age_s: Option<u64>,
-    /// Since the sample before, or since the queue was created.
+    /// Since the previous sample, or since the queue was created.
     pub sent: u64,
-    /// Since the sample before.
+    /// Since the previous sample.
     pub received: u64,
-    /// Since the sample before.
+    /// Since the previous sample.
     pub deleted: u64,
-    /// Groups that others pass.
+    /// Groups with so many messages that others are served before them.
     pub noisy_groups: u64,
-    /// Of `visible`, theirs.
+    /// Part of `visible` that belongs to noisy groups.
     pub noisy_visible: u64,
-    /// Of `not_visible`, theirs.
+    /// Part of `not_visible` that belongs to noisy groups.
     pub noisy_not_visible: u64,
-    /// Of the oldest message of the others that waits.
+    /// Age of the oldest ready message outside of noisy groups.
     pub quiet_oldest_age_s: Option<u64>,
 }
 
-/// Who remembers how queues were.
+/// Provides the history of queues.
 pub trait History: Send + Sync {
-    /// What is remembered of a queue, oldest first.
+    /// The samples of a queue, oldest first.
     fn samples(&self, queue: &QueueName) -> Vec<Sample>;
 }
 
-/// Nothing is remembered: for a front end without a server around it.
+/// An empty history, for a front end without a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHistory;
 
@@ -75,13 +75,13 @@ const METRICS: [&str; 11] = [
     "NumberOfMessagesSent",
 ];
 
-/// Unit, and value by time, of a metric; none if there is no such metric.
+/// Unit and values of a metric; none if the metric is unknown.
 fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f64)>)> {
     let values = |value: fn(&Sample) -> u64| {
         samples.iter().map(|sample| (sample.at_s, value(sample) as f64)).collect()
     };
     Some(match metric {
-        // Not a metric of the service but an attribute of queues: dashboards ask for it all the same.
+        // An attribute of queues and not a metric of the service, but dashboards ask for it.
         "ApproximateNumberOfMessages" | "ApproximateNumberOfMessagesVisible" => {
             ("Count", values(|s| s.visible))
         }
@@ -107,14 +107,14 @@ fn series(samples: &[Sample], metric: &str) -> Option<(&'static str, Vec<(u64, f
 
 /// The values of one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Bucket {
+struct MetricPeriod {
     count: u32,
     sum: f64,
     min: f64,
     max: f64,
 }
 
-impl Bucket {
+impl MetricPeriod {
     fn statistic(&self, name: &str) -> Option<f64> {
         Some(match name {
             "Average" => self.sum / f64::from(self.count),
@@ -127,12 +127,17 @@ impl Bucket {
     }
 }
 
-/// Values from `from_s` until before `to_s`, by the start of their period.
-fn buckets(values: &[(u64, f64)], from_s: u64, to_s: u64, period_s: u64) -> BTreeMap<u64, Bucket> {
-    let mut all: BTreeMap<u64, Bucket> = BTreeMap::new();
+/// Groups the values from `from_s` until before `to_s` by the start of their period.
+fn buckets(
+    values: &[(u64, f64)],
+    from_s: u64,
+    to_s: u64,
+    period_s: u64,
+) -> BTreeMap<u64, MetricPeriod> {
+    let mut all: BTreeMap<u64, MetricPeriod> = BTreeMap::new();
     let first = from_s / period_s * period_s;
     for &(at, value) in values.iter().filter(|(at, _)| (first..to_s).contains(at)) {
-        let fresh = Bucket { count: 0, sum: 0.0, min: value, max: value };
+        let fresh = MetricPeriod { count: 0, sum: 0.0, min: value, max: value };
         let bucket = all.entry(at / period_s * period_s).or_insert(fresh);
         bucket.count += 1;
         bucket.sum += value;
@@ -165,7 +170,7 @@ pub struct StatisticsIn {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DataIn {
-    metric_data_queries: Vec<Query>,
+    metric_data_queries: Vec<MetricQuery>,
     start_time: Value,
     end_time: Value,
     scan_by: Option<String>,
@@ -173,7 +178,7 @@ pub struct DataIn {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Query {
+struct MetricQuery {
     id: String,
     label: Option<String>,
     expression: Option<String>,
@@ -183,14 +188,14 @@ struct Query {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct MetricStat {
-    metric: Metric,
+    metric: MetricId,
     period: Value,
     stat: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Metric {
+struct MetricId {
     namespace: String,
     metric_name: String,
     dimensions: Vec<Dimension>,
@@ -206,7 +211,7 @@ pub struct ListIn {
     next_token: Option<String>,
 }
 
-/// A time as each protocol writes it: seconds, or ISO 8601.
+/// A time: in seconds or in ISO 8601, depending on the protocol.
 fn seconds(value: &Value, parameter: &str) -> Result<u64, SqsError> {
     let read = match value {
         Value::Null => return Err(SqsError::missing(parameter)),
@@ -231,7 +236,7 @@ fn period(value: &Value) -> Result<u64, SqsError> {
     read.filter(valid).ok_or_else(|| SqsError::invalid(value, "Period", rule))
 }
 
-/// What is remembered of the queue that dimensions name; nothing of one that is not there.
+/// The samples of the queue in the dimensions; empty if it does not exist.
 async fn samples(
     sqs: &Sqs,
     call: &Call,
@@ -243,37 +248,36 @@ async fn samples(
     if namespace != NAMESPACE {
         return Ok(Vec::new());
     }
-    match call.named(sqs, queue, LOOK).await {
+    match call.queue_by_name(sqs, queue, VIEW_ACTIONS).await {
         Ok(found) => Ok(sqs.0.history.samples(found.name())),
         Err(error) if error.code == Code::QueueDoesNotExist => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// `GetMetricStatistics`.
-pub async fn statistics(sqs: &Sqs, call: &Call, asked: StatisticsIn) -> Result<Value, SqsError> {
-    let namespace = asked.namespace.ok_or_else(|| SqsError::missing("Namespace"))?;
-    let metric = asked.metric_name.ok_or_else(|| SqsError::missing("MetricName"))?;
+pub async fn statistics(sqs: &Sqs, call: &Call, request: StatisticsIn) -> Result<Value, SqsError> {
+    let namespace = request.namespace.ok_or_else(|| SqsError::missing("Namespace"))?;
+    let metric = request.metric_name.ok_or_else(|| SqsError::missing("MetricName"))?;
     let (from, to) =
-        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
-    let period = period(&asked.period)?;
+        (seconds(&request.start_time, "StartTime")?, seconds(&request.end_time, "EndTime")?);
+    let period = period(&request.period)?;
     if from >= to {
         let reason = "The parameter StartTime must be less than the parameter EndTime.";
         return Err(SqsError::invalid(from, "StartTime", reason));
     }
-    let fresh = Bucket { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
-    if let Some(unknown) = asked.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
+    let fresh = MetricPeriod { count: 1, sum: 0.0, min: 0.0, max: 0.0 };
+    if let Some(unknown) = request.statistics.iter().find(|name| fresh.statistic(name).is_none()) {
         let rule = "Must be SampleCount, Average, Sum, Minimum or Maximum.";
         return Err(SqsError::invalid(unknown, "Statistics", rule));
     }
-    if asked.statistics.is_empty() {
+    if request.statistics.is_empty() {
         return Err(SqsError::missing("Statistics"));
     }
-    let samples = samples(sqs, call, &namespace, &asked.dimensions).await?;
+    let samples = samples(sqs, call, &namespace, &request.dimensions).await?;
     let (unit, values) = series(&samples, &metric).unwrap_or(("None", Vec::new()));
     let points = buckets(&values, from, to, period).into_iter().map(|(at, bucket)| {
         let mut point = json!({ "Timestamp": at, "Unit": unit });
-        for name in &asked.statistics {
+        for name in &request.statistics {
             point[name.as_str()] = json!(bucket.statistic(name));
         }
         point
@@ -281,25 +285,25 @@ pub async fn statistics(sqs: &Sqs, call: &Call, asked: StatisticsIn) -> Result<V
     Ok(json!({ "Label": metric, "Datapoints": points.collect::<Vec<_>>() }))
 }
 
-/// `GetMetricData`: metrics, without expressions over them.
-pub async fn data(sqs: &Sqs, call: &Call, asked: DataIn) -> Result<Value, SqsError> {
+/// Metrics only; expressions are not supported.
+pub async fn data(sqs: &Sqs, call: &Call, request: DataIn) -> Result<Value, SqsError> {
     let (from, to) =
-        (seconds(&asked.start_time, "StartTime")?, seconds(&asked.end_time, "EndTime")?);
-    if asked.metric_data_queries.is_empty() || asked.metric_data_queries.len() > QUERIES_MAX {
+        (seconds(&request.start_time, "StartTime")?, seconds(&request.end_time, "EndTime")?);
+    if request.metric_data_queries.is_empty() || request.metric_data_queries.len() > QUERIES_MAX {
         let reason = "There must be 1 to 500 queries.";
         return Err(SqsError::invalid(
-            asked.metric_data_queries.len(),
+            request.metric_data_queries.len(),
             "MetricDataQueries",
             reason,
         ));
     }
-    let oldest_first = asked.scan_by.as_deref() == Some("TimestampAscending");
-    let mut results = Vec::with_capacity(asked.metric_data_queries.len());
-    for Query { id, label, expression, metric_stat } in asked.metric_data_queries {
+    let oldest_first = request.scan_by.as_deref() == Some("TimestampAscending");
+    let mut results = Vec::with_capacity(request.metric_data_queries.len());
+    for MetricQuery { id, label, expression, metric_stat } in request.metric_data_queries {
         let Some(MetricStat { metric, period: of, stat }) =
             metric_stat.filter(|_| expression.is_none())
         else {
-            let reason = "Expressions are not computed here: ask for each metric.";
+            let reason = "Expressions are not supported; request each metric.";
             return Err(SqsError::invalid(id, "MetricDataQueries", reason));
         };
         let period = period(&of)?;
@@ -323,20 +327,20 @@ pub async fn data(sqs: &Sqs, call: &Call, asked: DataIn) -> Result<Value, SqsErr
     Ok(json!({ "MetricDataResults": results }))
 }
 
-/// `ListMetrics`: every metric of every queue that the caller may see, a page at a time.
-pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsError> {
-    let from: usize = match &asked.next_token {
+/// Every metric of every queue that the caller may see.
+pub async fn list(sqs: &Sqs, call: &Call, request: ListIn) -> Result<Value, SqsError> {
+    let from: usize = match &request.next_token {
         None => 0,
-        Some(token) => token
-            .parse()
-            .map_err(|_| SqsError::invalid(token, "NextToken", "It is none of ours."))?,
+        Some(token) => {
+            token.parse().map_err(|_| SqsError::invalid(token, "NextToken", "Unknown token."))?
+        }
     };
     sqs.0.access.check_lists(&call.caller)?;
-    if asked.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
+    if request.namespace.as_deref().is_some_and(|namespace| namespace != NAMESPACE) {
         return Ok(json!({ "Metrics": [] }));
     }
     let fits = |queue: &str| {
-        asked.dimensions.iter().all(|dimension| {
+        request.dimensions.iter().all(|dimension| {
             dimension.name == "QueueName"
                 && dimension.value.as_deref().is_none_or(|value| value == queue)
         })
@@ -344,14 +348,16 @@ pub async fn list(sqs: &Sqs, call: &Call, asked: ListIn) -> Result<Value, SqsErr
     let mut facts = sqs.0.engine.list().await?;
     facts.retain(|facts| {
         let queue = facts.name.as_str();
-        fits(queue) && name::is_name(queue) && call.allow(sqs, &facts.name, LOOK).is_ok()
+        fits(queue)
+            && name::is_name(queue)
+            && call.check_permission(sqs, &facts.name, VIEW_ACTIONS).is_ok()
     });
     let mut queues: Vec<String> =
         facts.into_iter().map(|facts| facts.name.as_str().to_owned()).collect();
     queues.sort();
     let metrics: Vec<&str> = METRICS
         .into_iter()
-        .filter(|metric| asked.metric_name.as_deref().is_none_or(|wanted| wanted == *metric))
+        .filter(|metric| request.metric_name.as_deref().is_none_or(|wanted| wanted == *metric))
         .collect();
     let all = queues.iter().flat_map(|queue| metrics.iter().map(move |metric| (queue, *metric)));
     let mut page: Vec<Value> = all
@@ -387,7 +393,7 @@ mod tests {
         let (unit, visible) = series(&samples, "ApproximateNumberOfMessages").unwrap();
         let by_minute = buckets(&visible, 600, 720, 60);
         assert_eq!((unit, by_minute.len()), ("Count", 2));
-        assert_eq!(by_minute[&660], Bucket { count: 6, sum: 51.0, min: 6.0, max: 11.0 });
+        assert_eq!(by_minute[&660], MetricPeriod { count: 6, sum: 51.0, min: 6.0, max: 11.0 });
         assert_eq!(by_minute[&660].statistic("Average"), Some(8.5));
         let (_, sent) = series(&samples, "NumberOfMessagesSent").unwrap();
         let total: f64 = buckets(&sent, 600, 720, 300).values().map(|bucket| bucket.sum).sum();

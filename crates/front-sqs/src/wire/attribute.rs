@@ -1,46 +1,46 @@
-//! Message attributes: their rules, their MD5, and the canonical properties that other protocols see.
+//! Message attributes: their rules, their MD5, and the message properties that other protocols see.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use malote_model::message::{Message, Native, Value};
 use md5::{Digest, Md5};
 use serde::{Deserialize, Serialize};
 
+use super::clip;
 use crate::refusal::{Code, SqsError};
-use crate::sign::hex;
 
-/// Attributes of one message.
+/// Attributes per message.
 pub const ATTRIBUTES_MAX: usize = 10;
 const NAME_CHARS_MAX: usize = 256;
 /// Digits of a number.
 const DIGITS_MAX: usize = 38;
-/// A longer text is no header, but a property of that name.
+/// A longer text is stored as a property and not in a header field.
 const FIELD_BYTES_MAX: usize = malote_model::limits::MESSAGE_ID_BYTES_MAX;
-/// Marks header sections that this front end wrote.
+/// Marks native sections that this front end wrote.
 const PROTOCOL: u8 = b'Q';
-/// Where the trace header is kept: no user's attribute may begin with `AWS.`.
+/// Property with the trace header. User attributes cannot start with `AWS.`.
 pub const TRACE_HEADER: &str = "AWS.TraceHeader";
-/// Said of a body that SQS cannot carry as it is.
+/// Attribute that marks a body that SQS cannot carry unencoded.
 pub const BODY_ENCODING: &str = "malote-body-encoding";
 
-/// One attribute as both protocols write it; binary values are base64.
+/// One attribute; binary values are base64.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Attribute {
-    /// `String`, `Number` or `Binary`, with a label of the user's own after a dot.
+    /// `String`, `Number` or `Binary`, optionally followed by a dot and a custom label.
     pub data_type: String,
-    /// Of a `String` or `Number`.
+    /// For `String` and `Number`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub string_value: Option<String>,
-    /// Of a `Binary`.
+    /// For `Binary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_value: Option<String>,
 }
 
-/// Names and attributes.
 pub type Attributes = BTreeMap<String, Attribute>;
 
 impl Attribute {
@@ -57,7 +57,6 @@ impl Attribute {
         self.data_type.split('.').next().unwrap_or("")
     }
 
-    /// The bytes of its value.
     fn bytes(&self) -> Vec<u8> {
         match self.kind() {
             "Binary" => {
@@ -67,7 +66,7 @@ impl Attribute {
         }
     }
 
-    /// What it is to other protocols: docs/concepts/model.md.
+    /// The property value for other protocols; see docs/concepts/model.md.
     fn canonical(&self) -> Value {
         let text = self.string_value.as_deref().unwrap_or("");
         let as_text = || Value::String(text.to_owned());
@@ -83,7 +82,7 @@ impl Attribute {
         }
     }
 
-    /// What a property of another protocol is here.
+    /// The attribute for a property of another protocol.
     fn of(value: &Value) -> Self {
         match value {
             Value::String(text) => Self::text("String", text.as_str()),
@@ -98,7 +97,7 @@ impl Attribute {
         }
     }
 
-    /// What is kept beside the canonical form: no value that can be had from there, for it may be large.
+    /// What is stored in addition to the property: not the value, which may be large.
     fn beside(&self, shown: Option<&Self>) -> Self {
         let values = |of: &Self| (of.string_value.clone(), of.binary_value.clone());
         let known = shown.is_some_and(|shown| values(shown) == values(self));
@@ -106,7 +105,7 @@ impl Attribute {
         Self { data_type: self.data_type.clone(), string_value, binary_value }
     }
 
-    /// The attribute that was kept so, if the canonical form still says the same.
+    /// Restores a stored attribute, if its property is unchanged.
     fn again(self, shown: &Self, value: &Value) -> Option<Self> {
         let whole = match (&self.string_value, &self.binary_value) {
             (None, None) if self.kind() == shown.kind() => {
@@ -117,13 +116,13 @@ impl Attribute {
         (whole.canonical() == *value).then_some(whole)
     }
 
-    /// Bytes that count against the limit of a message.
+    /// Bytes that count towards the size limit of a message.
     fn size(&self, name: &str) -> usize {
         name.len() + self.data_type.len() + self.bytes().len()
     }
 }
 
-/// A value that SQS has no type for, as JSON.
+/// A value without an SQS type, as JSON.
 fn json(value: &Value) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,
@@ -145,7 +144,7 @@ fn json(value: &Value) -> serde_json::Value {
     }
 }
 
-/// Refuses what SQS refuses.
+/// Checks the attributes of a message.
 pub fn check(attributes: &Attributes) -> Result<(), SqsError> {
     if attributes.len() > ATTRIBUTES_MAX {
         let n = attributes.len();
@@ -158,13 +157,13 @@ pub fn check(attributes: &Attributes) -> Result<(), SqsError> {
 fn check_one(name: &str, attribute: &Attribute) -> Result<(), SqsError> {
     let wrong = |text: String| Err(SqsError::new(Code::InvalidParameterValue, text));
     let lower = name.to_ascii_lowercase();
-    // Letters of any alphabet: the service takes them, whatever its documentation says.
+    // Letters of any alphabet: the service accepts them, contrary to its documentation.
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || !name.chars().all(plain) {
         return wrong(format!(
             "Message (user) attribute name can only contain A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) \
              characters and have 1 to 256 of them: '{}'.",
-            clip(name)
+            clip(name, 64)
         ));
     }
     if lower.starts_with("aws.") || lower.starts_with("amazon.") {
@@ -225,16 +224,12 @@ fn empty(name: &str, kind: &str) -> String {
     format!("Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
 }
 
-fn clip(text: &str) -> String {
-    text.chars().take(64).collect()
-}
-
 fn is_number(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
     digits <= DIGITS_MAX && text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// Whether a message may hold a character.
+/// Whether a message may contain a character.
 pub fn is_allowed(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}')
 }
@@ -244,12 +239,12 @@ pub fn size(attributes: &Attributes) -> usize {
     attributes.iter().map(|(name, attribute)| attribute.size(name)).sum()
 }
 
-/// The MD5 of a text, as SDKs check it.
+/// The MD5 of a text, which SDKs verify.
 pub fn md5_of(text: &str) -> String {
-    hex(&Md5::digest(text.as_bytes()))
+    HEXLOWER.encode(&Md5::digest(text.as_bytes()))
 }
 
-/// The MD5 of attributes, by name in order of bytes; none of none.
+/// The MD5 of attributes, sorted by name; none if there are none.
 pub fn md5_of_attributes(attributes: &Attributes) -> Option<String> {
     if attributes.is_empty() {
         return None;
@@ -262,14 +257,14 @@ pub fn md5_of_attributes(attributes: &Attributes) -> Option<String> {
     for (name, attribute) in attributes {
         put(&mut md5, name.as_bytes());
         put(&mut md5, attribute.data_type.as_bytes());
-        // The mark of the kind has no length before it.
+        // The type marker has no length prefix.
         md5.update([if attribute.kind() == "Binary" { 2 } else { 1 }]);
         put(&mut md5, &attribute.bytes());
     }
-    Some(hex(&md5.finalize()))
+    Some(HEXLOWER.encode(&md5.finalize()))
 }
 
-/// Puts attributes into a message: as properties, and beside them the labels and spellings that those do not have.
+/// Stores attributes in a message: as properties, plus the labels and spellings that properties cannot express.
 pub fn into_message(attributes: &Attributes, message: &mut Message) {
     for (name, attribute) in attributes {
         match (field(message, name), attribute.canonical()) {
@@ -293,7 +288,7 @@ pub fn into_message(attributes: &Attributes, message: &mut Message) {
     }
 }
 
-/// The headers that are attributes of the same name.
+/// Header fields that correspond to attributes of the same name.
 fn field<'a>(message: &'a mut Message, name: &str) -> Option<&'a mut Option<String>> {
     Some(match name {
         "subject" => &mut message.subject,
@@ -304,7 +299,7 @@ fn field<'a>(message: &'a mut Message, name: &str) -> Option<&'a mut Option<Stri
     })
 }
 
-/// The attributes that the canonical form stands for.
+/// The attributes derived from the properties of a message.
 fn of_canonical(message: &Message) -> Attributes {
     let fields = [
         ("subject", &message.subject),
@@ -320,13 +315,13 @@ fn of_canonical(message: &Message) -> Attributes {
     fields.chain(properties.map(|(name, value)| (name.to_owned(), Attribute::of(value)))).collect()
 }
 
-/// The attributes of a message: as they were sent, with what was changed since laid over them.
+/// The attributes of a message as they were sent, with later changes applied.
 pub fn of_message(message: &Message) -> Attributes {
     let mut now = of_canonical(message);
     let native = message.native.as_ref().filter(|native| native.protocol == PROTOCOL);
     let sent = native.and_then(|native| serde_json::from_slice::<Attributes>(&native.bytes).ok());
     for (name, attribute) in sent.into_iter().flatten() {
-        // Unchanged since: word for word. A property that is gone stays gone.
+        // An unchanged property restores the attribute exactly. A removed property stays removed.
         let (Some(value), Some(shown)) = (message.properties.get(&name), now.get(&name)) else {
             continue;
         };
@@ -355,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_back_word_for_word() {
+    fn attributes_round_trip_exactly() {
         for (data_type, value) in [
             ("String", "x"),
             ("String.custom", "x"),
@@ -385,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_beside_is_small() {
+    fn the_stored_attribute_data_is_small() {
         let long = "x".repeat(100_000);
         let mut all = one("a", Attribute::text("String.custom", long.as_str()));
         all.insert("subject".into(), Attribute::text("String", long.as_str()));
@@ -397,14 +392,14 @@ mod tests {
         into_message(&all, &mut message);
         assert_eq!(of_message(&message), all);
         assert!(message.native.as_ref().unwrap().bytes.len() < 200);
-        // As it was kept before: whole.
+        // The format of older versions, with the whole attribute.
         let whole = Bytes::from(serde_json::to_vec(&all).unwrap());
         message.native = Some(Native { protocol: PROTOCOL, bytes: whole });
         assert_eq!(of_message(&message), all);
     }
 
     #[test]
-    fn what_another_protocol_changed_is_seen() {
+    fn changes_by_other_protocols_are_visible() {
         let mut message = Message::default();
         into_message(&one("n", Attribute::text("Number", "007")), &mut message);
         message.properties.set("n", Value::I64(8));
@@ -419,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sqs_refuses_is_refused() {
+    fn invalid_attributes_are_refused() {
         let good = Attribute::text("String", "x");
         for name in ["", "a b", "AWS.x", "amazon.y", ".a", "a.", "a..b", "§", &"x".repeat(257)] {
             check(&one(name, good.clone())).unwrap_err();

@@ -1,7 +1,7 @@
-//! Bodies as SQS shows them: always text.
+//! Message bodies for SQS, which are always text.
 //!
-//! Text is itself. An AMQP value that is a string is its text; any other value, and sequences, are JSON. What is left
-//! is base64, which an attribute of the message says: docs/concepts/model.md.
+//! Text stays as it is. An AMQP string value becomes its text; other AMQP values, and sequences, become JSON. Anything
+//! else is base64, marked with a message attribute; see docs/concepts/model.md.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,17 +13,15 @@ use serde_json::Value as Json;
 
 use super::attribute::is_allowed;
 
-/// A body in SQS's words.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// The text.
+pub struct BodyText {
     pub text: String,
-    /// Whether it is base64 of what the body is.
+    /// Whether the text is base64.
     pub base64: bool,
 }
 
-/// What a body is to a caller of SQS.
-pub fn shown(body: &Body) -> Shown {
+/// Converts a body to text.
+pub fn body_text(body: &Body) -> BodyText {
     let translated = match body.kind {
         BodyKind::Bytes | BodyKind::Text => None,
         BodyKind::AmqpValue => of_value(&body.bytes).ok(),
@@ -31,8 +29,10 @@ pub fn shown(body: &Body) -> Shown {
     };
     let bytes = translated.as_ref().unwrap_or(&body.bytes);
     match std::str::from_utf8(bytes) {
-        Ok(text) if text.chars().all(is_allowed) => Shown { text: text.to_owned(), base64: false },
-        _ => Shown { text: STANDARD.encode(bytes), base64: true },
+        Ok(text) if text.chars().all(is_allowed) => {
+            BodyText { text: text.to_owned(), base64: false }
+        }
+        _ => BodyText { text: STANDARD.encode(bytes), base64: true },
     }
 }
 
@@ -44,14 +44,14 @@ fn of_value(bytes: &Bytes) -> Decoded<Bytes> {
     })
 }
 
-/// One list of all the items: how a sender cut them into sections means nothing.
+/// Joins the items of all sections into one list.
 fn of_sequences(bytes: &Bytes) -> Decoded<Bytes> {
     let items = Message::parse(bytes.clone())?.sequences()?;
     let items: Json = items.iter().flatten().map(json).collect();
     Ok(items.to_string().into())
 }
 
-/// A value as JSON. What JSON has no type for is text: bytes in base64, 128-bit decimals in base64 too.
+/// A value as JSON. Types that JSON lacks become text; bytes and 128-bit decimals become base64.
 fn json(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
@@ -93,18 +93,18 @@ mod tests {
     use bytes::BytesMut;
     use malote_wire_amqp::types::{Map, put_value};
 
-    fn value(value: &Value) -> Shown {
+    fn value(value: &Value) -> BodyText {
         let mut bytes = BytesMut::new();
         put_value(&mut bytes, value);
-        shown(&Body { bytes: bytes.freeze(), kind: BodyKind::AmqpValue })
+        body_text(&Body { bytes: bytes.freeze(), kind: BodyKind::AmqpValue })
     }
 
-    fn text(text: &str) -> Shown {
-        Shown { text: text.to_owned(), base64: false }
+    fn text(text: &str) -> BodyText {
+        BodyText { text: text.to_owned(), base64: false }
     }
 
     #[test]
-    fn values_of_amqp_are_text_or_json() {
+    fn amqp_values_become_text_or_json() {
         let string = |text: &'static str| Value::String(text.to_owned().into());
         assert_eq!(value(&string("olá\n")), text("olá\n"));
         assert_eq!(value(&Value::Binary(Bytes::from_static(b"raw"))), text("raw"));
@@ -127,17 +127,17 @@ mod tests {
             put_value(&mut bytes, &Value::List(items));
         }
         let body = Body { bytes: bytes.freeze(), kind: BodyKind::AmqpSequence };
-        assert_eq!(shown(&body), text("[1,2,true]"));
+        assert_eq!(body_text(&body), text("[1,2,true]"));
     }
 
     #[test]
-    fn what_cannot_be_read_or_shown_is_base64() {
+    fn unreadable_bodies_become_base64() {
         for kind in [BodyKind::Bytes, BodyKind::AmqpValue, BodyKind::AmqpSequence] {
             let bytes = Bytes::from_static(b"\xff\xfe");
-            let all = Shown { text: "//4=".to_owned(), base64: true };
-            assert_eq!(shown(&Body { bytes, kind }), all, "{kind:?}");
+            let all = BodyText { text: "//4=".to_owned(), base64: true };
+            assert_eq!(body_text(&Body { bytes, kind }), all, "{kind:?}");
         }
         let control = Value::String("a\0b".to_owned().into());
-        assert_eq!(value(&control), Shown { text: "YQBi".to_owned(), base64: true });
+        assert_eq!(value(&control), BodyText { text: "YQBi".to_owned(), base64: true });
     }
 }

@@ -1,22 +1,22 @@
-//! CBOR as the newest CloudWatch clients speak it (Smithy RPC v2), to and from the tree that JSON would have.
+//! CBOR for CloudWatch clients that use Smithy RPC v2, converted to and from a JSON tree.
 //!
-//! Only what requests hold: integers, floats, texts, arrays, maps, truth values, null, and the tag of times.
+//! Supports only what requests contain: integers, floats, strings, arrays, maps, booleans, null, and the tag for times.
 
 use serde_json::{Map, Value};
 
 use crate::refusal::{Code, SqsError};
 
-/// How deep a request may nest.
+/// Nesting depth of a request.
 const DEPTH_MAX: usize = 16;
 const TAG_TIME: u64 = 1;
 
 fn wrong() -> SqsError {
-    SqsError::new(Code::Serialization, "the body is not the CBOR of a request")
+    SqsError::new(Code::Serialization, "the body is not valid CBOR")
 }
 
-struct Reader<'a>(&'a [u8]);
+struct CborReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> CborReader<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], SqsError> {
         let (head, tail) = self.0.split_at_checked(n).ok_or_else(wrong)?;
         self.0 = tail;
@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// The number in or after a head; none for a length that is not told.
+    /// Reads the number in or after a head; none for an indefinite length.
     fn number(&mut self, small: u8) -> Result<Option<u64>, SqsError> {
         let width = match small {
             0..=23 => return Ok(Some(small.into())),
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
             return self.simple(small);
         }
         let n = self.number(small)?;
-        // A count that no body could hold ends where the body ends: nothing is set aside for it.
+        // Nothing is allocated for a declared count, so an excessive count simply fails at the end of the body.
         let goes_on = |reader: &mut Self, done: u64| match n {
             Some(n) => done < n,
             None => !reader.ends(),
@@ -106,17 +106,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The tree in a body.
 pub fn decode(bytes: &[u8]) -> Result<Value, SqsError> {
     if bytes.is_empty() {
         return Ok(Value::Object(Map::new()));
     }
-    let mut reader = Reader(bytes);
+    let mut reader = CborReader(bytes);
     let value = reader.value(DEPTH_MAX)?;
     if reader.0.is_empty() { Ok(value) } else { Err(wrong()) }
 }
 
-/// The bytes of a tree. Numbers under `Timestamp` and `Timestamps` are times.
+/// Numbers under `Timestamp` and `Timestamps` are encoded as times.
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     put(&mut out, value, false);
@@ -172,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn trees_go_round_and_hostile_bytes_are_refused() {
+    fn trees_round_trip_and_malformed_bytes_are_refused() {
         let tree = json!({ "a": [1, 300, 1.5, "x", true, null], "Timestamps": [1_700_000_000], "m": { "n": "é" } });
         let bytes = encode(&tree);
         assert_eq!(decode(&bytes).unwrap(), tree);

@@ -1,29 +1,27 @@
-//! Receipt handles: everything that settling needs, in a text that says itself whether it is one.
+//! Receipt handles: everything needed to settle a message, with a checksum.
 //!
 //! ```text
 //! version 1 │ lease token 16 │ sequence 8 │ granted at, ms 8 │ check 8     base64, 56 characters
 //! ```
-//! The check covers the queue's name too: garbage, and a handle of another queue, are told from a handle that is
-//! merely over, without asking anybody. It is no secret: what cannot be guessed is the token's random part.
+//! The checksum covers the name of the queue. It distinguishes an expired handle from garbage and from a handle of
+//! another queue, without a look-up. It is not a secret; the random part of the lease token is.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use malote_model::{LeaseToken, QueueName, Seq, Timestamp};
 use sha2::{Digest, Sha256};
 
+use super::clip;
 use crate::refusal::{Code, SqsError};
 
 const VERSION: u8 = 1;
 const BYTES: usize = 41;
 
-/// What a receipt handle says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handle {
-    /// Proof of the lease.
+pub struct ReceiptHandle {
     pub lease: LeaseToken,
-    /// Which message.
     pub seq: Seq,
-    /// When it was received.
+    /// When the message was received.
     pub at: Timestamp,
 }
 
@@ -34,8 +32,8 @@ fn check(queue: &QueueName, head: &[u8]) -> [u8; 8] {
     out
 }
 
-impl Handle {
-    /// The text that the receiver keeps.
+impl ReceiptHandle {
+    /// Encodes the handle.
     pub fn text(&self, queue: &QueueName) -> String {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.push(VERSION);
@@ -47,7 +45,7 @@ impl Handle {
         STANDARD.encode(bytes)
     }
 
-    /// What a text says, if it is a handle of this queue.
+    /// Decodes a handle of this queue.
     pub fn parse(queue: &QueueName, text: &str) -> Result<Self, SqsError> {
         let decoded = if text.len() <= 1024 { STANDARD.decode(text).ok() } else { None };
         let read =
@@ -60,7 +58,7 @@ impl Handle {
                 (check(queue, head) == tail).then_some(handle)
             });
         read.ok_or_else(|| {
-            let shown: String = text.chars().take(128).collect();
+            let shown = clip(text, 128);
             let text =
                 format!("The input receipt handle \"{shown}\" is not a valid receipt handle.");
             SqsError::new(Code::ReceiptHandleIsInvalid, text)
@@ -73,20 +71,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_of_its_queue_and_every_change_is_seen() {
+    fn a_handle_is_valid_for_its_queue_only_and_changes_are_detected() {
         let (mine, other) = (QueueName::new("a").unwrap(), QueueName::new("b").unwrap());
         let lease = LeaseToken { epoch: 1, slot: 2, grant: 3, random: 4 };
-        let handle = Handle { lease, seq: Seq(5), at: Timestamp(6) };
+        let handle = ReceiptHandle { lease, seq: Seq(5), at: Timestamp(6) };
         let text = handle.text(&mine);
-        assert_eq!(Handle::parse(&mine, &text), Ok(handle));
-        Handle::parse(&other, &text).unwrap_err();
+        assert_eq!(ReceiptHandle::parse(&mine, &text), Ok(handle));
+        ReceiptHandle::parse(&other, &text).unwrap_err();
         for n in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[n] = if bytes[n] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(bytes).unwrap();
-            assert_ne!(Handle::parse(&mine, &changed), Ok(handle), "{n}");
-            Handle::parse(&mine, &text[..n]).unwrap_err();
+            assert_ne!(ReceiptHandle::parse(&mine, &changed), Ok(handle), "{n}");
+            ReceiptHandle::parse(&mine, &text[..n]).unwrap_err();
         }
-        Handle::parse(&mine, &"A".repeat(100_000)).unwrap_err();
+        ReceiptHandle::parse(&mine, &"A".repeat(100_000)).unwrap_err();
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes to typed requests and back, in both protocols. No engine in here.
+//! Bytes ↔ typed requests and results, in all protocols. No engine calls.
 
 pub mod attribute;
 pub mod body;
@@ -16,16 +16,21 @@ use serde::de::DeserializeOwned;
 
 use crate::refusal::{Code, SqsError};
 
-/// How a caller speaks; it is answered in kind.
+/// The first `max` characters of a text, for error messages.
+pub(crate) fn clip(text: &str, max: usize) -> String {
+    text.chars().take(max).collect()
+}
+
+/// The protocol of a request; the reply uses the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// AWS JSON 1.0.
     Json,
-    /// Form in, XML out.
+    /// A form in the request, XML in the reply.
     Query,
-    /// The same with lists in `member` elements: CloudWatch's.
+    /// The same, with lists in `member` elements, for CloudWatch.
     MemberQuery,
-    /// Smithy RPC v2: CloudWatch's newest.
+    /// Smithy RPC v2, for newer CloudWatch clients.
     Cbor,
 }
 
@@ -34,7 +39,6 @@ const XML_TYPE: HeaderValue = HeaderValue::from_static("text/xml");
 const CBOR_TYPE: HeaderValue = HeaderValue::from_static("application/cbor");
 
 impl Protocol {
-    /// The typed request in a body.
     pub fn decode<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, SqsError> {
         let wrong =
             |error: serde_json::Error| SqsError::new(Code::Serialization, error.to_string());
@@ -47,7 +51,7 @@ impl Protocol {
         }
     }
 
-    /// The answer to an action.
+    /// Encodes the reply to an action.
     pub fn encode<T: Serialize>(
         self,
         action: &str,
@@ -66,7 +70,7 @@ impl Protocol {
         Ok(self.response(StatusCode::OK, body, request_id))
     }
 
-    /// What is said instead of an answer.
+    /// Encodes an error.
     pub fn refuse(self, error: &SqsError, request_id: &str) -> Response<Body> {
         let SqsError { code, message } = error;
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_REQUEST);
@@ -89,7 +93,7 @@ impl Protocol {
                 self.response(status, xml::UNKNOWN_OPERATION.into(), request_id)
             }
             Self::Query | Self::MemberQuery => {
-                // The older protocol names its version here; some tools look for the whole sentence.
+                // The Query protocol includes its version here; some tools compare the whole sentence.
                 let version =
                     if *code == Code::QueueDoesNotExist { " for this wsdl version" } else { "" };
                 let message = match message.strip_suffix('.') {

@@ -1,33 +1,31 @@
-//! Names of queues as URLs and ARNs.
+//! Queue names, URLs and ARNs.
 
 use malote_model::QueueName;
 
 use crate::refusal::{Code, SqsError};
 
-/// Where the caller believes to be: it is repeated in what names queues.
+/// The parts of queue URLs and ARNs that depend on the caller.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct QueueAddressing {
     /// `http://localhost:9324`.
     pub base: String,
-    /// Of the caller's signature.
+    /// The region of the caller's signature.
     pub region: String,
     /// Twelve digits.
     pub account: String,
 }
 
-impl Place {
-    /// The URL of a queue.
+impl QueueAddressing {
     pub fn url(&self, queue: &str) -> String {
         format!("{}/{}/{queue}", self.base, self.account)
     }
 
-    /// The ARN of a queue.
     pub fn arn(&self, queue: &str) -> String {
         format!("arn:aws:sqs:{}:{}:{queue}", self.region, self.account)
     }
 }
 
-/// The queue that a URL names: only its last segment counts, whatever host the caller reaches us by.
+/// The queue of a URL. Only the last segment counts, whatever host the caller used.
 pub fn of_url(url: &str) -> Result<&str, SqsError> {
     let name = url.rsplit('/').next().unwrap_or("");
     if name.is_empty() || url.len() > 2048 {
@@ -37,7 +35,7 @@ pub fn of_url(url: &str) -> Result<&str, SqsError> {
     Ok(name)
 }
 
-/// The queue that an ARN names.
+/// The queue of an ARN.
 pub fn of_arn(arn: &str) -> Option<&str> {
     let mut parts = arn.split(':');
     let known =
@@ -46,14 +44,14 @@ pub fn of_arn(arn: &str) -> Option<&str> {
     (known && parts.next().is_none() && is_name(name)).then_some(name)
 }
 
-/// Whether a queue can be called so in SQS.
+/// Whether a name is valid in SQS.
 pub fn is_name(name: &str) -> bool {
     let stem = name.strip_suffix(".fifo").unwrap_or(name);
     let plain = stem.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     plain && !stem.is_empty() && name.len() <= 80
 }
 
-/// A name that the caller chose for a queue.
+/// Checks the name of a new queue.
 pub fn checked(name: &str) -> Result<QueueName, SqsError> {
     if !is_name(name) {
         let text =

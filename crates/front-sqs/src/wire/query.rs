@@ -1,4 +1,4 @@
-//! The Query protocol's flat parameters as the tree that the JSON protocol would have sent.
+//! Converts the flat parameters of the Query protocol into the JSON tree of the same request.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,51 +6,51 @@ use serde_json::{Map, Value};
 
 use crate::refusal::{Code, SqsError};
 
-/// Parameters of one request: a full batch of ten messages with ten attributes each has about 400.
+/// Parameters per request. A batch of ten messages with ten attributes each has about 400.
 const PARAMETERS_MAX: usize = 4096;
-/// A name: entry, index, attribute, index, member.
+/// Length of a parameter name.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What a flattened name stands for in JSON.
-enum Shape {
-    /// A list of texts.
+/// What a flattened name means in JSON.
+enum ParameterKind {
+    /// A list of strings.
     List(&'static str),
     /// A list of entries with parameters of their own.
     Entries,
-    /// Names (or keys) and values.
+    /// A map; the second string is the name of its keys.
     Map(&'static str, &'static str),
 }
 
-fn shape(name: &str) -> Option<Shape> {
+fn parameter_kind(name: &str) -> Option<ParameterKind> {
     Some(match name {
-        "Attribute" => Shape::Map("Attributes", "Name"),
-        "MessageAttribute" => Shape::Map("MessageAttributes", "Name"),
-        "MessageSystemAttribute" => Shape::Map("MessageSystemAttributes", "Name"),
-        "Tag" | "Tags" => Shape::Map("Tags", "Key"),
-        "TagKey" => Shape::List("TagKeys"),
-        "AttributeName" => Shape::List("AttributeNames"),
-        "MessageAttributeName" => Shape::List("MessageAttributeNames"),
-        "MessageSystemAttributeName" => Shape::List("MessageSystemAttributeNames"),
-        "AWSAccountId" => Shape::List("AWSAccountIds"),
-        "ActionName" => Shape::List("Actions"),
+        "Attribute" => ParameterKind::Map("Attributes", "Name"),
+        "MessageAttribute" => ParameterKind::Map("MessageAttributes", "Name"),
+        "MessageSystemAttribute" => ParameterKind::Map("MessageSystemAttributes", "Name"),
+        "Tag" | "Tags" => ParameterKind::Map("Tags", "Key"),
+        "TagKey" => ParameterKind::List("TagKeys"),
+        "AttributeName" => ParameterKind::List("AttributeNames"),
+        "MessageAttributeName" => ParameterKind::List("MessageAttributeNames"),
+        "MessageSystemAttributeName" => ParameterKind::List("MessageSystemAttributeNames"),
+        "AWSAccountId" => ParameterKind::List("AWSAccountIds"),
+        "ActionName" => ParameterKind::List("Actions"),
         "SendMessageBatchRequestEntry"
         | "DeleteMessageBatchRequestEntry"
-        | "ChangeMessageVisibilityBatchRequestEntry" => Shape::Entries,
+        | "ChangeMessageVisibilityBatchRequestEntry" => ParameterKind::Entries,
         _ => return None,
     })
 }
 
-/// What botocore sends for a list or map without anything in it: its name as JSON has it, and no value.
+/// botocore sends an empty list or map as its JSON name without a value.
 fn is_empty_list(name: &str, value: &str) -> bool {
     let plural = ["Entries", "Attributes", "Tags", "TagKeys", "Actions", "AWSAccountIds"];
     value.is_empty() && (plural.contains(&name) || name.ends_with("Names"))
 }
 
-fn wrong(text: &str) -> SqsError {
+fn malformed(text: &str) -> SqsError {
     SqsError::new(Code::Serialization, text)
 }
 
-/// One parameter of a form, by its exact name.
+/// A parameter of a form, by its exact name.
 pub fn parameter(form: &[u8], name: &str) -> Option<String> {
     form_urlencoded::parse(form).find(|(have, _)| have == name).map(|(_, value)| value.into_owned())
 }
@@ -59,29 +59,31 @@ fn pairs(form: &[u8]) -> Result<Vec<(String, String)>, SqsError> {
     let mut pairs = Vec::new();
     for (name, value) in form_urlencoded::parse(form) {
         if pairs.len() == PARAMETERS_MAX || name.len() > NAME_BYTES_MAX {
-            return Err(wrong("the request has too many parameters, or one with a long name"));
+            return Err(malformed(
+                "the request has too many parameters, or a parameter name is too long",
+            ));
         }
         pairs.push((name.into_owned(), value.into_owned()));
     }
     let mut names = HashSet::with_capacity(pairs.len());
     if let Some((twice, _)) = pairs.iter().find(|(name, _)| !names.insert(name.as_str())) {
-        // Two readers of the request, a proxy and this one, must not see two different requests.
-        return Err(wrong(&format!("the parameter {twice} is given twice")));
+        // A proxy must not be able to read another request than this server.
+        return Err(malformed(&format!("the parameter {twice} is present more than once")));
     }
     Ok(pairs)
 }
 
-/// The tree in a form of SQS.
+/// Converts a form of SQS.
 pub fn unflatten(form: &[u8]) -> Result<Value, SqsError> {
     tree(pairs(form)?).map(Value::Object)
 }
 
-/// The tree in a form of CloudWatch: `Dimensions.member.1.Name`.
+/// Converts a form of CloudWatch: `Dimensions.member.1.Name`.
 pub fn members(form: &[u8]) -> Result<Value, SqsError> {
     nested(pairs(form)?).map(Value::Object)
 }
 
-/// Names hold at most 256 bytes, and so at most 128 levels.
+/// Recursion is limited to 128 levels, because names have at most 256 bytes.
 fn nested(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
     let mut out = Map::new();
     let mut groups: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
@@ -101,7 +103,7 @@ fn nested(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> 
                     .into_iter()
                     .map(|(index, value)| Some((index.parse().ok()?, value)))
                     .collect::<Option<_>>()
-                    .ok_or_else(|| wrong("a list's parameter lacks its number"))?;
+                    .ok_or_else(|| malformed("a list parameter has no index"))?;
                 items.sort_by_key(|(index, _)| *index);
                 items.into_iter().map(|(_, value)| value).collect()
             }
@@ -112,16 +114,16 @@ fn nested(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> 
     Ok(out)
 }
 
-/// Parameters by the first word of their names, and then by number: clients count from anywhere, in any order.
+/// Groups parameters by the first part of their names, then by number. Clients number them in any order.
 fn tree(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
     let mut out = Map::new();
     let mut groups: BTreeMap<String, BTreeMap<u32, Vec<(String, String)>>> = BTreeMap::new();
     for (name, value) in pairs {
         match name.split_once('.') {
-            Some((first, rest)) if shape(first).is_some() => {
+            Some((first, rest)) if parameter_kind(first).is_some() => {
                 let (index, rest) = rest.split_once('.').unwrap_or((rest, ""));
                 let index =
-                    index.parse().map_err(|_| wrong("a list's parameter lacks its number"))?;
+                    index.parse().map_err(|_| malformed("a list parameter has no index"))?;
                 let group = groups.entry(first.to_owned()).or_default();
                 group.entry(index).or_default().push((rest.to_owned(), value));
             }
@@ -130,17 +132,17 @@ fn tree(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
         }
     }
     for (first, items) in groups {
-        match shape(&first) {
-            Some(Shape::List(name)) => {
+        match parameter_kind(&first) {
+            Some(ParameterKind::List(name)) => {
                 let texts = items.into_values().flatten().map(|(_, value)| Value::String(value));
                 out.insert(name.into(), texts.collect());
             }
-            Some(Shape::Entries) => {
+            Some(ParameterKind::Entries) => {
                 let entries: Result<Vec<_>, _> =
                     items.into_values().map(|pairs| tree(pairs).map(Value::Object)).collect();
                 out.insert("Entries".into(), Value::Array(entries?));
             }
-            Some(Shape::Map(name, key)) => {
+            Some(ParameterKind::Map(name, key)) => {
                 let mut map = Map::new();
                 for pairs in items.into_values() {
                     let (key, value) = entry(pairs, key)?;
@@ -154,7 +156,7 @@ fn tree(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, SqsError> {
     Ok(out)
 }
 
-/// `Name` and `Value`, the value a text or a structure of its own.
+/// A `Name` and its `Value`, which is a string or a structure.
 fn entry(pairs: Vec<(String, String)>, key: &str) -> Result<(String, Value), SqsError> {
     let (mut name, mut text, mut members) = (None, None, Map::new());
     for (part, value) in pairs {
@@ -165,7 +167,7 @@ fn entry(pairs: Vec<(String, String)>, key: &str) -> Result<(String, Value), Sqs
             None => {}
         }
     }
-    let name = name.ok_or_else(|| wrong("a named parameter lacks its name"))?;
+    let name = name.ok_or_else(|| malformed("a map parameter has no name"))?;
     let value = match text {
         Some(text) => Value::String(text),
         None if members.is_empty() => Value::String(String::new()),
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_no_text() {
+    fn an_empty_list_is_not_a_string() {
         assert_eq!(
             unflatten(b"Entries=&MessageBody=&AttributeNames=").unwrap(),
             json!({ "MessageBody": "" })
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_forms_are_refused_or_read_and_nothing_else() {
+    fn malformed_forms_do_not_panic() {
         for form in ["Attribute.x.Name=1", "Attribute.1.Value=1", "Tag.99999999999.Key=1"] {
             unflatten(form.as_bytes()).unwrap_err();
         }

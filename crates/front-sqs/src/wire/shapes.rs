@@ -1,7 +1,5 @@
-//! Requests and results, named as the service's model names them. Required members are checked by the operations:
-//! their absence has an error of its own.
-
-#![allow(missing_docs)] // named as in the service's own documentation
+//! Requests and results, with the names of the service's model. The operations check required members, because each
+//! missing one has its own error.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +8,9 @@ use serde_json::Value;
 
 use super::attribute::Attribute;
 
-/// Names and texts.
-pub type Texts = BTreeMap<String, String>;
+pub type StringMap = BTreeMap<String, String>;
 
-/// A number that the Query protocol, and some hand-written clients, send as text.
+/// A number, which the Query protocol and some clients send as a string.
 fn int<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
     let wrong = |value: &Value| serde::de::Error::custom(format!("{value} is not an integer"));
     match Option::<Value>::deserialize(from)? {
@@ -37,8 +34,8 @@ macro_rules! inputs {
 inputs! {
     CreateQueueIn {
         queue_name: String,
-        attributes: Texts,
-        #[serde(alias = "tags")] tags: Texts,
+        attributes: StringMap,
+        #[serde(alias = "tags")] tags: StringMap,
     }
     GetQueueUrlIn { queue_name: String, }
     ListQueuesIn {
@@ -48,8 +45,8 @@ inputs! {
     }
     QueueIn { queue_url: String, }
     GetAttributesIn { queue_url: String, attribute_names: Vec<String>, }
-    SetAttributesIn { queue_url: String, attributes: Texts, }
-    TagIn { queue_url: String, tags: Texts, }
+    SetAttributesIn { queue_url: String, attributes: StringMap, }
+    TagIn { queue_url: String, tags: StringMap, }
     UntagIn { queue_url: String, tag_keys: Vec<String>, }
     AddPermissionIn {
         queue_url: String,
@@ -111,14 +108,14 @@ macro_rules! outputs {
 }
 
 outputs! {
-    Nothing {}
+    EmptyOut {}
     QueueUrlOut { queue_url: String, }
     QueueUrlsOut {
         #[serde(skip_serializing_if = "Vec::is_empty")] queue_urls: Vec<String>,
         #[serde(skip_serializing_if = "Option::is_none")] next_token: Option<String>,
     }
-    AttributesOut { #[serde(skip_serializing_if = "Texts::is_empty")] attributes: Texts, }
-    TagsOut { #[serde(skip_serializing_if = "Texts::is_empty")] tags: Texts, }
+    AttributesOut { #[serde(skip_serializing_if = "StringMap::is_empty")] attributes: StringMap, }
+    TagsOut { #[serde(skip_serializing_if = "StringMap::is_empty")] tags: StringMap, }
     SourcesOut {
         #[serde(rename = "queueUrls")] queue_urls: Vec<String>,
         #[serde(skip_serializing_if = "Option::is_none")] next_token: Option<String>,
@@ -138,7 +135,7 @@ outputs! {
         receipt_handle: String,
         #[serde(rename = "MD5OfBody")] md5_of_body: String,
         body: String,
-        #[serde(skip_serializing_if = "Texts::is_empty")] attributes: Texts,
+        #[serde(skip_serializing_if = "StringMap::is_empty")] attributes: StringMap,
         #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
         md5_of_attributes: Option<String>,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -163,7 +160,7 @@ outputs! {
     MoveTasksOut { #[serde(skip_serializing_if = "Vec::is_empty")] results: Vec<MoveTaskOut>, }
 }
 
-/// The result of a batch: empty halves are left out.
+/// The result of a batch; empty lists are omitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BatchOut<T> {

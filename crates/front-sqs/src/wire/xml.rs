@@ -1,16 +1,16 @@
-//! Results as the Query protocol's XML: lists are repeated elements, maps are repeated pairs.
+//! Results as XML of the Query protocol: lists are repeated elements, maps are repeated pairs.
 
 use serde_json::Value;
 
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 
-/// What a request without an action is told: the one error without the usual envelope.
+/// The reply to a request without an action, the only error without the usual envelope.
 pub const UNKNOWN_OPERATION: &str = "<?xml version=\"1.0\"?><UnknownOperationException/>";
 
-/// A result in its envelope.
+/// A result of SQS.
 pub fn answer(action: &str, result: &Value, request_id: &str) -> String {
     let mut out = format!("<?xml version=\"1.0\"?><{action}Response xmlns=\"{NAMESPACE}\">");
-    // An action without a result has no element for it; a receive that found nothing has an empty one.
+    // An action without a result has no such element; a receive without messages has an empty one.
     if has_result(action) {
         match result {
             Value::Object(members) if !members.is_empty() => {
@@ -27,7 +27,7 @@ pub fn answer(action: &str, result: &Value, request_id: &str) -> String {
     out
 }
 
-/// A result of CloudWatch in its envelope: lists are `member` elements, times are ISO 8601.
+/// A result of CloudWatch: lists are `member` elements, times are ISO 8601.
 pub fn member_answer(action: &str, result: &Value, request_id: &str) -> String {
     let space = "http://monitoring.amazonaws.com/doc/2010-08-01/";
     let mut out = format!("<?xml version=\"1.0\"?><{action}Response xmlns=\"{space}\">");
@@ -61,7 +61,6 @@ fn put_members(out: &mut String, value: &Value, time: bool) {
     }
 }
 
-/// An error in its envelope.
 pub fn error(kind: &str, code: &str, message: &str, request_id: &str) -> String {
     let mut out = format!("<?xml version=\"1.0\"?><ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");
     for (name, text) in [("Type", kind), ("Code", code), ("Message", message)] {
@@ -144,7 +143,7 @@ fn inside(out: &mut String, action: &str, value: &Value) {
     }
 }
 
-/// A carriage return is written as a reference: parsers turn a bare one into a line feed.
+/// A carriage return is escaped, because parsers convert a bare one to a line feed.
 fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {

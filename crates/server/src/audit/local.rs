@@ -1,4 +1,4 @@
-//! Records of commands that work on the data directory, also while no server runs.
+//! Audit records of commands that work on the data directory, with or without a running server.
 
 use std::io;
 use std::path::Path;
@@ -9,37 +9,35 @@ use malote_model::audit::AuditRecord;
 use malote_model::{AuditAction, AuditEntry, AuditProtocol, CallerKind, Timestamp};
 
 use super::file::{AUDIT_FILE, AuditFile};
-use crate::files::{self, Lock};
+use crate::files::{self, FileLock};
 
-/// How long a command waits for others that write.
+/// Timeout of the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Writes records as the user of the operating system who runs the command.
+/// Writes records in the name of the operating-system user who runs the command.
 pub struct LocalAudit {
     file: AuditFile,
     user: String,
 }
 
 impl LocalAudit {
-    /// For the log in a data directory.
     pub fn at(data: &Path) -> LocalAudit {
         LocalAudit { file: AuditFile::at(&data.join(AUDIT_FILE)), user: os_user() }
     }
 
-    /// Appends a record.
     pub fn record(&mut self, action: AuditAction, object: &str, detail: &str) -> io::Result<()> {
         let entry = AuditEntry::new(AuditProtocol::Cli, action)
             .claimed(&self.user, CallerKind::OsUser)
             .on(object)
             .detail(detail);
-        let _lock = Lock::within(self.file.path(), PATIENCE)?;
+        let _lock = FileLock::within(self.file.path(), PATIENCE)?;
         let seq = self.file.last()? + 1;
         let at = SystemClock::starting_at(Timestamp(0)).now();
         self.file.write(&[AuditRecord { seq, at, count: 1, entry }])
     }
 }
 
-/// The name of the user who runs this process; its number, if it has no name here.
+/// The name of the user who runs this process, or the numeric id if there is no name.
 fn os_user() -> String {
     let uid = rustix::process::getuid().as_raw();
     let users = files::read_text(Path::new("/etc/passwd")).unwrap_or_default();

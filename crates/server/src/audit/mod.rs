@@ -1,22 +1,22 @@
-//! The audit log: who signed in and who administered what, in memory and in `audit.log`.
+//! The audit log of logins and administrative operations, in memory and in `audit.log`.
 //!
 //! | part | what it does |
 //! |---|---|
-//! | `mod.rs` | takes entries from front ends, never waiting; answers queries |
-//! | `repeated.rs` | counts identical logins and refusals, so that a flood of them is a few records |
-//! | `rarely.rs` | what happens with every request is recorded once an hour |
-//! | `writer.rs` | the thread that numbers records, and writes them |
+//! | `mod.rs` | accepts entries from front ends without blocking; answers queries |
+//! | `aggregate.rs` | aggregates logins and refusals, so that a flood of them becomes a few records |
+//! | `once_an_hour.rs` | records what happens with every request once an hour |
+//! | `writer.rs` | the thread that numbers and writes records |
 //! | `ring.rs` | the newest records, in memory |
-//! | `file.rs` | the lines of `audit.log`: appending, reading, rotation, two processes |
+//! | `file.rs` | `audit.log`: appending, reading, rotation, concurrent processes |
 //! | `local.rs` | records of commands that work on the data directory |
 //!
-//! Everything is bounded. Logins and refusals cannot push out what was carried out by those who may administer: they
-//! wait, and are kept, apart from it.
+//! All memory is bounded. Logins and refusals are queued and stored separately, so they cannot displace records of
+//! administrative operations.
 
+mod aggregate;
 mod file;
 mod local;
-mod rarely;
-mod repeated;
+mod once_an_hour;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -40,45 +40,45 @@ use parking_lot::Mutex;
 pub use file::AUDIT_FILE;
 pub use local::LocalAudit;
 
+use aggregate::RefusalAggregator;
 use file::AuditFile;
-use rarely::Rarely;
-use repeated::Repeated;
-use ring::Ring;
-use writer::Writer;
+use once_an_hour::OnceAnHour;
+use ring::RecentRecords;
+use writer::AuditWriter;
 
-/// Records that wait to be written. At the bound they are dropped and counted.
+/// Entries waiting to be written. Further ones are dropped and counted.
 const WAITING_MAX: usize = 4096;
 
-/// How long a stop may take: the disk may hang.
+/// Time for the writer to stop; the disk may hang.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Tells the time.
-type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+type ClockFn = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The audit log of a running server.
 pub struct AuditLog {
-    shared: Arc<Shared>,
-    waiting: SyncSender<Waiting>,
+    shared: Arc<AuditShared>,
+    waiting: SyncSender<WriterMessage>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// An entry on its way to the writer, or the wish that it look around.
-enum Waiting {
+/// An entry for the writer, or a wake-up call.
+enum WriterMessage {
     Entry(Timestamp, AuditEntry),
     Wake,
 }
 
-/// Whether somebody administered something, or may have. Anybody can cause the other records: logins and refusals.
+/// Whether the entry is an administrative operation that may have taken effect. The others, logins and refusals, can be
+/// caused by anyone.
 fn is_operation(entry: &AuditEntry) -> bool {
     entry.action != AuditAction::Login && !matches!(entry.outcome, AuditOutcome::Refused(_))
 }
 
-/// What front ends and the writer have in common.
-struct Shared {
-    now: Now,
-    repeated: Mutex<Repeated>,
-    rarely: Rarely,
-    ring: Mutex<Ring>,
+/// State shared by front ends and the writer.
+struct AuditShared {
+    now: ClockFn,
+    aggregator: Mutex<RefusalAggregator>,
+    once_an_hour: OnceAnHour,
+    ring: Mutex<RecentRecords>,
     recorded: AtomicU64,
     dropped: AtomicU64,
     unwritten: AtomicU64,
@@ -86,8 +86,8 @@ struct Shared {
 }
 
 impl AuditLog {
-    /// Opens the log in a data directory and starts its writer. A file that cannot be read or written is logged, and
-    /// tried again with the next record: the server serves without it.
+    /// Opens the log in a data directory and starts its writer. If the file cannot be read or written, the error is
+    /// logged, the server continues, and the next record tries again.
     pub fn open(
         data: &Path,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -95,11 +95,11 @@ impl AuditLog {
         AuditLog::with(AuditFile::at(&data.join(AUDIT_FILE)), Arc::new(now))
     }
 
-    fn with(file: AuditFile, now: Now) -> io::Result<AuditLog> {
-        let shared = Arc::new(Shared {
+    fn with(file: AuditFile, now: ClockFn) -> io::Result<AuditLog> {
+        let shared = Arc::new(AuditShared {
             now,
-            repeated: Mutex::default(),
-            rarely: Rarely::default(),
+            aggregator: Mutex::default(),
+            once_an_hour: OnceAnHour::default(),
             ring: Mutex::default(),
             recorded: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -107,17 +107,17 @@ impl AuditLog {
             stopping: AtomicBool::new(false),
         });
         let (waiting, entries) = sync_channel(WAITING_MAX);
-        let mut writer = Writer::new(shared.clone(), file);
+        let mut writer = AuditWriter::new(shared.clone(), file);
         writer.restore();
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let thread = thread.spawn(move || writer.run(&entries))?;
         Ok(AuditLog { shared, waiting, writer: Mutex::new(Some(thread)) })
     }
 
-    /// Writes what waits and stops the writer; gives up after a short time.
+    /// Writes the waiting entries and stops the writer, with a timeout.
     pub fn close(&self) {
         self.shared.stopping.store(true, Ordering::Release);
-        let _ = self.waiting.try_send(Waiting::Wake);
+        let _ = self.waiting.try_send(WriterMessage::Wake);
         let Some(writer) = self.writer.lock().take() else { return };
         let mut patience = STOP_PATIENCE;
         const STEP: Duration = Duration::from_millis(5);
@@ -127,7 +127,7 @@ impl AuditLog {
         }
         match writer.is_finished() {
             true => drop(writer.join()),
-            false => tracing::warn!("the last records of the audit log may not be written"),
+            false => tracing::warn!("the last audit records may be lost"),
         }
     }
 }
@@ -143,8 +143,8 @@ impl Audit for AuditLog {
         let at = (self.shared.now)();
         self.shared.recorded.fetch_add(1, Ordering::Relaxed);
         if !is_operation(&entry) {
-            self.shared.repeated.lock().add(at, entry);
-        } else if self.waiting.try_send(Waiting::Entry(at, entry)).is_err() {
+            self.shared.aggregator.lock().add(at, entry);
+        } else if self.waiting.try_send(WriterMessage::Entry(at, entry)).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -156,7 +156,7 @@ impl Audit for AuditLog {
         protocol: AuditProtocol,
         action: AuditAction,
     ) -> bool {
-        self.shared.rarely.is_due((who.clone(), peer, protocol, action), (self.shared.now)())
+        self.shared.once_an_hour.is_due((who.clone(), peer, protocol, action), (self.shared.now)())
     }
 
     fn read(&self, query: &AuditQuery) -> AuditPage {
@@ -164,7 +164,7 @@ impl Audit for AuditLog {
     }
 
     fn counts(&self) -> AuditCounts {
-        let Shared { recorded, dropped, unwritten, .. } = &*self.shared;
+        let AuditShared { recorded, dropped, unwritten, .. } = &*self.shared;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         AuditCounts { recorded: get(recorded), dropped: get(dropped), unwritten: get(unwritten) }
     }

@@ -9,24 +9,24 @@ use super::is_operation;
 
 /// Records in memory: about 5 MB, or 15 MB with the longest names. The file has more.
 pub(super) const RECORDS_MAX: usize = 10_000;
-/// How many of them may be logins and refusals: anybody can cause those.
+/// How many of them may be logins and refusals, which anyone can cause.
 pub(super) const OTHERS_MAX: usize = RECORDS_MAX / 2;
 
-/// Records by their numbers, logins and refusals apart so that they push out only each other.
+/// Records by number. Logins and refusals are stored separately, so that they displace only each other.
 #[derive(Default)]
-pub(super) struct Ring {
+pub(super) struct RecentRecords {
     operations: VecDeque<AuditRecord>,
     others: VecDeque<AuditRecord>,
     last: u64,
 }
 
-impl Ring {
+impl RecentRecords {
     /// The number of the last record.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Adds a record. Its number is made greater than those before it, should it not be.
+    /// Adds a record. Its number is increased if it is not greater than the last one.
     pub fn push(&mut self, mut record: AuditRecord) {
         record.seq = record.seq.max(self.last + 1);
         self.last = record.seq;
@@ -40,7 +40,7 @@ impl Ring {
         list.push_back(record);
     }
 
-    /// The records that are asked for.
+    /// The records that match a query.
     pub fn read(&self, query: &AuditQuery) -> AuditPage {
         match query.after {
             Some(after) => self.read_after(query, after),
@@ -71,7 +71,7 @@ impl Ring {
     }
 }
 
-/// Two sorted lists as one.
+/// Merges two sorted lists.
 fn merge<'a>(
     one: impl Iterator<Item = &'a AuditRecord>,
     other: impl Iterator<Item = &'a AuditRecord>,
@@ -103,8 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn logins_and_refusals_push_out_only_each_other() {
-        let mut ring = Ring::default();
+    fn logins_and_refusals_displace_only_each_other() {
+        let mut ring = RecentRecords::default();
         ring.push(record(1, false));
         for seq in 2..50_000 {
             ring.push(record(seq, true));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn pages_follow_each_other_and_the_newest_come_first_unasked() {
-        let mut ring = Ring::default();
+        let mut ring = RecentRecords::default();
         (1..=9).for_each(|seq| ring.push(record(seq, seq % 3 == 0)));
         let query = AuditQuery { max: 4, ..AuditQuery::default() };
         assert_eq!(numbers(&ring.read(&query)), [6, 7, 8, 9]);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn numbers_never_go_back() {
-        let mut ring = Ring::default();
+        let mut ring = RecentRecords::default();
         ring.push(record(7, false));
         ring.push(record(3, false));
         ring.push(record(20, true));

@@ -1,11 +1,11 @@
-//! The log as a whole: on a disk, over restarts, with another process that writes, under a flood.
+//! Tests of the whole log: on disk, across restarts, with a second process, under load.
 
 use super::*;
 use malote_model::CallerKind;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-/// A test waits this long for what it expects.
+/// Timeout of the tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Lab {
@@ -97,16 +97,16 @@ fn the_file_is_private_and_a_wider_one_is_tightened() {
 }
 
 #[test]
-fn a_flood_of_logins_is_a_few_records_and_pushes_nothing_else_out() {
+fn a_flood_of_logins_becomes_a_few_records_and_displaces_nothing_else() {
     let lab = Lab::new();
     let log = lab.open();
     log.record(delete("kept"));
     for n in 0..200_000_u64 {
         lab.now.fetch_add(1, Ordering::Relaxed);
-        // Half of it the same, half of it made up.
+        // Half of the names are the same, half are different.
         log.record(refused(&if n % 2 == 0 { "eve".to_owned() } else { format!("u{n}") }));
     }
-    // Somebody who may sign in, and does nothing else.
+    // A valid user who only logs in.
     for _ in 0..20_000 {
         lab.now.fetch_add(1, Ordering::Relaxed);
         let login = AuditEntry::new(AuditProtocol::Native, AuditAction::Login);
@@ -161,7 +161,7 @@ fn files_are_renamed_by_size_and_the_oldest_goes() {
     for name in names {
         assert!(lab.text(&name).len() < 2500, "{name}");
     }
-    // Both files that a start reads: nothing of them is missing or out of order.
+    // A start reads both files; no record is missing or out of order.
     let log = lab.open_with(AuditFile::of_bytes_max(&lab.path(), 2000));
     let found = objects(&log);
     let expected: Vec<String> = (200 - found.len()..200).map(|n| format!("q{n}")).collect();
@@ -169,7 +169,7 @@ fn files_are_renamed_by_size_and_the_oldest_goes() {
 }
 
 #[test]
-fn what_a_command_appends_around_a_renaming_is_not_missed() {
+fn records_of_other_processes_are_read_across_a_rotation() {
     let lab = Lab::new();
     let log = lab.open_with(AuditFile::of_bytes_max(&lab.path(), 1000));
     let mut other = AuditFile::of_bytes_max(&lab.path(), 1000);
@@ -180,7 +180,7 @@ fn what_a_command_appends_around_a_renaming_is_not_missed() {
             log.record(delete(&object));
             until("own record", || objects(&log).last() == Some(&object));
         } else {
-            // Another process, which renames the file, too.
+            // Another process, which also rotates the file.
             let (_lock, _) = other.lock().unwrap();
             let seq = other.last().unwrap() + 1;
             let entry = delete(&object);
@@ -197,7 +197,7 @@ fn what_a_command_appends_around_a_renaming_is_not_missed() {
 }
 
 #[test]
-fn a_line_that_was_cut_off_spoils_no_other() {
+fn an_incomplete_line_does_not_damage_others() {
     let lab = Lab::new();
     let log = lab.open();
     log.record(delete("a"));
@@ -212,9 +212,9 @@ fn a_line_that_was_cut_off_spoils_no_other() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_harms_nothing_and_is_taken_up_again() {
+fn an_unwritable_file_is_tolerated_and_used_again_later() {
     let lab = Lab::new();
-    // A directory in its place.
+    // A directory instead of the file.
     std::fs::create_dir(lab.path()).unwrap();
     let log = lab.open();
     log.record(delete("a"));
@@ -231,7 +231,7 @@ fn too_many_at_once_are_dropped_and_that_is_recorded() {
     let lab = Lab::new();
     let log = lab.open();
     // The writer waits for the lock.
-    let lock = crate::files::Lock::exclusive(&lab.path()).unwrap();
+    let lock = crate::files::FileLock::exclusive(&lab.path()).unwrap();
     let mut sent = 0;
     until("full", || {
         log.counts().dropped > 0 || {
@@ -242,10 +242,10 @@ fn too_many_at_once_are_dropped_and_that_is_recorded() {
     log.record(delete("one more"));
     sent += log.counts().recorded;
     drop(lock);
-    until("told", || {
-        let told =
+    until("dropped", || {
+        let dropped =
             AuditQuery { action: Some(AuditAction::Dropped), max: 9, ..AuditQuery::default() };
-        let page = log.read(&told);
+        let page = log.read(&dropped);
         page.records.iter().map(|record| record.count).sum::<u64>() == log.counts().dropped
     });
     assert!(log.counts().dropped > 0 && log.counts().dropped < sent);

@@ -10,36 +10,36 @@ use malote_model::audit::AuditRecord;
 use malote_model::{AuditAction, AuditEntry, AuditProtocol, CallerKind, Timestamp};
 
 use super::file::AuditFile;
-use super::{Shared, Waiting};
+use super::{AuditShared, WriterMessage};
 
-/// How often logins and refusals are collected, and the file is looked at for records of other processes.
+/// How often aggregated entries are collected, and the file is checked for records of other processes.
 const TICK: Duration = Duration::from_millis(250);
-/// Records written at once.
+/// Records per write.
 const BATCH_MAX: usize = 256;
 
-/// Something that happened, for the first time at a time, and how often.
+/// An entry, the time of its first occurrence, and its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct CountedEntry {
     pub at: Timestamp,
     pub count: u64,
     pub entry: AuditEntry,
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct AuditWriter {
+    shared: Arc<AuditShared>,
     file: AuditFile,
-    /// Dropped records that the log tells of.
-    dropped_told: u64,
-    /// The last attempt failed: said once, until one succeeds.
+    /// Dropped entries that were already reported.
+    dropped_reported: u64,
+    /// The last write failed. Logged once, until a write succeeds.
     failing: bool,
 }
 
-impl Writer {
-    pub fn new(shared: Arc<Shared>, file: AuditFile) -> Writer {
-        Writer { shared, file, dropped_told: 0, failing: false }
+impl AuditWriter {
+    pub fn new(shared: Arc<AuditShared>, file: AuditFile) -> AuditWriter {
+        AuditWriter { shared, file, dropped_reported: 0, failing: false }
     }
 
-    /// Takes up the newest records that were written before this start.
+    /// Loads the newest records from before this start.
     pub fn restore(&mut self) {
         match self.file.open() {
             Ok(records) => self.keep(records),
@@ -47,14 +47,14 @@ impl Writer {
         }
     }
 
-    pub fn run(mut self, entries: &Receiver<Waiting>) {
+    pub fn run(mut self, entries: &Receiver<WriterMessage>) {
         loop {
             let mut batch = Vec::new();
             let mut next = entries.recv_timeout(TICK);
             let over = matches!(next, Err(RecvTimeoutError::Disconnected));
             while let Ok(waiting) = next {
-                if let Waiting::Entry(at, entry) = waiting {
-                    batch.push(Counted { at, count: 1, entry });
+                if let WriterMessage::Entry(at, entry) = waiting {
+                    batch.push(CountedEntry { at, count: 1, entry });
                 }
                 if batch.len() >= BATCH_MAX {
                     break;
@@ -64,9 +64,9 @@ impl Writer {
             let full = batch.len() >= BATCH_MAX;
             let stopping = over || self.shared.stopping.load(Ordering::Acquire);
             let now = (self.shared.now)();
-            batch.extend(self.shared.repeated.lock().take(now, stopping));
+            batch.extend(self.shared.aggregator.lock().take(now, stopping));
             batch.extend(self.dropped(now));
-            if !batch.is_empty() || self.file.has_news() {
+            if !batch.is_empty() || self.file.has_changed() {
                 self.write(batch);
             }
             if stopping && !full {
@@ -75,37 +75,37 @@ impl Writer {
         }
     }
 
-    /// A record of those that were dropped since the last such record.
-    fn dropped(&mut self, at: Timestamp) -> Option<Counted> {
+    /// A record of the entries that were dropped since the last such record.
+    fn dropped(&mut self, at: Timestamp) -> Option<CountedEntry> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
-        let count = dropped - self.dropped_told;
+        let count = dropped - self.dropped_reported;
         if count == 0 {
             return None;
         }
-        self.dropped_told = dropped;
-        tracing::warn!(count, "records of the audit log were dropped: too many came at once");
+        self.dropped_reported = dropped;
+        tracing::warn!(count, "audit records dropped: too many at once");
         let entry = AuditEntry::new(AuditProtocol::Server, AuditAction::Dropped);
-        Some(Counted { at, count, entry: entry.claimed("server", CallerKind::Server) })
+        Some(CountedEntry { at, count, entry: entry.claimed("server", CallerKind::Server) })
     }
 
-    fn write(&mut self, batch: Vec<Counted>) {
+    fn write(&mut self, batch: Vec<CountedEntry>) {
         let locked = self.file.lock().map(|(lock, records)| {
             self.keep(records);
             lock
         });
         let mut seq = self.shared.ring.lock().last();
-        let number = |Counted { at, count, entry }| {
+        let number = |CountedEntry { at, count, entry }| {
             seq += 1;
             AuditRecord { seq, at, count, entry }
         };
         let records: Vec<AuditRecord> = batch.into_iter().map(number).collect();
-        // Before the file, which may hang.
+        // Before writing the file, which may hang.
         self.keep(records.clone());
         let written = locked.and_then(|_lock| self.file.write(&records));
         match written {
             Ok(()) if self.failing => {
                 self.failing = false;
-                tracing::info!("the audit log is written again");
+                tracing::info!("writing the audit log works again");
             }
             Ok(()) => {}
             Err(error) => {
@@ -124,7 +124,7 @@ impl Writer {
         if !self.failing {
             tracing::error!(
                 path = %self.file.path().display(), %error,
-                "the audit log cannot be written: records are in memory only"
+                "cannot write the audit log; records are kept in memory only"
             );
         }
         self.failing = true;

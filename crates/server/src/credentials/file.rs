@@ -1,4 +1,4 @@
-//! `credentials.toml`: what is in it, and what must hold before it is used.
+//! The format of `credentials.toml`, and its validation.
 
 use super::grant::Grant;
 use crate::files;
@@ -9,18 +9,18 @@ use std::io;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What is written. A later version is refused, not misread; an older server refuses this one.
+/// The version that is written. A newer version is refused; so an older server refuses this one.
 ///
-/// | version | since then |
+/// | version | meaning |
 /// |---|---|
-/// | 1 | `*` in a grant crossed slashes: read, and written again as `**` with the next change |
+/// | 1 | `*` in a grant crossed slashes; it is converted to `**` with the next change |
 /// | 2 | `*` stays within a segment, `**` crosses slashes |
 const VERSION: u32 = 2;
 
 const HEADER: &str = "# Users, keys and tokens of Malote. Written by `malote user` and `malote key`;\n\
                       # a running server takes changes up within a second. Keys hold plain secrets.\n\n";
 
-/// Which protocol a key is for.
+/// The protocol of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyKind {
@@ -57,11 +57,10 @@ impl FromStr for KeyKind {
     }
 }
 
-/// A word that names no [`KeyKind`].
+/// An unknown [`KeyKind`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a kind of key: use aws or servicebus")]
 pub struct UnknownKeyKind {
-    /// The word as written.
     pub text: String,
 }
 
@@ -81,7 +80,7 @@ pub(super) struct CredentialsFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct UserRecord {
     pub name: String,
-    /// argon2id in PHC form; a user without one acts by keys and tokens only.
+    /// argon2id in PHC format. A user without a password uses keys and tokens only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
     #[serde(default)]
@@ -137,7 +136,7 @@ impl CredentialsFile {
             _ => ReadError::Unreadable(error),
         })?;
         let mut file: CredentialsFile = toml::from_str(&text).map_err(|error| {
-            // Not the parser's own text: it quotes the line, and the line may hold a secret.
+            // Not the text of the parser, which quotes the line; the line may contain a secret.
             let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
             ReadError::Malformed(format!("line {line}: {}", error.message()))
         })?;
@@ -146,7 +145,7 @@ impl CredentialsFile {
         Ok(file)
     }
 
-    /// Says in today's words what an older version of the file meant.
+    /// Converts the grants of an older version.
     fn bring_up_to_date(&mut self) {
         if self.version < 2 {
             let grants = self.users.iter_mut().map(|user| &mut user.grants);
@@ -170,24 +169,26 @@ impl CredentialsFile {
     fn check(&self) -> Result<(), String> {
         if !(1..=VERSION).contains(&self.version) {
             let is = self.version;
-            return Err(format!("version {is} is not known here: a newer Malote wrote the file"));
+            return Err(format!(
+                "unsupported version {is}: the file was written by a newer Malote"
+            ));
         }
         let mut seen = HashSet::new();
         for name in self.users.iter().map(|user| &user.name) {
             if !is_name(name) || !seen.insert(("user", name)) {
-                return Err(format!("the user `{name}` is there twice or is not a name"));
+                return Err(format!("the user name `{name}` is duplicate or invalid"));
             }
         }
         for (id, user, grants) in self.keys.iter().map(|key| (&key.id, &key.user, &key.grants)) {
             if !is_name(id) || !seen.insert(("key", id)) {
-                return Err(format!("the key `{id}` is there twice or is not a name"));
+                return Err(format!("the key id `{id}` is duplicate or invalid"));
             }
             self.check_holder("key", id, user, grants)?;
         }
         for token in &self.tokens {
             let label = &token.label;
             if !is_name(label) || !seen.insert(("token", label)) {
-                return Err(format!("the token `{label}` is there twice or is not a name"));
+                return Err(format!("the token label `{label}` is duplicate or invalid"));
             }
             self.check_holder("token", label, &token.user, &token.grants)?;
         }
@@ -203,7 +204,7 @@ impl CredentialsFile {
     ) -> Result<(), String> {
         match user {
             Some(_) if !grants.is_empty() => {
-                Err(format!("the {what} `{id}` has a user and grants of its own: choose one"))
+                Err(format!("the {what} `{id}` has both a user and its own grants: remove one"))
             }
             Some(user) if !self.users.iter().any(|known| known.name == *user) => {
                 Err(format!("the {what} `{id}` acts for `{user}`, who does not exist"))
@@ -213,8 +214,8 @@ impl CredentialsFile {
     }
 }
 
-/// What users, keys and tokens may be called. No colon: HTTP Basic ends a name there, and we
-/// build `key:…` and `token:…` from it.
+/// Whether a name is valid for a user, key or token. Colons are not allowed: HTTP Basic ends the name at a colon, and
+/// principals are named `key:…` and `token:…`.
 pub(super) fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@+-/=$".contains(&b))

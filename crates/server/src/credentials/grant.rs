@@ -1,33 +1,33 @@
 //! Grants: actions on a queue pattern, written `send,receive orders-*`.
 //!
-//! | in a pattern | stands for |
+//! | in a pattern | matches |
 //! |---|---|
 //! | `*` alone | every name |
-//! | `*` | any run of characters within one segment: it does not cross `/` |
-//! | `**` | any run of characters, slashes included |
-//! | `?` | one character, but not `/` |
-//! | anything else | itself; upper and lower case differ |
+//! | `*` | any characters within one segment: it does not cross `/` |
+//! | `**` | any characters, including slashes |
+//! | `?` | one character except `/` |
+//! | anything else | itself, case-sensitive |
 //!
 //! A pattern must match the whole name. A subscription's name is `topic/Subscriptions/name`, so `sales/**` covers all
-//! subscriptions of the topic `sales` and `sales` covers the topic only.
+//! subscriptions of the topic `sales`, and `sales` covers only the topic.
 
 use malote_model::access::{Action, Resource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::{Chars, FromStr};
 
-/// Longer than any queue name that a pattern could be meant for, twice: a pattern of version 1 may have doubled.
+/// Twice the length of the longest queue name, because a pattern of version 1 may have doubled.
 const PATTERN_CHARS_MAX: usize = 1024;
 
-/// Every name.
+/// The pattern that matches every name.
 const EVERY_NAME: &str = "*";
 
-/// Which queues and topics a grant is for; the module has the rules.
+/// Which queues and topics a grant is for. The syntax is described in the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// Whether the resource is covered. Only a pattern that covers every name covers everything.
+    /// Whether the resource is covered. Only the pattern that matches every name covers the whole server.
     fn covers(&self, on: Resource<'_>) -> bool {
         match on.name() {
             Some(name) => self.matches(name),
@@ -35,16 +35,16 @@ impl Pattern {
         }
     }
 
-    /// Whether the whole name fits. A star is extended only while nothing after it fits, so a hostile pattern costs
-    /// at most the product of the lengths for each character of the name.
+    /// Whether the whole name matches. A star is extended only if nothing after it matches, so a hostile pattern costs
+    /// at most the product of the lengths per character of the name.
     pub fn matches(&self, name: &str) -> bool {
         if self.0 == EVERY_NAME {
             return true;
         }
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // Where to go on when the last star of either kind has to take one more character. What follows a `**` is
-        // matched as early as possible, so an earlier star never has to be tried again.
-        let (mut star, mut double): (Option<Retry<'_>>, Option<Retry<'_>>) = (None, None);
+        // Where to continue if the last star of either kind has to match one more character. What follows a `**` is
+        // matched as early as possible, so an earlier star never has to be extended again.
+        let (mut star, mut double): (Option<StarRetry<'_>>, Option<StarRetry<'_>>) = (None, None);
         loop {
             match (pattern.next(), name.clone().next()) {
                 (Some('*'), _) => {
@@ -76,14 +76,14 @@ impl Pattern {
         }
     }
 
-    /// The pattern that means today what this one meant when `*` crossed slashes.
+    /// Converts a pattern of version 1, in which `*` crossed slashes.
     fn crossing(self) -> Pattern {
         if self.0 == EVERY_NAME {
             return self;
         }
         let mut crossing = String::with_capacity(self.0.len());
         for part in self.0.chars() {
-            // A run of stars stays one run.
+            // A run of stars is converted once.
             if part != '*' || !crossing.ends_with("**") {
                 crossing.push(part);
             }
@@ -94,31 +94,30 @@ impl Pattern {
         Pattern(crossing)
     }
 
-    /// As written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether one character of a pattern, no star, stands for one of a name.
+/// Whether one character of a pattern, other than a star, matches one of a name.
 fn fits(wanted: char, found: char) -> bool {
     if wanted == '?' { found != '/' } else { wanted == found }
 }
 
-/// What follows a star in the pattern, and the rest of the name that it has not taken yet.
-type Retry<'a> = (Chars<'a>, Chars<'a>);
+/// The rest of the pattern after a star, and the rest of the name that the star has not matched.
+type StarRetry<'a> = (Chars<'a>, Chars<'a>);
 
-/// Actions that are allowed on the queues that fit a pattern.
+/// Actions that are allowed on the queues that match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Grant {
-    /// Sorted, without repeats, never empty.
+    /// Sorted, without duplicates, never empty.
     actions: Vec<Action>,
     queues: Pattern,
 }
 
 impl Grant {
-    /// `actions` on the queues that fit `pattern`.
+    /// `actions` on the queues that match `pattern`.
     pub fn new(
         actions: impl IntoIterator<Item = Action>,
         pattern: &str,
@@ -140,29 +139,27 @@ impl Grant {
         Grant { actions: Action::ALL.to_vec(), queues: Pattern(EVERY_NAME.to_owned()) }
     }
 
-    /// Whether this grant covers the action there.
+    /// Whether this grant allows the action on a resource.
     pub fn allows(&self, action: Action, on: Resource<'_>) -> bool {
         self.actions.contains(&action) && self.queues.covers(on)
     }
 
-    /// A grant of the first version of the file, where `*` crossed slashes. `?` did too: what it allowed across one
-    /// is not carried over, because no pattern says so.
+    /// Converts a grant of version 1 of the file, in which `*` crossed slashes. `?` did so, too; that is not preserved,
+    /// because no pattern expresses it.
     pub(super) fn of_version_1(self) -> Grant {
         Grant { actions: self.actions, queues: self.queues.crossing() }
     }
 
-    /// What is allowed.
     pub fn actions(&self) -> &[Action] {
         &self.actions
     }
 
-    /// Where it is allowed.
     pub fn queues(&self) -> &Pattern {
         &self.queues
     }
 
-    /// This grant without the actions of `other`; `None` when nothing is left. Only grants on the
-    /// same pattern take from each other: `orders` cannot be cut out of `*`.
+    /// This grant without the actions of `other`; `None` if none is left. Only grants with the same pattern are
+    /// affected: `orders` cannot be removed from `*`.
     pub(super) fn without(self, other: &Grant) -> Option<Grant> {
         if self.queues != other.queues {
             return Some(self);
@@ -172,7 +169,7 @@ impl Grant {
         (!left.actions.is_empty()).then_some(left)
     }
 
-    /// Both grants in one, if they are on the same pattern.
+    /// Merges a grant with the same pattern. Returns false if the pattern differs.
     pub(super) fn merge(&mut self, other: &Grant) -> bool {
         if self.queues != other.queues {
             return false;
@@ -184,20 +181,19 @@ impl Grant {
     }
 }
 
-/// A grant that cannot be read.
+/// An invalid grant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a grant: write actions and a queue pattern, such as `send,receive orders-*`"
 )]
 pub struct BadGrant {
-    /// As written.
     pub text: String,
 }
 
 impl FromStr for Grant {
     type Err = BadGrant;
 
-    /// `actions pattern`, the actions separated by commas.
+    /// `actions pattern`, with the actions separated by commas.
     fn from_str(text: &str) -> Result<Grant, BadGrant> {
         let bad = || BadGrant { text: text.to_owned() };
         let (actions, pattern) = text.split_once(' ').ok_or_else(bad)?;
@@ -273,7 +269,7 @@ mod tests {
             ("sales*", "sales/Subscriptions/audit", false),
             ("sales/Subscriptions/*", "sales/Subscriptions/audit", true),
             ("sales/*", "sales/Subscriptions/audit", false),
-            // Two stars cross.
+            // Two stars cross slashes.
             ("sales/**", "sales/Subscriptions/audit", true),
             ("sales/**", "sales", false),
             ("sales**", "sales/Subscriptions/audit", true),
@@ -288,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The definition, word for word.
+    /// The definition, implemented literally.
     fn reference(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,

@@ -1,12 +1,11 @@
-//! Passwords: argon2id, never on an async thread, and remembered once checked.
+//! Passwords: argon2id, never on an async thread, and cached once verified.
 //!
-//! A check costs 20 MiB and some 20 ms by design, and HTTP clients show their password with every
-//! request. A user's last good password is therefore kept as a keyed hash; the key is made at
-//! start and never leaves memory. The stored hash is part of it, so a new password, in whatever
-//! process it was set, makes the memory of the old one worthless.
+//! By design, a check needs 20 MiB and about 20 ms, and HTTP clients send their password with every request. Therefore,
+//! the last correct password of a user is cached as a keyed hash. The key is created at start and never leaves memory.
+//! The stored hash is part of the cached one, so changing the password, in any process, invalidates the cache.
 //!
-//! Checks wait in lanes: of one name at one address one goes at a time, of one address one goes at a time, and addresses
-//! take turns. A flood of guesses holds up itself. What waits is bounded by the connections it comes by.
+//! Checks are queued: one at a time per name and address, one at a time per address, and addresses take turns. A flood
+//! of guesses delays only itself. The number of waiting checks is bounded by the number of connections.
 
 use super::random;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
@@ -20,18 +19,18 @@ use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Users whose last good password is remembered.
+/// Users whose last correct password is cached.
 const REMEMBERED_MAX: usize = 1024;
 
 /// Longer passwords are refused before they are hashed.
 pub(super) const PASSWORD_BYTES_MAX: usize = 1024;
 
-/// OWASP's first choice for argon2id: 19 MiB, two passes, one lane.
+/// The first recommendation of OWASP for argon2id: 19 MiB, two passes, one lane.
 fn argon2id() -> Argon2<'static> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::default())
 }
 
-/// Hashes a new password. Takes some 20 ms: not for an async thread.
+/// Hashes a new password. Takes about 20 ms, so do not call it on an async thread.
 pub(super) fn hash(password: &str) -> String {
     let salt = SaltString::encode_b64(&random::bytes::<16>()).expect("16 bytes make a salt");
     argon2id()
@@ -45,63 +44,62 @@ fn verify(password: &str, stored: &str) -> bool {
         .is_ok_and(|stored| argon2id().verify_password(password.as_bytes(), &stored).is_ok())
 }
 
-/// Checks passwords and remembers the good ones.
-pub(super) struct Checker {
+/// Checks passwords and caches the correct ones.
+pub(super) struct PasswordChecker {
     key: [u8; 32],
     remembered: Mutex<HashMap<Arc<str>, [u8; 32]>>,
-    names: Lanes<(IpAddr, Box<str>)>,
-    addresses: Lanes<IpAddr>,
-    /// A flood of sign-ins may take this many cores and this many times 19 MiB, not more.
-    places: Semaphore,
+    names: FairQueue<(IpAddr, Box<str>)>,
+    addresses: FairQueue<IpAddr>,
+    /// Concurrent checks, each of which uses one core and 19 MiB.
+    workers: Semaphore,
 }
 
-/// One at a time of each kind.
-struct Lanes<K>(Mutex<HashMap<K, Arc<Semaphore>>>);
+/// Runs one check at a time per key.
+struct FairQueue<K>(Mutex<HashMap<K, Arc<Semaphore>>>);
 
-/// A turn in a lane; the next begins when it is dropped.
-struct Turn<'a, K: Eq + Hash> {
-    lanes: &'a Lanes<K>,
+/// A turn in a queue; the next one begins when it is dropped.
+struct FairQueueTurn<'a, K: Eq + Hash> {
+    lanes: &'a FairQueue<K>,
     key: K,
     lane: Arc<Semaphore>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<K: Eq + Hash + Clone> Lanes<K> {
-    async fn turn(&self, key: K) -> Turn<'_, K> {
+impl<K: Eq + Hash + Clone> FairQueue<K> {
+    async fn turn(&self, key: K) -> FairQueueTurn<'_, K> {
         let one = || Arc::new(Semaphore::new(1));
         let lane = self.0.lock().entry(key.clone()).or_insert_with(one).clone();
-        let mut turn = Turn { lanes: self, key, lane, permit: None };
+        let mut turn = FairQueueTurn { lanes: self, key, lane, permit: None };
         turn.permit = turn.lane.clone().acquire_owned().await.ok();
         turn
     }
 }
 
-impl<K: Eq + Hash> Drop for Turn<'_, K> {
+impl<K: Eq + Hash> Drop for FairQueueTurn<'_, K> {
     fn drop(&mut self) {
         let mut lanes = self.lanes.0.lock();
         self.permit = None;
-        // The map has one, and this turn: nobody waits.
+        // The map and this turn hold the only references, so no check waits.
         if Arc::strong_count(&self.lane) == 2 {
             lanes.remove(&self.key);
         }
     }
 }
 
-impl Checker {
-    pub(super) fn new() -> Checker {
+impl PasswordChecker {
+    pub(super) fn new() -> PasswordChecker {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Checker {
+        PasswordChecker {
             key: random::bytes(),
             remembered: Mutex::new(HashMap::new()),
-            names: Lanes(Mutex::default()),
-            addresses: Lanes(Mutex::default()),
-            // Half of them: signing in is not what the server is for.
-            places: Semaphore::new((cores / 2).max(1)),
+            names: FairQueue(Mutex::default()),
+            addresses: FairQueue(Mutex::default()),
+            // Half of the cores, so that logins cannot take all of them.
+            workers: Semaphore::new((cores / 2).max(1)),
         }
     }
 
-    /// Whether `password` is the one behind `stored`. Without a stored hash (no such user) it
-    /// takes as long and says no.
+    /// Whether `password` matches `stored`. Without a stored hash (no such user), it takes as long and returns false.
     pub(super) async fn check(
         &self,
         (peer, name): (IpAddr, &str),
@@ -119,7 +117,7 @@ impl Checker {
         }
         let _of_name = self.names.turn((peer, name.into())).await;
         let _of_address = self.addresses.turn(peer).await;
-        let Ok(_place) = self.places.acquire().await else { return false };
+        let Ok(_place) = self.workers.acquire().await else { return false };
         let password = password.to_owned();
         let good = tokio::task::spawn_blocking(move || match stored {
             Some(stored) => verify(&password, &stored),
@@ -132,7 +130,7 @@ impl Checker {
         if let Some(digest) = digest.filter(|_| good) {
             let mut remembered = self.remembered.lock();
             if remembered.len() >= REMEMBERED_MAX {
-                // Rare, and the cost is one check per user: no order to keep.
+                // Rare, and costs one check per user, so no eviction order is needed.
                 remembered.clear();
             }
             remembered.insert(name.into(), digest);
@@ -156,7 +154,7 @@ impl Checker {
     }
 }
 
-/// A hash to check against when there is no user, so that time does not tell.
+/// A hash to check against if there is no such user, so that the time does not reveal it.
 fn decoy() -> &'static str {
     static DECOY: OnceLock<String> = OnceLock::new();
     DECOY.get_or_init(|| hash("nobody"))

@@ -1,13 +1,13 @@
-//! The store: a file, and an image of it in memory that every check reads without a lock.
+//! The store: a file, and a snapshot of it in memory that checks read without a lock.
 
 use super::error::CredentialsError;
 use super::file::{
     CredentialsFile, KeyKind, KeyRecord, ReadError, TokenRecord, UserRecord, is_name,
 };
 use super::grant::Grant;
-use super::password::{self, Checker, PASSWORD_BYTES_MAX};
+use super::password::{self, PASSWORD_BYTES_MAX, PasswordChecker};
 use super::random;
-use super::words::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};
+use super::types::{Holder, KeyInfo, KeySecret, Listing, NewKey, NewToken, TokenInfo, UserInfo};
 use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
 use crate::settings::Secret;
@@ -24,34 +24,33 @@ use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-/// Name of the file in the data directory.
 pub const CREDENTIALS_FILE: &str = "credentials.toml";
 
-/// Name of the file that says that the data directory has, or had, credentials.
+/// Marker file: the data directory has, or had, credentials.
 const REQUIRED_FILE: &str = "credentials.required";
 const REQUIRED_TEXT: &[u8] =
     b"This data directory has had credentials: without any, Malote does not serve it.\n\
     To serve it to everyone again, remove all users, keys and tokens and run `malote user open`.\n";
 
-/// The credentials of one server. Methods that change it write the file before they return and
-/// block while they do so: on an async thread, use `spawn_blocking`.
+/// The credentials of one server. Methods that change it write the file before they return, and block: on an async
+/// thread, use `spawn_blocking`.
 pub struct Store {
     path: PathBuf,
-    image: ArcSwap<Image>,
-    /// Counts images, and wakes up those who have to look at permissions again.
+    image: ArcSwap<CredentialsSnapshot>,
+    /// The version of the snapshot; wakes tasks that must check permissions again.
     version: watch::Sender<u64>,
-    /// Set where an empty store must not mean «everyone»: there were credentials, or the port is not on loopback.
+    /// An empty store must not mean "everyone": there were credentials, or a port is not on loopback.
     required: AtomicBool,
-    checker: Checker,
-    /// Told of every change made through this store, with its object and a detail without secrets.
+    checker: PasswordChecker,
+    /// Called after every change made through this store.
     on_change: OnceLock<Box<OnChange>>,
 }
 
-/// Takes an action, the user, key or token that it was done to, and what was granted.
+/// Gets the action, the user, key or token that it applies to, and a detail without secrets.
 type OnChange = dyn Fn(AuditAction, &str, &str) + Send + Sync;
 
-/// The file, indexed for checks.
-struct Image {
+/// The content of the file, indexed for checks.
+struct CredentialsSnapshot {
     file: CredentialsFile,
     seen: Option<Fingerprint>,
     /// By principal name: users, `key:ID`, `token:LABEL`.
@@ -64,17 +63,18 @@ struct Image {
 }
 
 impl Store {
-    /// Reads the store in `path`; a missing file is an empty store.
+    /// Reads the store in `path`. A missing file is an empty store.
     pub fn open(path: impl Into<PathBuf>) -> Result<Store, CredentialsError> {
         let path = path.into();
-        let image = read(&path)?.unwrap_or_else(|| Image::of(CredentialsFile::default(), None));
+        let image = read(&path)?
+            .unwrap_or_else(|| CredentialsSnapshot::of(CredentialsFile::default(), None));
         if files::readable_by_others(&path) {
             match files::make_private(&path) {
                 true => {
-                    tracing::warn!(path = %path.display(), "others could read the credentials: the mode is 0600 now")
+                    tracing::warn!(path = %path.display(), "other users could read the credentials; set the mode to 0600")
                 }
                 false => {
-                    tracing::warn!(path = %path.display(), "others may read the credentials: `chmod 600` it")
+                    tracing::warn!(path = %path.display(), "other users can read the credentials; run `chmod 600` on the file")
                 }
             }
         }
@@ -83,7 +83,7 @@ impl Store {
             required: AtomicBool::new(!image.file.is_empty()),
             image: ArcSwap::from_pointee(image),
             version: watch::Sender::new(0),
-            checker: Checker::new(),
+            checker: PasswordChecker::new(),
             on_change: OnceLock::new(),
         };
         if store.had_credentials() {
@@ -92,7 +92,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Calls `record` after every change that is made through this store; the first such call counts.
+    /// Calls `record` after every change made through this store. Only the first call of this method has an effect.
     pub fn on_change(&self, record: impl Fn(AuditAction, &str, &str) + Send + Sync + 'static) {
         let _ = self.on_change.set(Box::new(record));
     }
@@ -103,36 +103,33 @@ impl Store {
         }
     }
 
-    /// Where the store is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether there are no credentials at all.
     pub fn is_empty(&self) -> bool {
         self.image.load().file.is_empty()
     }
 
-    /// From now on an empty store lets nobody in. Call it once a port is open to other machines,
-    /// or removing the last user would open the door.
+    /// From now on, an empty store lets nobody in. Call it once a port is open to other machines; otherwise, removing
+    /// the last user would open the server.
     pub fn require_credentials(&self) {
         self.required.store(true, Ordering::Release);
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Puts another image in force.
-    fn put(&self, image: Image) {
+    /// Replaces the snapshot.
+    fn put(&self, image: CredentialsSnapshot) {
         self.image.store(Arc::new(image));
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Whether this directory has, or had, credentials: it outlives the credential file.
+    /// Whether this directory has, or had, credentials. Outlives the credential file.
     pub fn had_credentials(&self) -> bool {
         files::exists(&self.required_file())
     }
 
-    /// Writes down that there are credentials, if there are: also for a file that was put there by hand or by an older
-    /// version.
+    /// Creates the marker if there are credentials, also for a file that was created by hand or by an older version.
     pub fn remember_credentials(&self) -> Result<(), CredentialsError> {
         if self.is_empty() {
             return Ok(());
@@ -141,7 +138,7 @@ impl Store {
         self.mark_required()
     }
 
-    /// Forgets that there were credentials: the next start serves without. Refused while there are any.
+    /// Removes the marker, so that the next start serves without credentials. Refused while there are any.
     pub fn reopen(&self) -> Result<(), CredentialsError> {
         let Listing { users, keys, tokens } = self.list();
         if !self.is_empty() {
@@ -167,13 +164,13 @@ impl Store {
             .map_err(|source| CredentialsError::Unwritable { path, source })
     }
 
-    /// Whether everyone may do everything. Front ends then take any credential, and signatures
-    /// need no check: tools that insist on signing are configured with made-up keys.
+    /// Whether everyone may do everything. Front ends then accept any credential and skip signature checks, because
+    /// tools that insist on signing are configured with invented keys.
     pub fn is_open(&self) -> bool {
         self.is_empty() && !self.required.load(Ordering::Acquire)
     }
 
-    /// Who has this name and password; `peer` says so. In an open store: anyone, as the anonymous caller.
+    /// The user with this name and password. In an open store, everyone is the anonymous caller.
     pub async fn verify_password(
         &self,
         name: &str,
@@ -191,7 +188,7 @@ impl Store {
         known.filter(|_| good).zip(credential).map(|(name, by)| Principal::named(&*name).by(by))
     }
 
-    /// Who has this bearer token. In an open store: anyone, as the anonymous caller.
+    /// The principal of a bearer token. In an open store, everyone is the anonymous caller.
     pub fn verify_token(&self, token: &str) -> Option<Principal> {
         if self.is_open() {
             return Some(Principal::anonymous());
@@ -202,12 +199,12 @@ impl Store {
         bool::from(stored.ct_eq(&digest)).then(|| principal.clone())
     }
 
-    /// What a signature by this key is checked with.
+    /// The secret to verify a signature with.
     pub fn secret_of(&self, kind: KeyKind, id: &str) -> Option<KeySecret> {
         self.image.load().keys.get(&(kind, id.to_owned())).cloned()
     }
 
-    /// Everything there is, without secrets.
+    /// Everything in the store, without secrets.
     pub fn list(&self) -> Listing {
         let image = self.image.load();
         let holder = |user: &Option<String>, grants: &[Grant]| match user {
@@ -242,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Adds a user; without a password it acts by keys and tokens only.
+    /// Adds a user. Without a password, it uses keys and tokens only.
     pub fn add_user(
         &self,
         name: &str,
@@ -263,8 +260,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the user `admin`, who may do everything, if there are no credentials yet. Says
-    /// whether it did.
+    /// Creates the user `admin`, who may do everything, if there are no credentials. Returns whether it did.
     pub fn add_first_admin(&self, password: &Secret) -> Result<bool, CredentialsError> {
         if !self.is_empty() {
             return Ok(false);
@@ -293,7 +289,6 @@ impl Store {
         Ok(())
     }
 
-    /// Sets a user's password.
     pub fn set_password(&self, name: &str, password: &str) -> Result<(), CredentialsError> {
         let hash = hashed(password)?;
         self.change(|file| {
@@ -305,7 +300,7 @@ impl Store {
         Ok(())
     }
 
-    /// Allows something to `who`: a user, `key:ID` or `token:LABEL`.
+    /// Grants actions to `who`: a user, `key:ID` or `token:LABEL`.
     pub fn grant(&self, who: &str, grant: &Grant) -> Result<(), CredentialsError> {
         self.change(|file| {
             let grants = grants_of(file, who)?;
@@ -318,8 +313,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes actions on exactly this pattern back from `who`. Says whether there was anything to
-    /// take.
+    /// Revokes actions on exactly this pattern from `who`. Returns whether there were any.
     pub fn revoke(&self, who: &str, grant: &Grant) -> Result<bool, CredentialsError> {
         let taken = self.change(|file| {
             let grants = grants_of(file, who)?;
@@ -333,7 +327,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Adds a key, made up where `id` or `secret` is not given.
+    /// Adds a key. `id` and `secret` are generated if they are not given.
     pub fn add_key(
         &self,
         kind: KeyKind,
@@ -374,7 +368,6 @@ impl Store {
         Ok(NewKey { id, secret })
     }
 
-    /// Removes a key.
     pub fn remove_key(&self, id: &str) -> Result<(), CredentialsError> {
         self.change(|file| {
             let before = file.keys.len();
@@ -385,7 +378,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a bearer token.
+    /// Creates a bearer token.
     pub fn add_token(&self, label: &str, holder: Holder) -> Result<NewToken, CredentialsError> {
         check_name(label)?;
         let token = random::token();
@@ -405,7 +398,6 @@ impl Store {
         Ok(NewToken { label, token })
     }
 
-    /// Removes a token.
     pub fn remove_token(&self, label: &str) -> Result<(), CredentialsError> {
         self.change(|file| {
             let before = file.tokens.len();
@@ -416,8 +408,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the file as it is now, changes it, writes it. A lock keeps two processes apart; what
-    /// the change refuses leaves no trace.
+    /// Reads the current file, changes it and writes it, under a lock against other processes. A refused change has no
+    /// effect.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut CredentialsFile) -> Result<T, CredentialsError>,
@@ -426,17 +418,17 @@ impl Store {
         if let Some(dir) = self.path.parent() {
             files::create_private_dir(dir).map_err(unwritable)?;
         }
-        let _lock = files::Lock::exclusive(&self.path).map_err(unwritable)?;
+        let _lock = files::FileLock::exclusive(&self.path).map_err(unwritable)?;
         let mut file = read(&self.path)?.map_or_else(CredentialsFile::default, |image| image.file);
         let answer = change(&mut file)?;
         if !file.is_empty() {
-            // First: a crash in between must not leave credentials that can be lost silently.
+            // First, because a crash in between must not leave credentials without the marker.
             self.mark_required()?;
             self.require_credentials();
         }
         file.write(&self.path).map_err(unwritable)?;
         let seen = files::fingerprint(&self.path);
-        self.put(Image::of(file, seen));
+        self.put(CredentialsSnapshot::of(file, seen));
         Ok(answer)
     }
 
@@ -473,7 +465,7 @@ impl Access for Store {
             let other = version.wait_for(|version| *version != seen).await.map(|version| *version);
             match other {
                 Ok(version) => version,
-                // The store is gone, and with it whoever could ask again.
+                // The store is gone, so there is nothing to wait for.
                 Err(_) => std::future::pending().await,
             }
         })
@@ -485,7 +477,7 @@ impl Reload for Store {
         "credentials"
     }
 
-    /// A file that went away is an error and not an empty store: emptiness would open the door.
+    /// A removed file is an error and not an empty store, which would open the server.
     fn reload(&self, force: bool) -> Result<bool, String> {
         let seen = self.image.load().seen;
         if !force && files::fingerprint(&self.path) == seen {
@@ -498,21 +490,21 @@ impl Reload for Store {
                 Ok(true)
             }
             None if seen.is_none() => Ok(false),
-            None => Err(format!("{} is gone", self.path.display())),
+            None => Err(format!("{} does not exist any more", self.path.display())),
         }
     }
 }
 
-/// Nothing but the place: the rest is secret.
+/// Prints only the path; the rest is secret.
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-impl Image {
-    fn of(file: CredentialsFile, seen: Option<Fingerprint>) -> Image {
-        let mut image = Image {
+impl CredentialsSnapshot {
+    fn of(file: CredentialsFile, seen: Option<Fingerprint>) -> CredentialsSnapshot {
+        let mut image = CredentialsSnapshot {
             seen,
             grants: HashMap::new(),
             users: HashMap::new(),
@@ -542,7 +534,7 @@ impl Image {
             let by = credential("token", &token.label, &token.sha256);
             let principal = image.holder(token.user.as_deref(), own, &token.grants, by);
             let principal = principal.through(CallerKind::Token, &token.label);
-            // A hash that cannot be read fits no token.
+            // A malformed hash matches no token.
             if let Some(digest) = from_hex(&token.sha256) {
                 image.tokens.insert(digest, principal);
             }
@@ -569,13 +561,13 @@ impl Image {
         }
     }
 
-    /// Whether the password, key or token that the caller signed in with is valid.
+    /// Whether the password, key or token of the caller is still valid.
     fn knows(&self, who: &Principal) -> bool {
         who.credential().is_some_and(|credential| self.credentials.contains(&credential))
     }
 }
 
-/// Stands for a credential without telling it. A new secret makes another one.
+/// Identifies a credential without revealing it. A new secret has a new id.
 fn credential(kind: &str, id: &str, secret: &str) -> CredentialId {
     let mut hash = Sha256::new();
     for part in [kind, id, secret] {
@@ -587,12 +579,12 @@ fn credential(kind: &str, id: &str, secret: &str) -> CredentialId {
     CredentialId(half.try_into().expect("16 bytes are 16 bytes"))
 }
 
-/// The file's image; `None` when there is no file. The fingerprint is taken first, so a change in
-/// between is noticed at the next look.
-fn read(path: &Path) -> Result<Option<Image>, CredentialsError> {
+/// Reads the file; `None` if there is none. The fingerprint is taken first, so that the next check notices a change in
+/// between.
+fn read(path: &Path) -> Result<Option<CredentialsSnapshot>, CredentialsError> {
     let seen = files::fingerprint(path);
     match CredentialsFile::read(path) {
-        Ok(file) => Ok(Some(Image::of(file, seen))),
+        Ok(file) => Ok(Some(CredentialsSnapshot::of(file, seen))),
         Err(ReadError::Missing) => Ok(None),
         Err(ReadError::Unreadable(source)) => {
             Err(CredentialsError::Unreadable { path: path.to_owned(), source })

@@ -1,4 +1,4 @@
-//! The store as its users see it: the command line that changes it, the server that reads it.
+//! Tests of the store, as the command line and the server use it.
 
 use super::*;
 use crate::files;
@@ -28,7 +28,7 @@ fn may(store: &Store, who: &Principal, action: Action, queue: &str) -> bool {
     store.check(who, action, (&QueueName::new(queue).unwrap()).into()).is_ok()
 }
 
-/// The user, by a token of its own.
+/// The user, authenticated by its own token.
 fn acting_as(store: &Store, user: &str) -> Principal {
     let token = store.add_token(&format!("of-{user}"), Holder::User(user.to_owned())).unwrap();
     store.verify_token(&token.token).unwrap()
@@ -73,7 +73,7 @@ async fn a_user_signs_in_and_does_what_was_granted() {
 }
 
 #[tokio::test]
-async fn a_remembered_password_is_forgotten_when_it_changes() {
+async fn a_cached_password_is_invalidated_when_it_changes() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
     assert!(store.verify_password("ana", "one", HOME).await.is_some());
@@ -88,7 +88,7 @@ async fn a_remembered_password_is_forgotten_when_it_changes() {
 }
 
 #[tokio::test]
-async fn nobody_is_remembered_for_a_wrong_password() {
+async fn a_wrong_password_is_not_cached() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), vec![]).unwrap();
     assert!(store.verify_password("ana", "wrong", HOME).await.is_none());
@@ -162,7 +162,7 @@ fn a_key_gives_its_secret_to_the_front_end_that_checks_signatures() {
 }
 
 #[test]
-fn a_removed_user_takes_its_keys_and_tokens_along() {
+fn removing_a_user_removes_its_keys_and_tokens() {
     let (_dir, store) = store();
     store.add_user("ana", None, grants(&["send *"])).unwrap();
     store.add_user("bob", None, vec![]).unwrap();
@@ -182,11 +182,14 @@ fn mistakes_are_refused_and_change_nothing() {
     let (_dir, store) = store();
     store.add_user("ana", Some("x"), vec![]).unwrap();
     let before = files::read_text(store.path()).unwrap();
-    let told = |result: Result<(), CredentialsError>| result.unwrap_err().to_string();
-    assert_eq!(told(store.add_user("ana", None, vec![])), "the user `ana` exists already");
-    assert!(told(store.add_user("a:b", None, vec![])).starts_with("`a:b` cannot be a name"));
-    assert!(told(store.add_user("bob", Some(""), vec![])).starts_with("a password has 1 to"));
-    assert!(told(store.remove_user("bob")).starts_with("there is no user `bob`"));
+    let error_text = |result: Result<(), CredentialsError>| result.unwrap_err().to_string();
+    assert_eq!(error_text(store.add_user("ana", None, vec![])), "user `ana` already exists");
+    assert!(error_text(store.add_user("a:b", None, vec![])).starts_with("invalid name `a:b`"));
+    assert!(
+        error_text(store.add_user("bob", Some(""), vec![]))
+            .starts_with("a password must have 1 to")
+    );
+    assert!(error_text(store.remove_user("bob")).starts_with("user `bob` does not exist"));
     assert!(store.add_token("t", Holder::User("bob".to_owned())).is_err());
     assert!(store.add_key(KeyKind::Aws, None, Some(""), Holder::Own(vec![])).is_err());
     assert_eq!(files::read_text(store.path()).unwrap(), before);
@@ -209,7 +212,7 @@ fn two_processes_do_not_lose_each_others_changes() {
 }
 
 #[test]
-fn a_running_server_keeps_what_it_had_when_the_file_breaks_or_goes() {
+fn a_running_server_keeps_its_credentials_if_the_file_becomes_invalid_or_missing() {
     let (_dir, store) = store();
     assert_eq!(store.reload(true), Ok(false));
     again(&store).add_user("ana", None, grants(&["send *"])).unwrap();
@@ -227,7 +230,7 @@ fn a_running_server_keeps_what_it_had_when_the_file_breaks_or_goes() {
     let away = store.path().with_extension("away");
     #[allow(clippy::disallowed_methods, reason = "takes the file away, as an operator would")]
     std::fs::rename(store.path(), away).unwrap();
-    assert!(store.reload(false).unwrap_err().ends_with("is gone"));
+    assert!(store.reload(false).unwrap_err().ends_with("does not exist any more"));
     assert!(!store.is_open() && may(&store, &ana, Action::Send, "q"));
 }
 
@@ -269,8 +272,7 @@ fn kinds_of_keys_are_called_the_same_everywhere() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
-    /// Whatever is in the file, opening it answers; and a file that opens never opens the door
-    /// by accident.
+    /// Any content of the file gives an answer, and no content opens the server by accident.
     #[test]
     fn no_file_panics(text in "(version = [12]\n)?(\\[\\[(user|key|token)\\]\\]\n)?(name|id|grants|ü)? ?=? ?['\"\\[]?[a-zé* \n]{0,20}") {
         let dir = tempfile::tempdir().unwrap();
@@ -280,9 +282,9 @@ proptest::proptest! {
     }
 }
 
-/// Every change of what a caller may do is a new version, and takes the caller's old credential away.
+/// Every change of permissions is a new version and invalidates the caller's old credential.
 #[tokio::test]
-async fn a_change_wakes_those_who_wait_for_it_and_ends_old_credentials() {
+async fn a_change_wakes_waiting_tasks_and_invalidates_old_credentials() {
     let (_dir, store) = store();
     store.add_user("ana", Some("one"), grants(&["send q"])).unwrap();
     let key = store.add_key(KeyKind::ServiceBus, Some("k"), None, Holder::User("ana".to_owned()));
@@ -310,7 +312,7 @@ async fn a_change_wakes_those_who_wait_for_it_and_ends_old_credentials() {
 }
 
 #[test]
-fn a_file_of_the_first_version_means_what_it_meant_and_an_older_server_refuses_what_is_written() {
+fn a_version_1_file_keeps_its_meaning_and_an_older_server_refuses_version_2() {
     let (_dir, store) = store();
     store.add_user("ana", None, vec![]).unwrap();
     let first =
@@ -326,9 +328,9 @@ fn a_file_of_the_first_version_means_what_it_meant_and_an_older_server_refuses_w
     assert!(text.contains("version = 2") && text.contains("send team-**"), "{text}");
 }
 
-/// A flood of wrong passwords from one address holds up nobody elsewhere: whoever else signs in is next.
+/// A flood of wrong passwords from one address does not delay logins from other addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_sign_ins_is_one_peer_among_others() {
+async fn a_flood_of_logins_does_not_delay_other_peers() {
     const FLOOD: usize = 40;
     let (_dir, store) = store();
     store.add_user("ana", Some("good"), vec![]).unwrap();
@@ -349,7 +351,7 @@ async fn a_flood_of_sign_ins_is_one_peer_among_others() {
         tokio::task::yield_now().await;
     }
     assert!(store.verify_password("ana", "good", HOME).await.is_some());
-    // In order of arrival it would have been the last.
+    // In order of arrival, it would have been the last.
     let before = done.load(std::sync::atomic::Ordering::SeqCst);
     assert!(before < FLOOD / 2, "{before} of {FLOOD} came before");
     for one in flood {

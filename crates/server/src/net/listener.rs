@@ -1,4 +1,4 @@
-//! Opening a port, and the sentence to read when that fails.
+//! Opens a port, with error messages that name the setting to change.
 
 use crate::settings::Listen;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -7,71 +7,47 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Connections that the system may hold for us between two accepts.
+/// Connections that the system may queue before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// When a silent connection is first asked whether its peer is still there.
+/// Idle time after which TCP keep-alive starts.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// How long accepting pauses after an error that will not go away by trying at once, such as too
-/// many open files.
+/// Pause after an accept error that would recur immediately, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a port could not be opened: one sentence that names the setting to change.
+/// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another program, perhaps another Malote, has it.
+    /// The address is in use, perhaps by another Malote.
     #[error(
-        "{addr} is taken by another program: stop it, or choose another port with \
+        "{addr} is in use by another program: stop it, or choose another port with \
          --{front} HOST:PORT (or --{front} off)"
     )]
     Taken {
         /// Name of the listener, which is also its flag.
         front: &'static str,
-        /// The address asked for.
         addr: SocketAddr,
     },
-    /// Ports below 1024 are for privileged programs.
-    #[error("{addr} needs privileges: choose a port from 1024 upwards with --{front} HOST:PORT")]
-    NotAllowed {
-        /// Name of the listener, which is also its flag.
-        front: &'static str,
-        /// The address asked for.
-        addr: SocketAddr,
-    },
-    /// The address is not one of this machine's.
+    /// Ports below 1024 need privileges.
     #[error(
-        "this machine has no address {}: choose another with --{front} HOST:PORT", addr.ip()
+        "permission denied for {addr}: choose a port of 1024 or above with --{front} HOST:PORT"
     )]
-    NotHere {
-        /// Name of the listener, which is also its flag.
-        front: &'static str,
-        /// The address asked for.
-        addr: SocketAddr,
-    },
-    /// The name leads nowhere.
-    #[error("`{host}` is not an address of this machine ({why}): change --{front} HOST:PORT")]
-    Unresolved {
-        /// Name of the listener, which is also its flag.
-        front: &'static str,
-        /// The name asked for.
-        host: String,
-        /// What the resolver said.
-        why: String,
-    },
-    /// Anything else.
+    NotAllowed { front: &'static str, addr: SocketAddr },
+    /// The address does not belong to this machine.
+    #[error(
+        "{} is not an address of this machine: choose another with --{front} HOST:PORT", addr.ip()
+    )]
+    NotHere { front: &'static str, addr: SocketAddr },
+    /// The host name cannot be resolved.
+    #[error(
+        "cannot resolve `{host}` to an address of this machine ({why}): change --{front} HOST:PORT"
+    )]
+    Unresolved { front: &'static str, host: String, why: String },
     #[error("cannot listen on {addr} for --{front}: {source}")]
-    Other {
-        /// Name of the listener, which is also its flag.
-        front: &'static str,
-        /// The address asked for.
-        addr: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
+    Other { front: &'static str, addr: SocketAddr, source: io::Error },
 }
 
-/// An open port.
 #[derive(Debug)]
 pub struct Listener {
     front: &'static str,
@@ -80,9 +56,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the port of the listener called `front` (`http`, `amqp`, …); `None` when it is off.
+    /// Opens the port of the listener `front` (`http`, `amqp`, …); `None` if it is off.
     ///
-    /// A name with several addresses is bound at the first that works.
+    /// If the name has several addresses, the first one that works is used.
     pub async fn bind(front: &'static str, listen: &Listen) -> Result<Option<Listener>, BindError> {
         let Listen::At { host, port } = listen else { return Ok(None) };
         let unresolved = |why: String| BindError::Unresolved { front, host: host.clone(), why };
@@ -91,7 +67,7 @@ impl Listener {
             .map_err(|error| unresolved(error.to_string()))?;
         let mut failed = None;
         for addr in found {
-            // `localhost` was let through as loopback; a strange hosts file shall not widen it.
+            // `localhost` counts as loopback, so an unusual hosts file must not widen it.
             if listen.is_loopback() && !addr.ip().to_canonical().is_loopback() {
                 continue;
             }
@@ -101,7 +77,7 @@ impl Listener {
             }
         }
         let Some((addr, source)) = failed else {
-            return Err(unresolved("it has no usable address".to_owned()));
+            return Err(unresolved("no usable address".to_owned()));
         };
         Err(match source.kind() {
             ErrorKind::AddrInUse => BindError::Taken { front, addr },
@@ -111,23 +87,22 @@ impl Listener {
         })
     }
 
-    /// Name of the listener.
     pub fn front(&self) -> &'static str {
         self.front
     }
 
-    /// Where it listens, with the port that the system chose if it was asked to.
+    /// The address, with the actual port if it was 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The next connection. Errors of one connection are passed over; those of the process are
-    /// logged and waited out, so this never fails.
+    /// Accepts the next connection. Errors of a single connection are ignored. Errors of the process are logged and
+    /// waited out, so this never fails.
     pub(super) async fn accept(&self) -> (TcpStream, SocketAddr) {
         loop {
             match self.inner.accept().await {
                 Ok((stream, remote)) => {
-                    // Neither makes a connection unusable when it fails.
+                    // The connection is usable even if these fail.
                     let _ = stream.set_nodelay(true);
                     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
                     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
@@ -136,7 +111,7 @@ impl Listener {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     let front = self.front;
-                    tracing::warn!(front, %error, "cannot accept connections; trying again");
+                    tracing::warn!(front, %error, "cannot accept connections; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -146,7 +121,7 @@ impl Listener {
 
 fn open(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for connections of the last run to fade.
+    // A restart must not wait for old connections in TIME_WAIT.
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() && addr.ip().is_unspecified() {
         socket.set_only_v6(false)?;
@@ -173,13 +148,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_names_the_flag_to_change() {
+    async fn the_error_for_a_port_in_use_names_the_flag() {
         let first = bind("0").await.unwrap().unwrap();
         let addr = first.local_addr();
         assert_eq!(
             bind(&addr.to_string()).await.unwrap_err(),
             format!(
-                "{addr} is taken by another program: stop it, or choose another port with \
+                "{addr} is in use by another program: stop it, or choose another port with \
                  --http HOST:PORT (or --http off)"
             )
         );
@@ -193,11 +168,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_foreign_address_is_told_apart_from_a_taken_one() {
+    async fn a_foreign_address_and_a_port_in_use_have_different_errors() {
         let error = bind("192.0.2.1:0").await.unwrap_err();
         assert_eq!(
             error,
-            "this machine has no address 192.0.2.1: choose another with --http HOST:PORT"
+            "192.0.2.1 is not an address of this machine: choose another with --http HOST:PORT"
         );
     }
 }

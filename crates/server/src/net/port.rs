@@ -1,7 +1,9 @@
-//! One open port with the front ends that speak on it.
+//! An open port with its front ends.
 
-use super::sniff::{SniffError, sniff};
-use super::{BindError, Gate, Listener, Pass, Sniffed, Stream, Tls, TlsInfo};
+use super::detect::{DetectError, read_protocol};
+use super::{
+    BindError, ConnectionLimit, ConnectionPermit, DetectedProtocol, Listener, Stream, Tls, TlsInfo,
+};
 use crate::settings::Listen;
 use crate::shutdown::{Shutdown, ShutdownToken};
 use std::future::Future;
@@ -12,16 +14,16 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// What a handler returns: ends when the connection is done.
+/// Ends when the connection is done.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A front end as a port sees it: takes a connection and serves it to its end.
+/// Serves a connection until it ends.
 ///
-/// It begins no new work once [`ShutdownToken::draining`] resolves, finishes what is under way
-/// and closes; when stopping becomes final its future is dropped.
+/// Once [`ShutdownToken::draining`] resolves, it finishes current work, begins no new work, and closes. When the drain
+/// ends, its future is dropped.
 pub type Handler = Arc<dyn Fn(Stream, PeerInfo, ShutdownToken) -> HandlerFuture + Send + Sync>;
 
-/// Makes a [`Handler`] of an async function.
+/// Makes a [`Handler`] from an async function.
 pub fn handler<F, T>(serve: F) -> Handler
 where
     F: Fn(Stream, PeerInfo, ShutdownToken) -> T + Send + Sync + 'static,
@@ -30,64 +32,54 @@ where
     Arc::new(move |stream, peer, shutdown| Box::pin(serve(stream, peer, shutdown)))
 }
 
-/// What is known of a connection before its first request.
+/// What is known about a connection before its first request.
 #[derive(Debug, Clone)]
 pub struct PeerInfo {
-    /// Number of the connection, unique within the process: the `conn` of log lines.
+    /// Number of the connection, unique within the process; `conn` in the log.
     pub conn: u64,
-    /// Name of the listener it came in by.
+    /// Name of the listener.
     pub front: &'static str,
-    /// The peer.
     pub remote: SocketAddr,
-    /// Our end.
     pub local: SocketAddr,
-    /// What its first bytes said, inside TLS if there is any.
-    pub sniffed: Sniffed,
-    /// Set when the connection speaks TLS.
+    /// The detected protocol, inside TLS if TLS is used.
+    pub protocol: DetectedProtocol,
+    /// Set if the connection uses TLS.
     pub tls: Option<TlsInfo>,
-    /// What it is counted by. A connection that outlives its handler keeps it.
-    pub pass: Arc<Pass>,
+    /// Keeps the connection counted; a connection that outlives its handler holds on to it.
+    pub permit: Arc<ConnectionPermit>,
 }
 
-/// Who serves what on one port. A port with nobody on it is not opened.
+/// The handlers of a port. A port without handlers is not opened.
 #[derive(Clone, Default)]
 pub struct Router {
     /// HTTP/1.1.
     pub http: Option<Handler>,
     /// AMQP 1.0.
     pub amqp10: Option<Handler>,
-    /// AMQP 0-9-1.
-    pub amqp091: Option<Handler>,
-    /// Protocols without a mark of their own, such as Kafka.
-    pub other: Option<Handler>,
-    /// Whether its HTTP answers health, and does so when there is no room for anything else.
+    /// Whether HTTP on this port serves health checks, even when the connection limit is reached.
     pub health: bool,
 }
 
 impl Router {
-    /// Whether nobody speaks here.
     pub fn is_empty(&self) -> bool {
         self.handlers().next().is_none()
     }
 
     fn handlers(&self) -> impl Iterator<Item = &Handler> {
-        [&self.http, &self.amqp10, &self.amqp091, &self.other].into_iter().flatten()
+        [&self.http, &self.amqp10].into_iter().flatten()
     }
 
-    fn route(&self, sniffed: Sniffed) -> Option<&Handler> {
-        let exact = match sniffed {
-            Sniffed::Http => self.http.as_ref(),
-            Sniffed::Amqp10(_) => self.amqp10.as_ref(),
-            Sniffed::Amqp091 => self.amqp091.as_ref(),
-            // Either answers with the version that it speaks, as both specifications ask.
-            Sniffed::AmqpOther => self.amqp091.as_ref().or(self.amqp10.as_ref()),
-            Sniffed::Unknown => self.other.as_ref(),
-            Sniffed::Tls => None,
+    fn route(&self, protocol: DetectedProtocol) -> Option<&Handler> {
+        let exact = match protocol {
+            DetectedProtocol::Http => self.http.as_ref(),
+            // For another version of AMQP, the handler replies with the supported one, as the specification demands.
+            DetectedProtocol::Amqp10(_) | DetectedProtocol::AmqpOther => self.amqp10.as_ref(),
+            DetectedProtocol::Unknown | DetectedProtocol::Tls => None,
         };
-        // A lone front end gets everything, to refuse it in its own words.
+        // A single front end gets everything, so that it can refuse it in its own protocol.
         exact.or_else(|| {
             let mut all = self.handlers();
-            all.next().filter(|_| all.next().is_none() && sniffed != Sniffed::Tls)
+            all.next().filter(|_| all.next().is_none() && protocol != DetectedProtocol::Tls)
         })
     }
 }
@@ -97,26 +89,23 @@ impl std::fmt::Debug for Router {
         f.debug_struct("Router")
             .field("http", &self.http.is_some())
             .field("amqp10", &self.amqp10.is_some())
-            .field("amqp091", &self.amqp091.is_some())
-            .field("other", &self.other.is_some())
             .finish()
     }
 }
 
-/// How connections are let in; the same for all ports.
+/// How connections are accepted; the same for all ports.
 #[derive(Debug, Clone)]
 pub struct Admission {
-    /// The certificate, if TLS is spoken.
+    /// The certificate, if TLS is enabled.
     pub tls: Option<Arc<Tls>>,
     /// Whether connections without TLS are refused.
     pub tls_required: bool,
     /// The connection limit.
-    pub gate: Arc<Gate>,
-    /// For the first bytes, and again for the TLS handshake.
+    pub limit: Arc<ConnectionLimit>,
+    /// Time for the first bytes, and again for the TLS handshake.
     pub handshake_timeout: Duration,
 }
 
-/// An open port, ready to serve.
 #[derive(Debug)]
 pub struct Port {
     listener: Listener,
@@ -125,8 +114,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens the port of the listener called `front`; `None` when it is off or nobody speaks on
-    /// it.
+    /// Opens the port of the listener `front`; `None` if it is off or has no handlers.
     pub async fn open(
         front: &'static str,
         listen: &Listen,
@@ -140,24 +128,21 @@ impl Port {
         Ok(listener.map(|listener| Port { listener, router, admission }))
     }
 
-    /// Name of the listener.
     pub fn front(&self) -> &'static str {
         self.listener.front()
     }
 
-    /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
     }
 
-    /// Accepts until draining begins, then closes the port. Connections run as tasks of
-    /// `shutdown`, which waits for them.
+    /// Accepts connections until the drain begins, then closes the port. Connections run as tasks of `shutdown`, which
+    /// waits for them.
     pub async fn serve(self, shutdown: Shutdown) {
         let Port { listener, router, admission } = self;
         let (front, local) = (listener.front(), listener.local_addr());
-        // Connections share this and not the listener, or the last of them would keep the port
-        // open while the server drains.
-        let entrance = Arc::new(Entrance { front, local, router, admission });
+        // Connections share this and not the listener, which would keep the port open during the drain.
+        let state = Arc::new(PortState { front, local, router, admission });
         let token = shutdown.token();
         loop {
             let (stream, remote) = tokio::select! {
@@ -165,18 +150,18 @@ impl Port {
                 () = token.draining() => return,
                 accepted = listener.accept() => accepted,
             };
-            let gate = &entrance.admission.gate;
-            let pass = match gate.enter(remote.ip()) {
-                Some(pass) => pass,
-                None if entrance.router.health => gate.enter_for_health(remote.ip()),
-                // Without a pass the stream is dropped, which closes it.
+            let limit = &state.admission.limit;
+            let permit = match limit.acquire(remote.ip()) {
+                Some(permit) => permit,
+                None if state.router.health => limit.acquire_for_health(remote.ip()),
+                // Dropping the stream closes the connection.
                 None => continue,
             };
-            let (entrance, token, pass) = (Arc::clone(&entrance), token.clone(), Arc::new(pass));
+            let (state, token, permit) = (Arc::clone(&state), token.clone(), Arc::new(permit));
             shutdown.spawn(async move {
                 tokio::select! {
-                    () = entrance.connection(stream, remote, &pass, token) => {}
-                    () = pass.evicted.cancelled() => {}
+                    () = state.connection(stream, remote, &permit, token) => {}
+                    () = permit.evicted.cancelled() => {}
                 }
             });
         }
@@ -184,74 +169,74 @@ impl Port {
 }
 
 /// What every connection of a port needs.
-struct Entrance {
+struct PortState {
     front: &'static str,
     local: SocketAddr,
     router: Router,
     admission: Admission,
 }
 
-impl Entrance {
+impl PortState {
     async fn connection(
         &self,
         stream: TcpStream,
         remote: SocketAddr,
-        pass: &Arc<Pass>,
+        permit: &Arc<ConnectionPermit>,
         token: ShutdownToken,
     ) {
-        let (front, conn) = (self.front, pass.conn);
-        let arrived = tokio::select! {
+        let (front, conn) = (self.front, permit.conn);
+        let accepted = tokio::select! {
             biased;
-            // Nothing was asked yet, so nothing is owed.
+            // The peer has not sent a request yet.
             () = token.draining() => return,
-            arrived = self.arrive(stream) => arrived,
+            accepted = self.accept_stream(stream) => accepted,
         };
-        let (stream, sniffed, tls) = match arrived {
-            Ok(arrived) => arrived,
+        let (stream, protocol, tls) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(front, conn, %remote, %error, "connection not taken");
+                tracing::debug!(front, conn, %remote, %error, "connection closed before a request");
                 return;
             }
         };
-        let Some(handler) = self.router.route(sniffed) else {
-            tracing::debug!(front, conn, %remote, ?sniffed, "nobody here speaks that");
+        let Some(handler) = self.router.route(protocol) else {
+            tracing::debug!(front, conn, %remote, ?protocol, "protocol not supported on this port");
             return;
         };
-        if pass.health_only && sniffed != Sniffed::Http {
+        if permit.health_only && protocol != DetectedProtocol::Http {
             return;
         }
-        let (local, pass) = (self.local, Arc::clone(pass));
-        let peer = PeerInfo { conn, front, remote, local, sniffed, tls, pass };
+        let (local, permit) = (self.local, Arc::clone(permit));
+        let peer = PeerInfo { conn, front, remote, local, protocol, tls, permit };
         handler(stream, peer, token).await;
     }
 
-    /// From the first byte to a stream that a front end can take.
-    async fn arrive(
+    /// Detects the protocol and does the TLS handshake.
+    async fn accept_stream(
         &self,
         stream: TcpStream,
-    ) -> Result<(Stream, Sniffed, Option<TlsInfo>), SniffError> {
-        let Admission { tls, tls_required, handshake_timeout: limit, .. } = &self.admission;
-        let limit = *limit;
-        let (sniffed, mut stream) = sniff(stream, limit).await?;
-        match (tls, sniffed) {
-            (Some(tls), Sniffed::Tls) => {
-                // Boxed: connections without TLS, and silent ones, need not hold room for a session.
+    ) -> Result<(Stream, DetectedProtocol, Option<TlsInfo>), DetectError> {
+        let Admission { tls, tls_required, handshake_timeout: timeout, .. } = &self.admission;
+        let timeout = *timeout;
+        let (protocol, mut stream) = read_protocol(stream, timeout).await?;
+        match (tls, protocol) {
+            (Some(tls), DetectedProtocol::Tls) => {
+                // Boxed, so that connections without TLS do not reserve memory for a TLS session.
                 Box::pin(async {
-                    let (info, stream) = tls.accept(stream, limit).await?;
-                    let (sniffed, stream) = sniff(stream, limit).await?;
-                    Ok((Stream::Tls(Box::new(stream)), sniffed, Some(info)))
+                    let (info, stream) = tls.accept(stream, timeout).await?;
+                    let (protocol, stream) = read_protocol(stream, timeout).await?;
+                    Ok((Stream::Tls(Box::new(stream)), protocol, Some(info)))
                 })
                 .await
             }
-            (_, sniffed) if *tls_required => {
-                if sniffed == Sniffed::Http {
-                    // Best effort: the peer may be gone.
-                    let _ = tokio::time::timeout(limit, stream.write_all(SPEAK_TLS)).await;
+            (_, protocol) if *tls_required => {
+                if protocol == DetectedProtocol::Http {
+                    // Best effort: the peer may already be gone.
+                    let _ = tokio::time::timeout(timeout, stream.write_all(SPEAK_TLS)).await;
                     let _ = stream.shutdown().await;
                 }
-                Err(std::io::Error::other("TLS is required and the peer does not speak it").into())
+                Err(std::io::Error::other("TLS is required").into())
             }
-            (_, sniffed) => Ok((Stream::Plain(stream), sniffed, None)),
+            (_, protocol) => Ok((Stream::Plain(stream), protocol, None)),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The byte streams that front ends get.
+//! The byte streams passed to front ends.
 
-use super::sniff::SNIFF_BYTES_MAX;
+use super::detect::DETECT_BYTES_MAX;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,32 +8,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A stream whose first bytes were read already and are read again.
+/// A stream whose first bytes were already read, and are returned again.
 #[derive(Debug)]
-pub struct Prefixed<S> {
-    bytes: [u8; SNIFF_BYTES_MAX],
-    /// Bytes of `bytes` in use, and how many of them were given out.
+pub struct PrefixedStream<S> {
+    bytes: [u8; DETECT_BYTES_MAX],
+    /// Valid bytes in `bytes`, and how many of them were returned again.
     filled: u8,
     given: u8,
     inner: S,
 }
 
-impl<S> Prefixed<S> {
-    /// At most [`SNIFF_BYTES_MAX`] bytes can be put back.
+impl<S> PrefixedStream<S> {
+    /// `prefix` has at most [`DETECT_BYTES_MAX`] bytes.
     pub fn new(prefix: &[u8], inner: S) -> Self {
-        assert!(prefix.len() <= SNIFF_BYTES_MAX, "the sniffer reads no more than it may");
-        let mut bytes = [0; SNIFF_BYTES_MAX];
+        assert!(prefix.len() <= DETECT_BYTES_MAX, "the prefix is larger than DETECT_BYTES_MAX");
+        let mut bytes = [0; DETECT_BYTES_MAX];
         bytes[..prefix.len()].copy_from_slice(prefix);
-        Prefixed { bytes, filled: prefix.len() as u8, given: 0, inner }
+        PrefixedStream { bytes, filled: prefix.len() as u8, given: 0, inner }
     }
 
-    /// The stream below; bytes not yet read again are not in it.
+    /// The underlying stream, without the prefix.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -51,7 +51,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     }
 }
 
-/// Writing passes through.
+/// Passes writes through.
 macro_rules! forward_write {
     ($self:ident => $inner:expr) => {
         fn poll_write(
@@ -84,7 +84,7 @@ macro_rules! forward_write {
     };
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     forward_write!(this => &mut this.inner);
 
     fn is_write_vectored(&self) -> bool {
@@ -92,13 +92,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
     }
 }
 
-/// A connection as a front end gets it: from its first byte, with TLS taken off.
+/// A connection for a front end, from its first byte, decrypted.
 #[derive(Debug)]
 pub enum Stream {
-    /// Without TLS.
-    Plain(Prefixed<TcpStream>),
-    /// With TLS. Boxed: the state of a TLS session is large and most connections have none.
-    Tls(Box<Prefixed<TlsStream<Prefixed<TcpStream>>>>),
+    Plain(PrefixedStream<TcpStream>),
+    /// Boxed, because the state of a TLS session is large and most connections have none.
+    Tls(Box<PrefixedStream<TlsStream<PrefixedStream<TcpStream>>>>),
 }
 
 impl AsyncRead for Stream {
@@ -115,11 +114,11 @@ impl AsyncRead for Stream {
 }
 
 /// Both kinds as one writer.
-trait Writer: AsyncWrite + Unpin {}
-impl<T: AsyncWrite + Unpin> Writer for T {}
+trait PlainOrTls: AsyncWrite + Unpin {}
+impl<T: AsyncWrite + Unpin> PlainOrTls for T {}
 
 impl Stream {
-    fn writer(&mut self) -> &mut dyn Writer {
+    fn writer(&mut self) -> &mut dyn PlainOrTls {
         match self {
             Stream::Plain(stream) => stream,
             Stream::Tls(stream) => stream.as_mut(),

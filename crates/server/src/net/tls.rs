@@ -1,9 +1,9 @@
-//! One certificate for every port, replaced while the server runs.
+//! One certificate for all ports, which can be replaced while the server runs.
 //!
-//! The operator's own files, or a self-signed pair that is made once and kept in the data
-//! directory, so that a client which trusts it today trusts it after a restart.
+//! It is read from the operator's files, or it is a self-signed certificate. The latter is created once and kept in the
+//! data directory, so that clients that trust it also trust it after a restart.
 
-use super::stream::Prefixed;
+use super::stream::PrefixedStream;
 use crate::files::{self, Fingerprint};
 use crate::reload::Reload;
 use crate::settings::Certificate;
@@ -20,83 +20,60 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Files of the self-signed pair, in the data directory. Give the certificate to clients.
+/// Files of the self-signed certificate in the data directory. Clients need the certificate.
 const SELF_SIGNED_CERT: &str = "tls-self-signed.pem";
 const SELF_SIGNED_KEY: &str = "tls-self-signed.key";
-/// The names that the pair was made for, one on each line.
+/// The names that the certificate was created for, one per line.
 const SELF_SIGNED_NAMES: &str = "tls-self-signed.names";
-/// What every self-signed certificate is for.
+/// Names of every self-signed certificate.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Why there is no usable certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file holds something else.
-    #[error("{} holds no {wanted} in PEM form", path.display())]
-    NotPem {
-        /// The file.
-        path: PathBuf,
-        /// What was looked for.
-        wanted: &'static str,
-    },
-    /// Certificate and key do not fit, or use something we do not speak.
+    Unreadable { path: PathBuf, source: io::Error },
+    /// The file contains no PEM item of the expected kind.
+    #[error("{} contains no {wanted} in PEM format", path.display())]
+    NotPem { path: PathBuf, wanted: &'static str },
+    /// Certificate and key do not match, or use an unsupported algorithm.
     #[error("{} and {} cannot be used together: {why}", cert.display(), key.display())]
-    Unusable {
-        /// The certificate.
-        cert: PathBuf,
-        /// The key.
-        key: PathBuf,
-        /// What the TLS library said.
-        why: String,
-    },
-    /// The self-signed pair could not be made or kept.
-    #[error("cannot make a certificate in {}: {why}", data.display())]
-    NotMade {
-        /// The data directory.
-        data: PathBuf,
-        /// What went wrong.
-        why: String,
-    },
+    Unusable { cert: PathBuf, key: PathBuf, why: String },
+    /// The self-signed certificate could not be created or stored.
+    #[error("cannot create a certificate in {}: {why}", data.display())]
+    NotMade { data: PathBuf, why: String },
 }
 
-/// The acceptor that all ports share.
+/// The TLS acceptor that all ports share.
 #[derive(Debug)]
 pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
-    config: ArcSwap<Config>,
-    seen: Mutex<Seen>,
+    config: ArcSwap<CertificateConfig>,
+    seen: Mutex<Fingerprints>,
 }
 
-/// What is read from the two files.
+/// Content of the two files.
 #[derive(Debug)]
-struct Config {
+struct CertificateConfig {
     server: Arc<ServerConfig>,
-    /// The server's own certificate, without those that vouch for it.
+    /// The server's own certificate, without its chain.
     own: CertificateDer<'static>,
 }
 
-type Seen = (Option<Fingerprint>, Option<Fingerprint>);
+type Fingerprints = (Option<Fingerprint>, Option<Fingerprint>);
 
-/// What the handshake told about a peer.
+/// Result of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsInfo {
-    /// The name the client asked for, if it sent one.
+    /// The server name that the client sent (SNI).
     pub server_name: Option<String>,
-    /// The protocol agreed on by ALPN, if any.
+    /// The protocol negotiated with ALPN.
     pub alpn: Option<Vec<u8>>,
 }
 
 impl Tls {
-    /// Reads or makes the certificate; `None` when TLS is not wanted.
+    /// Reads or creates the certificate; `None` if TLS is off.
     pub fn open(certificate: &Certificate, data: &Path) -> Result<Option<Arc<Tls>>, TlsError> {
         let (cert, key) = match certificate {
             Certificate::None => return Ok(None),
@@ -113,12 +90,12 @@ impl Tls {
         })))
     }
 
-    /// The certificate's file: what clients of a self-signed server are to trust.
+    /// The file of the certificate, which clients of a self-signed server must trust.
     pub fn certificate_path(&self) -> &Path {
         &self.cert
     }
 
-    /// Whether the certificate is for this host name.
+    /// Whether the certificate is valid for this host name.
     pub fn is_for(&self, name: &str) -> bool {
         let config = self.config.load();
         let certificate = webpki::EndEntityCert::try_from(&config.own);
@@ -130,14 +107,13 @@ impl Tls {
     /// Does the handshake, within `limit`.
     pub(super) async fn accept(
         &self,
-        stream: Prefixed<TcpStream>,
+        stream: PrefixedStream<TcpStream>,
         limit: Duration,
-    ) -> io::Result<(TlsInfo, TlsStream<Prefixed<TcpStream>>)> {
+    ) -> io::Result<(TlsInfo, TlsStream<PrefixedStream<TcpStream>>)> {
         let acceptor = TlsAcceptor::from(self.config.load().server.clone());
-        let stream =
-            tokio::time::timeout(limit, acceptor.accept(stream)).await.map_err(|_| {
-                io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long")
-            })??;
+        let stream = tokio::time::timeout(limit, acceptor.accept(stream))
+            .await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timed out"))??;
         let (_, session) = stream.get_ref();
         let info = TlsInfo {
             server_name: session.server_name().map(str::to_owned),
@@ -158,8 +134,8 @@ impl Reload for Tls {
         if !force && *seen == now {
             return Ok(false);
         }
-        // `seen` moves on success only: of two files replaced one after the other, the first look
-        // may find a pair that does not fit, and must look again.
+        // `seen` changes only on success. If the two files are replaced one after the other, the first check may find a
+        // mismatched pair, and the next check must try again.
         let config = read_config(&self.cert, &self.key).map_err(|error| error.to_string())?;
         self.config.store(Arc::new(config));
         *seen = now;
@@ -167,7 +143,7 @@ impl Reload for Tls {
     }
 }
 
-fn read_config(cert: &Path, key: &Path) -> Result<Config, TlsError> {
+fn read_config(cert: &Path, key: &Path) -> Result<CertificateConfig, TlsError> {
     let read = |path: &Path| {
         files::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })
     };
@@ -194,15 +170,15 @@ fn read_config(cert: &Path, key: &Path) -> Result<Config, TlsError> {
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .map_err(unusable)?;
-    // Clients that name no protocol are served as well; AMQP and Kafka ones never do.
+    // Clients without ALPN are accepted as well; AMQP clients never use it.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Config { server: Arc::new(config), own })
+    Ok(CertificateConfig { server: Arc::new(config), own })
 }
 
-/// The kept pair, made if it is not there or was made for other names.
+/// The stored pair. It is created if it does not exist or was created for other names.
 ///
-/// It has rcgen's default validity, which ends in 4096: it is trusted by being handed over, and
-/// an end date would only make it fail on a Sunday.
+/// It has rcgen's default validity, until 4096: clients trust it because they were given it, so an expiry date would
+/// only cause an outage.
 fn self_signed(data: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsError> {
     let (cert, key) = (data.join(SELF_SIGNED_CERT), data.join(SELF_SIGNED_KEY));
     let mut all: Vec<String> = LOOPBACK_NAMES.map(str::to_owned).to_vec();
@@ -216,13 +192,13 @@ fn self_signed(data: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsE
     if exists {
         tracing::warn!(
             certificate = %cert.display(),
-            "the names of the self-signed certificate changed: it is made anew, and clients need the new file"
+            "the names of the self-signed certificate changed; created a new one, which clients must trust"
         );
     }
     let not_made = |why: String| TlsError::NotMade { data: data.to_owned(), why };
     let pair =
         rcgen::generate_simple_self_signed(all.clone()).map_err(|e| not_made(e.to_string()))?;
-    // The names last: if the process ends in between, they do not fit and the pair is made again.
+    // The names are written last: if the process ends before, they do not match, and the pair is created again.
     files::create_private_dir(data)
         .and_then(|()| files::write_private(&key, pair.signing_key.serialize_pem().as_bytes()))
         .and_then(|()| files::write_private(&cert, pair.cert.pem().as_bytes()))
@@ -233,7 +209,7 @@ fn self_signed(data: &Path, names: &[String]) -> Result<(PathBuf, PathBuf), TlsE
     Ok((cert, key))
 }
 
-/// The names of the pair in the data directory. Earlier versions kept no list and made it for loopback names only.
+/// The names of the stored pair. Earlier versions stored no list and used loopback names only.
 fn names_of_kept(data: &Path) -> Vec<String> {
     match files::read_text(&data.join(SELF_SIGNED_NAMES)) {
         Ok(text) => text.lines().map(str::to_owned).collect(),
@@ -265,7 +241,7 @@ mod tests {
         files::read(tls.certificate_path()).unwrap()
     }
 
-    /// Whether a client that trusts the certificate may reach the server by this name.
+    /// Whether a client that trusts the certificate accepts the server under this name.
     fn reaches(pem: &[u8], name: &str) -> bool {
         let cert = CertificateDer::from_pem_slice(pem).unwrap();
         let cert = rustls::server::ParsedCertificate::try_from(&cert).unwrap();
@@ -294,7 +270,7 @@ mod tests {
             reaches(&fewer, "broker") && !reaches(&fewer, "10.0.0.7"),
             "names can be taken away"
         );
-        // A process that ended while it replaced the pair.
+        // The process ended while it replaced the pair.
         files::remove(&dir.path().join(SELF_SIGNED_NAMES)).unwrap();
         let again = open(dir.path(), &["broker"]);
         assert!(again != fewer && reaches(&again, "broker"));
@@ -328,7 +304,7 @@ mod tests {
         files::write_private(&key, b"hello").unwrap();
         let files = Certificate::Files { cert: cert.clone(), key };
         let error = Tls::open(&files, dir.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("{} holds no certificate in PEM form", cert.display()));
+        assert_eq!(error, format!("{} contains no certificate in PEM format", cert.display()));
         let missing =
             Certificate::Files { cert: dir.path().join("none"), key: dir.path().join("none") };
         let error = Tls::open(&missing, dir.path()).unwrap_err().to_string();

@@ -1,9 +1,8 @@
-//! Settings: flags over environment over one `malote.toml` over defaults.
+//! Settings: flags over environment over `malote.toml` over defaults.
 //!
-//! [`RawSettings`] is what somebody wrote, [`Settings`] what the server runs with: checked and
-//! complete. Each value remembers where it came from, for `malote config print` and for messages
-//! that name the flag, variable or line to change. Properties of queues are not settings: they
-//! live with the queue.
+//! [`RawSettings`] is what was written; [`Settings`] is checked and complete. Each value has its origin, for `malote
+//! config print` and for messages that name the flag, variable or file to change. Properties of queues are not
+//! settings.
 
 mod paths;
 mod problem;
@@ -15,73 +14,62 @@ mod tests;
 mod value;
 
 pub use paths::Environment;
-pub use problem::{Problem, SettingsError};
+pub use problem::{SettingsError, SettingsProblem};
 pub use raw::{KEYS, Key, LISTS, RawSettings};
 pub use value::{Listen, format_duration, format_size, parse_duration, parse_size};
 
-use reader::{Layer, Reader};
+use reader::{SettingsLayer, SettingsReader};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything the server runs with.
+/// The checked settings.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where each protocol listens.
     pub listeners: Listeners,
     /// Directory of the journal and the credentials.
     pub data: PathBuf,
-    /// What is logged, and how.
     pub log: LogSettings,
-    /// The certificate, and whether speaking TLS is a must.
     pub tls: TlsSettings,
-    /// Bounds on what peers may use.
-    pub limits: Limits,
-    /// A Config.json of Microsoft's Service Bus emulator, whose entities are made at start.
+    pub limits: LimitSettings,
+    /// A Config.json of Microsoft's Service Bus emulator; its entities are created at start.
     pub servicebus_config: Option<PathBuf>,
-    /// How queues look to callers of SQS.
     pub sqs: SqsSettings,
-    /// How long connections may finish their work after SIGTERM.
+    /// Time for connections to finish after SIGTERM.
     pub drain_timeout: Duration,
-    /// Listening beyond this machine without credentials was asked for.
+    /// Listen on other addresses than loopback without credentials.
     pub allow_open: bool,
-    /// Bytes a second at which stored data is read again and verified; 0 for never.
+    /// Rate at which stored data is read again and verified; 0 for never.
     pub scrub_bytes_per_s: u64,
-    /// Password for the user `admin`, made at start if there are no credentials yet.
+    /// Password of the user `admin`, created at start if there are no credentials.
     pub admin_password: Option<Secret>,
     entries: Vec<Entry>,
 }
 
-/// Where each protocol listens. A port is opened once something speaks on it.
+/// Addresses of the listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listeners {
     /// HTTP API, health, metrics.
     pub http: Listen,
-    /// Amazon SQS.
     pub sqs: Listen,
-    /// AMQP 0-9-1 and 1.0.
+    /// AMQP 1.0.
     pub amqp: Listen,
-    /// The same, where clients look for TLS.
+    /// The same as `amqp`, on the port where clients expect TLS.
     pub amqps: Listen,
-    /// Administration of Service Bus entities, where emulators have it.
+    /// Administration API of Service Bus, on the port of Microsoft's emulator.
     pub servicebus_admin: Listen,
-    /// Kafka.
-    pub kafka: Listen,
 }
 
-/// What is logged, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
     /// A level, or comma-separated `target=level` pairs.
     pub filter: String,
-    /// For people or for programs.
     pub format: LogFormat,
 }
 
-/// The shape of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Human when standard error is a terminal, JSON otherwise.
+    /// Human if standard error is a terminal, JSON otherwise.
     Auto,
     /// One readable line per event.
     Human,
@@ -89,59 +77,56 @@ pub enum LogFormat {
     Json,
 }
 
-/// The certificate, and whether speaking TLS is a must.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Which certificate is shown.
     pub certificate: Certificate,
     /// Whether connections without TLS are refused.
     pub required: bool,
 }
 
-/// Which certificate the server shows.
+/// The source of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
-    /// None: no TLS.
+    /// No TLS.
     None,
-    /// The operator's own, read again when the files change.
+    /// The operator's files, reloaded when they change.
     Files {
         /// Certificate chain, PEM.
         cert: PathBuf,
         /// Private key, PEM.
         key: PathBuf,
     },
-    /// Made once and kept in the data directory; made anew when its names change.
+    /// Created once and kept in the data directory; created again when the names change.
     SelfSigned {
-        /// DNS names and IP addresses that it is for, besides this machine's loopback ones.
+        /// DNS names and IP addresses besides those of loopback.
         names: Vec<String>,
     },
 }
 
-/// How queues look to callers of SQS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqsSettings {
-    /// What queue URLs begin with, without a slash at the end; none: the host that the caller used.
+    /// Base of queue URLs, without a trailing slash. None: the host that the caller used.
     pub public_url: Option<String>,
     /// The account in URLs and ARNs.
     pub account: String,
-    /// For how long a queue cannot be purged again.
+    /// Minimum time between two purges of a queue.
     pub purge_pause: Duration,
 }
 
-/// Bounds on what peers may use.
+/// Limits for peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections open at once, over all ports.
+pub struct LimitSettings {
+    /// Concurrent connections over all ports.
     pub connections_max: usize,
-    /// Largest message, body and properties.
+    /// Largest message, including its properties.
     pub message_bytes_max: u64,
-    /// Memory for bodies of waiting messages.
+    /// Memory for bodies of ready messages.
     pub payload_cache_bytes: u64,
-    /// For the first bytes of a connection, and again for its TLS handshake.
+    /// Time for the first bytes of a connection, and again for its TLS handshake.
     pub handshake_timeout: Duration,
-    /// For the header of one request.
+    /// Time for the header of a request.
     pub header_timeout: Duration,
-    /// For the silence between requests.
+    /// Time between two requests of a connection.
     pub idle_timeout: Duration,
 }
 
@@ -150,7 +135,6 @@ pub struct Limits {
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -162,16 +146,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
     Default,
-    /// The settings file.
     File(PathBuf),
-    /// This environment variable.
     Variable(&'static str),
-    /// This flag; the dotted name where a setting has no flag of its own.
+    /// The flag, or the dotted name of a setting without a flag.
     Flag(&'static str),
 }
 
@@ -188,32 +169,31 @@ impl fmt::Display for Origin {
 /// One line of `malote config print`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The setting.
     pub key: Key,
-    /// The effective value; `None` when it has none. Secrets show as `…`.
+    /// The effective value; `None` if it is not set. Secrets are shown as `…`.
     pub value: Option<String>,
-    /// Where it came from.
     pub origin: Origin,
 }
 
 impl Settings {
-    /// Finds and reads the file, lays environment and flags over it, and checks the whole.
+    /// Reads the file, applies environment and flags, and checks the result.
     ///
-    /// `config` is the argument of `--config`. All problems are reported together, so this is
-    /// also what `malote config check` calls.
+    /// `config` is the argument of `--config`. All problems are reported together; `malote config check` uses this,
+    /// too.
     pub fn load(
         config: Option<&Path>,
         flags: RawSettings,
         env: &Environment,
     ) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
-        let mut layers = vec![(Layer::Flags, flags)];
-        layers.push((Layer::Environment, RawSettings::from_environment(env, &mut problems)));
+        let mut layers = vec![(SettingsLayer::Flags, flags)];
+        layers
+            .push((SettingsLayer::Environment, RawSettings::from_environment(env, &mut problems)));
         if let Some(path) = paths::config_file(config, env) {
             let raw = RawSettings::from_file(&path, &mut problems);
-            layers.push((Layer::File(path), raw));
+            layers.push((SettingsLayer::File(path), raw));
         }
-        let mut reader = Reader::new(layers, problems);
+        let mut reader = SettingsReader::new(layers, problems);
         let settings = reader.settings(env);
         match settings {
             Some(settings) if reader.problems.is_empty() => {
@@ -228,8 +208,8 @@ impl Settings {
         &self.entries
     }
 
-    /// The effective settings as a `malote.toml` with the origin of each value behind it; what
-    /// `malote config print` shows.
+    /// The effective settings as a `malote.toml`, with the origin of each value in a comment; the output of `malote
+    /// config print`.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut section = "";
@@ -243,7 +223,7 @@ impl Settings {
                 None => text.push_str(&format!("# {name} is not set\n")),
                 Some(_) if key.secret => text.push_str(&format!("# {name} is set by {origin}\n")),
                 Some(value) => {
-                    // A number with zeros before it is not one to TOML: an account is text.
+                    // TOML does not allow leading zeros in numbers, so an account is a string.
                     let number = value.parse::<u32>().is_ok_and(|n| n.to_string() == *value);
                     let bare = value == "true" || value == "false" || number;
                     let value = match bare {
@@ -257,20 +237,19 @@ impl Settings {
         text
     }
 
-    /// Refuses to listen where other machines can reach us while nobody needs a credential.
+    /// Refuses to listen on addresses that other machines can reach, without credentials.
     ///
-    /// `opened` are the listeners that something speaks on; `guarded` says that there is a
-    /// credential (a user, key or token, or an admin password to make one).
+    /// `opened` are the listeners in use. `guarded`: there are credentials, or an admin password to create them.
     pub fn check_open<'a>(
         &self,
         opened: impl IntoIterator<Item = (&'static str, &'a Listen)>,
         guarded: bool,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), SettingsProblem> {
         if guarded || self.allow_open || self.admin_password.is_some() {
             return Ok(());
         }
         match opened.into_iter().find(|(_, listen)| !listen.is_loopback()) {
-            Some((key, listen)) => Err(Problem::Open { key, listen: listen.clone() }),
+            Some((key, listen)) => Err(SettingsProblem::Open { key, listen: listen.clone() }),
             None => Ok(()),
         }
     }

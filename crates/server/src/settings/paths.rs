@@ -1,16 +1,15 @@
-//! Where things are when nobody says: XDG directories for people, `$STATE_DIRECTORY` under
-//! systemd.
+//! Default locations: XDG directories, or `$STATE_DIRECTORY` under systemd.
 
 use crate::files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The environment variables of the process, taken once so that tests can bring their own.
+/// The environment variables of the process, read once so that tests can provide their own.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The variables of this process. A value that is not UTF-8 keeps its readable part.
+    /// The variables of this process. Values that are not UTF-8 are converted lossily.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .map(|(name, value)| {
@@ -19,7 +18,7 @@ impl Environment {
             .collect()
     }
 
-    /// The value of one variable; an empty one counts as not set, as the XDG rules have it.
+    /// The value of a variable. By the XDG rules, an empty one counts as not set.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -28,7 +27,7 @@ impl Environment {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// A directory by its variable; XDG asks to ignore relative paths.
+    /// The directory in a variable. By the XDG rules, relative paths are ignored.
     fn directory(&self, name: &str) -> Option<PathBuf> {
         self.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
@@ -40,15 +39,14 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Environment {
     }
 }
 
-/// Values can be secrets; the names are enough to debug with.
+/// Values can be secrets, so only the names are printed.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// The settings file to read. One that was named is read even if it is missing, which is then an
-/// error; the usual places may be empty.
+/// The settings file to read. A file that was named must exist; the default locations may be empty.
 pub(super) fn config_file(flag: Option<&Path>, env: &Environment) -> Option<PathBuf> {
     if let Some(path) = flag {
         return Some(path.to_owned());
@@ -65,9 +63,9 @@ pub(super) fn config_file(flag: Option<&Path>, env: &Environment) -> Option<Path
         .find(|path| files::exists(path))
 }
 
-/// The data directory when none was named.
+/// The default data directory.
 pub(super) fn data_directory(env: &Environment) -> Option<String> {
-    // systemd lists several directories with colons; the first is ours.
+    // systemd separates several directories with colons; the first one is used.
     if let Some(state) = env.get("STATE_DIRECTORY") {
         return state.split(':').next().map(str::to_owned);
     }

@@ -1,81 +1,58 @@
-//! What can be wrong with the settings, each as one sentence that says what to change.
+//! Errors in the settings. Each message says what to change.
 
 use super::{Listen, Origin};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Something wrong with the settings, as one sentence that says what to change.
+/// An error in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// A file that was named, or found in its usual place, cannot be read.
+pub enum SettingsProblem {
+    /// A file cannot be read.
     #[error("cannot read {}: {why}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        why: String,
-    },
-    /// The settings file is not TOML.
+    Unreadable { path: PathBuf, why: String },
+    /// The settings file is not valid TOML.
     #[error("{}, line {line}: {why}", path.display())]
     NotToml {
-        /// The file.
         path: PathBuf,
         /// Counted from one.
         line: usize,
-        /// What the parser said.
         why: String,
     },
-    /// A key that names no setting.
-    #[error("{}: there is no setting `{key}`{}", path.display(), did_you_mean(*nearest))]
+    /// An unknown setting.
+    #[error("{}: unknown setting `{key}`{}", path.display(), did_you_mean(*nearest))]
     UnknownKey {
-        /// The file.
         path: PathBuf,
-        /// As written, with its section.
+        /// With its section.
         key: String,
-        /// What was probably meant.
+        /// A similar setting.
         nearest: Option<&'static str>,
     },
-    /// A list or table where one value belongs.
-    #[error("{}: `{key}` takes one value", path.display())]
-    NotScalar {
-        /// The file.
-        path: PathBuf,
-        /// The setting.
-        key: &'static str,
-    },
-    /// A variable with our prefix that means nothing.
-    #[error("there is no environment variable `{name}`{}", did_you_mean(*nearest))]
+    /// A list or table instead of a single value.
+    #[error("{}: `{key}` must be a single value", path.display())]
+    NotScalar { path: PathBuf, key: &'static str },
+    /// An unknown variable with Malote's prefix.
+    #[error("unknown environment variable `{name}`{}", did_you_mean(*nearest))]
     UnknownVariable {
-        /// As set.
         name: String,
-        /// What was probably meant.
+        /// A similar variable.
         nearest: Option<&'static str>,
     },
-    /// A secret and its `_FILE` twin.
+    /// Both a secret and its `_FILE` variant are set.
     #[error("`{variable}` and `{variable}_FILE` are both set: remove one")]
     SaidTwice {
         /// The variable without `_FILE`.
         variable: &'static str,
     },
-    /// A value that cannot be read.
+    /// An invalid value.
     #[error("`{key}` is `{value}` (from {origin}): expected {expected}")]
-    Invalid {
-        /// The setting.
-        key: &'static str,
-        /// As written.
-        value: String,
-        /// Where it came from.
-        origin: Origin,
-        /// What it could have been.
-        expected: String,
-    },
-    /// Values that cannot stand together.
+    Invalid { key: &'static str, value: String, origin: Origin, expected: String },
+    /// Values that exclude each other.
     #[error("{0}")]
     Conflict(&'static str),
-    /// The environment does not say where a home is.
-    #[error("there is no place for the data: HOME is not set, so say --data DIRECTORY")]
+    /// No default data directory can be determined.
+    #[error("no data directory: HOME is not set; use --data DIRECTORY")]
     NoDataDirectory,
-    /// Reachable by others, and nobody needs a password.
+    /// A listener that other machines can reach, without credentials.
     #[error(
         "`{key}` listens on {listen}, which other machines can reach, and there are no \
          credentials: add a user with `malote user add`, listen on 127.0.0.1, or force it with \
@@ -84,7 +61,6 @@ pub enum Problem {
     Open {
         /// The listener's setting.
         key: &'static str,
-        /// Its address.
         listen: Listen,
     },
 }
@@ -93,11 +69,11 @@ fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
-/// All that is wrong with the settings, one sentence per line.
+/// All errors in the settings, one per line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError {
     /// Never empty.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SettingsProblem>,
 }
 
 impl fmt::Display for SettingsError {
@@ -114,8 +90,8 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-impl From<Problem> for SettingsError {
-    fn from(problem: Problem) -> Self {
+impl From<SettingsProblem> for SettingsError {
+    fn from(problem: SettingsProblem) -> Self {
         SettingsError { problems: vec![problem] }
     }
 }

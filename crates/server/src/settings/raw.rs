@@ -1,37 +1,35 @@
-//! Settings as somebody wrote them: all optional, all text, not yet checked.
+//! Settings as written: optional, as text, unchecked.
 //!
-//! One table lists every setting with its name in the file, in the environment and on the command
-//! line; the file reader, the environment reader, `config print` and the messages all follow it.
+//! One table lists every setting with its name in the file, in the environment and on the command line. The readers,
+//! `config print` and the error messages all use it.
 
 use super::suggest::nearest;
-use super::{Environment, Problem};
+use super::{Environment, SettingsProblem};
 use crate::files;
 use std::path::Path;
 
-/// One setting and its names.
+/// A setting and its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     /// Dotted name in `malote.toml` and in `malote config print`.
     pub name: &'static str,
-    /// Environment variable.
     pub variable: &'static str,
-    /// Command line flag; tuning that nobody types has none.
+    /// Rarely used settings have no flag.
     pub flag: Option<&'static str>,
-    /// Never printed; the variable has a `…_FILE` twin that names a file to read it from.
+    /// Never printed. The variable has a `…_FILE` variant that names a file with the value.
     pub secret: bool,
-    /// One line for people.
     pub help: &'static str,
 }
 
 macro_rules! settings {
     ($($field:ident = $name:literal, $variable:literal, $flag:expr, $secret:literal, $help:literal;)*) => {
-        /// One layer of settings as written: what a flag parser, the environment or the file said.
+        /// One layer of settings: from the flags, the environment or the file.
         #[derive(Clone, Default, PartialEq, Eq)]
         pub struct RawSettings {
             $(#[doc = $help] pub $field: Option<String>,)*
         }
 
-        /// Every setting there is.
+        /// All settings.
         pub const KEYS: &[Key] = &[
             $(Key { name: $name, variable: $variable, flag: $flag, secret: $secret, help: $help },)*
         ];
@@ -53,59 +51,58 @@ settings! {
         "HTTP API, health and metrics: host:port, :port, port or off";
     sqs = "sqs", "MALOTE_SQS", Some("--sqs"), false, "Amazon SQS protocol: host:port, :port, port or off";
     amqp = "amqp", "MALOTE_AMQP", Some("--amqp"), false,
-        "AMQP 0-9-1 and 1.0 (Service Bus): host:port, :port, port or off";
+        "AMQP 1.0 (Azure Service Bus): host:port, :port, port or off";
     amqps = "amqps", "MALOTE_AMQPS", Some("--amqps"), false,
-        "A second port for AMQP, where clients look for TLS (5671): host:port, :port, port or off";
+        "A second port for AMQP, where clients expect TLS (5671): host:port, :port, port or off";
     servicebus_admin = "servicebus_admin", "MALOTE_SERVICEBUS_ADMIN", Some("--servicebus-admin"), false,
         "Service Bus administration (Atom XML over HTTP), also on the AMQP port: host:port, :port, port or off";
-    kafka = "kafka", "MALOTE_KAFKA", Some("--kafka"), false, "Kafka protocol: host:port, :port, port or off";
     data = "data", "MALOTE_DATA", Some("--data"), false, "Directory of the journal and the credentials";
     servicebus_config = "servicebus_config", "MALOTE_SERVICEBUS_CONFIG", Some("--servicebus-config"), false,
-        "Entities to make at start: a Config.json of Microsoft's Service Bus emulator";
+        "Entities to create at start: a Config.json of Microsoft's Service Bus emulator";
     public_url = "public_url", "MALOTE_PUBLIC_URL", None, false,
-        "What queue URLs of SQS begin with, such as https://queues.example.com, if not with the host a caller used";
+        "Base of SQS queue URLs, such as https://queues.example.com (default: the host that the caller used)";
     sqs_account = "sqs_account", "MALOTE_SQS_ACCOUNT", None, false,
         "Account in the queue URLs and ARNs of SQS: twelve digits";
     sqs_purge_pause = "sqs_purge_pause", "MALOTE_SQS_PURGE_PAUSE", None, false,
-        "How long PurgeQueue of SQS is refused after the last one of a queue, or off";
+        "Minimum time between two PurgeQueue calls of SQS for a queue, or off";
     allow_open = "allow_open", "MALOTE_ALLOW_OPEN", Some("--allow-open"), false,
-        "Listen beyond this machine without any credential";
+        "Listen on other addresses than loopback without credentials";
     drain_timeout = "drain_timeout", "MALOTE_DRAIN_TIMEOUT", Some("--drain-timeout"), false,
-        "How long connections may finish their work after SIGTERM";
+        "Time for connections to finish after SIGTERM";
     admin_password = "admin_password", "MALOTE_ADMIN_PASSWORD", None, true,
-        "Makes the user `admin` with every grant if there are no credentials yet";
+        "Create the user `admin` with all permissions if there are no credentials";
     scrub = "scrub", "MALOTE_SCRUB", None, false,
-        "Bytes a second at which stored data is read again and verified, such as 4MiB, or off";
+        "Rate per second at which stored data is read again and verified, such as 4MiB, or off";
     log_filter = "log.filter", "MALOTE_LOG", Some("--log"), false,
-        "What is logged: a level, or target=level pairs such as info,malote_engine=debug";
+        "Log filter: a level, or target=level pairs such as info,malote_engine=debug";
     log_format = "log.format", "MALOTE_LOG_FORMAT", Some("--log-format"), false,
-        "auto (human on a terminal, else JSON), human or json";
+        "Log format: auto (human on a terminal, JSON otherwise), human or json";
     tls_cert = "tls.cert", "MALOTE_TLS_CERT", Some("--tls-cert"), false, "Certificate chain, a PEM file";
     tls_key = "tls.key", "MALOTE_TLS_KEY", Some("--tls-key"), false, "Private key of the certificate, a PEM file";
     tls_self_signed = "tls.self_signed", "MALOTE_TLS_SELF_SIGNED", Some("--tls-self-signed"), false,
-        "Make a certificate once and keep it in the data directory";
+        "Create a self-signed certificate and keep it in the data directory";
     tls_names = "tls.names", "MALOTE_TLS_NAMES", Some("--tls-name"), false,
-        "Name or IP address by which clients reach a self-signed server, besides localhost; repeatable";
+        "Name or IP address of the server in a self-signed certificate, besides localhost; repeatable";
     tls_required = "tls.required", "MALOTE_TLS_REQUIRED", Some("--tls-required"), false,
-        "Refuse connections that do not speak TLS";
+        "Refuse connections without TLS";
     limits_connections = "limits.connections", "MALOTE_LIMITS_CONNECTIONS", None, false,
-        "Connections open at once, over all ports";
+        "Concurrent connections over all ports";
     limits_message_size = "limits.message_size", "MALOTE_LIMITS_MESSAGE_SIZE", None, false,
-        "Largest message, body and properties";
+        "Largest message, including its properties";
     limits_payload_cache = "limits.payload_cache", "MALOTE_LIMITS_PAYLOAD_CACHE", None, false,
-        "Memory for bodies of waiting messages; the rest is read back from disk";
+        "Memory for bodies of ready messages; others are read from disk";
     limits_handshake_timeout = "limits.handshake_timeout", "MALOTE_LIMITS_HANDSHAKE_TIMEOUT", None, false,
-        "How long a new connection may take for its first bytes, and again for its TLS handshake";
+        "Time for the first bytes of a connection, and again for its TLS handshake";
     limits_header_timeout = "limits.header_timeout", "MALOTE_LIMITS_HEADER_TIMEOUT", None, false,
-        "How long a peer may take to send the header of one request";
+        "Time for a peer to send the header of a request";
     limits_idle_timeout = "limits.idle_timeout", "MALOTE_LIMITS_IDLE_TIMEOUT", None, false,
-        "How long a connection may stay silent between requests";
+        "Idle time of a connection between requests";
 }
 
-/// Settings that are lists: an array in the file, a repeated flag, names with commas between them elsewhere.
+/// Settings that are lists: an array in the file, a repeated flag, or comma-separated.
 pub const LISTS: [&str; 1] = ["tls.names"];
 
-/// Secrets in a layer must not reach a log by way of `{:?}`.
+/// Secrets must not reach a log through `{:?}`.
 impl std::fmt::Debug for RawSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut all = self.clone();
@@ -120,14 +117,16 @@ impl std::fmt::Debug for RawSettings {
 }
 
 impl RawSettings {
-    /// Reads a `malote.toml`. Problems are collected, so that one run shows them all.
-    pub(super) fn from_file(path: &Path, problems: &mut Vec<Problem>) -> RawSettings {
+    /// Reads a `malote.toml`. Errors are collected, so that one run shows all of them.
+    pub(super) fn from_file(path: &Path, problems: &mut Vec<SettingsProblem>) -> RawSettings {
         let mut raw = RawSettings::default();
         let text = match files::read_text(path) {
             Ok(text) => text,
             Err(error) => {
-                problems
-                    .push(Problem::Unreadable { path: path.to_owned(), why: error.to_string() });
+                problems.push(SettingsProblem::Unreadable {
+                    path: path.to_owned(),
+                    why: error.to_string(),
+                });
                 return raw;
             }
         };
@@ -135,7 +134,7 @@ impl RawSettings {
             Ok(table) => table,
             Err(error) => {
                 let line = error.span().map_or(1, |span| files::line_at(&text, span.start));
-                problems.push(Problem::NotToml {
+                problems.push(SettingsProblem::NotToml {
                     path: path.to_owned(),
                     line,
                     why: error.message().to_owned(),
@@ -152,7 +151,7 @@ impl RawSettings {
         prefix: &str,
         table: toml::Table,
         path: &Path,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<SettingsProblem>,
     ) {
         for (name, value) in table {
             let full = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
@@ -166,7 +165,7 @@ impl RawSettings {
                 }
                 (_, None) => {
                     let nearest = nearest(&full, KEYS.iter().map(|key| key.name));
-                    problems.push(Problem::UnknownKey {
+                    problems.push(SettingsProblem::UnknownKey {
                         path: path.to_owned(),
                         key: full,
                         nearest,
@@ -174,22 +173,24 @@ impl RawSettings {
                 }
                 (value, Some(key)) => match text_of(key, value) {
                     Some(text) => *self.field(key.name) = Some(text),
-                    None => {
-                        problems.push(Problem::NotScalar { path: path.to_owned(), key: key.name })
-                    }
+                    None => problems
+                        .push(SettingsProblem::NotScalar { path: path.to_owned(), key: key.name }),
                 },
             }
         }
     }
 
     /// Reads the `MALOTE_*` variables.
-    pub(super) fn from_environment(env: &Environment, problems: &mut Vec<Problem>) -> RawSettings {
+    pub(super) fn from_environment(
+        env: &Environment,
+        problems: &mut Vec<SettingsProblem>,
+    ) -> RawSettings {
         let mut raw = RawSettings::default();
         for (name, value) in env.iter().filter(|(name, _)| name.starts_with("MALOTE_")) {
             if let Some(key) = KEYS.iter().find(|key| key.variable == name) {
                 let field = raw.field(key.name);
                 if field.is_some() {
-                    problems.push(Problem::SaidTwice { variable: key.variable });
+                    problems.push(SettingsProblem::SaidTwice { variable: key.variable });
                 }
                 *field = Some(value.to_owned());
             } else if let Some(key) = KEYS
@@ -197,19 +198,21 @@ impl RawSettings {
                 .find(|key| key.secret && name.strip_suffix("_FILE") == Some(key.variable))
             {
                 match files::read_text(Path::new(value)) {
-                    // Editors and `echo` end a file with a newline that is not part of the secret.
+                    // A trailing newline is not part of the secret.
                     Ok(secret) => {
                         let field = raw.field(key.name);
                         if field.is_some() {
-                            problems.push(Problem::SaidTwice { variable: key.variable });
+                            problems.push(SettingsProblem::SaidTwice { variable: key.variable });
                         }
                         *field = Some(secret.trim_end_matches(['\r', '\n']).to_owned());
                     }
-                    Err(error) => problems
-                        .push(Problem::Unreadable { path: value.into(), why: error.to_string() }),
+                    Err(error) => problems.push(SettingsProblem::Unreadable {
+                        path: value.into(),
+                        why: error.to_string(),
+                    }),
                 }
             } else if !is_foreign(name, value) {
-                problems.push(Problem::UnknownVariable {
+                problems.push(SettingsProblem::UnknownVariable {
                     name: name.to_owned(),
                     nearest: nearest_variable(name),
                 });
@@ -219,7 +222,7 @@ impl RawSettings {
     }
 }
 
-/// Variables of the command line tool; they share the prefix and mean nothing to the server.
+/// Variables of the command-line tool, which share the prefix.
 const CLIENT_VARIABLES: &[&str] = &[
     "MALOTE_CONFIG",
     "MALOTE_CONTEXT",
@@ -231,7 +234,7 @@ const CLIENT_VARIABLES: &[&str] = &[
     "MALOTE_USER",
 ];
 
-/// Compares what follows the prefix, which is always right and would make all names look alike.
+/// Compares the names without the prefix, which would make all of them similar.
 fn nearest_variable(name: &str) -> Option<&'static str> {
     let known = || KEYS.iter().map(|key| key.variable).chain(CLIENT_VARIABLES.iter().copied());
     let own = |variable: &'static str| variable.trim_start_matches("MALOTE_");
@@ -239,8 +242,8 @@ fn nearest_variable(name: &str) -> Option<&'static str> {
     known().find(|variable| own(variable) == found)
 }
 
-/// Kubernetes puts `MALOTE_SERVICE_HOST`, `MALOTE_PORT=tcp://…`, `MALOTE_PORT_8080_TCP_ADDR` and
-/// the like into every pod beside a Service called `malote` or `malote-…`. Nobody wrote those.
+/// Kubernetes sets `MALOTE_SERVICE_HOST`, `MALOTE_PORT=tcp://…`, `MALOTE_PORT_8080_TCP_ADDR` and others in every pod
+/// next to a Service called `malote` or `malote-…`.
 fn is_foreign(name: &str, value: &str) -> bool {
     CLIENT_VARIABLES.contains(&name)
         || name.contains("_SERVICE_HOST")

@@ -1,47 +1,49 @@
-//! From layers of text to checked settings: the defaults, the types, and what must hold together.
+//! Converts layers of text into checked settings: defaults, types, and constraints between settings.
 
 use super::value::{parse_bool, parse_duration, parse_size};
 use super::{
-    Certificate, Entry, Environment, KEYS, Key, Limits, Listen, Listeners, LogFormat, LogSettings,
-    Origin, Problem, RawSettings, Secret, Settings, SqsSettings, TlsSettings, paths,
+    Certificate, Entry, Environment, KEYS, Key, LimitSettings, Listen, Listeners, LogFormat,
+    LogSettings, Origin, RawSettings, Secret, Settings, SettingsProblem, SqsSettings, TlsSettings,
+    paths,
 };
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Who said something.
-pub(super) enum Layer {
+/// The origin of a layer.
+pub(super) enum SettingsLayer {
     Flags,
     Environment,
     File(PathBuf),
 }
 
-/// Takes one value after the other out of the layers, notes where it came from, and collects
-/// what is wrong.
-pub(super) struct Reader {
-    /// Strongest first.
-    layers: Vec<(Layer, RawSettings)>,
-    pub(super) problems: Vec<Problem>,
+/// Takes values out of the layers, records their origins, and collects errors.
+pub(super) struct SettingsReader {
+    /// Highest precedence first.
+    layers: Vec<(SettingsLayer, RawSettings)>,
+    pub(super) problems: Vec<SettingsProblem>,
     pub(super) entries: Vec<Entry>,
 }
 
-impl Reader {
-    pub(super) fn new(layers: Vec<(Layer, RawSettings)>, problems: Vec<Problem>) -> Reader {
-        Reader { layers, problems, entries: Vec::new() }
+impl SettingsReader {
+    pub(super) fn new(
+        layers: Vec<(SettingsLayer, RawSettings)>,
+        problems: Vec<SettingsProblem>,
+    ) -> SettingsReader {
+        SettingsReader { layers, problems, entries: Vec::new() }
     }
 
-    /// In the order of [`KEYS`]: `config print` shows the entries as they are read.
+    /// Reads in the order of [`KEYS`], because `config print` shows the entries in that order.
     pub(super) fn settings(&mut self, env: &Environment) -> Option<Settings> {
         let http = self.listen("http", "127.0.0.1:8080");
         let sqs = self.listen("sqs", "127.0.0.1:9324");
         let amqp = self.listen("amqp", "127.0.0.1:5672");
         let amqps = self.listen("amqps", "off");
         let servicebus_admin = self.listen("servicebus_admin", "5300");
-        let kafka = self.listen("kafka", "127.0.0.1:9092");
         let data = self.data(env);
         let servicebus_config = self.optional("servicebus_config").map(PathBuf::from);
         let sqs_settings = self.sqs();
         let allow_open = self.yes_or_no("allow_open");
-        // Below the 30 s that Kubernetes and most service managers wait before they kill.
+        // Below the 30 s that Kubernetes and most service managers wait before they kill a process.
         let drain_timeout = self.duration("drain_timeout", "25s");
         let admin_password = self.admin_password();
         let scrub_bytes_per_s = self.parsed("scrub", "4MiB", |text| match text {
@@ -71,7 +73,6 @@ impl Reader {
                 amqp: amqp?,
                 amqps: amqps?,
                 servicebus_admin: servicebus_admin?,
-                kafka: kafka?,
             },
             data: data?,
             servicebus_config,
@@ -91,11 +92,13 @@ impl Reader {
         let public_url = self.optional("public_url");
         if let Some(url) = public_url.as_deref().filter(|url| !is_base_url(url)) {
             let entry = self.entries.pop().expect("a value that was read has its entry");
-            self.problems.push(Problem::Invalid {
+            self.problems.push(SettingsProblem::Invalid {
                 key: "public_url",
                 value: url.to_owned(),
                 origin: entry.origin,
-                expected: "http:// or https://, a host, and perhaps a port and a path".to_owned(),
+                expected:
+                    "a URL with http:// or https://, a host, and optionally a port and a path"
+                        .to_owned(),
             });
             return None;
         }
@@ -118,14 +121,14 @@ impl Reader {
         let names = self.tls_names();
         let required = self.yes_or_no("tls.required")?;
         if !self_signed && names.as_ref().is_some_and(|names| !names.is_empty()) {
-            self.problems.push(Problem::Conflict(
-                "`tls.names` is set without `tls.self_signed`: the names of an own certificate are in it",
+            self.problems.push(SettingsProblem::Conflict(
+                "`tls.names` is set without `tls.self_signed`; the names of another certificate are fixed",
             ));
             return None;
         }
         let certificate = match (cert, key, self_signed) {
             (None, None, false) if required => {
-                self.problems.push(Problem::Conflict(
+                self.problems.push(SettingsProblem::Conflict(
                     "`tls.required` is set and there is no certificate: set `tls.cert` and \
                      `tls.key`, or `tls.self_signed`",
                 ));
@@ -135,13 +138,13 @@ impl Reader {
             (None, None, true) => Certificate::SelfSigned { names: names? },
             (Some(cert), Some(key), false) => Certificate::Files { cert, key },
             (_, _, true) => {
-                self.problems.push(Problem::Conflict(
-                    "`tls.self_signed` and an own certificate are both set: remove one",
+                self.problems.push(SettingsProblem::Conflict(
+                    "`tls.self_signed` and `tls.cert` are both set: remove one",
                 ));
                 return None;
             }
             (_, _, false) => {
-                self.problems.push(Problem::Conflict(
+                self.problems.push(SettingsProblem::Conflict(
                     "a certificate needs its key: set both `tls.cert` and `tls.key`",
                 ));
                 return None;
@@ -150,7 +153,7 @@ impl Reader {
         Some(TlsSettings { certificate, required })
     }
 
-    /// The names of a self-signed certificate, in lower case and each once.
+    /// The names of a self-signed certificate, in lower case and without duplicates.
     fn tls_names(&mut self) -> Option<Vec<String>> {
         let Some(value) = self.optional("tls.names") else { return Some(Vec::new()) };
         let mut names: Vec<String> = Vec::new();
@@ -158,7 +161,7 @@ impl Reader {
             if !is_host(&name) {
                 let entry = self.entries.pop().expect("a value that was read has its entry");
                 let expected = "DNS names or IP addresses, such as broker.example.com or 10.0.0.7";
-                self.problems.push(Problem::Invalid {
+                self.problems.push(SettingsProblem::Invalid {
                     key: "tls.names",
                     value: name,
                     origin: entry.origin,
@@ -173,7 +176,7 @@ impl Reader {
         Some(names)
     }
 
-    fn limits(&mut self) -> Option<Limits> {
+    fn limits(&mut self) -> Option<LimitSettings> {
         let connections_max = self.parsed("limits.connections", "16384", |text| {
             text.parse().ok().filter(|count| *count > 0).ok_or("a number above 0")
         });
@@ -182,7 +185,7 @@ impl Reader {
         let handshake_timeout = self.duration("limits.handshake_timeout", "10s");
         let header_timeout = self.duration("limits.header_timeout", "15s");
         let idle_timeout = self.duration("limits.idle_timeout", "5m");
-        Some(Limits {
+        Some(LimitSettings {
             connections_max: connections_max?,
             message_bytes_max: message_bytes_max?,
             payload_cache_bytes: payload_cache_bytes?,
@@ -194,7 +197,7 @@ impl Reader {
 
     fn listen(&mut self, name: &'static str, default: &str) -> Option<Listen> {
         let listen: Listen = self.parsed(name, default, str::parse)?;
-        // `8080` and `:8080` are short for an address; the whole of it is what counts.
+        // Shows the complete address for `8080` and `:8080`.
         let entry = self.entries.last_mut().expect("a value that was read has its entry");
         entry.value = Some(listen.to_string());
         Some(listen)
@@ -204,7 +207,7 @@ impl Reader {
         self.parsed(name, "false", parse_bool)
     }
 
-    /// A duration above zero: every wait has an end, and a wait of nothing serves nobody.
+    /// A duration above zero.
     fn duration(&mut self, name: &'static str, default: &str) -> Option<Duration> {
         self.parsed(name, default, |text| match parse_duration(text) {
             Ok(duration) if duration.is_zero() => Err("a duration above 0"),
@@ -228,7 +231,7 @@ impl Reader {
         }
         let data = self.optional("data").map(PathBuf::from);
         if data.is_none() {
-            self.problems.push(Problem::NoDataDirectory);
+            self.problems.push(SettingsProblem::NoDataDirectory);
         }
         data
     }
@@ -241,8 +244,8 @@ impl Reader {
         let (value, origin) = self.take(name);
         let key = key(name);
         if value.as_deref() == Some("") {
-            let expected = "something, or leave it out".to_owned();
-            self.problems.push(Problem::Invalid {
+            let expected = "a value; to use the default, remove the setting".to_owned();
+            self.problems.push(SettingsProblem::Invalid {
                 key: name,
                 value: String::new(),
                 origin,
@@ -271,7 +274,7 @@ impl Reader {
             }
             Err(expected) => {
                 let expected = expected.to_owned();
-                self.problems.push(Problem::Invalid { key: name, value, origin, expected });
+                self.problems.push(SettingsProblem::Invalid { key: name, value, origin, expected });
                 None
             }
         }
@@ -282,9 +285,9 @@ impl Reader {
         for (layer, raw) in &mut self.layers {
             if let Some(value) = raw.field(name).take() {
                 let origin = match layer {
-                    Layer::Flags => Origin::Flag(key.flag.unwrap_or(key.name)),
-                    Layer::Environment => Origin::Variable(key.variable),
-                    Layer::File(path) => Origin::File(path.clone()),
+                    SettingsLayer::Flags => Origin::Flag(key.flag.unwrap_or(key.name)),
+                    SettingsLayer::Environment => Origin::Variable(key.variable),
+                    SettingsLayer::File(path) => Origin::File(path.clone()),
                 };
                 return (Some(value), origin);
             }
@@ -293,7 +296,7 @@ impl Reader {
     }
 }
 
-/// A URL that a path can be put behind.
+/// Whether a path can be appended to the URL.
 fn is_base_url(url: &str) -> bool {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     rest.is_some_and(|rest| {
@@ -307,7 +310,7 @@ fn key(name: &'static str) -> Key {
     *KEYS.iter().find(|key| key.name == name).expect("the reader asks for listed settings only")
 }
 
-/// Whether a certificate can be for this name: an IP address, or a DNS name, whose first label may be `*`.
+/// Whether a certificate can be issued for this name: an IP address, or a DNS name whose first label may be `*`.
 fn is_host(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,11 +1,11 @@
-//! «Did you mean»: the nearest known word to a misspelt one.
+//! Suggestions for misspelt words ("did you mean").
 
-/// The candidate with the smallest edit distance, if it is near enough to be what was meant.
+/// The candidate with the smallest edit distance, if it is similar enough.
 pub(crate) fn nearest<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters wrong is a typing mistake; more is another word.
+    // With more than a third of the letters wrong, it is probably another word.
     let distance_max = (word.chars().count() / 3).max(1);
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
@@ -14,7 +14,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Edit distance that counts a swap of neighbours as one (optimal string alignment).
+/// Edit distance in which a swap of neighbours counts as one (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant_and_stays_silent_otherwise() {
+    fn suggests_only_similar_words() {
         let words = ["http", "tls.cert", "limits.connections"];
         let near = |word| nearest(word, words.into_iter());
         assert_eq!(near("htpt"), Some("http"));

@@ -1,4 +1,4 @@
-//! Scripts in, sentences out: what the layers say, and what the user reads.
+//! Tests of the layers, and of the error messages.
 
 use super::*;
 use expect_test::{Expect, expect};
@@ -14,7 +14,7 @@ fn load(file: &str, env: &[(&str, &str)], flags: RawSettings) -> Result<Settings
     Settings::load(Some(&path), flags, &env)
 }
 
-/// What the user reads, with the temporary directory taken out.
+/// The output for the user, without the temporary directory.
 fn check(file: &str, env: &[(&str, &str)], flags: RawSettings, expect: Expect) {
     let text = match load(file, env, flags) {
         Ok(settings) => settings.to_toml(),
@@ -52,7 +52,6 @@ fn flag_beats_environment_beats_file_beats_default() {
             amqp = "off" # malote.toml
             amqps = "off" # default
             servicebus_admin = "127.0.0.1:5300" # default
-            kafka = "127.0.0.1:9092" # default
             data = "/nowhere/.local/share/malote" # default
             # servicebus_config is not set
             # public_url is not set
@@ -126,7 +125,7 @@ fn names_of_a_self_signed_certificate_come_from_file_environment_and_flags() {
 }
 
 #[test]
-fn how_queues_look_to_sqs_is_checked() {
+fn sqs_settings_are_checked() {
     let text = "public_url = 'https://queues.example.com/sqs/'\nsqs_account = '012345678901'\nsqs_purge_pause = 'off'";
     let sqs = load(text, &[], RawSettings::default()).unwrap().sqs;
     assert_eq!(sqs.public_url.as_deref(), Some("https://queues.example.com/sqs"));
@@ -152,9 +151,9 @@ fn entries_follow_the_list_of_settings() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once_with_what_was_meant() {
+fn all_mistakes_are_reported_together_with_suggestions() {
     check(
-        "htpt = 1\ncolour = 'red'\nkafka = [1]\n[limits]\nconections = 3\nidle_timeout = '30'\n[log]\nformat = 'xml'",
+        "htpt = 1\ncolour = 'red'\namqps = [1]\n[limits]\nconections = 3\nidle_timeout = '30'\n[log]\nformat = 'xml'",
         &[
             ("MALOTE_SQSS", "1"),
             ("MALOTE_AMQP", "localhost"),
@@ -163,13 +162,13 @@ fn every_mistake_is_told_at_once_with_what_was_meant() {
         ],
         RawSettings { drain_timeout: Some("0s".to_owned()), ..RawSettings::default() },
         expect![[r#"
-            there is no environment variable `MALOTE_NONSENSE`
-            there is no environment variable `MALOTE_SQSS`; did you mean `MALOTE_SQS`?
-            malote.toml: there is no setting `colour`
-            malote.toml: there is no setting `htpt`; did you mean `http`?
-            malote.toml: `kafka` takes one value
-            malote.toml: there is no setting `limits.conections`; did you mean `limits.connections`?
-            `amqp` is `localhost` (from MALOTE_AMQP): expected host:port, :port (every interface), port (this machine only) or off
+            unknown environment variable `MALOTE_NONSENSE`
+            unknown environment variable `MALOTE_SQSS`; did you mean `MALOTE_SQS`?
+            malote.toml: `amqps` must be a single value
+            malote.toml: unknown setting `colour`
+            malote.toml: unknown setting `htpt`; did you mean `http`?
+            malote.toml: unknown setting `limits.conections`; did you mean `limits.connections`?
+            `amqp` is `localhost` (from MALOTE_AMQP): expected host:port, :port (all interfaces), port (loopback only) or off
             `drain_timeout` is `0s` (from --drain-timeout): expected a duration above 0
             `log.format` is `xml` (from malote.toml): expected auto, human or json
             a certificate needs its key: set both `tls.cert` and `tls.key`
@@ -178,7 +177,7 @@ fn every_mistake_is_told_at_once_with_what_was_meant() {
 }
 
 #[test]
-fn a_broken_file_is_told_with_its_line() {
+fn a_syntax_error_is_reported_with_its_line() {
     check(
         "http = 1\nsqs = = 2",
         &[],
@@ -215,11 +214,11 @@ fn the_data_directory_follows_systemd_then_xdg_then_home() {
         Ok("/var/lib/malote".into())
     );
     assert_eq!(data(&[("MALOTE_DATA", "/d")]), Ok("/d".into()));
-    assert_eq!(data(&[]), Err(Problem::NoDataDirectory.into()));
+    assert_eq!(data(&[]), Err(SettingsProblem::NoDataDirectory.into()));
 }
 
 #[test]
-fn a_secret_comes_from_a_file_and_shows_nowhere() {
+fn a_secret_is_read_from_a_file_and_never_printed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("password");
     crate::files::write_private(&path, b"hunter2\n").unwrap();
@@ -234,12 +233,12 @@ fn a_secret_comes_from_a_file_and_shows_nowhere() {
     let both = load("", &[file, ("MALOTE_ADMIN_PASSWORD", "x")], RawSettings::default());
     assert_eq!(
         both.unwrap_err().problems,
-        [Problem::SaidTwice { variable: "MALOTE_ADMIN_PASSWORD" }]
+        [SettingsProblem::SaidTwice { variable: "MALOTE_ADMIN_PASSWORD" }]
     );
 }
 
 #[test]
-fn what_kubernetes_and_the_client_set_is_left_alone() {
+fn variables_of_kubernetes_and_the_client_are_ignored() {
     let env = [
         ("MALOTE_SERVICE_HOST", "10.0.0.1"),
         ("MALOTE_SERVICE_PORT_HTTP", "8080"),

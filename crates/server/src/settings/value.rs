@@ -1,29 +1,27 @@
-//! The small languages inside settings: addresses, durations, sizes, yes and no.
+//! Parsers of addresses, durations, sizes and booleans.
 //!
-//! Each parser answers with the sentence to show after «expected …».
+//! On failure, each returns the text that follows "expected".
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where a front end listens.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// It does not.
     Off,
-    /// On this address.
     At {
         /// A name or an IP address, without the brackets of IPv6.
         host: String,
-        /// Port 0 lets the system choose: for tests.
+        /// 0 lets the system choose.
         port: u16,
     },
 }
 
 impl Listen {
-    /// Whether only programs on this machine can reach it. A name counts as another machine's
-    /// unless it is `localhost`: what it resolves to can change.
+    /// Whether only programs on this machine can reach it. A name other than `localhost` counts as reachable by others,
+    /// because what it resolves to can change.
     pub fn is_loopback(&self) -> bool {
         match self {
             Listen::Off => true,
@@ -48,10 +46,9 @@ impl fmt::Display for Listen {
 impl FromStr for Listen {
     type Err = &'static str;
 
-    /// `host:port`; `:port` on every interface; `port` on loopback; `off`.
+    /// `host:port`; `:port` for all interfaces; `port` for loopback; `off`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str =
-            "host:port, :port (every interface), port (this machine only) or off";
+        const EXPECTED: &str = "host:port, :port (all interfaces), port (loopback only) or off";
         if text == "off" {
             return Ok(Listen::Off);
         }
@@ -81,7 +78,7 @@ impl FromStr for Listen {
     }
 }
 
-/// Reads `500ms`, `30s`, `1m30s`, `2h`, `7d` or ISO 8601 `PT1M30S`.
+/// Parses `500ms`, `30s`, `1m30s`, `2h`, `7d` or ISO 8601 `PT1M30S`.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const EXPECTED: &str = "a duration such as 500ms, 30s, 1m30s or PT30S";
     const UNITS: &[(&str, u64)] =
@@ -124,7 +121,7 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     Some(total)
 }
 
-/// Writes a duration the way [`parse_duration`] reads it, in the largest unit that fits.
+/// Formats a duration for [`parse_duration`], in the largest unit that fits.
 pub fn format_duration(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     match ms {
@@ -136,7 +133,7 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// Reads `64MiB`, `1.5GB`, `4096`. Units in any case; without one, bytes.
+/// Parses `64MiB`, `1.5GB`, `4096`. Units are case-insensitive; without a unit, bytes.
 pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     const EXPECTED: &str = "a size such as 64MiB, 1GB or 4096";
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -154,7 +151,7 @@ pub fn parse_size(text: &str) -> Result<u64, &'static str> {
     scaled(number, unit).ok_or(EXPECTED)
 }
 
-/// Writes a size the way [`parse_size`] reads it, in the largest unit that fits.
+/// Formats a size for [`parse_size`], in the largest unit that fits.
 pub fn format_size(size_bytes: u64) -> String {
     for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if size_bytes >= unit && size_bytes.is_multiple_of(unit) {
@@ -164,7 +161,6 @@ pub fn format_size(size_bytes: u64) -> String {
     size_bytes.to_string()
 }
 
-/// Reads a yes or a no.
 pub(crate) fn parse_bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "true" | "yes" | "on" | "1" => Ok(true),

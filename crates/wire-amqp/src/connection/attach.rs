@@ -1,16 +1,16 @@
-//! Links come and go.
+//! Attaching and detaching links.
 
 use crate::performative::{AmqpError, Attach, Detach, Role, condition};
 use crate::types::Str;
 
 use super::link::Link;
-use super::{Connection, Event, Failure, LinkId, SessionId, UseError};
+use super::{Connection, Event, LinkId, ProtocolViolation, SessionId, UseError};
 
-/// The longest name of a link. Names are kept for as long as the link is.
+/// Longest name of a link. Names are kept for the lifetime of the link.
 const NAME_BYTES_MAX: usize = 1_024;
 
 impl Attach {
-    /// The answer that agrees to everything. The owner changes what it sees differently.
+    /// The reply that accepts everything. The owner changes it where necessary.
     pub fn answer(&self) -> Attach {
         let role = self.role.opposite();
         Attach {
@@ -28,12 +28,12 @@ impl Attach {
 }
 
 impl Connection {
-    /// Attaches a link; [`Event::Attached`] follows. The handle is filled in, and where a sender begins to count.
+    /// Attaches a link; [`Event::Attached`] follows. The handle and the initial delivery count are filled in.
     pub fn attach(&mut self, session: SessionId, attach: Attach) -> Result<LinkId, UseError> {
         let handle_max = self.config.handle_max;
         let room = self.links < self.config.links_max;
         let serial = self.serial();
-        let state = self.owned(session)?;
+        let state = self.session_by_id(session)?;
         if state.end_sent || state.end_received {
             return Err(UseError::Gone);
         }
@@ -46,9 +46,9 @@ impl Connection {
         Ok(link)
     }
 
-    /// Agrees to an attach of the peer's: mostly with [`Attach::answer`]. Name, role and handle are filled in.
+    /// Accepts an attach of the peer, usually with [`Attach::answer`]. Name, role and handle are filled in.
     pub fn accept(&mut self, link: LinkId, answer: Attach) -> Result<(), UseError> {
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         if state.attach_sent || state.detach_sent || state.detach_received {
             return Err(UseError::OutOfTurn);
         }
@@ -56,10 +56,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses an attach of the peer's: an answer without source and target, and a detach with the error at once.
-    /// Clients take any other answer for consent.
+    /// Refuses an attach of the peer: replies without source and target, followed by a detach with the error. Clients
+    /// treat any other reply as accepted.
     pub fn refuse(&mut self, link: LinkId, error: AmqpError) -> Result<(), UseError> {
-        if self.owned_link(link)?.attach_sent {
+        if self.link_by_id(link)?.attach_sent {
             return Err(UseError::OutOfTurn);
         }
         self.detach(link, true, Some(error))
@@ -67,8 +67,8 @@ impl Connection {
 
     fn write_attach(&mut self, link: LinkId, mut attach: Attach) {
         let max_message_size = self.config.max_message_size;
-        let borne = self.config.max_message_size_borne;
-        let Ok(state) = self.owned_link(link) else { return };
+        let accepted = self.config.max_message_size_accepted;
+        let Ok(state) = self.link_by_id(link) else { return };
         attach.name = state.name.clone();
         attach.role = state.role;
         attach.handle = link.handle;
@@ -80,7 +80,8 @@ impl Connection {
             Role::Receiver => {
                 attach.initial_delivery_count = None;
                 let announced = *attach.max_message_size.get_or_insert(max_message_size);
-                state.max_message_size = borne.map_or(announced, |borne| borne.max(announced));
+                state.max_message_size =
+                    accepted.map_or(announced, |accepted| accepted.max(announced));
             }
         }
         state.snd_settle_mode = attach.snd_settle_mode;
@@ -89,7 +90,11 @@ impl Connection {
         self.wire.frame(link.session.channel, &attach);
     }
 
-    pub(super) fn take_attach(&mut self, channel: u16, attach: Box<Attach>) -> Result<(), Failure> {
+    pub(super) fn take_attach(
+        &mut self,
+        channel: u16,
+        attach: Box<Attach>,
+    ) -> Result<(), ProtocolViolation> {
         let handle_max = self.config.handle_max;
         if attach.handle > handle_max {
             let text = format!("handle {} is above {handle_max}", attach.handle);
@@ -99,14 +104,14 @@ impl Connection {
         let serial = self.serial();
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
         let session_error = |condition, text: String| {
-            Err(Failure::Session(channel, AmqpError::new(condition, text)))
+            Err(ProtocolViolation::Session(channel, AmqpError::new(condition, text)))
         };
         if session.local_handle(attach.handle).is_some() {
             let text = format!("handle {} is in use", attach.handle);
             return session_error(condition::HANDLE_IN_USE, text);
         }
         if attach.name.as_bytes().len() > NAME_BYTES_MAX {
-            let text = format!("a link name of more than {NAME_BYTES_MAX} bytes");
+            let text = format!("the link name has more than {NAME_BYTES_MAX} bytes");
             return session_error(condition::INVALID_FIELD, text);
         }
         let id = SessionId { channel, serial: session.serial };
@@ -124,9 +129,9 @@ impl Connection {
         if let Some((handle, link)) = ours.and_then(|at| Some((at, session.link_mut(at)?))) {
             link.take_attach(&attach);
             let link_id = LinkId { session: id, handle, serial: link.serial };
-            let told = !link.detach_sent;
+            let still_wanted = !link.detach_sent;
             session.bind_handle(attach.handle, handle);
-            if told {
+            if still_wanted {
                 self.events.push_back(Event::Attached { link: link_id, attach });
             }
             return Ok(());
@@ -135,7 +140,7 @@ impl Connection {
             let text = "too many links".to_owned();
             return session_error(condition::RESOURCE_LIMIT_EXCEEDED, text);
         };
-        // A copy, so that a link does not hold the bytes it came with.
+        // Copied, so that the link does not keep the received bytes in memory.
         let mut link = Link::new(serial, Str::from(attach.name.as_str()), role);
         link.take_attach(&attach);
         session.bind_handle(attach.handle, handle);
@@ -148,19 +153,19 @@ impl Connection {
         Ok(())
     }
 
-    /// A link is detached because another of its name was attached.
+    /// Detaches a link because another one with its name was attached.
     fn steal(&mut self, session: SessionId, handle: u32) {
         let Some(link) = self.session_mut(session.channel).and_then(|s| s.link_mut(handle)) else {
             return;
         };
         link.stolen = true;
         let link = LinkId { session, handle, serial: link.serial };
-        let text = "another link of this name was attached";
+        let text = "another link with this name was attached";
         self.fail_link(link, AmqpError::new(condition::STOLEN, text));
     }
 
-    /// Tells the owner of an attach. If the name was stolen from another link, only once the peer has let go of that one:
-    /// answers are matched by name, and clients would take the answer to one link for that to the other.
+    /// Reports an attach to the owner. If the name was taken from another link, this waits until the peer has confirmed
+    /// that link's detach: replies are matched by name, and clients would confuse the two.
     fn attach_when_free(&mut self, link: LinkId, attach: Box<Attach>) {
         let Some(session) = self.session_mut(link.session.channel) else { return };
         let role = attach.role.opposite();
@@ -172,14 +177,14 @@ impl Connection {
         }
     }
 
-    /// Detaches a link, or answers a detach. Its deliveries are void.
+    /// Detaches a link, or replies to a detach. Its deliveries become void.
     pub fn detach(
         &mut self,
         link: LinkId,
         closed: bool,
         error: Option<AmqpError>,
     ) -> Result<(), UseError> {
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         if state.detach_sent {
             return Err(UseError::OutOfTurn);
         }
@@ -188,25 +193,25 @@ impl Connection {
             rcv_settle_mode: state.rcv_settle_mode,
             ..Attach::default()
         });
-        // A detach needs an attach before it, and one without source and target makes no promise.
+        // A detach must follow an attach. One without source and target promises nothing.
         if let Some(attach) = attach {
             self.write_attach(link, attach);
         }
         self.void_deliveries(link);
         self.wire.frame(link.session.channel, &Detach { handle: link.handle, closed, error });
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         state.detach_sent = true;
         if state.detach_received {
             self.free_link(link);
         }
-        // Transfers of other links may have stood behind those of this one.
+        // Transfers of other links may have waited behind those of this one.
         self.flush_outbox(link.session.channel);
         Ok(())
     }
 
     pub(super) fn take_detach(&mut self, channel: u16, detach: Detach) {
         let Some(session) = self.session_mut(channel) else { return };
-        // Clients say it twice, or after the end of the session.
+        // Some clients send it twice, or after the end of the session.
         let Some(handle) = session.local_handle(detach.handle) else { return };
         session.unbind_handle(detach.handle);
         let id = SessionId { channel, serial: session.serial };
@@ -236,7 +241,7 @@ impl Connection {
         }
     }
 
-    /// Attaches that waited for a name.
+    /// Reports attaches that waited for a name.
     fn attach_waiting(&mut self, id: SessionId) {
         let Some(session) = self.session_mut(id.channel) else { return };
         let waiting = session.links.iter_mut().enumerate().filter_map(|(handle, link)| {
@@ -248,7 +253,7 @@ impl Connection {
         waiting.into_iter().for_each(|(link, attach)| self.attach_when_free(link, attach));
     }
 
-    /// What is on its way in either direction on a link.
+    /// Discards deliveries in both directions.
     fn void_deliveries(&mut self, link: LinkId) {
         let Some(session) =
             self.sessions.get_mut(usize::from(link.session.channel)).and_then(Option::as_mut)
@@ -281,10 +286,10 @@ impl Link {
         self.remote_max_message_size = attach.max_message_size.unwrap_or(0);
         if self.role == Role::Receiver {
             self.delivery_count = attach.initial_delivery_count.unwrap_or(0);
-            // Credit may have been granted before it was known where the sender begins to count.
+            // Credit may have been granted before the initial delivery count was known.
             self.limit = self.delivery_count.wrapping_add(self.credit);
         }
-        // What was asked for, or in an answer what was agreed.
+        // The requested mode or, in a reply, the agreed one.
         self.snd_settle_mode = attach.snd_settle_mode;
         self.rcv_settle_mode = attach.rcv_settle_mode;
     }

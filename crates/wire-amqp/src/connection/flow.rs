@@ -2,10 +2,10 @@
 
 use crate::performative::{Flow, Role};
 
-use super::{Connection, Event, Failure, LinkFlow, LinkId, SessionId, UseError};
+use super::{Connection, Event, LinkFlow, LinkId, ProtocolViolation, SessionId, UseError};
 
 impl Connection {
-    /// Lets the sender send so many deliveries from now on: replaces the credit, and ends a drain.
+    /// Sets the credit of the sender, and ends a drain.
     pub fn grant(&mut self, link: LinkId, credit: u32) -> Result<(), UseError> {
         let state = self.receiver(link)?;
         state.set_credit(credit);
@@ -21,9 +21,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Nothing more is there to send: uses up the credit, after what waits for a window.
+    /// Nothing more is available: uses up the credit, after transfers that wait for a window.
     pub fn drained(&mut self, link: LinkId) -> Result<(), UseError> {
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         if state.role != Role::Sender || !state.is_attached() {
             return Err(UseError::OutOfTurn);
         }
@@ -32,13 +32,13 @@ impl Connection {
         Ok(())
     }
 
-    /// How many more messages a sender has; told with its next flow.
+    /// Sets how many more messages a sender has; sent with its next flow.
     pub fn set_available(&mut self, link: LinkId, available: u32) -> Result<(), UseError> {
-        self.owned_link(link)?.available = available;
+        self.link_by_id(link)?.available = available;
         Ok(())
     }
 
-    /// Deliveries that may be sent now, or may still come.
+    /// Deliveries that may be sent now, or may still arrive.
     pub fn credit(&self, link: LinkId) -> u32 {
         self.link(link).map_or(0, |link| match link.role {
             Role::Sender if link.is_attached() => link.free_credit(),
@@ -47,13 +47,13 @@ impl Connection {
         })
     }
 
-    /// Whether the receiver wants the credit used up.
+    /// Whether the receiver drains the credit.
     pub fn is_draining(&self, link: LinkId) -> bool {
         self.link(link).is_some_and(|link| link.drain)
     }
 
     fn receiver(&mut self, link: LinkId) -> Result<&mut super::Link, UseError> {
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         let usable = state.attach_sent && !state.detach_sent && !state.detach_received;
         if state.role != Role::Receiver || !usable {
             return Err(UseError::OutOfTurn);
@@ -62,7 +62,7 @@ impl Connection {
     }
 
     pub(super) fn finish_drain(&mut self, link: LinkId) {
-        let Ok(state) = self.owned_link(link) else { return };
+        let Ok(state) = self.link_by_id(link) else { return };
         if !state.drained_after_queue || (state.queued > 0 && state.credit > 0) {
             return;
         }
@@ -71,7 +71,7 @@ impl Connection {
         state.credit = 0;
         state.drain = true;
         self.write_link_flow(link);
-        if let Ok(state) = self.owned_link(link) {
+        if let Ok(state) = self.link_by_id(link) {
             state.drain = false;
         }
     }
@@ -98,11 +98,11 @@ impl Connection {
         self.wire.frame(channel, &flow);
     }
 
-    pub(super) fn take_flow(&mut self, channel: u16, flow: Flow) -> Result<(), Failure> {
+    pub(super) fn take_flow(&mut self, channel: u16, flow: Flow) -> Result<(), ProtocolViolation> {
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
         session.take_flow(&flow);
         match flow.handle {
-            // A link may be gone here, and its credit still be on the way.
+            // The link may be gone here while the peer's flow is still on its way.
             Some(remote) => {
                 if let Some(handle) = session.local_handle(remote) {
                     self.take_link_flow(channel, handle, flow);
@@ -134,10 +134,10 @@ impl Connection {
         let properties = flow.properties;
         self.events.push_back(Event::Flow(LinkFlow { link, credit, drain, available, properties }));
         if role == Role::Sender {
-            // Credit that was lowered to nothing leaves nothing to wait for.
+            // With credit lowered to zero, there is nothing to drain.
             self.finish_drain(link);
         }
-        // A drain has its own answer, from the owner.
+        // The owner replies to a drain.
         if flow.echo && attached && !(role == Role::Sender && drain) {
             self.write_link_flow(link);
         }

@@ -1,4 +1,4 @@
-//! Protocol headers and the SASL exchange. What a mechanism means is the owner's affair.
+//! Protocol headers and the SASL exchange. The owner implements the mechanisms.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::performative::{
     SaslResponse, Symbols, condition,
 };
 
-use super::{Connection, Event, Failure, Phase, Side, UseError, illegal};
+use super::{Connection, Event, Phase, ProtocolViolation, Side, UseError, illegal};
 
 impl Connection {
     pub(super) fn step_header(&mut self, expected: Protocol) -> bool {
@@ -19,13 +19,13 @@ impl Connection {
             Ok(None) => return false,
             Ok(Some(found)) if found == expected => self.take_header(found),
             found => {
-                // A server says what it would have liked to hear, and hangs up (section 2.2).
+                // A server replies with the header it supports, and closes the connection (section 2.2).
                 if self.side == Side::Server {
                     self.wire.raw(&expected.header());
                 }
                 let text = match found {
-                    Err(FrameError::Header) => "the peer does not speak AMQP 1.0",
-                    _ => "the peer wants another protocol layer",
+                    Err(FrameError::Header) => "the peer does not use AMQP 1.0",
+                    _ => "the peer requested another protocol layer",
                 };
                 self.phase = Phase::Over;
                 let error = AmqpError::new(condition::FRAMING_ERROR, text);
@@ -51,7 +51,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_sasl(&mut self, body: &Bytes) -> Result<(), Failure> {
+    pub(super) fn take_sasl(&mut self, body: &Bytes) -> Result<(), ProtocolViolation> {
         let frame = SaslFrame::decode(body).map_err(AmqpError::from)?;
         let event = match (self.side, frame) {
             (Side::Server, SaslFrame::Init(init)) => Event::SaslInit(init),
@@ -66,7 +66,7 @@ impl Connection {
                 self.events.push_back(Event::SaslOutcome(outcome));
                 return Ok(());
             }
-            _ => return Err(illegal("a SASL frame for the other side").into()),
+            _ => return Err(illegal("unexpected SASL frame for this role").into()),
         };
         self.phase = Phase::SaslAnswer;
         self.events.push_back(event);
@@ -89,22 +89,21 @@ impl Connection {
         Ok(())
     }
 
-    /// A client's choice among the mechanisms.
+    /// A client's choice of a mechanism.
     pub fn sasl_init(&mut self, init: SaslInit) -> Result<(), UseError> {
         self.answer_sasl(Side::Client, &SaslFrame::Init(init))
     }
 
-    /// A client's answer to a challenge.
+    /// A client's reply to a challenge.
     pub fn sasl_response(&mut self, response: Bytes) -> Result<(), UseError> {
         self.answer_sasl(Side::Client, &SaslFrame::Response(SaslResponse { response }))
     }
 
-    /// A server asks for more.
     pub fn sasl_challenge(&mut self, challenge: Bytes) -> Result<(), UseError> {
         self.answer_sasl(Side::Server, &SaslFrame::Challenge(SaslChallenge { challenge }))
     }
 
-    /// A server's verdict. All but [`SaslCode::Ok`] end the connection.
+    /// A server's decision. All codes except [`SaslCode::Ok`] end the connection.
     pub fn sasl_outcome(&mut self, code: SaslCode) -> Result<(), UseError> {
         let outcome = SaslOutcome { code, additional_data: None };
         self.answer_sasl(Side::Server, &SaslFrame::Outcome(outcome))?;

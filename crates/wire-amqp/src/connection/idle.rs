@@ -1,4 +1,4 @@
-//! Silence (section 2.4.5): ours is broken by empty frames, the peer's is borne for a while.
+//! Idle timeouts (section 2.4.5): sends empty frames, and closes the connection if the peer is silent for too long.
 
 use crate::performative::{AmqpError, condition};
 
@@ -11,7 +11,8 @@ impl Connection {
         }
     }
 
-    /// Time has passed. Sends a sign of life when one is due; closes when the peer is silent for too long.
+    /// Updates the time. Sends an empty frame if one is due, and closes the connection if the peer is silent for too
+    /// long.
     pub fn tick(&mut self, now_ms: u64) {
         self.note_written();
         self.now_ms = now_ms;
@@ -19,14 +20,14 @@ impl Connection {
             return;
         }
         if self.silence_ends_ms().is_some_and(|end| end <= now_ms) {
-            let text = "nothing was heard for longer than the idle-time-out";
+            let text = "no frame was received within the idle timeout";
             self.fail(AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text));
         } else if self.sign_due_ms().is_some_and(|due| due <= now_ms) {
             self.wire.empty();
         }
     }
 
-    /// When [`Connection::tick`] has something to do, if nothing else happens before.
+    /// When [`Connection::tick`] must be called next, if nothing else happens before.
     pub fn next_tick_ms(&self) -> Option<u64> {
         if self.phase == Phase::Over {
             return None;
@@ -34,13 +35,13 @@ impl Connection {
         [self.silence_ends_ms(), self.sign_due_ms()].into_iter().flatten().min()
     }
 
-    /// Twice what we announce: a peer that sends at the last moment is not cut off.
+    /// Twice the announced timeout, so that a peer that sends at the last moment is not disconnected.
     fn silence_ends_ms(&self) -> Option<u64> {
         let announced = self.config.idle_time_out_ms?;
         Some(self.received_ms.saturating_add(u64::from(announced) * 2))
     }
 
-    /// Half of what the peer announces, for the way there.
+    /// Half of the peer's timeout, to allow for network delays.
     fn sign_due_ms(&self) -> Option<u64> {
         let announced = self.remote_idle_ms.filter(|_| self.open_sent && !self.close_sent)?;
         Some(self.sent_ms.saturating_add(u64::from(announced.div_ceil(2))))

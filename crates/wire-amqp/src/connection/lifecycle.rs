@@ -1,18 +1,20 @@
-//! Open, begin, end and close; and what a broken rule takes with it.
+//! Open, begin, end and close; and the effects of protocol violations.
 
 use crate::frame::{MIN_MAX_FRAME_SIZE, Protocol};
 use crate::performative::{AmqpError, Begin, Close, End, Open, condition};
 
 use super::session::Session;
-use super::{Connection, Event, Failure, LinkId, Phase, SessionId, Side, UseError, illegal};
+use super::{
+    Connection, Event, LinkId, Phase, ProtocolViolation, SessionId, Side, UseError, illegal,
+};
 
-/// The shortest silence that a peer may ask us to break. Less would keep us busy with nothing else.
+/// Shortest idle timeout that a peer may ask for. Shorter ones would cause too much traffic.
 const IDLE_MS_MIN: u32 = 100;
 
 impl Connection {
-    /// Opens, or answers an open. Limits and the container's name are filled in from the configuration.
+    /// Opens, or replies to an open. Limits and the container id are filled in from the configuration.
     pub fn open(&mut self, open: Open) -> Result<(), UseError> {
-        // A client need not wait for the header's echo, but for the end of the SASL exchange.
+        // A client need not wait for the header of the server, but for the end of the SASL exchange.
         let ready = match self.phase {
             Phase::Running => true,
             Phase::Header(Protocol::Amqp) => self.side == Side::Client,
@@ -29,7 +31,7 @@ impl Connection {
             ..open
         };
         if !self.open_received {
-            // What the peer takes is not known yet. Our own limit is as good a guess as any.
+            // The peer's limit is not known yet, so our own limit is used.
             self.wire.max_frame_size = self.config.max_frame_size.max(MIN_MAX_FRAME_SIZE);
         }
         self.wire.frame(0, &open);
@@ -37,9 +39,9 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn take_open(&mut self, open: Box<Open>) -> Result<(), Failure> {
+    pub(super) fn take_open(&mut self, open: Box<Open>) -> Result<(), ProtocolViolation> {
         if self.open_received {
-            return Err(illegal("open was said already").into());
+            return Err(illegal("duplicate open").into());
         }
         if open.max_frame_size < MIN_MAX_FRAME_SIZE {
             let text = "max-frame-size is below 512";
@@ -59,7 +61,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Begins a session; [`Event::Begun`] follows. Links may be attached at once.
+    /// Begins a session; [`Event::Begun`] follows. Links may be attached immediately.
     pub fn begin(&mut self) -> Result<SessionId, UseError> {
         if !self.open_sent || self.close_sent || self.close_received {
             return Err(UseError::OutOfTurn);
@@ -72,7 +74,7 @@ impl Connection {
     fn new_session(&mut self) -> Option<SessionId> {
         let free = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
         let channel = u16::try_from(free).ok()?;
-        // The first free one: all below it are in use.
+        // The first free channel: all below it are in use.
         if free >= self.sessions_max {
             return None;
         }
@@ -100,21 +102,25 @@ impl Connection {
         self.wire.frame(channel, &begin);
     }
 
-    pub(super) fn take_begin(&mut self, remote: u16, begin: Box<Begin>) -> Result<(), Failure> {
+    pub(super) fn take_begin(
+        &mut self,
+        remote: u16,
+        begin: Box<Begin>,
+    ) -> Result<(), ProtocolViolation> {
         if remote > self.config.channel_max {
             let text = format!("channel {remote} is above {}", self.config.channel_max);
             return Err(AmqpError::new(condition::FRAMING_ERROR, text).into());
         }
         let at = usize::from(remote);
         if self.by_remote_channel.get(at).copied().flatten().is_some() {
-            return Err(illegal("a session has begun on this channel already").into());
+            return Err(illegal("a session already exists on this channel").into());
         }
         let session = match begin.remote_channel {
             Some(channel) => match self.session(channel) {
                 Some(session) if session.remote_channel.is_none() && !session.end_received => {
                     SessionId { channel, serial: session.serial }
                 }
-                _ => return Err(illegal("an answer to a begin that nobody said").into()),
+                _ => return Err(illegal("reply to a begin that was not sent").into()),
             },
             None => {
                 let Some(id) = self.new_session() else {
@@ -141,9 +147,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a session, or answers an end. Its links and deliveries are gone.
+    /// Ends a session, or replies to an end. Its links and deliveries are gone.
     pub fn end(&mut self, session: SessionId, error: Option<AmqpError>) -> Result<(), UseError> {
-        if self.owned(session)?.end_sent {
+        if self.session_by_id(session)?.end_sent {
             return Err(UseError::OutOfTurn);
         }
         self.write_end(session.channel, error);
@@ -161,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Lets go of what a session holds.
+    /// Releases what a session holds.
     fn empty_session(&mut self, channel: u16) {
         let Some(session) = self.sessions.get_mut(usize::from(channel)).and_then(Option::as_mut)
         else {
@@ -196,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Closes, or answers a close. A server that will not open says both.
+    /// Closes, or replies to a close. A server that refuses the open sends both.
     pub fn close(&mut self, error: Option<AmqpError>) -> Result<(), UseError> {
         if self.close_sent || self.phase != Phase::Running {
             return Err(UseError::OutOfTurn);
@@ -207,7 +213,7 @@ impl Connection {
 
     fn write_close(&mut self, error: Option<AmqpError>) {
         if !self.open_sent {
-            // A close needs an open before it (section 2.4.5).
+            // A close must follow an open (section 2.4.5).
             let _ = self.open(Open::default());
         }
         self.drop_sessions();
@@ -227,9 +233,9 @@ impl Connection {
         self.queued_bytes = 0;
     }
 
-    pub(super) fn take_close(&mut self, error: Option<AmqpError>) -> Result<(), Failure> {
+    pub(super) fn take_close(&mut self, error: Option<AmqpError>) -> Result<(), ProtocolViolation> {
         if !self.open_received {
-            return Err(illegal("nothing comes before open").into());
+            return Err(illegal("frame before open").into());
         }
         self.close_received = true;
         self.drop_sessions();
@@ -242,7 +248,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A rule of the connection is broken: the peer is told, and nothing more is read.
+    /// The peer violated the protocol of the connection: sends the error, and reads nothing more.
     pub(super) fn fail(&mut self, error: AmqpError) {
         if self.phase == Phase::Running && !self.close_sent {
             self.write_close(Some(error.clone()));
@@ -252,7 +258,7 @@ impl Connection {
         self.events.push_back(Event::Failed(error));
     }
 
-    /// A rule of a session is broken: it is ended.
+    /// The peer violated the protocol of a session, which is ended.
     pub(super) fn fail_session(&mut self, channel: u16, error: AmqpError) {
         let Some(session) = self.session(channel) else { return };
         let session = SessionId { channel, serial: session.serial };
@@ -260,7 +266,7 @@ impl Connection {
         self.events.push_back(Event::SessionFailed { session, error });
     }
 
-    /// A rule of a link is broken: it is detached.
+    /// The peer violated the protocol of a link, which is detached.
     pub(super) fn fail_link(&mut self, link: LinkId, error: AmqpError) {
         if self.detach(link, true, Some(error.clone())).is_ok() {
             self.events.push_back(Event::LinkFailed { link, error });

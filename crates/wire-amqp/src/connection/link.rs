@@ -1,4 +1,4 @@
-//! One end of a link: names, credit, and a message that is still arriving.
+//! The state of a link: names, credit, and a partially received message.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +11,7 @@ use crate::types::Str;
 pub(super) struct Link {
     pub(super) serial: u32,
     pub(super) name: Str,
-    /// Which end we are.
+    /// Our role.
     pub(super) role: Role,
     pub(super) snd_settle_mode: SenderSettleMode,
     pub(super) rcv_settle_mode: ReceiverSettleMode,
@@ -19,16 +19,16 @@ pub(super) struct Link {
     pub(super) attach_received: bool,
     pub(super) detach_sent: bool,
     pub(super) detach_received: bool,
-    /// The peer's number for it, while it is attached there.
+    /// The peer's handle, while it is attached there.
     pub(super) remote_handle: Option<u32>,
-    /// Sender: where it began to count.
+    /// Sender: the initial delivery count.
     pub(super) initial_count: u32,
-    /// Deliveries begun, by the sender's count.
+    /// Deliveries begun, as counted by the sender.
     pub(super) delivery_count: u32,
     /// Deliveries that may still begin.
     pub(super) credit: u32,
-    /// Receiver: the highest count up to which the sender was ever allowed to go. Credit can be lowered, but what
-    /// was sent before the sender heard of it still comes.
+    /// Receiver: the highest delivery count that the sender was ever allowed. Credit can be lowered, but deliveries
+    /// sent before the sender learned of it still arrive.
     pub(super) limit: u32,
     /// Sender: deliveries that were accepted from the owner and have not begun.
     pub(super) queued: u32,
@@ -41,16 +41,16 @@ pub(super) struct Link {
     pub(super) max_message_size: u64,
     /// Sender: the largest message that the peer takes; zero is any.
     pub(super) remote_max_message_size: u64,
-    pub(super) partial: Option<Box<Partial>>,
+    pub(super) partial: Option<Box<PartialDelivery>>,
     /// Another link of its name was attached: it was detached for that, and the peer has not answered yet.
     pub(super) stolen: bool,
     /// The peer's attach, until the link that had the name is gone.
     pub(super) waiting: Option<Box<Attach>>,
 }
 
-/// A message of which not all frames have come.
+/// A message of which some frames are missing.
 #[derive(Debug)]
-pub(super) struct Partial {
+pub(super) struct PartialDelivery {
     pub(super) delivery: u32,
     pub(super) tag: Bytes,
     pub(super) message_format: u32,
@@ -88,17 +88,17 @@ impl Link {
         }
     }
 
-    /// Whether both have attached and neither has detached.
+    /// Whether both ends have attached and neither has detached.
     pub(super) fn is_attached(&self) -> bool {
         self.attach_sent && self.attach_received && !self.detach_sent && !self.detach_received
     }
 
-    /// What a sender may still send, beside what is queued.
+    /// Credit of a sender, minus queued deliveries.
     pub(super) fn free_credit(&self) -> u32 {
         self.credit.saturating_sub(self.queued)
     }
 
-    /// Receiver: allows the sender to begin so many deliveries from now on.
+    /// Receiver: sets the sender's credit.
     pub(super) fn set_credit(&mut self, credit: u32) {
         self.credit = credit;
         let limit = self.delivery_count.wrapping_add(credit);
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Receiver: a delivery begins. False if it was never allowed.
+    /// Receiver: a delivery begins. False if the sender exceeded its credit.
     pub(super) fn take_delivery(&mut self) -> bool {
         if self.delivery_count == self.limit {
             return false;
@@ -117,26 +117,26 @@ impl Link {
         true
     }
 
-    /// Takes a flow from the other end.
+    /// Applies a flow of the peer.
     pub(super) fn take_flow(&mut self, flow: &Flow) {
         match self.role {
             Role::Sender => {
-                // Before the receiver has seen our attach it counts from our beginning (section 2.6.7).
+                // Before the receiver has seen our attach, it counts from our initial count (section 2.6.7).
                 let count = flow.delivery_count.unwrap_or(self.initial_count);
                 if let Some(credit) = flow.link_credit {
-                    // What is on its way uses up credit; a receiver that is ahead of us has miscounted.
+                    // Deliveries on their way use up credit. A receiver that is ahead of us has miscounted.
                     let unseen = self.delivery_count.wrapping_sub(count);
                     let unseen = if unseen > u32::MAX / 2 { 0 } else { unseen };
                     self.credit = credit.saturating_sub(unseen);
                 }
                 self.drain = flow.drain;
-                // A drain that was called off does not use up what is granted now.
+                // A cancelled drain does not use up the credit granted now.
                 self.drained_after_queue &= flow.drain;
             }
             Role::Receiver => {
                 if let Some(count) = flow.delivery_count {
                     let used = count.wrapping_sub(self.delivery_count);
-                    // The sender cannot go backwards, nor use more than it has.
+                    // The count cannot decrease, nor exceed the credit.
                     if used <= self.limit.wrapping_sub(self.delivery_count) {
                         self.credit = self.credit.saturating_sub(used);
                         self.delivery_count = count;

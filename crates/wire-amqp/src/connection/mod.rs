@@ -1,19 +1,19 @@
 //! A connection without I/O: bytes and time go in, bytes and events come out.
 //!
-//! The owner's loop: read into [`Connection::input`] and say [`Connection::received`]; take [`Connection::next_event`]
-//! until there is none, and answer; write [`Connection::take_output`]; call [`Connection::tick`] when
-//! [`Connection::next_tick_ms`] has come. Frames are looked at one by one as events are asked for, so an owner that is
-//! slow to ask, or whose output is not written, holds the peer back.
+//! The owner's loop: read into [`Connection::input`] and call [`Connection::received`]; handle
+//! [`Connection::next_event`] until there is none; write [`Connection::take_output`]; call [`Connection::tick`] at
+//! [`Connection::next_tick_ms`]. Frames are processed one by one as events are requested, so a slow owner, or unwritten
+//! output, slows down the peer.
 //!
 //! | file | what |
 //! |---|---|
 //! | `handshake.rs` | protocol headers, SASL |
-//! | `lifecycle.rs` | open, begin, end, close, and failures of either kind |
+//! | `lifecycle.rs` | open, begin, end, close, protocol violations |
 //! | `attach.rs` | attach, accept, refuse, detach |
 //! | `flow.rs` | windows, credit, drain |
 //! | `receive.rs`, `send.rs` | transfers in and out |
 //! | `settle.rs` | dispositions |
-//! | `idle.rs` | silence, on either side |
+//! | `idle.rs` | idle timeouts |
 
 mod attach;
 mod config;
@@ -27,7 +27,7 @@ mod receive;
 mod send;
 mod session;
 mod settle;
-mod wire;
+mod writer;
 
 use std::collections::VecDeque;
 
@@ -36,49 +36,46 @@ use bytes::{Bytes, BytesMut};
 use crate::frame::{Frame, FrameKind, Protocol, take_frame};
 use crate::performative::{AmqpError, Performative, condition};
 
-pub use config::{Config, Room};
+pub use config::{Config, PeerLimits};
 pub use event::{DeliveryId, Disposed, Event, Incoming, LinkFlow, LinkId, SessionId};
 pub use send::{Outgoing, SendError};
 
 use link::Link;
-use send::Leaving;
+use send::UnsentDeliveries;
 use session::Session;
-use settle::Range;
-use wire::Wire;
+use settle::DispositionRange;
+use writer::FrameWriter;
 
-/// Room that is made for reading at once: little for a peer that says little, and more for one that fills it.
+/// Bounds of the read buffer, which grows for peers that fill it.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Why a method did nothing.
+/// Why a method had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UseError {
-    /// The session or link has ended.
     #[error("the session or link has ended")]
     Gone,
-    /// Not now: out of turn, or said already.
+    /// Out of order, or already done.
     #[error("not possible in this state")]
     OutOfTurn,
-    /// All channels or handles are in use.
     #[error("all channels or handles are in use")]
     TooMany,
 }
 
-/// Which end of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Client,
     Server,
 }
 
-/// How far the handshake is.
+/// The phase of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A protocol header comes next.
+    /// A protocol header is expected.
     Header(Protocol),
     /// The SASL layer.
     Sasl,
-    /// The owner has to answer in the SASL layer.
+    /// The owner must reply in the SASL layer.
     SaslAnswer,
     /// Frames.
     Running,
@@ -86,17 +83,17 @@ enum Phase {
     Over,
 }
 
-/// What a failure takes with it.
+/// What a protocol violation ends.
 #[derive(Debug)]
-enum Failure {
+enum ProtocolViolation {
     Connection(AmqpError),
     Session(u16, AmqpError),
     Link(LinkId, AmqpError),
 }
 
-impl From<AmqpError> for Failure {
-    fn from(error: AmqpError) -> Failure {
-        Failure::Connection(error)
+impl From<AmqpError> for ProtocolViolation {
+    fn from(error: AmqpError) -> ProtocolViolation {
+        ProtocolViolation::Connection(error)
     }
 }
 
@@ -116,19 +113,19 @@ pub struct Connection {
     received_ms: u64,
     sent_ms: u64,
     input: BytesMut,
-    /// Bytes that had been read when room for more was last asked for.
+    /// Length of the input when the buffer was last requested.
     input_had: usize,
-    /// Room to make for the next read.
+    /// Capacity for the next read.
     read_bytes: usize,
-    wire: Wire,
+    wire: FrameWriter,
     events: VecDeque<Event>,
-    /// A disposition of which not all deliveries were told yet.
-    range: Option<Range>,
+    /// A disposition whose deliveries were not all reported yet.
+    range: Option<DispositionRange>,
     /// By our channel.
     sessions: Vec<Option<Session>>,
     /// Our channel, by the peer's.
     by_remote_channel: Vec<Option<u16>>,
-    /// How many of them there may be, besides the limit on channels.
+    /// Limit of sessions, in addition to the limit of channels.
     sessions_max: usize,
     /// Links of all sessions.
     links: usize,
@@ -136,19 +133,19 @@ pub struct Connection {
     partial_bytes: usize,
     /// Bytes of transfers that wait for a window.
     queued_bytes: usize,
-    /// Unsettled deliveries that have not left.
-    leaving: Leaving,
+    /// Unsettled deliveries that were not written yet.
+    unsent: UnsentDeliveries,
     next_serial: u32,
 }
 
 impl Connection {
-    /// The end that was called.
+    /// The server end.
     pub fn server(config: Config, now_ms: u64) -> Connection {
         let first = if config.sasl { Protocol::Sasl } else { Protocol::Amqp };
         Connection::new(Side::Server, config, Phase::Header(first), now_ms)
     }
 
-    /// The end that calls. Its protocol header is there to be written.
+    /// The client end. Its protocol header is ready to be written.
     pub fn client(config: Config, now_ms: u64) -> Connection {
         let first = if config.sasl { Protocol::Sasl } else { Protocol::Amqp };
         let mut connection = Connection::new(Side::Client, config, Phase::Header(first), now_ms);
@@ -173,7 +170,7 @@ impl Connection {
             input: BytesMut::new(),
             input_had: 0,
             read_bytes: READ_BYTES_MIN,
-            wire: Wire::new(),
+            wire: FrameWriter::new(),
             events: VecDeque::new(),
             range: None,
             sessions: Vec::new(),
@@ -182,19 +179,19 @@ impl Connection {
             links: 0,
             partial_bytes: 0,
             queued_bytes: 0,
-            leaving: Leaving::default(),
+            unsent: UnsentDeliveries::default(),
             next_serial: 0,
         }
     }
 
-    /// Sets what the peer may hold from now on. What it holds already stays.
-    pub fn set_room(&mut self, room: Room) {
-        let Room { sessions_max, links_max, incoming_bytes_max } = room;
+    /// Sets the limits of the peer. They do not affect what already exists.
+    pub fn set_peer_limits(&mut self, room: PeerLimits) {
+        let PeerLimits { sessions_max, links_max, incoming_bytes_max } = room;
         self.sessions_max = sessions_max;
         (self.config.links_max, self.config.incoming_bytes_max) = (links_max, incoming_bytes_max);
     }
 
-    /// Where bytes are read to; there is room. Say [`Connection::received`] afterwards.
+    /// The read buffer, with free capacity. Call [`Connection::received`] afterwards.
     pub fn input(&mut self) -> &mut BytesMut {
         if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
             self.input.reserve(self.read_bytes);
@@ -215,47 +212,46 @@ impl Connection {
         self.received_ms = now_ms;
     }
 
-    /// Takes bytes that were read elsewhere.
+    /// Adds bytes that were read elsewhere.
     pub fn feed(&mut self, bytes: &[u8], now_ms: u64) {
         self.input.extend_from_slice(bytes);
         self.received(now_ms);
     }
 
-    /// Whether more should be read: not while what was read is held up.
+    /// Whether more bytes should be read; false while earlier ones wait to be processed.
     pub fn wants_input(&self) -> bool {
         self.phase != Phase::Over
             && self.input.len() <= self.config.max_frame_size as usize
             && !self.is_backed_up()
     }
 
-    /// Sending stops at the limit; reading, whose answers are small, a little later.
+    /// Sending stops at the limit; reading, whose replies are small, a little later.
     fn is_backed_up(&self) -> bool {
         self.wire.len() >= self.config.outgoing_bytes_max.saturating_mul(2)
     }
 
-    /// What is to be written, once all that was taken before is.
+    /// The bytes to write, after everything taken before was written.
     pub fn take_output(&mut self) -> Bytes {
         self.note_written();
         let output = self.wire.take();
-        self.leaving.took(output.len());
+        self.unsent.took(output.len());
         output
     }
 
-    /// Whether something is to be written.
     pub fn has_output(&self) -> bool {
         !self.wire.is_empty()
     }
 
-    /// Whether all is said and heard: write what there is, and hang up.
+    /// Whether the connection has ended: write the remaining output, and close the transport.
     pub fn is_finished(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// What has happened, one by one. None: feed more, answer what waits for an answer, or write the output.
+    /// The next event. None: feed more bytes, reply to pending events, or write the output.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             if self.wire.take_too_large() {
-                let text = "a performative does not fit into the largest frame you take";
+                let text = "a performative does not fit into the peer's max-frame-size";
                 self.fail(AmqpError::new(condition::FRAME_SIZE_TOO_SMALL, text));
             }
             if let Some(event) = self.events.pop_front() {
@@ -270,13 +266,13 @@ impl Connection {
         }
     }
 
-    /// Looks at what comes next; false when it is not there yet, or may not be looked at.
+    /// Processes the next frame. False if it is incomplete or must wait.
     fn step(&mut self) -> bool {
         match self.phase {
             Phase::Over | Phase::SaslAnswer => false,
             Phase::Header(expected) => self.step_header(expected),
             Phase::Sasl | Phase::Running => {
-                // What follows an open depends on our answer to it.
+                // What follows an open depends on our reply to it.
                 let waits = self.open_received && !self.open_sent;
                 if self.phase == Phase::Running && (waits || self.close_received) {
                     return false;
@@ -300,17 +296,18 @@ impl Connection {
         let taken = match (self.phase, frame.kind) {
             (Phase::Sasl, FrameKind::Sasl) => self.take_sasl(&frame.body),
             (Phase::Running, FrameKind::Amqp) => self.take_amqp(frame),
-            _ => Err(AmqpError::new(condition::FRAMING_ERROR, "a frame of the wrong layer").into()),
+            _ => Err(AmqpError::new(condition::FRAMING_ERROR, "frame of the wrong protocol layer")
+                .into()),
         };
         match taken {
             Ok(()) => {}
-            Err(Failure::Connection(error)) => self.fail(error),
-            Err(Failure::Session(channel, error)) => self.fail_session(channel, error),
-            Err(Failure::Link(link, error)) => self.fail_link(link, error),
+            Err(ProtocolViolation::Connection(error)) => self.fail(error),
+            Err(ProtocolViolation::Session(channel, error)) => self.fail_session(channel, error),
+            Err(ProtocolViolation::Link(link, error)) => self.fail_link(link, error),
         }
     }
 
-    fn take_amqp(&mut self, frame: Frame) -> Result<(), Failure> {
+    fn take_amqp(&mut self, frame: Frame) -> Result<(), ProtocolViolation> {
         if frame.body.is_empty() {
             return Ok(());
         }
@@ -319,9 +316,9 @@ impl Connection {
             Performative::Open(open) => return self.take_open(open),
             Performative::Close(close) => return self.take_close(close.error),
             _ if !self.open_received => {
-                return Err(illegal("nothing comes before open").into());
+                return Err(illegal("frame before open").into());
             }
-            // A peer that has not seen our close yet may say anything.
+            // A peer that has not seen our close yet may send anything.
             _ if self.close_sent => return Ok(()),
             Performative::Begin(begin) => return self.take_begin(frame.channel, begin),
             _ => {}
@@ -329,12 +326,12 @@ impl Connection {
         let known = self.by_remote_channel.get(usize::from(frame.channel)).copied().flatten();
         let Some(channel) = known else {
             return match performative {
-                // Clients end a session and then still detach or settle on it.
+                // Some clients detach or settle on a session after its end.
                 Performative::Detach(_)
                 | Performative::Disposition(_)
                 | Performative::Flow(_)
                 | Performative::End(_) => Ok(()),
-                _ => Err(illegal("no session has begun on this channel").into()),
+                _ => Err(illegal("no session on this channel").into()),
             };
         };
         match performative {
@@ -357,7 +354,7 @@ impl Connection {
             Performative::Open(_)
             | Performative::Begin(_)
             | Performative::End(_)
-            | Performative::Close(_) => unreachable!("taken above"),
+            | Performative::Close(_) => unreachable!("handled above"),
         }
     }
 
@@ -369,15 +366,15 @@ impl Connection {
         self.sessions.get_mut(usize::from(channel))?.as_mut()
     }
 
-    /// A session that the owner names.
-    fn owned(&mut self, id: SessionId) -> Result<&mut Session, UseError> {
+    /// A session by the owner's id.
+    fn session_by_id(&mut self, id: SessionId) -> Result<&mut Session, UseError> {
         let found = self.session_mut(id.channel).filter(|session| session.serial == id.serial);
         found.ok_or(UseError::Gone)
     }
 
-    /// A link that the owner names.
-    fn owned_link(&mut self, id: LinkId) -> Result<&mut Link, UseError> {
-        let link = self.owned(id.session)?.link_mut(id.handle);
+    /// A link by the owner's id.
+    fn link_by_id(&mut self, id: LinkId) -> Result<&mut Link, UseError> {
+        let link = self.session_by_id(id.session)?.link_mut(id.handle);
         link.filter(|link| link.serial == id.serial).ok_or(UseError::Gone)
     }
 

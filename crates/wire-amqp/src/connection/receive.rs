@@ -1,14 +1,14 @@
-//! Transfers in: frames become messages.
+//! Incoming transfers: assembles messages from frames.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::performative::{AmqpError, DeliveryState, Role, Transfer, condition};
 
-use super::link::Partial;
-use super::session::Entry;
-use super::{Connection, DeliveryId, Event, Failure, Incoming, LinkId, SessionId};
+use super::link::PartialDelivery;
+use super::session::UnsettledDelivery;
+use super::{Connection, DeliveryId, Event, Incoming, LinkId, ProtocolViolation, SessionId};
 
-/// The longest delivery tag (section 2.8.7).
+/// Longest delivery tag (section 2.8.7).
 pub(super) const TAG_BYTES_MAX: usize = 32;
 
 impl Connection {
@@ -17,42 +17,43 @@ impl Connection {
         channel: u16,
         transfer: Transfer,
         payload: Bytes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ProtocolViolation> {
         let config = &self.config;
         let Some(session) = self.sessions.get_mut(usize::from(channel)).and_then(Option::as_mut)
         else {
             return Ok(());
         };
         let session_error =
-            |condition, text| Failure::Session(channel, AmqpError::new(condition, text));
+            |condition, text| ProtocolViolation::Session(channel, AmqpError::new(condition, text));
         let Some(window) = session.incoming_window.checked_sub(1) else {
-            let text = "a transfer outside of the window";
+            let text = "transfer outside of the session window";
             return Err(session_error(condition::WINDOW_VIOLATION, text));
         };
         session.incoming_window = window;
         session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
-        // Nothing of it is held here for longer than a message takes to arrive: the window opens again at once.
+        // Messages are passed on as soon as they are complete, so the window can be opened again.
         if window <= config.incoming_window / 2 {
             session.incoming_window = config.incoming_window;
             self.wire.frame(channel, &session.flow(config));
         }
 
         let Some(handle) = session.local_handle(transfer.handle) else {
-            let text = "a transfer on a handle without a link";
+            let text = "transfer on a handle without a link";
             return Err(session_error(condition::UNATTACHED_HANDLE, text));
         };
         let session_id = SessionId { channel, serial: session.serial };
-        // Not through a method: the unsettled deliveries of the session are needed beside the link.
+        // Borrows the link directly, because the unsettled deliveries of the session are needed as well.
         let Some(state) = session.links.get_mut(handle as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
         let link = LinkId { session: session_id, handle, serial: state.serial };
-        let link_error = |condition, text| Failure::Link(link, AmqpError::new(condition, text));
+        let link_error =
+            |condition, text| ProtocolViolation::Link(link, AmqpError::new(condition, text));
         if state.detach_sent {
             return Ok(());
         }
         if state.role != Role::Receiver {
-            let text = "a transfer to a sender";
+            let text = "transfer to a sending link";
             return Err(link_error(condition::NOT_ALLOWED, text));
         }
 
@@ -60,7 +61,7 @@ impl Connection {
             Some(partial) => {
                 self.partial_bytes -= partial.payload.len();
                 if transfer.delivery_id.is_some_and(|id| id != partial.delivery) {
-                    let text = "a delivery begins inside another one";
+                    let text = "a delivery began before the previous one was complete";
                     return Err(session_error(condition::INVALID_FIELD, text));
                 }
                 partial
@@ -68,18 +69,19 @@ impl Connection {
             None => {
                 let (Some(delivery), Some(tag)) = (transfer.delivery_id, transfer.delivery_tag)
                 else {
-                    let text = "a delivery begins without delivery-id or delivery-tag";
+                    let text =
+                        "the first transfer of a delivery has no delivery-id or delivery-tag";
                     return Err(session_error(condition::INVALID_FIELD, text));
                 };
                 if tag.len() > TAG_BYTES_MAX {
-                    let text = "a delivery-tag of more than 32 bytes";
+                    let text = "the delivery-tag has more than 32 bytes";
                     return Err(session_error(condition::INVALID_FIELD, text));
                 }
                 if !state.take_delivery() {
-                    let text = "a delivery without credit";
+                    let text = "delivery without link credit";
                     return Err(link_error(condition::TRANSFER_LIMIT_EXCEEDED, text));
                 }
-                let partial = Partial {
+                let partial = PartialDelivery {
                     delivery,
                     tag,
                     message_format: transfer.message_format.unwrap_or(0),
@@ -93,9 +95,9 @@ impl Connection {
                     let incoming = partial.complete(link, settled, transfer.state, payload);
                     return self.deliver(link, incoming);
                 }
-                // A copy, so that a message under way holds no more memory than is counted.
+                // Copied, so that a partial message holds no more memory than is counted.
                 let tag = Bytes::copy_from_slice(&partial.tag);
-                Box::new(Partial { tag, ..partial })
+                Box::new(PartialDelivery { tag, ..partial })
             }
         };
 
@@ -126,7 +128,7 @@ impl Connection {
         self.deliver(link, incoming)
     }
 
-    fn deliver(&mut self, link: LinkId, incoming: Incoming) -> Result<(), Failure> {
+    fn deliver(&mut self, link: LinkId, incoming: Incoming) -> Result<(), ProtocolViolation> {
         let channel = link.session.channel;
         let unsettled_max = self.config.unsettled_max;
         let Some(session) = self.session_mut(channel) else { return Ok(()) };
@@ -134,21 +136,22 @@ impl Connection {
         if is_too_large(incoming.payload.len(), state.max_message_size) {
             let text = "the message is too large";
             let error = AmqpError::new(condition::MESSAGE_SIZE_EXCEEDED, text);
-            return Err(Failure::Link(link, error));
+            return Err(ProtocolViolation::Link(link, error));
         }
         if !incoming.settled {
             if session.incoming.len() >= unsettled_max {
                 let text = "too many unsettled deliveries";
                 let error = AmqpError::new(condition::RESOURCE_LIMIT_EXCEEDED, text);
-                return Err(Failure::Session(channel, error));
+                return Err(ProtocolViolation::Session(channel, error));
             }
-            // Python's client, used by several threads as its renewer of locks does, gives the same id to two deliveries of
-            // a link. Service Bus takes them; who settles one of them settles both.
-            let before = session.incoming.insert(incoming.delivery.0, Entry { link, key: 0 });
+            // The Python client, when used by several threads, gives two deliveries of a link the same id. Service Bus
+            // accepts them; settling one settles both.
+            let before =
+                session.incoming.insert(incoming.delivery.0, UnsettledDelivery { link, key: 0 });
             if before.is_some_and(|before| before.link != link) {
-                let text = "a delivery-id that is still unsettled on another link";
+                let text = "the delivery-id is still unsettled on another link";
                 let error = AmqpError::new(condition::INVALID_FIELD, text);
-                return Err(Failure::Session(channel, error));
+                return Err(ProtocolViolation::Session(channel, error));
             }
         }
         self.events.push_back(Event::Delivery(incoming));
@@ -156,12 +159,12 @@ impl Connection {
     }
 }
 
-/// A limit of zero is none.
+/// Zero means unlimited.
 fn is_too_large(size: usize, size_max: u64) -> bool {
     size_max != 0 && size as u64 > size_max
 }
 
-impl Partial {
+impl PartialDelivery {
     fn complete(
         self,
         link: LinkId,

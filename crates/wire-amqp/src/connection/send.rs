@@ -1,4 +1,4 @@
-//! Transfers out: messages become frames, as the peer's window allows.
+//! Outgoing transfers: splits messages into frames, as the peer's window allows.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,49 +8,42 @@ use crate::performative::{DeliveryState, Role, SenderSettleMode, Transfer};
 
 use super::link::Link;
 use super::receive::TAG_BYTES_MAX;
-use super::session::{Entry, Queued, Unsettled};
+use super::session::{QueuedTransfer, UnsettledDeliveries, UnsettledDelivery};
 use super::{Connection, Event, LinkId, SessionId, UseError};
 
-/// A message to be sent.
+/// A message to send.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outgoing {
-    /// Comes back with what the peer makes of it.
+    /// Returned with the disposition of the peer.
     pub key: u64,
-    /// Its name on the link, at most 32 bytes.
+    /// The delivery tag, at most 32 bytes.
     pub tag: Bytes,
-    /// What the payload is.
+    /// The format of the payload.
     pub message_format: u32,
-    /// Whether nothing needs to be heard of it again. So it is on links whose mode says so, whatever stands here.
+    /// Whether no disposition is expected. Always true on links whose settle mode says so.
     pub settled: bool,
-    /// A transaction, mostly.
+    /// Usually a transaction.
     pub state: Option<DeliveryState>,
-    /// Whether its disposition may wait for others.
+    /// Whether its disposition may be batched with others.
     pub batchable: bool,
-    /// The message.
     pub payload: Bytes,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The link is not, or no longer, attached as a sender.
     #[error("the link is not attached as a sender")]
     NotAttached,
-    /// The receiver has given no credit.
     #[error("the link has no credit")]
     NoCredit,
-    /// Too much waits to be written or settled: write the output, or wait for [`Event::Unblocked`] or dispositions.
-    #[error("too much waits to be written or settled")]
+    /// Too many bytes or deliveries are pending: write the output, or wait for [`Event::Unblocked`] or dispositions.
+    #[error("too many bytes or deliveries are pending")]
     Full,
-    /// A tag of more than 32 bytes.
-    #[error("a delivery tag has at most 32 bytes")]
+    #[error("the delivery tag has more than 32 bytes")]
     Tag,
-    /// The receiver does not take messages as large as this.
-    #[error("the receiver takes messages of at most {size_bytes_max} bytes")]
-    TooLarge {
-        /// What it takes.
-        size_bytes_max: u64,
-    },
+    /// The message exceeds the receiver's max-message-size.
+    #[error("the message exceeds the receiver's limit of {size_bytes_max} bytes")]
+    TooLarge { size_bytes_max: u64 },
 }
 
 impl From<UseError> for SendError {
@@ -60,57 +53,57 @@ impl From<UseError> for SendError {
 }
 
 impl Connection {
-    /// The connection is over, and so many bytes of the last output were not written: deliveries among them have not
-    /// left. See [`Connection::never_left`].
-    pub fn hang_up(&mut self, unwritten_bytes: usize) {
-        self.leaving.hang_up(unwritten_bytes);
+    /// The transport is closed, and `unwritten_bytes` of the last output were not written. See
+    /// [`Connection::was_never_sent`].
+    pub fn disconnected(&mut self, unwritten_bytes: usize) {
+        self.unsent.disconnected(unwritten_bytes);
     }
 
-    /// Whether an unsettled delivery waits for the peer's window or, after [`Connection::hang_up`], was not written: the
-    /// peer has not seen it. Asked once, when its link is gone: then it is forgotten. Only with
-    /// [`Config::tells_what_left`](super::Config).
-    pub fn never_left(&mut self, key: u64) -> bool {
-        self.leaving.never_left(key)
+    /// Whether the peer has never seen an unsettled delivery: it waits for the peer's window or, after
+    /// [`Connection::disconnected`], was not written. Answers once per delivery, when its link is gone. Needs
+    /// [`Config::track_unsent`](super::Config).
+    pub fn was_never_sent(&mut self, key: u64) -> bool {
+        self.unsent.was_never_sent(key)
     }
 
-    /// Bytes that can be sent before [`SendError::Full`]. The last message may go over it.
-    pub fn room_bytes(&self) -> usize {
+    /// Bytes that can be sent before [`SendError::Full`]. The last message may exceed it.
+    pub fn free_output_bytes(&self) -> usize {
         self.config.outgoing_bytes_max.saturating_sub(self.wire.len() + self.queued_bytes)
     }
 
-    /// Sends a message, or lets it wait for the peer's window.
+    /// Sends a message, or queues it for the peer's window.
     pub fn send(&mut self, link: LinkId, outgoing: Outgoing) -> Result<(), SendError> {
         let settled = self.admit(link, &outgoing)?;
-        let size_bytes_max = self.owned_link(link)?.remote_max_message_size;
-        let limited = size_bytes_max != 0 && !self.config.overrule_max_message_size;
+        let size_bytes_max = self.link_by_id(link)?.remote_max_message_size;
+        let limited = size_bytes_max != 0 && !self.config.ignore_remote_max_message_size;
         if limited && outgoing.payload.len() as u64 > size_bytes_max {
             return Err(SendError::TooLarge { size_bytes_max });
         }
-        self.owned_link(link)?.queued += 1;
+        self.link_by_id(link)?.queued += 1;
         self.queue(link, outgoing, settled, None)
     }
 
-    /// Sends a message that `write` writes: right into the output, if nothing stands in its way. Only for messages whose
-    /// size nobody limits.
-    pub fn send_written(
+    /// Sends a message written by `write`, directly into the output if possible. Only for messages without a size
+    /// limit.
+    pub fn send_with(
         &mut self,
         link: LinkId,
         mut outgoing: Outgoing,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<(), SendError> {
-        let session = self.owned(link.session)?;
+        let session = self.session_by_id(link.session)?;
         let free = session.outbox.is_empty() && session.remote_incoming_window > 0;
-        if !free || !self.config.overrule_max_message_size {
+        if !free || !self.config.ignore_remote_max_message_size {
             let mut payload = BytesMut::new();
             write(&mut payload);
             return self.send(link, Outgoing { payload: payload.freeze(), ..outgoing });
         }
         let settled = self.admit(link, &outgoing)?;
         let channel = link.session.channel;
-        let session = self.owned(link.session)?;
+        let session = self.session_by_id(link.session)?;
         let state = session.links.get_mut(link.handle as usize).and_then(Option::as_mut);
         let state = state.ok_or(SendError::NotAttached)?;
-        let entry = Entry { link, key: outgoing.key };
+        let entry = UnsettledDelivery { link, key: outgoing.key };
         let unsettled = (!settled).then_some(&mut session.outgoing);
         let delivery = begin(&mut session.next_delivery_id, state, entry, unsettled);
         let transfer = Transfer {
@@ -129,39 +122,39 @@ impl Connection {
             let outgoing = Outgoing { tag, payload, ..outgoing };
             return self.queue(link, outgoing, settled, Some(delivery));
         }
-        let session = self.owned(link.session)?;
+        let session = self.session_by_id(link.session)?;
         session.next_outgoing_id = session.next_outgoing_id.wrapping_add(1);
         session.remote_incoming_window -= 1;
-        if !settled && self.config.tells_what_left {
-            self.leaving.wrote(outgoing.key, self.wire.len());
+        if !settled && self.config.track_unsent {
+            self.unsent.wrote(outgoing.key, self.wire.len());
         }
         Ok(())
     }
 
-    /// Whether a message may be sent now; and if so, whether as a settled one.
+    /// Checks whether a message may be sent. Returns whether it is sent as settled.
     fn admit(&mut self, link: LinkId, outgoing: &Outgoing) -> Result<bool, SendError> {
-        let room = self.room_bytes();
+        let room = self.free_output_bytes();
         let unsettled_max = self.config.unsettled_max;
         if outgoing.tag.len() > TAG_BYTES_MAX {
             return Err(SendError::Tag);
         }
-        let state = self.owned_link(link)?;
+        let state = self.link_by_id(link)?;
         if state.role != Role::Sender || !state.is_attached() {
             return Err(SendError::NotAttached);
         }
         if state.free_credit() == 0 {
             return Err(SendError::NoCredit);
         }
-        // On a link of settled deliveries nobody would ever settle an unsettled one (section 2.8.2).
+        // On a link with pre-settled deliveries, an unsettled one would never be settled (section 2.8.2).
         let settled = outgoing.settled || state.snd_settle_mode == SenderSettleMode::Settled;
-        let session = self.owned(link.session)?;
+        let session = self.session_by_id(link.session)?;
         if room == 0 || session.outgoing.len() + session.outbox.len() >= unsettled_max {
             return Err(SendError::Full);
         }
         Ok(settled)
     }
 
-    /// Puts a message behind those that wait, and writes what can be written.
+    /// Queues a message, and writes what can be written.
     fn queue(
         &mut self,
         link: LinkId,
@@ -171,7 +164,7 @@ impl Connection {
     ) -> Result<(), SendError> {
         let Outgoing { key, tag, message_format, state, batchable, payload, .. } = outgoing;
         self.queued_bytes += payload.len();
-        self.owned(link.session)?.outbox.push_back(Queued {
+        self.session_by_id(link.session)?.outbox.push_back(QueuedTransfer {
             link,
             key,
             tag,
@@ -183,10 +176,11 @@ impl Connection {
             payload,
         });
         self.flush_outbox(link.session.channel);
-        let waits = |last: &Queued| last.key == key && !last.settled;
-        if self.config.tells_what_left && self.owned(link.session)?.outbox.back().is_some_and(waits)
+        let waits = |last: &QueuedTransfer| last.key == key && !last.settled;
+        if self.config.track_unsent
+            && self.session_by_id(link.session)?.outbox.back().is_some_and(waits)
         {
-            self.leaving.queued(key);
+            self.unsent.queued(key);
         }
         Ok(())
     }
@@ -201,7 +195,7 @@ impl Connection {
             return;
         }
         let mut drained = None;
-        // Deliveries of a link whose credit was lowered stay where they are; others pass them.
+        // Deliveries of a link without credit stay in the queue; those of other links overtake them.
         let mut at = 0;
         while session.remote_incoming_window > 0 {
             let Some(queued) = session.outbox.get_mut(at) else { break };
@@ -215,14 +209,14 @@ impl Connection {
                 }
                 None => {
                     link.queued -= 1;
-                    let entry = Entry { link: queued.link, key: queued.key };
+                    let entry = UnsettledDelivery { link: queued.link, key: queued.key };
                     let unsettled = (!queued.settled).then_some(&mut session.outgoing);
                     let delivery = begin(&mut session.next_delivery_id, link, entry, unsettled);
                     queued.delivery = Some(delivery);
                     delivery
                 }
             };
-            // Id and tag are repeated on every frame, as clients expect who look at the last one.
+            // Id and tag are repeated in every frame, because some clients use those of the last one.
             let mut transfer = Transfer {
                 handle: queued.link.handle,
                 delivery_id: Some(delivery),
@@ -244,8 +238,8 @@ impl Connection {
                 if link.drained_after_queue && (link.queued == 0 || link.credit == 0) {
                     drained = Some(queued.link);
                 }
-                if !queued.settled && self.config.tells_what_left {
-                    self.leaving.wrote(queued.key, self.wire.len());
+                if !queued.settled && self.config.track_unsent {
+                    self.unsent.wrote(queued.key, self.wire.len());
                 }
                 session.outbox.remove(at);
             }
@@ -266,8 +260,13 @@ impl Connection {
     }
 }
 
-/// Begins a delivery: its id, which is remembered until it is settled.
-fn begin(next: &mut u32, link: &mut Link, entry: Entry, unsettled: Option<&mut Unsettled>) -> u32 {
+/// Begins a delivery, and returns its id.
+fn begin(
+    next: &mut u32,
+    link: &mut Link,
+    entry: UnsettledDelivery,
+    unsettled: Option<&mut UnsettledDeliveries>,
+) -> u32 {
     let delivery = *next;
     *next = delivery.wrapping_add(1);
     link.credit -= 1;
@@ -278,18 +277,18 @@ fn begin(next: &mut u32, link: &mut Link, entry: Entry, unsettled: Option<&mut U
     delivery
 }
 
-/// Which unsettled deliveries have not left, by key. Those that were written are forgotten.
+/// Unsettled deliveries that were not written yet, by key.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
-    /// For a window, mostly: few find it closed.
+pub(super) struct UnsentDeliveries {
+    /// Usually waiting for a window; rare.
     waiting: HashSet<u64>,
-    /// In the output or in what was last taken of it, with the position at which each ends.
+    /// In the output or in the part last taken, with the position of their end.
     on_wire: VecDeque<(u64, u64)>,
-    /// Bytes of output that were taken so far.
+    /// Bytes of output taken so far.
     taken: u64,
 }
 
-impl Leaving {
+impl UnsentDeliveries {
     fn queued(&mut self, key: u64) {
         self.waiting.insert(key);
     }
@@ -301,7 +300,7 @@ impl Leaving {
         self.on_wire.push_back((self.taken + output_bytes as u64, key));
     }
 
-    /// More is taken only when what was taken before is written.
+    /// Output is taken only after the previous part was written.
     pub(super) fn took(&mut self, bytes: usize) {
         self.forget_until(self.taken);
         self.taken += bytes as u64;
@@ -313,12 +312,12 @@ impl Leaving {
         }
     }
 
-    fn hang_up(&mut self, unwritten_bytes: usize) {
+    fn disconnected(&mut self, unwritten_bytes: usize) {
         self.forget_until(self.taken.saturating_sub(unwritten_bytes as u64));
         self.waiting.extend(self.on_wire.drain(..).map(|(_, key)| key));
     }
 
-    fn never_left(&mut self, key: u64) -> bool {
+    fn was_never_sent(&mut self, key: u64) -> bool {
         self.waiting.remove(&key)
     }
 }
@@ -328,8 +327,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_written_has_not_left() {
-        let mut leaving = Leaving::default();
+    fn unwritten_deliveries_were_never_sent() {
+        let mut leaving = UnsentDeliveries::default();
         (1..=5).for_each(|key| leaving.queued(key));
         leaving.wrote(1, 100);
         leaving.took(100);
@@ -337,16 +336,16 @@ mod tests {
         leaving.wrote(3, 80);
         leaving.took(90);
         leaving.wrote(4, 10);
-        // Of the second output the first message was written, and a part of the second.
-        leaving.hang_up(30);
-        let left = [1, 2, 3, 4, 5].map(|key| !leaving.never_left(key));
+        // The first message of the second output was written, and a part of the second.
+        leaving.disconnected(30);
+        let left = [1, 2, 3, 4, 5].map(|key| !leaving.was_never_sent(key));
         assert_eq!(left, [true, true, false, false, false]);
-        assert!(!leaving.never_left(5), "asked once");
+        assert!(!leaving.was_never_sent(5), "asked once");
     }
 
     #[test]
-    fn what_was_written_is_forgotten() {
-        let mut leaving = Leaving::default();
+    fn written_deliveries_are_no_longer_tracked() {
+        let mut leaving = UnsentDeliveries::default();
         for key in 0..1_000 {
             leaving.queued(key);
             leaving.wrote(key, 10);

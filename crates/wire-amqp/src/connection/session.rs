@@ -1,4 +1,4 @@
-//! One session: windows, handles, unsettled deliveries, and transfers that wait.
+//! The state of a session: windows, handles, unsettled deliveries, and queued transfers.
 
 use std::collections::{BTreeMap, VecDeque, btree_map};
 
@@ -13,7 +13,7 @@ use super::link::Link;
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) serial: u32,
-    /// The peer's channel, once it has begun and until it ends.
+    /// The peer's channel, from its begin to its end.
     pub(super) remote_channel: Option<u16>,
     pub(super) end_sent: bool,
     pub(super) end_received: bool,
@@ -27,16 +27,16 @@ pub(super) struct Session {
     /// Our handle, by the peer's.
     pub(super) by_remote_handle: Vec<Option<u32>>,
     pub(super) next_delivery_id: u32,
-    pub(super) outgoing: Unsettled,
-    pub(super) incoming: Unsettled,
-    pub(super) outbox: VecDeque<Queued>,
-    /// Whether the owner was left with transfers that wait.
+    pub(super) outgoing: UnsettledDeliveries,
+    pub(super) incoming: UnsettledDeliveries,
+    pub(super) outbox: VecDeque<QueuedTransfer>,
+    /// Whether transfers were left in the queue.
     pub(super) waits: bool,
 }
 
 /// A delivery that waits for the peer's window.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedTransfer {
     pub(super) link: LinkId,
     pub(super) key: u64,
     pub(super) tag: Bytes,
@@ -64,17 +64,17 @@ impl Session {
             links: Vec::new(),
             by_remote_handle: Vec::new(),
             next_delivery_id: 0,
-            outgoing: Unsettled::default(),
-            incoming: Unsettled::default(),
+            outgoing: UnsettledDeliveries::default(),
+            incoming: UnsettledDeliveries::default(),
             outbox: VecDeque::new(),
             waits: false,
         }
     }
 
-    /// A flow that tells our windows and nothing of a link.
+    /// A flow with our windows, without a link.
     pub(super) fn flow(&self, config: &Config) -> Flow {
         Flow {
-            // Unknown before the peer has begun.
+            // Unknown before the begin of the peer.
             next_incoming_id: self.remote_channel.map(|_| self.next_incoming_id),
             incoming_window: self.incoming_window,
             next_outgoing_id: self.next_outgoing_id,
@@ -84,7 +84,8 @@ impl Session {
     }
 
     pub(super) fn take_flow(&mut self, flow: &Flow) {
-        // What the peer has not seen yet uses up its window (section 2.5.6). Before it has seen our begin, that is all.
+        // Transfers that the peer has not seen yet use up its window (section 2.5.6). Before it has seen our begin,
+        // that is all of them.
         let unseen = match flow.next_incoming_id {
             Some(next) => self.next_outgoing_id.wrapping_sub(next),
             None => self.next_outgoing_id,
@@ -93,7 +94,7 @@ impl Session {
         self.remote_incoming_window = flow.incoming_window.saturating_sub(unseen);
     }
 
-    /// The lowest free handle of ours.
+    /// The lowest free handle.
     pub(super) fn free_handle(&self, handle_max: u32) -> Option<u32> {
         let free = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         u32::try_from(free).ok().filter(|&free| free <= handle_max.min(self.remote_handle_max))
@@ -112,7 +113,7 @@ impl Session {
         self.links.get_mut(handle as usize)?.as_mut()
     }
 
-    /// Our handle for a handle of the peer's.
+    /// Our handle for a handle of the peer.
     pub(super) fn local_handle(&self, remote: u32) -> Option<u32> {
         self.by_remote_handle.get(remote as usize).copied().flatten()
     }
@@ -133,30 +134,29 @@ impl Session {
     }
 }
 
-/// An unsettled delivery.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct UnsettledDelivery {
     pub(super) link: LinkId,
     pub(super) key: u64,
 }
 
-/// Unsettled deliveries of one direction. Ids are serial numbers that wrap; inside they are long ones that do not, so
-/// that a range is a range.
+/// Unsettled deliveries of one direction. Ids are 32-bit serial numbers that wrap; they are stored as 64-bit ids that
+/// do not, so that ranges work.
 #[derive(Debug)]
-pub(super) struct Unsettled {
-    entries: BTreeMap<u64, Entry>,
+pub(super) struct UnsettledDeliveries {
+    entries: BTreeMap<u64, UnsettledDelivery>,
     newest: u64,
 }
 
-impl Default for Unsettled {
-    fn default() -> Unsettled {
-        // Far from zero: ids before the first one are below it.
-        Unsettled { entries: BTreeMap::new(), newest: 1 << 32 }
+impl Default for UnsettledDeliveries {
+    fn default() -> UnsettledDeliveries {
+        // Far from zero, because earlier ids are lower.
+        UnsettledDeliveries { entries: BTreeMap::new(), newest: 1 << 32 }
     }
 }
 
-impl Unsettled {
-    /// The long form of an id: the one nearest to the newest.
+impl UnsettledDeliveries {
+    /// The 64-bit form of an id: the one closest to the newest.
     pub(super) fn long(&self, id: u32) -> u64 {
         let ahead = id.wrapping_sub(self.newest as u32) as i32;
         self.newest.wrapping_add_signed(ahead.into())
@@ -166,22 +166,26 @@ impl Unsettled {
         self.entries.len()
     }
 
-    /// Says which one had this id before.
-    pub(super) fn insert(&mut self, id: u32, entry: Entry) -> Option<Entry> {
+    /// Returns the delivery that had this id before.
+    pub(super) fn insert(
+        &mut self,
+        id: u32,
+        entry: UnsettledDelivery,
+    ) -> Option<UnsettledDelivery> {
         let long = self.long(id);
         self.newest = self.newest.max(long);
         self.entries.insert(long, entry)
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&Entry> {
+    pub(super) fn get(&self, id: u32) -> Option<&UnsettledDelivery> {
         self.entries.get(&self.long(id))
     }
 
-    pub(super) fn remove(&mut self, id: u32) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: u32) -> Option<UnsettledDelivery> {
         self.entries.remove(&self.long(id))
     }
 
-    /// Removes one if it is of this link; tells whether it was.
+    /// Removes a delivery if it belongs to this link. Returns whether it did.
     pub(super) fn remove_of(&mut self, id: u32, link: LinkId) -> bool {
         match self.entries.entry(self.long(id)) {
             btree_map::Entry::Occupied(entry) if entry.get().link == link => {
@@ -192,15 +196,15 @@ impl Unsettled {
         }
     }
 
-    /// The first in a range of long ids.
-    pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, Entry)> {
+    /// The first delivery in a range of 64-bit ids.
+    pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, UnsettledDelivery)> {
         if from > to {
             return None;
         }
         self.entries.range(from..=to).next().map(|(&long, &entry)| (long, entry))
     }
 
-    /// Forgets those of a link.
+    /// Removes the deliveries of a link.
     pub(super) fn forget_link(&mut self, link: LinkId) {
         self.entries.retain(|_, entry| entry.link != link);
     }

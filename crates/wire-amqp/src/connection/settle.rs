@@ -1,15 +1,15 @@
-//! Dispositions. A range from the peer is told delivery by delivery, as events are asked for.
+//! Dispositions. A range from the peer is reported delivery by delivery, as events are requested.
 
 use crate::performative::{AmqpError, DeliveryState, Disposition, Role, condition};
 
-use super::{Connection, DeliveryId, Disposed, Failure, LinkId, UseError};
+use super::{Connection, DeliveryId, Disposed, LinkId, ProtocolViolation, UseError};
 
-/// What is left of a disposition.
+/// The rest of a disposition.
 #[derive(Debug)]
-pub(super) struct Range {
+pub(super) struct DispositionRange {
     channel: u16,
     serial: u32,
-    /// Deliveries of ours, or of the peer's.
+    /// Whether the deliveries are ours.
     outgoing: bool,
     next: u64,
     last: u64,
@@ -22,24 +22,25 @@ impl Connection {
         &mut self,
         channel: u16,
         disposition: Disposition,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ProtocolViolation> {
         let Some(session) = self.session(channel) else { return Ok(()) };
         let Disposition { role, first, last, settled, state, .. } = disposition;
         let span = last.unwrap_or(first).wrapping_sub(first);
         if span > u32::MAX / 2 {
-            let error = AmqpError::new(condition::INVALID_FIELD, "last comes before first");
-            return Err(Failure::Session(channel, error));
+            let error = AmqpError::new(condition::INVALID_FIELD, "`last` precedes `first`");
+            return Err(ProtocolViolation::Session(channel, error));
         }
         let outgoing = role == Role::Receiver;
         let unsettled = if outgoing { &session.outgoing } else { &session.incoming };
         let next = unsettled.long(first);
         let last = next.saturating_add(span.into());
         let serial = session.serial;
-        self.range = Some(Range { channel, serial, outgoing, next, last, settled, state });
+        self.range =
+            Some(DispositionRange { channel, serial, outgoing, next, last, settled, state });
         Ok(())
     }
 
-    /// The next delivery of the range. Those that are settled already are passed over.
+    /// The next delivery of the range. Settled ones are skipped.
     pub(super) fn next_disposed(&mut self) -> Option<Disposed> {
         let mut range = self.range.take()?;
         let session = self.session_mut(range.channel).filter(|s| s.serial == range.serial)?;
@@ -58,7 +59,7 @@ impl Connection {
         Some(Disposed { link: entry.link, delivery, key: entry.key, settled, state })
     }
 
-    /// Tells the peer what has become of a delivery. False when it is not unsettled any more: the peer was first.
+    /// Reports the state of a delivery to the peer. False if it is already settled.
     pub fn dispose(
         &mut self,
         link: LinkId,
@@ -66,8 +67,8 @@ impl Connection {
         settled: bool,
         state: Option<DeliveryState>,
     ) -> Result<bool, UseError> {
-        let role = self.owned_link(link)?.role;
-        let session = self.owned(link.session)?;
+        let role = self.link_by_id(link)?.role;
+        let session = self.session_by_id(link.session)?;
         let unsettled = match role {
             Role::Sender => &mut session.outgoing,
             Role::Receiver => &mut session.incoming,

@@ -1,4 +1,4 @@
-//! Service Bus's batches: a message whose data sections are encoded messages.
+//! Batches of Service Bus: a message whose data sections are encoded messages.
 
 use bytes::{Bytes, BytesMut};
 
@@ -10,15 +10,13 @@ use super::section::DATA;
 /// The message format of a transfer that carries a batch.
 pub const BATCH_FORMAT: u32 = 0x8001_3700;
 
-/// A batch holds more messages than the caller allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a batch of more than {messages_max} messages")]
+#[error("the batch has more than {messages_max} messages")]
 pub struct BatchTooLong {
-    /// How many are allowed.
     pub messages_max: usize,
 }
 
-/// Writes messages as a batch. What the envelope says of itself is up to the caller, and is written before.
+/// Writes messages as the body of a batch. The caller writes the other sections before.
 pub fn encode_batch<'a>(messages: impl IntoIterator<Item = &'a Bytes>, out: &mut BytesMut) {
     for message in messages {
         put_descriptor(out, DATA);
@@ -26,7 +24,7 @@ pub fn encode_batch<'a>(messages: impl IntoIterator<Item = &'a Bytes>, out: &mut
     }
 }
 
-/// The messages of a batch, each with its sections found.
+/// The messages of a batch.
 pub fn decode_batch(
     envelope: &Message,
     messages_max: usize,

@@ -13,49 +13,40 @@ use super::section::{
 /// The body of a message to be written.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Body {
-    /// None: what is written is followed by a bare message from elsewhere.
+    /// No body: the output is followed by a bare message from elsewhere.
     #[default]
     Absent,
-    /// Runs of bytes.
     Data(Vec<Bytes>),
-    /// Lists.
     Sequence(Vec<Vec<Value>>),
-    /// One value.
     Value(Value),
 }
 
-/// A message to be written. Absent sections and empty maps are left out, so a draft with header and annotations alone
-/// is what stands before a bare message that was kept.
+/// A message to be written. Absent sections and empty maps are omitted. A draft with only a header and annotations can
+/// precede a stored bare message.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draft {
-    /// How to deliver it.
     pub header: Option<Header>,
     /// Annotations for the next hop.
     pub delivery_annotations: Map,
     /// Annotations for the infrastructure.
     pub message_annotations: Map,
-    /// What does not change on the way.
     pub properties: Option<Properties>,
-    /// The application's own properties.
     pub application_properties: Map,
-    /// The body.
     pub body: Body,
-    /// What follows the body.
     pub footer: Map,
 }
 
 impl Draft {
-    /// A message of bytes.
+    /// A message with a body of bytes.
     pub fn data(bytes: impl Into<Bytes>) -> Draft {
         Draft { body: Body::Data(vec![bytes.into()]), ..Draft::default() }
     }
 
-    /// A message of one value.
+    /// A message with a body of one value.
     pub fn value(value: impl Into<Value>) -> Draft {
         Draft { body: Body::Value(value.into()), ..Draft::default() }
     }
 
-    /// Writes it.
     pub fn encode(&self, out: &mut BytesMut) {
         if let Some(header) = &self.header {
             header.encode(out);
@@ -88,7 +79,6 @@ impl Draft {
         put_section(out, FOOTER, &self.footer);
     }
 
-    /// Writes it into bytes of its own.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::new();
         self.encode(&mut out);

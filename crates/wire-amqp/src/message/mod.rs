@@ -1,7 +1,7 @@
-//! A message by its sections. Finding them costs a step over each; only what is asked for is decoded.
+//! A message and its sections. Parsing only finds the sections; they are decoded on demand.
 //!
-//! A broker rewrites what stands before the bare message, and must give the bare message back byte for byte
-//! (part 3, section 3.2). So the encoded bytes are kept, and each section is a range of them.
+//! A broker replaces what precedes the bare message and must preserve the bare message byte for byte (part 3, section
+//! 3.2). Therefore the encoded bytes are kept, and each section is a range of them.
 
 mod batch;
 mod draft;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 
 use crate::performative::{Composite, read_descriptor};
-use crate::types::{Decoded, Fault, Map, Reader, Value};
+use crate::types::{DecodeFault, Decoded, Map, Reader, Value};
 
 pub use batch::{BATCH_FORMAT, BatchTooLong, decode_batch, encode_batch};
 pub use draft::{Body, Draft};
@@ -21,15 +21,15 @@ pub use section::{
     MESSAGE_ANNOTATIONS, Properties,
 };
 
-/// Where a section lies: its descriptor and value.
+/// The range of a section: its descriptor and value.
 type Span = Range<usize>;
 
-/// What a message's body consists of.
+/// The kind of a message body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// Nothing. The specification wants a body, but clients exist that send none.
+    /// Not allowed by the specification, but some clients send no body.
     Absent,
-    /// One or more runs of bytes.
+    /// One or more data sections.
     Data,
     /// One or more lists.
     Sequence,
@@ -37,10 +37,10 @@ pub enum BodyKind {
     Value,
 }
 
-/// Kinds of sections, and so the runs of them that a message may have.
+/// Kinds of sections, and so the most runs of them in a message.
 const RUNS_MAX: usize = 9;
 
-/// The sections in their order. One that comes twice does so afterwards, too.
+/// Sorts the sections. Duplicates stay duplicates.
 fn in_order(encoded: &Bytes) -> Decoded<Bytes> {
     let mut reader = Reader::new(encoded);
     let mut runs: Vec<(u64, Span)> = Vec::new();
@@ -53,7 +53,7 @@ fn in_order(encoded: &Bytes) -> Decoded<Bytes> {
         let count = runs.len();
         match runs.last_mut() {
             Some((last, span)) if *last == section => span.end = end,
-            _ if count == RUNS_MAX => return Err(Fault::SectionOrder.into()),
+            _ if count == RUNS_MAX => return Err(DecodeFault::SectionOrder.into()),
             _ => runs.push((section, start..end)),
         }
     }
@@ -63,7 +63,7 @@ fn in_order(encoded: &Bytes) -> Decoded<Bytes> {
     Ok(out.freeze())
 }
 
-/// An encoded message and the places of its sections.
+/// An encoded message and the ranges of its sections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     encoded: Bytes,
@@ -79,7 +79,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Finds the sections. They must stand in order, and each only once, save parts of the body.
+    /// Finds the sections. They must be in order, and only body sections may be repeated.
     pub fn parse(encoded: Bytes) -> Decoded<Message> {
         let end = encoded.len();
         let mut message = Message {
@@ -103,7 +103,7 @@ impl Message {
             let repeated = section == last && matches!(section, DATA | AMQP_SEQUENCE);
             let body = |code| (DATA..=AMQP_VALUE).contains(&code);
             if (section <= last && !repeated) || (body(last) && body(section) && !repeated) {
-                return Err(Fault::SectionOrder.into());
+                return Err(DecodeFault::SectionOrder.into());
             }
             last = section;
             reader.skip()?;
@@ -121,18 +121,19 @@ impl Message {
                 AMQP_SEQUENCE => message.add_body(span, BodyKind::Sequence),
                 AMQP_VALUE => message.add_body(span, BodyKind::Value),
                 FOOTER => message.footer = Some(span),
-                _ => return Err(Fault::UnknownDescriptor.into()),
+                _ => return Err(DecodeFault::UnknownDescriptor.into()),
             }
         }
         message.encoded = encoded;
         Ok(message)
     }
 
-    /// The same, but sections that stand in another order are put in theirs first: a client exists that writes the
-    /// annotations of a delivery last.
+    /// Like [`Message::parse`], but sorts the sections first. One client writes delivery annotations last.
     pub fn parse_any_order(encoded: Bytes) -> Decoded<Message> {
         match Message::parse(encoded.clone()) {
-            Err(error) if error.fault == Fault::SectionOrder => Message::parse(in_order(&encoded)?),
+            Err(error) if error.fault == DecodeFault::SectionOrder => {
+                Message::parse(in_order(&encoded)?)
+            }
             parsed => parsed,
         }
     }
@@ -146,12 +147,12 @@ impl Message {
         }
     }
 
-    /// All of it.
+    /// All bytes.
     pub fn encoded(&self) -> &Bytes {
         &self.encoded
     }
 
-    /// Properties, application properties, body and footer, as they came.
+    /// Properties, application properties, body and footer, unchanged.
     pub fn bare(&self) -> Bytes {
         self.encoded.slice(self.bare.clone())
     }
@@ -161,22 +162,21 @@ impl Message {
         self.encoded.slice(self.body.clone())
     }
 
-    /// What the body consists of.
     pub fn body_kind(&self) -> BodyKind {
         self.body_kind
     }
 
-    /// The bytes of the properties, with their descriptor.
+    /// The encoded properties, with their descriptor.
     pub fn properties_encoded(&self) -> Option<&[u8]> {
         self.section(&self.properties)
     }
 
-    /// The bytes of the application properties, with their descriptor.
+    /// The encoded application properties, with their descriptor.
     pub fn application_properties_encoded(&self) -> Option<&[u8]> {
         self.section(&self.application_properties)
     }
 
-    /// The bytes of the footer, with its descriptor.
+    /// The encoded footer, with its descriptor.
     pub fn footer_encoded(&self) -> Option<&[u8]> {
         self.section(&self.footer)
     }
@@ -185,12 +185,12 @@ impl Message {
         span.clone().map(|span| &self.encoded[span])
     }
 
-    /// The header; all defaults when there is none.
+    /// The header; defaults if there is none.
     pub fn header(&self) -> Decoded<Header> {
         self.composite(&self.header)
     }
 
-    /// The properties; none set when there are none.
+    /// The properties; defaults if there are none.
     pub fn properties(&self) -> Decoded<Properties> {
         self.composite(&self.properties)
     }
@@ -205,17 +205,15 @@ impl Message {
         self.map(&self.message_annotations)
     }
 
-    /// The application's own properties.
     pub fn application_properties(&self) -> Decoded<Map> {
         self.map(&self.application_properties)
     }
 
-    /// The footer.
     pub fn footer(&self) -> Decoded<Map> {
         self.map(&self.footer)
     }
 
-    /// The runs of bytes of a [`BodyKind::Data`] body; none for another.
+    /// The data sections of a [`BodyKind::Data`] body; empty for others.
     pub fn data(&self) -> Decoded<Vec<Bytes>> {
         let mut parts = Vec::new();
         self.each_part(BodyKind::Data, |reader| {
@@ -226,7 +224,7 @@ impl Message {
         Ok(parts)
     }
 
-    /// The same as one run; a body that has only one is not copied.
+    /// The data sections joined. A single one is not copied.
     pub fn data_joined(&self) -> Decoded<Bytes> {
         let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
         self.each_part(BodyKind::Data, |reader| {
@@ -243,7 +241,7 @@ impl Message {
         Ok(if joined.is_empty() { first } else { joined.freeze() })
     }
 
-    /// The lists of a [`BodyKind::Sequence`] body; none for another.
+    /// The lists of a [`BodyKind::Sequence`] body; empty for others.
     pub fn sequences(&self) -> Decoded<Vec<Vec<Value>>> {
         let mut parts = Vec::new();
         self.each_part(BodyKind::Sequence, |reader| match reader.value()? {
@@ -251,12 +249,12 @@ impl Message {
                 parts.push(items);
                 Ok(())
             }
-            _ => Err(Fault::UnknownDescriptor.into()),
+            _ => Err(DecodeFault::UnknownDescriptor.into()),
         })?;
         Ok(parts)
     }
 
-    /// The value of a [`BodyKind::Value`] body; none for another.
+    /// The value of a [`BodyKind::Value`] body; none for others.
     pub fn value(&self) -> Decoded<Option<Value>> {
         let mut value = None;
         self.each_part(BodyKind::Value, |reader| {
@@ -266,7 +264,7 @@ impl Message {
         Ok(value)
     }
 
-    /// The value of a [`BodyKind::Value`] body that is a composite, such as those that a coordinator is sent.
+    /// The value of a [`BodyKind::Value`] body as a composite, such as a message to a coordinator.
     pub fn value_as<T: Composite>(&self) -> Decoded<Option<T>> {
         let mut value = None;
         self.each_part(BodyKind::Value, |reader| {

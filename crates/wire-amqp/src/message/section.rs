@@ -9,7 +9,7 @@ use crate::types::{Str, Symbol, Value, put_bool, put_descriptor, put_ubyte, put_
 pub const DELIVERY_ANNOTATIONS: u64 = 0x71;
 /// Annotations for the infrastructure.
 pub const MESSAGE_ANNOTATIONS: u64 = 0x72;
-/// Properties for the application.
+/// Properties of the application.
 pub const APPLICATION_PROPERTIES: u64 = 0x74;
 /// A body of bytes.
 pub const DATA: u64 = 0x75;
@@ -17,27 +17,27 @@ pub const DATA: u64 = 0x75;
 pub const AMQP_SEQUENCE: u64 = 0x76;
 /// A body of one value.
 pub const AMQP_VALUE: u64 = 0x77;
-/// What follows the body.
+/// The section after the body.
 pub const FOOTER: u64 = 0x78;
 
 composite! {
-    /// How the message is to be delivered.
+    /// Delivery details of a message.
     Header = "amqp:header:list", 0x70, fields_min 0 {
         /// Must survive a restart.
         default durable: bool = false,
-        /// Higher is earlier.
+        /// Higher values are delivered first.
         default priority: u8 = 4,
-        /// Milliseconds to live.
+        /// Time-to-live in milliseconds.
         optional ttl: u32,
-        /// Nobody else has had it.
+        /// Not delivered to another receiver before.
         default first_acquirer: bool = false,
-        /// Attempts that failed before.
+        /// Failed delivery attempts.
         default delivery_count: u32 = 0,
     }
 }
 
 impl Header {
-    /// Writes the delivery count also when it is 0: clients exist that take one that is left out for none at all.
+    /// Writes the delivery count even if it is 0, because some clients treat a missing count as unknown.
     pub fn encode_counted(&self, out: &mut BytesMut) {
         put_descriptor(out, Header::CODE);
         write_list(out, 5, |list| {
@@ -63,33 +63,27 @@ impl Header {
 }
 
 composite! {
-    /// What does not change on the way.
+    /// Immutable properties of a message.
     Properties = "amqp:properties:list", 0x73, fields_min 0 {
-        /// Names the message: a string, ulong, uuid or binary.
+        /// A string, ulong, UUID or binary.
         optional message_id: Value,
-        /// Who made it.
+        /// The user who created the message.
         optional user_id: Bytes,
-        /// The node it is meant for.
+        /// The node that the message is for.
         optional to: Str,
-        /// What it is about.
         optional subject: Str,
-        /// Where answers go.
+        /// The node for replies.
         optional reply_to: Str,
-        /// The message it belongs to.
         optional correlation_id: Value,
-        /// What the body is.
         optional content_type: Symbol,
-        /// How the body is packed.
         optional content_encoding: Symbol,
-        /// When it is of no use any more.
         optional absolute_expiry_time: Timestamp,
-        /// When it was made.
         optional creation_time: Timestamp,
         /// The group, or session.
         optional group_id: Str,
-        /// Its place in the group.
+        /// The position in the group.
         optional group_sequence: u32,
-        /// The group that answers should have.
+        /// The group for replies.
         optional reply_to_group_id: Str,
     }
 }

@@ -1,16 +1,16 @@
-//! Composite types: a described list whose fields have a place, a name and a type.
+//! Composite types: described lists whose fields have a position, a name and a type.
 //!
 //! [`composite!`] turns the specification's table of a type into a struct, its decoder and its encoder.
 
 use bytes::BytesMut;
 
 use crate::types::code::{DESCRIBED, NULL, SYMBOL_8, SYMBOL_32};
-use crate::types::{Decoded, Fault, ListWriter, Reader, put_descriptor};
+use crate::types::{DecodeFault, Decoded, ListWriter, Reader, put_descriptor};
 
 use super::field::Field;
 
-/// The name of a type and of one of its fields, for messages about them.
-pub(crate) type Place = (&'static str, &'static str);
+/// Names of a type and one of its fields, for error messages.
+pub(crate) type FieldName = (&'static str, &'static str);
 
 /// A described list.
 pub trait Composite: Sized {
@@ -25,20 +25,20 @@ pub trait Composite: Sized {
     #[doc(hidden)]
     fn write_fields(&self, out: &mut BytesMut);
 
-    /// Writes it with its descriptor.
+    /// Writes the value with its descriptor.
     fn encode(&self, out: &mut BytesMut) {
         put_descriptor(out, Self::CODE);
         self.write_fields(out);
     }
 
-    /// Reads it with its descriptor.
+    /// Reads the value with its descriptor.
     fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
         let code = reader.u8()?;
         read_described(code, reader)
     }
 }
 
-/// The fields of a list that is being read.
+/// The fields of a list being read.
 #[doc(hidden)]
 pub struct Fields<'r, 'a> {
     reader: &'r mut Reader<'a>,
@@ -46,31 +46,33 @@ pub struct Fields<'r, 'a> {
 }
 
 impl Fields<'_, '_> {
-    pub(crate) fn optional<T: Field>(&mut self, place: Place) -> Decoded<Option<T>> {
+    pub(crate) fn optional<T: Field>(&mut self, field: FieldName) -> Decoded<Option<T>> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
         let read = |reader: &mut Reader<'_>| match reader.u8()? {
             NULL => Ok(None),
             code => T::read(code, reader).map(Some),
         };
-        read(self.reader).map_err(|error| error.within(place))
+        read(self.reader).map_err(|error| error.within(field))
     }
 
-    pub(crate) fn required<T: Field>(&mut self, place: Place) -> Decoded<T> {
-        match self.optional(place)? {
+    pub(crate) fn required<T: Field>(&mut self, field: FieldName) -> Decoded<T> {
+        match self.optional(field)? {
             Some(value) => Ok(value),
-            None => Err(crate::types::DecodeError { fault: Fault::Missing, place: Some(place) }),
+            None => {
+                Err(crate::types::DecodeError { fault: DecodeFault::Missing, field: Some(field) })
+            }
         }
     }
 }
 
-/// The body of a composite whose descriptor was read.
+/// Reads a composite whose descriptor was read.
 pub(crate) fn read_list<T: Composite>(reader: &mut Reader<'_>) -> Decoded<T> {
     let code = reader.u8()?;
     let (count, entered) = reader.enter_list(code)?;
     let mut fields = Fields { reader, left: count };
     let composite = T::read_fields(&mut fields)?;
-    // Fields that a later version of the type may have.
+    // Fields of later versions of the type.
     for _ in 0..fields.left {
         fields.reader.skip()?;
     }
@@ -78,28 +80,27 @@ pub(crate) fn read_list<T: Composite>(reader: &mut Reader<'_>) -> Decoded<T> {
     Ok(composite)
 }
 
-/// A composite of one certain type, whose first format code was read.
+/// Reads a composite of the type `T`, whose first format code was read.
 pub(crate) fn read_described<T: Composite>(code: u8, reader: &mut Reader<'_>) -> Decoded<T> {
     if read_descriptor(code, reader)? != T::CODE {
-        return Err(Fault::UnknownDescriptor.into());
+        return Err(DecodeFault::UnknownDescriptor.into());
     }
     read_list(reader)
 }
 
-/// The numeric descriptor of a described value, whichever way it is written.
+/// The numeric descriptor of a described value, whether written as a number or as a symbol.
 pub(crate) fn read_descriptor(code: u8, reader: &mut Reader<'_>) -> Decoded<u64> {
     if code != DESCRIBED {
-        return Err(Fault::WrongType { expected: "a described value", found: code }.into());
+        return Err(DecodeFault::WrongType { expected: "a described value", found: code }.into());
     }
     let code = reader.u8()?;
     if code == SYMBOL_8 || code == SYMBOL_32 {
         let name = reader.symbol(code)?;
-        return super::code_of(&name).ok_or(Fault::UnknownDescriptor.into());
+        return super::code_of(&name).ok_or(DecodeFault::UnknownDescriptor.into());
     }
     reader.ulong(code)
 }
 
-/// Writes a list of fields.
 pub(crate) fn write_list(
     out: &mut BytesMut,
     fields_min: u32,
@@ -112,9 +113,9 @@ pub(crate) fn write_list(
 
 /// The specification's table of a composite type.
 ///
-/// `required`, `optional` or `default` stands before each field. What equals its default is written as null. Nulls at
-/// the end are dropped down to `fields_min`: clients exist that read fields by their place without asking how many
-/// there are, so what is not part of a message is written in full.
+/// Each field is `required`, `optional` or has a `default`. A value that equals its default is written as null.
+/// Trailing nulls are dropped down to `fields_min`: some clients read fields by position without checking their number,
+/// so everything except message sections is written in full.
 macro_rules! composite {
     (
         $(#[$meta:meta])*
@@ -172,10 +173,10 @@ macro_rules! composite {
     (@default optional) => { None };
     (@default default $default:expr) => { $default };
 
-    (@read $fields:ident $place:tt required) => { $fields.required($place)? };
-    (@read $fields:ident $place:tt optional) => { $fields.optional($place)? };
-    (@read $fields:ident $place:tt default $default:expr) => {
-        $fields.optional($place)?.unwrap_or_else(|| $default)
+    (@read $fields:ident $field:tt required) => { $fields.required($field)? };
+    (@read $fields:ident $field:tt optional) => { $fields.optional($field)? };
+    (@read $fields:ident $field:tt default $default:expr) => {
+        $fields.optional($field)?.unwrap_or_else(|| $default)
     };
 
     (@write $list:ident ($value:expr) required) => {

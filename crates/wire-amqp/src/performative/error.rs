@@ -1,4 +1,4 @@
-//! Errors as the peer sees them.
+//! Errors reported to the peer.
 
 use crate::types::{DecodeError, Map, Str, Symbol};
 
@@ -34,9 +34,9 @@ pub mod condition {
 composite! {
     /// Why something was refused or ended.
     AmqpError = "amqp:error:list", 0x1d, fields_min 3 {
-        /// What kind of error, for programs.
+        /// The kind of error, for programs.
         required condition: Symbol,
-        /// What happened, for people.
+        /// The text, for people.
         optional description: Str,
         /// Details.
         optional info: Map,
@@ -44,7 +44,6 @@ composite! {
 }
 
 impl AmqpError {
-    /// An error with a description.
     pub fn new(condition: &'static str, description: impl Into<Str>) -> AmqpError {
         AmqpError {
             condition: Symbol::from_static(condition),

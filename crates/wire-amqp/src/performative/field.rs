@@ -1,19 +1,18 @@
-//! The types that a field of a composite can have.
+//! Types of the fields of composites.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::types::code::{ARRAY_8, ARRAY_32, TIMESTAMP, UBYTE, USHORT};
 use crate::types::{
-    Array, Decoded, Fault, Map, Reader, Str, Symbol, Value, put_binary, put_bool, put_map,
+    Array, DecodeFault, Decoded, Map, Reader, Str, Symbol, Value, put_binary, put_bool, put_map,
     put_string, put_symbol, put_ubyte, put_uint, put_ulong, put_ushort, put_value,
 };
 
-/// A type that a field can have.
 #[doc(hidden)]
 pub trait Field: Sized {
     /// Reads what follows the format code, which is not null.
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<Self>;
-    /// Writes it with its format code.
+    /// Writes the value with its format code.
     fn write(&self, out: &mut BytesMut);
 }
 
@@ -45,7 +44,7 @@ impl Field for u8 {
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<u8> {
         match code {
             UBYTE => reader.u8(),
-            found => Err(Fault::WrongType { expected: "ubyte", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "ubyte", found }.into()),
         }
     }
 
@@ -58,7 +57,7 @@ impl Field for u16 {
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<u16> {
         match (code, reader.value_of(code)?) {
             (USHORT, Value::Ushort(value)) => Ok(value),
-            (found, _) => Err(Fault::WrongType { expected: "ushort", found }.into()),
+            (found, _) => Err(DecodeFault::WrongType { expected: "ushort", found }.into()),
         }
     }
 
@@ -75,7 +74,7 @@ impl Field for Timestamp {
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<Timestamp> {
         match (code, reader.value_of(code)?) {
             (TIMESTAMP, Value::Timestamp(ms)) => Ok(Timestamp(ms)),
-            (found, _) => Err(Fault::WrongType { expected: "timestamp", found }.into()),
+            (found, _) => Err(DecodeFault::WrongType { expected: "timestamp", found }.into()),
         }
     }
 
@@ -85,7 +84,7 @@ impl Field for Timestamp {
     }
 }
 
-/// Symbols of a field that may have several (`multiple="true"`): absent, one alone, or an array.
+/// Symbols of a field with `multiple="true"`: absent, a single one, or an array.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols(pub Vec<Symbol>);
 
@@ -109,18 +108,20 @@ impl Field for Symbols {
         }
         let symbol = |item: &Value| match item {
             Value::Symbol(symbol) => Ok(symbol.clone()),
-            _ => Err(Fault::WrongType { expected: "an array of symbols", found: code }.into()),
+            _ => {
+                Err(DecodeFault::WrongType { expected: "an array of symbols", found: code }.into())
+            }
         };
         reader.array(code)?.items().iter().map(symbol).collect::<Decoded<_>>().map(Symbols)
     }
 
     fn write(&self, out: &mut BytesMut) {
-        // Always an array: clients that search it as a list would search one symbol alone letter by letter.
+        // Always an array: clients that search it as a list would search a single symbol letter by letter.
         put_value(out, &Value::Array(self.0.iter().cloned().collect::<Array>()));
     }
 }
 
-/// A restricted type: a number with names.
+/// A restricted type: a number with named values.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident: $base:ty { $( $(#[$doc:meta])* $variant:ident = $number:literal),* $(,)? }) => {
         $(#[$meta])*
@@ -132,7 +133,7 @@ macro_rules! choice {
                 match <$base>::read(code, reader)? {
                     $( $number => Ok($name::$variant), )*
                     #[allow(unreachable_patterns, reason = "a boolean has no other")]
-                    other => Err(Fault::UnknownChoice(other.into()).into()),
+                    other => Err(DecodeFault::UnknownChoice(other.into()).into()),
                 }
             }
 
@@ -145,19 +146,16 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Which end of a link.
+    /// The end of a link.
     #[derive(Default)]
     Role: bool {
-        /// It sends messages.
         #[default]
         Sender = false,
-        /// It receives messages.
         Receiver = true,
     }
 }
 
 impl Role {
-    /// The other end.
     pub fn opposite(self) -> Role {
         match self {
             Role::Sender => Role::Receiver,
@@ -167,13 +165,11 @@ impl Role {
 }
 
 choice! {
-    /// What a sender does about settling.
     SenderSettleMode: u8 {
         /// All deliveries are sent unsettled.
         Unsettled = 0,
         /// All deliveries are sent settled.
         Settled = 1,
-        /// Either.
         Mixed = 2,
     }
 }
@@ -181,7 +177,7 @@ choice! {
 choice! {
     /// When a receiver settles.
     ReceiverSettleMode: u8 {
-        /// At once, by itself.
+        /// Immediately.
         First = 0,
         /// After the sender has settled.
         Second = 1,
@@ -189,19 +185,18 @@ choice! {
 }
 
 choice! {
-    /// How a SASL exchange ended.
+    /// Result of a SASL exchange.
     #[derive(Default)]
     SaslCode: u8 {
-        /// Authenticated.
         #[default]
         Ok = 0,
-        /// Bad credentials.
+        /// Wrong credentials.
         Auth = 1,
         /// A system error.
         Sys = 2,
-        /// A system error that will stay.
+        /// A permanent system error.
         SysPerm = 3,
-        /// A system error that may go away.
+        /// A temporary system error.
         SysTemp = 4,
     }
 }

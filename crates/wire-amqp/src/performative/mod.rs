@@ -1,6 +1,6 @@
 //! The composite types of transport, messaging, transactions and security, as structs.
 //!
-//! Each is declared once, as the specification's own table (`composite.rs` explains it). Sections of a message are in
+//! Each is declared like its table in the specification; see `composite.rs`. Sections of a message are in
 //! [`crate::message`].
 
 mod composite;
@@ -25,7 +25,7 @@ pub use transport::{
     Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Performative, Transfer,
 };
 
-/// The numeric descriptor of a symbolic one. Hardly anybody writes symbolic ones, but they are as good.
+/// The numeric descriptor of a symbolic one. Symbolic descriptors are rare but valid.
 pub(crate) fn code_of(name: &str) -> Option<u64> {
     use crate::message::{
         AMQP_SEQUENCE, AMQP_VALUE, APPLICATION_PROPERTIES, DATA, DELIVERY_ANNOTATIONS, FOOTER,

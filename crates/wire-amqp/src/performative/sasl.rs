@@ -2,58 +2,56 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::types::{Decoded, Fault, Reader, Str, Symbol};
+use crate::types::{DecodeFault, Decoded, Reader, Str, Symbol};
 
 use super::composite::{Composite, composite, read_descriptor, read_list};
 use super::field::{SaslCode, Symbols};
 
 composite! {
-    /// What the server offers.
+    /// The mechanisms of the server.
     SaslMechanisms = "amqp:sasl-mechanisms:list", 0x40, fields_min 0 {
-        /// Names, best first.
+        /// In order of preference.
         required sasl_server_mechanisms: Symbols,
     }
 }
 
 composite! {
-    /// What the client has chosen.
+    /// The mechanism chosen by the client.
     SaslInit = "amqp:sasl-init:list", 0x41, fields_min 0 {
-        /// One of those offered.
         required mechanism: Symbol,
-        /// What the mechanism begins with.
+        /// Initial data of the mechanism.
         optional initial_response: Bytes,
-        /// The host the client means.
+        /// The host that the client connects to.
         optional hostname: Str,
     }
 }
 
 composite! {
-    /// The server asks.
+    /// A challenge of the server.
     SaslChallenge = "amqp:sasl-challenge:list", 0x42, fields_min 0 {
-        /// The mechanism's own bytes.
+        /// Data of the mechanism.
         required challenge: Bytes,
     }
 }
 
 composite! {
-    /// The client answers.
+    /// The client's response.
     SaslResponse = "amqp:sasl-response:list", 0x43, fields_min 0 {
-        /// The mechanism's own bytes.
+        /// Data of the mechanism.
         required response: Bytes,
     }
 }
 
 composite! {
-    /// How it ended.
+    /// The result.
     SaslOutcome = "amqp:sasl-outcome:list", 0x44, fields_min 2 {
-        /// Whether the client is who it says.
         required code: SaslCode,
-        /// The mechanism's own bytes.
+        /// Data of the mechanism.
         optional additional_data: Bytes,
     }
 }
 
-/// Any of them.
+/// Any SASL frame.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "named after the types they hold")]
 pub enum SaslFrame {
@@ -75,7 +73,7 @@ impl SaslFrame {
             SaslChallenge::CODE => SaslFrame::Challenge(read_list(reader)?),
             SaslResponse::CODE => SaslFrame::Response(read_list(reader)?),
             SaslOutcome::CODE => SaslFrame::Outcome(read_list(reader)?),
-            _ => return Err(Fault::UnknownDescriptor.into()),
+            _ => return Err(DecodeFault::UnknownDescriptor.into()),
         };
         reader.expect_end()?;
         Ok(frame)

@@ -12,37 +12,36 @@ use super::field::Field;
 composite! {
     /// How far a delivery was received.
     Received = "amqp:received:list", 0x23, fields_min 0 {
-        /// The section.
         required section_number: u32,
-        /// Where in it.
+        /// Offset within the section.
         required section_offset: u64,
     }
 }
 
 composite! {
-    /// Taken.
+    /// Processed successfully.
     Accepted = "amqp:accepted:list", 0x24, fields_min 0 {}
 }
 
 composite! {
-    /// Invalid, and not to be tried again.
+    /// Invalid; not to be delivered again.
     Rejected = "amqp:rejected:list", 0x25, fields_min 0 {
-        /// Why. For Service Bus, one that comes from the server says that settling failed.
+        /// The reason. In Service Bus, an error from the server means that settling failed.
         optional error: AmqpError,
     }
 }
 
 composite! {
-    /// Given back untouched.
+    /// Returned without processing.
     Released = "amqp:released:list", 0x26, fields_min 0 {}
 }
 
 composite! {
-    /// Given back, changed.
+    /// Returned with changes.
     Modified = "amqp:modified:list", 0x27, fields_min 0 {
-        /// Counts as an attempt.
+        /// Counts as a delivery attempt.
         optional delivery_failed: bool,
-        /// Not to this receiver again.
+        /// Must not be delivered to this receiver again.
         optional undeliverable_here: bool,
         /// Merged into the message's annotations.
         optional message_annotations: Map,
@@ -52,23 +51,21 @@ composite! {
 composite! {
     /// A transaction was begun.
     Declared = "amqp:declared:list", 0x33, fields_min 0 {
-        /// Its name.
         required txn_id: Bytes,
     }
 }
 
 composite! {
-    /// A delivery's part in a transaction.
+    /// A delivery that is part of a transaction.
     TransactionalState = "amqp:transactional-state:list", 0x34, fields_min 0 {
-        /// The transaction.
         required txn_id: Bytes,
-        /// What becomes of the delivery if it is committed.
+        /// The outcome if the transaction is committed.
         optional outcome: Box<DeliveryState>,
     }
 }
 
 composite! {
-    /// Asks for a transaction: the body of a message to the coordinator.
+    /// Begins a transaction: the body of a message to the coordinator.
     Declare = "amqp:declare:list", 0x31, fields_min 0 {
         /// A distributed transaction.
         optional global_id: Value,
@@ -78,14 +75,13 @@ composite! {
 composite! {
     /// Ends a transaction: the body of a message to the coordinator.
     Discharge = "amqp:discharge:list", 0x32, fields_min 0 {
-        /// The transaction.
         required txn_id: Bytes,
         /// Roll back.
         optional fail: bool,
     }
 }
 
-/// What has become of a delivery.
+/// The state of a delivery.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "named after the types they hold")]
 pub enum DeliveryState {
@@ -96,12 +92,11 @@ pub enum DeliveryState {
     Modified(Modified),
     Declared(Declared),
     Transactional(TransactionalState),
-    /// A state of an extension, kept as it came.
+    /// A state of an extension, unchanged.
     Other(Box<Described>),
 }
 
 impl DeliveryState {
-    /// Rejected, with the reason.
     pub fn rejected(error: AmqpError) -> DeliveryState {
         DeliveryState::Rejected(Rejected { error: Some(error) })
     }
@@ -109,12 +104,14 @@ impl DeliveryState {
 
 impl Field for DeliveryState {
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<DeliveryState> {
-        // The descriptor is looked at as a value, because that of an extension may be anything.
+        // The descriptor is read as a value, because that of an extension may have any type.
         if code != DESCRIBED {
             let found = code;
-            return Err(
-                crate::types::Fault::WrongType { expected: "a delivery state", found }.into()
-            );
+            return Err(crate::types::DecodeFault::WrongType {
+                expected: "a delivery state",
+                found,
+            }
+            .into());
         }
         let descriptor = reader.value()?;
         let number = match &descriptor {
@@ -163,7 +160,7 @@ impl Field for DeliveryState {
 
 impl Field for Box<DeliveryState> {
     fn read(code: u8, reader: &mut Reader<'_>) -> Decoded<Box<DeliveryState>> {
-        // Each level is a list, and lists are not entered deeper than allowed.
+        // Each level is a list, and the nesting of lists is limited.
         DeliveryState::read(code, reader).map(Box::new)
     }
 

@@ -1,8 +1,8 @@
-//! Sources, targets and coordinators: the two ends of what a link carries.
+//! Sources, targets and coordinators.
 
 use bytes::BytesMut;
 
-use crate::types::{Decoded, Fault, Map, Reader, Symbol, Value};
+use crate::types::{DecodeFault, Decoded, Map, Reader, Symbol, Value};
 
 use super::composite::{Composite, composite, read_descriptor, read_list};
 use super::field::{Field, Symbols};
@@ -15,23 +15,23 @@ composite! {
     Source = "amqp:source:list", 0x28, fields_min 0 {
         /// The node; usually a string.
         optional address: Value,
-        /// What of the terminus is kept: 0 nothing, 1 configuration, 2 unsettled state.
+        /// What is preserved: 0 nothing, 1 configuration, 2 unsettled state.
         default durable: u32 = 0,
         /// When the terminus begins to expire.
         default expiry_policy: Symbol = SESSION_END,
-        /// Seconds until it has expired.
+        /// Seconds until it expires.
         default timeout: u32 = 0,
-        /// Whether the node is to be made for this link.
+        /// Whether the node must be created for this link.
         default dynamic: bool = false,
-        /// What a made node should be like.
+        /// Properties of a created node.
         optional dynamic_node_properties: Map,
         /// `move` or `copy`.
         optional distribution_mode: Symbol,
         /// Which messages.
         optional filter: Map,
-        /// The outcome of what is neither settled nor given one.
+        /// The outcome of deliveries that are left unsettled.
         optional default_outcome: DeliveryState,
-        /// Descriptors of the outcomes that may be chosen.
+        /// Descriptors of the supported outcomes.
         default outcomes: Symbols = Symbols::default(),
         /// Extensions.
         default capabilities: Symbols = Symbols::default(),
@@ -43,15 +43,15 @@ composite! {
     Target = "amqp:target:list", 0x29, fields_min 0 {
         /// The node; usually a string.
         optional address: Value,
-        /// What of the terminus is kept: 0 nothing, 1 configuration, 2 unsettled state.
+        /// What is preserved: 0 nothing, 1 configuration, 2 unsettled state.
         default durable: u32 = 0,
         /// When the terminus begins to expire.
         default expiry_policy: Symbol = SESSION_END,
-        /// Seconds until it has expired.
+        /// Seconds until it expires.
         default timeout: u32 = 0,
-        /// Whether the node is to be made for this link.
+        /// Whether the node must be created for this link.
         default dynamic: bool = false,
-        /// What a made node should be like.
+        /// Properties of a created node.
         optional dynamic_node_properties: Map,
         /// Extensions.
         default capabilities: Symbols = Symbols::default(),
@@ -61,31 +61,29 @@ composite! {
 composite! {
     /// The target of a link that controls transactions.
     Coordinator = "amqp:coordinator:list", 0x30, fields_min 0 {
-        /// What kinds of transactions.
+        /// Supported kinds of transactions.
         default capabilities: Symbols = Symbols::default(),
     }
 }
 
 impl Source {
-    /// A source that is a node with a name.
+    /// A source with an address.
     pub fn at(address: impl Into<Value>) -> Source {
         Source { address: Some(address.into()), ..Source::default() }
     }
 }
 
 impl Target {
-    /// A target that is a node with a name.
+    /// A target with an address.
     pub fn at(address: impl Into<Value>) -> Target {
         Target { address: Some(address.into()), ..Target::default() }
     }
 }
 
-/// What can stand in the target field of an attach.
+/// The target of an attach.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyTarget {
-    /// A node.
     Target(Target),
-    /// The coordinator of transactions.
     Coordinator(Coordinator),
 }
 
@@ -100,7 +98,7 @@ impl Field for AnyTarget {
         match read_descriptor(code, reader)? {
             Target::CODE => read_list(reader).map(AnyTarget::Target),
             Coordinator::CODE => read_list(reader).map(AnyTarget::Coordinator),
-            _ => Err(Fault::UnknownDescriptor.into()),
+            _ => Err(DecodeFault::UnknownDescriptor.into()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::types::{Decoded, Fault, Map, Reader, Str};
+use crate::types::{DecodeFault, Decoded, Map, Reader, Str};
 
 use super::composite::{Composite, composite, read_descriptor, read_list};
 use super::error::AmqpError;
@@ -11,27 +11,26 @@ use super::state::DeliveryState;
 use super::terminus::{AnyTarget, Source};
 
 composite! {
-    /// Begins a connection.
+    /// Opens a connection.
     Open = "amqp:open:list", 0x10, fields_min 10 {
-        /// Who speaks.
+        /// Name of the sender of this performative.
         required container_id: Str,
-        /// Who is spoken to.
+        /// Name of the peer.
         optional hostname: Str,
-        /// The largest frame that the speaker takes.
+        /// Largest frame accepted.
         default max_frame_size: u32 = u32::MAX,
-        /// The highest channel that the speaker takes.
+        /// Highest channel accepted.
         default channel_max: u16 = u16::MAX,
-        /// Milliseconds of silence that the speaker bears.
+        /// Idle timeout in milliseconds.
         optional idle_time_out: u32,
-        /// Locales that the speaker can use.
+        /// Locales supported for output.
         default outgoing_locales: Symbols = Symbols::default(),
-        /// Locales that the speaker wishes for.
+        /// Locales desired for input.
         default incoming_locales: Symbols = Symbols::default(),
-        /// Extensions the speaker has.
+        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Extensions the speaker wishes for.
+        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
-        /// Facts about the speaker.
         optional properties: Map,
     }
 }
@@ -39,21 +38,20 @@ composite! {
 composite! {
     /// Begins a session on a channel.
     Begin = "amqp:begin:list", 0x11, fields_min 8 {
-        /// In an answer: the channel of the begin that is answered.
+        /// In a reply: the channel of the begin that is answered.
         optional remote_channel: u16,
-        /// The transfer-id of the speaker's next transfer.
+        /// The transfer-id of the next transfer.
         required next_outgoing_id: u32,
-        /// How many transfers the speaker takes.
+        /// Transfers accepted.
         required incoming_window: u32,
-        /// How many transfers the speaker keeps.
+        /// Transfers that may be outstanding.
         required outgoing_window: u32,
-        /// The highest handle that the speaker takes.
+        /// Highest handle accepted.
         default handle_max: u32 = u32::MAX,
-        /// Extensions the speaker has.
+        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Extensions the speaker wishes for.
+        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
-        /// Facts about the session.
         optional properties: Map,
     }
 }
@@ -61,61 +59,59 @@ composite! {
 composite! {
     /// Attaches a link to a session.
     Attach = "amqp:attach:list", 0x12, fields_min 14 {
-        /// The name by which both ends know the link.
+        /// The name of the link on both ends.
         required name: Str,
-        /// The number by which the speaker will know it.
+        /// The number of the link on this end.
         required handle: u32,
-        /// Which end the speaker is.
+        /// The role of this end.
         required role: Role,
-        /// What the sender does about settling.
+        /// Settlement policy of the sender.
         default snd_settle_mode: SenderSettleMode = SenderSettleMode::Mixed,
-        /// When the receiver settles.
+        /// Settlement policy of the receiver.
         default rcv_settle_mode: ReceiverSettleMode = ReceiverSettleMode::First,
         /// Where messages come from.
         optional source: Source,
         /// Where messages go to.
         optional target: AnyTarget,
-        /// Deliveries of an earlier life of the link.
+        /// Unsettled deliveries of an earlier attachment of the link.
         optional unsettled: Map,
-        /// Whether there are more of them.
+        /// Whether `unsettled` is incomplete.
         default incomplete_unsettled: bool = false,
-        /// Where a sender begins to count; mandatory for it.
+        /// Initial delivery count; required for senders.
         optional initial_delivery_count: u32,
-        /// The largest message that the speaker takes; zero and absent mean any.
+        /// Largest message accepted; zero and absent mean unlimited.
         optional max_message_size: u64,
-        /// Extensions the speaker has.
+        /// Supported extensions.
         default offered_capabilities: Symbols = Symbols::default(),
-        /// Extensions the speaker wishes for.
+        /// Desired extensions.
         default desired_capabilities: Symbols = Symbols::default(),
-        /// Facts about the link.
         optional properties: Map,
     }
 }
 
 composite! {
-    /// Tells windows, and the credit of a link.
+    /// Updates windows, and the credit of a link.
     Flow = "amqp:flow:list", 0x13, fields_min 11 {
-        /// The transfer-id that the speaker expects next; absent before it has seen a begin.
+        /// The transfer-id expected next; absent before the begin of the peer.
         optional next_incoming_id: u32,
-        /// How many transfers the speaker takes.
+        /// Transfers accepted.
         required incoming_window: u32,
-        /// The transfer-id of the speaker's next transfer.
+        /// The transfer-id of the next transfer.
         required next_outgoing_id: u32,
-        /// How many transfers the speaker keeps.
+        /// Transfers that may be outstanding.
         required outgoing_window: u32,
-        /// The link; absent when only the session is meant.
+        /// The link; absent if only the session is updated.
         optional handle: u32,
-        /// How many deliveries were sent on the link.
+        /// Deliveries sent on the link.
         optional delivery_count: u32,
-        /// How many more the receiver takes.
+        /// Further deliveries that the receiver accepts.
         optional link_credit: u32,
-        /// How many more the sender has.
+        /// Further messages that the sender has.
         optional available: u32,
-        /// Send what there is, and use up the rest of the credit.
+        /// Use up the credit: send available messages, then discard the rest.
         default drain: bool = false,
-        /// Asks for a flow in return.
+        /// Requests a flow in return.
         default echo: bool = false,
-        /// Facts about the link.
         optional properties: Map,
     }
 }
@@ -123,45 +119,43 @@ composite! {
 composite! {
     /// A message, or a part of one. The payload follows the performative.
     Transfer = "amqp:transfer:list", 0x14, fields_min 11 {
-        /// The link.
         required handle: u32,
-        /// The delivery's number in the session.
+        /// The number of the delivery in the session.
         optional delivery_id: u32,
-        /// The delivery's name on the link.
+        /// The tag of the delivery on the link.
         optional delivery_tag: Bytes,
-        /// What the payload is.
+        /// The format of the payload.
         optional message_format: u32,
-        /// Whether nothing needs to be heard of it again.
+        /// Whether the sender has settled the delivery.
         optional settled: bool,
         /// Whether more frames follow.
         default more: bool = false,
-        /// When the receiver settles this one.
+        /// When the receiver settles this delivery.
         optional rcv_settle_mode: ReceiverSettleMode,
-        /// The sender's state of it.
+        /// The sender's state of the delivery.
         optional state: DeliveryState,
-        /// Whether it is one of an earlier life of the link.
+        /// Whether it resumes a delivery of an earlier attachment.
         default resume: bool = false,
-        /// Whether it is taken back before it was complete.
+        /// Whether it is aborted before completion.
         default aborted: bool = false,
-        /// Whether its disposition may wait for others.
+        /// Whether its disposition may be batched with others.
         default batchable: bool = false,
     }
 }
 
 composite! {
-    /// Tells what has become of deliveries.
+    /// Reports the state of deliveries.
     Disposition = "amqp:disposition:list", 0x15, fields_min 6 {
-        /// Which end the speaker is.
+        /// The role of this end.
         required role: Role,
         /// The first delivery.
         required first: u32,
-        /// The last; absent when it is the first.
+        /// The last delivery; absent if it is the first.
         optional last: u32,
-        /// Whether the speaker has forgotten them.
+        /// Whether this end has settled them.
         default settled: bool = false,
-        /// What has become of them.
         optional state: DeliveryState,
-        /// Whether the answer may wait for others.
+        /// Whether the reply may be batched with others.
         default batchable: bool = false,
     }
 }
@@ -169,11 +163,9 @@ composite! {
 composite! {
     /// Detaches a link.
     Detach = "amqp:detach:list", 0x16, fields_min 3 {
-        /// The link.
         required handle: u32,
-        /// Whether it is gone for good.
+        /// Whether the link is closed for good.
         default closed: bool = false,
-        /// Why, if not by wish.
         optional error: AmqpError,
     }
 }
@@ -181,20 +173,18 @@ composite! {
 composite! {
     /// Ends a session.
     End = "amqp:end:list", 0x17, fields_min 1 {
-        /// Why, if not by wish.
         optional error: AmqpError,
     }
 }
 
 composite! {
-    /// Ends a connection.
+    /// Closes a connection.
     Close = "amqp:close:list", 0x18, fields_min 1 {
-        /// Why, if not by wish.
         optional error: AmqpError,
     }
 }
 
-/// Any of them.
+/// Any performative.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "named after the types they hold")]
 pub enum Performative {
@@ -210,7 +200,7 @@ pub enum Performative {
 }
 
 impl Performative {
-    /// Reads the body of a frame: the performative, and the payload of a transfer. Nothing else has one.
+    /// Reads the body of a frame: the performative, and the payload of a transfer.
     pub fn decode(body: &Bytes) -> Decoded<(Performative, Bytes)> {
         let reader = &mut Reader::new(body);
         let code = reader.u8()?;
@@ -227,13 +217,13 @@ impl Performative {
             End::CODE => Performative::End(read_list(reader)?),
             Open::CODE => Performative::Open(Box::new(read_list(reader)?)),
             Close::CODE => Performative::Close(read_list(reader)?),
-            _ => return Err(Fault::UnknownDescriptor.into()),
+            _ => return Err(DecodeFault::UnknownDescriptor.into()),
         };
         reader.expect_end()?;
         Ok((performative, Bytes::new()))
     }
 
-    /// Writes it, without the payload of a transfer.
+    /// Writes the performative, without the payload of a transfer.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             Performative::Open(open) => open.encode(out),

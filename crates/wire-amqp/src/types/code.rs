@@ -1,5 +1,5 @@
-//! Format codes (part 1, section 1.6). The high half of a code is its width class, which is how unknown values can be
-//! stepped over: 4 nothing, 5 to 9 one to sixteen bytes, a/b a counted run of bytes, c/d a list or map, e/f an array.
+//! Format codes (part 1, section 1.6). The high half of a code is its width class, so unknown values can be skipped: 4
+//! is empty, 5 to 9 are one to sixteen bytes, a/b have a length, c/d are lists and maps, e/f are arrays.
 
 pub(crate) const DESCRIBED: u8 = 0x00;
 pub(crate) const NULL: u8 = 0x40;

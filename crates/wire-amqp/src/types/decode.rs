@@ -1,20 +1,20 @@
-//! Reading values off shared bytes.
+//! Reads values from shared bytes.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::code::*;
-use super::{Array, Decoded, Described, Fault, Kind, Map, Str, Symbol, Value};
+use super::{Array, DecodeFault, Decoded, Described, Kind, Map, Str, Symbol, Value};
 
-/// How deeply values may lie inside each other.
+/// Nesting depth of values.
 pub const DEPTH_MAX: u32 = 32;
-/// How many values one reader unfolds. A few bytes can announce four billion empty ones.
+/// Values that one reader decodes. A few bytes can announce four billion empty values.
 pub const VALUES_MAX: u32 = 65_536;
-/// Room made at once for a list that announces many items; more is made as they turn out to be there.
-const ROOM_AT_ONCE: usize = 64;
+/// Capacity reserved for a list that announces many items; it grows as they are read.
+const ALLOCATE_MAX: usize = 64;
 
-/// Takes values off the front of shared bytes. After an error it stands somewhere inside, and is of no further use.
+/// Reads values from the front of shared bytes. After an error, the reader must not be used any more.
 pub struct Reader<'a> {
     source: &'a Bytes,
     at: usize,
@@ -24,29 +24,28 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the beginning.
     pub fn new(source: &'a Bytes) -> Reader<'a> {
         Reader { source, at: 0, end: source.len(), depth: 0, values_left: VALUES_MAX }
     }
 
-    /// Reads a part, which the source has.
+    /// Reads a part of the source.
     pub(crate) fn within(source: &'a Bytes, part: Range<usize>) -> Reader<'a> {
         Reader { at: part.start, end: part.end, ..Reader::new(source) }
     }
 
-    /// How many bytes were read.
+    /// Bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Whether all was read.
+    /// Whether everything was read.
     pub fn is_at_end(&self) -> bool {
         self.at == self.end
     }
 
-    /// Fails unless all was read.
+    /// Fails unless everything was read.
     pub fn expect_end(&self) -> Decoded<()> {
-        if self.is_at_end() { Ok(()) } else { Err(Fault::LeftOver.into()) }
+        if self.is_at_end() { Ok(()) } else { Err(DecodeFault::LeftOver.into()) }
     }
 
     fn advance(&mut self, len: usize) -> Decoded<&'a [u8]> {
@@ -56,13 +55,13 @@ impl<'a> Reader<'a> {
                 self.at = stop;
                 Ok(&self.source[start..stop])
             }
-            _ => Err(Fault::Truncated.into()),
+            _ => Err(DecodeFault::Truncated.into()),
         }
     }
 
     fn fixed<const N: usize>(&mut self) -> Decoded<[u8; N]> {
         let bytes = self.advance(N)?;
-        bytes.try_into().map_err(|_| Fault::Truncated.into())
+        bytes.try_into().map_err(|_| DecodeFault::Truncated.into())
     }
 
     pub(crate) fn u8(&mut self) -> Decoded<u8> {
@@ -85,62 +84,62 @@ impl<'a> Reader<'a> {
         self.shared(len as usize)
     }
 
-    /// Size and count of a compound: says how many items follow, and where they end.
+    /// Reads size and count of a compound. Returns the number of items and the position of their end.
     fn compound(&mut self, wide: bool) -> Decoded<(u32, usize)> {
         let (size, width) = if wide { (self.u32()?, 4) } else { (self.u8()?.into(), 1) };
         let stop = self.at.checked_add(size as usize).filter(|&stop| stop <= self.end);
-        let stop = stop.ok_or(Fault::Truncated)?;
+        let stop = stop.ok_or(DecodeFault::Truncated)?;
         if (size as usize) < width {
-            return Err(Fault::WrongSize.into());
+            return Err(DecodeFault::WrongSize.into());
         }
         let count = if wide { self.u32()? } else { self.u8()?.into() };
         Ok((count, stop))
     }
 
-    /// Enters a list whose format code was just read. Gives the number of items; [`Reader::leave`] ends it.
-    pub(crate) fn enter_list(&mut self, code: u8) -> Decoded<(u32, Entered)> {
+    /// Enters a list whose format code was just read. Returns the number of items; [`Reader::leave`] ends it.
+    pub(crate) fn enter_list(&mut self, code: u8) -> Decoded<(u32, EnclosingEnd)> {
         let (count, stop) = match code {
             LIST_0 => (0, self.at),
             LIST_8 | LIST_32 => self.compound(code == LIST_32)?,
-            found => return Err(Fault::WrongType { expected: "list", found }.into()),
+            found => return Err(DecodeFault::WrongType { expected: "list", found }.into()),
         };
-        // The shortest item has one byte.
+        // An item has at least one byte.
         if count as usize > stop - self.at {
-            return Err(Fault::TooMany.into());
+            return Err(DecodeFault::TooMany.into());
         }
         Ok((count, self.enter(stop)?))
     }
 
-    fn enter(&mut self, stop: usize) -> Decoded<Entered> {
+    fn enter(&mut self, stop: usize) -> Decoded<EnclosingEnd> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(Fault::TooDeep.into());
+            return Err(DecodeFault::TooDeep.into());
         }
-        Ok(Entered { outer: std::mem::replace(&mut self.end, stop) })
+        Ok(EnclosingEnd { outer: std::mem::replace(&mut self.end, stop) })
     }
 
-    /// Leaves what was entered; its content must have been read to the end.
-    pub(crate) fn leave(&mut self, entered: Entered) -> Decoded<()> {
+    /// Leaves a list; its content must have been read completely.
+    pub(crate) fn leave(&mut self, entered: EnclosingEnd) -> Decoded<()> {
         if self.at != self.end {
-            return Err(Fault::WrongSize.into());
+            return Err(DecodeFault::WrongSize.into());
         }
         self.depth -= 1;
         self.end = entered.outer;
         Ok(())
     }
 
-    /// Steps over one value without looking into it.
+    /// Skips one value without decoding it.
     pub fn skip(&mut self) -> Decoded<()> {
         let mut code = self.u8()?;
         let mut layers = 0;
-        // A described value is a descriptor and a value; either may be described again.
+        // A described value is a descriptor and a value, each of which may be described again.
         let mut open = 0_u32;
         loop {
             if code == DESCRIBED {
                 open += 1;
                 layers += 1;
                 if layers > DEPTH_MAX {
-                    return Err(Fault::TooDeep.into());
+                    return Err(DecodeFault::TooDeep.into());
                 }
             } else {
                 let len = match code >> 4 {
@@ -152,7 +151,7 @@ impl<'a> Reader<'a> {
                     0x9 => 16,
                     0xa | 0xc | 0xe => self.u8()?.into(),
                     0xb | 0xd | 0xf => self.u32()?,
-                    _ => return Err(Fault::UnknownCode(code).into()),
+                    _ => return Err(DecodeFault::UnknownCode(code).into()),
                 };
                 self.advance(len as usize)?;
                 match open.checked_sub(1) {
@@ -164,15 +163,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One value.
+    /// Reads one value.
     pub fn value(&mut self) -> Decoded<Value> {
         let code = self.u8()?;
         self.value_of(code)
     }
 
-    /// The value whose format code was just read.
+    /// Reads the value whose format code was just read.
     pub(crate) fn value_of(&mut self, code: u8) -> Decoded<Value> {
-        self.values_left = self.values_left.checked_sub(1).ok_or(Fault::TooMany)?;
+        self.values_left = self.values_left.checked_sub(1).ok_or(DecodeFault::TooMany)?;
         Ok(match code {
             DESCRIBED => {
                 let end = self.end;
@@ -188,7 +187,7 @@ impl<'a> Reader<'a> {
             BOOL => match self.u8()? {
                 0 => Value::Bool(false),
                 1 => Value::Bool(true),
-                _ => return Err(Fault::OutOfRange.into()),
+                _ => return Err(DecodeFault::OutOfRange.into()),
             },
             UBYTE => Value::Ubyte(self.u8()?),
             USHORT => Value::Ushort(u16::from_be_bytes(self.fixed()?)),
@@ -205,7 +204,7 @@ impl<'a> Reader<'a> {
             DECIMAL_32 => Value::Decimal32(self.fixed()?),
             DECIMAL_64 => Value::Decimal64(self.fixed()?),
             DECIMAL_128 => Value::Decimal128(self.fixed()?),
-            CHAR => Value::Char(char::from_u32(self.u32()?).ok_or(Fault::OutOfRange)?),
+            CHAR => Value::Char(char::from_u32(self.u32()?).ok_or(DecodeFault::OutOfRange)?),
             TIMESTAMP => Value::Timestamp(i64::from_be_bytes(self.fixed()?)),
             UUID => Value::Uuid(self.fixed()?),
             BINARY_8 | BINARY_32 => Value::Binary(self.run(code)?),
@@ -213,7 +212,7 @@ impl<'a> Reader<'a> {
             SYMBOL_8 | SYMBOL_32 => Value::Symbol(Symbol::checked(self.run(code)?)?),
             LIST_0 | LIST_8 | LIST_32 => {
                 let (count, entered) = self.enter_list(code)?;
-                let mut items = Vec::with_capacity((count as usize).min(ROOM_AT_ONCE));
+                let mut items = Vec::with_capacity((count as usize).min(ALLOCATE_MAX));
                 for _ in 0..count {
                     items.push(self.value()?);
                 }
@@ -222,7 +221,7 @@ impl<'a> Reader<'a> {
             }
             MAP_8 | MAP_32 => Value::Map(self.map(code)?),
             ARRAY_8 | ARRAY_32 => Value::Array(self.array(code)?),
-            code => return Err(Fault::UnknownCode(code).into()),
+            code => return Err(DecodeFault::UnknownCode(code).into()),
         })
     }
 
@@ -231,7 +230,7 @@ impl<'a> Reader<'a> {
             UINT_0 => Ok(0),
             UINT_8 => Ok(self.u8()?.into()),
             UINT => self.u32(),
-            found => Err(Fault::WrongType { expected: "uint", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "uint", found }.into()),
         }
     }
 
@@ -240,28 +239,28 @@ impl<'a> Reader<'a> {
             ULONG_0 => Ok(0),
             ULONG_8 => Ok(self.u8()?.into()),
             ULONG => Ok(u64::from_be_bytes(self.fixed()?)),
-            found => Err(Fault::WrongType { expected: "ulong", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "ulong", found }.into()),
         }
     }
 
     pub(crate) fn binary(&mut self, code: u8) -> Decoded<Bytes> {
         match code {
             BINARY_8 | BINARY_32 => self.run(code),
-            found => Err(Fault::WrongType { expected: "binary", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "binary", found }.into()),
         }
     }
 
     pub(crate) fn string(&mut self, code: u8) -> Decoded<Str> {
         match code {
             STRING_8 | STRING_32 => Str::checked(self.run(code)?),
-            found => Err(Fault::WrongType { expected: "string", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "string", found }.into()),
         }
     }
 
     pub(crate) fn symbol(&mut self, code: u8) -> Decoded<Symbol> {
         match code {
             SYMBOL_8 | SYMBOL_32 => Symbol::checked(self.run(code)?),
-            found => Err(Fault::WrongType { expected: "symbol", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "symbol", found }.into()),
         }
     }
 
@@ -272,25 +271,25 @@ impl<'a> Reader<'a> {
             BOOL => match self.u8()? {
                 0 => Ok(false),
                 1 => Ok(true),
-                _ => Err(Fault::OutOfRange.into()),
+                _ => Err(DecodeFault::OutOfRange.into()),
             },
-            found => Err(Fault::WrongType { expected: "boolean", found }.into()),
+            found => Err(DecodeFault::WrongType { expected: "boolean", found }.into()),
         }
     }
 
     pub(crate) fn map(&mut self, code: u8) -> Decoded<Map> {
         let (count, stop) = match code {
             MAP_8 | MAP_32 => self.compound(code == MAP_32)?,
-            found => return Err(Fault::WrongType { expected: "map", found }.into()),
+            found => return Err(DecodeFault::WrongType { expected: "map", found }.into()),
         };
         if count as usize > stop - self.at {
-            return Err(Fault::TooMany.into());
+            return Err(DecodeFault::TooMany.into());
         }
         if !count.is_multiple_of(2) {
-            return Err(Fault::OddMap.into());
+            return Err(DecodeFault::OddMap.into());
         }
         let entered = self.enter(stop)?;
-        let mut pairs = Vec::with_capacity((count as usize / 2).min(ROOM_AT_ONCE));
+        let mut pairs = Vec::with_capacity((count as usize / 2).min(ALLOCATE_MAX));
         for _ in 0..count / 2 {
             pairs.push((self.value()?, self.value()?));
         }
@@ -301,7 +300,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn array(&mut self, code: u8) -> Decoded<Array> {
         let (count, stop) = match code {
             ARRAY_8 | ARRAY_32 => self.compound(code == ARRAY_32)?,
-            found => return Err(Fault::WrongType { expected: "array", found }.into()),
+            found => return Err(DecodeFault::WrongType { expected: "array", found }.into()),
         };
         let entered = self.enter(stop)?;
         let mut constructor = self.u8()?;
@@ -311,13 +310,13 @@ impl<'a> Reader<'a> {
             constructor = self.u8()?;
         }
         let kind = kind_of(constructor)?;
-        // Items without any bytes are bounded by the number of values alone.
-        let mut items = Vec::with_capacity((count as usize).min(ROOM_AT_ONCE).min(stop - self.at));
+        // Items without bytes are limited only by the number of values.
+        let mut items = Vec::with_capacity((count as usize).min(ALLOCATE_MAX).min(stop - self.at));
         for _ in 0..count {
             items.push(self.value_of(constructor)?);
         }
         self.leave(entered)?;
-        let array = Array::new(kind, items).ok_or(Fault::UnknownCode(constructor))?;
+        let array = Array::new(kind, items).ok_or(DecodeFault::UnknownCode(constructor))?;
         Ok(match descriptor {
             Some(descriptor) => array.described(descriptor),
             None => array,
@@ -325,9 +324,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A compound value being read; remembers where the one around it ends.
+/// A compound value being read; stores the end of the enclosing one.
 #[must_use]
-pub(crate) struct Entered {
+pub(crate) struct EnclosingEnd {
     outer: usize,
 }
 
@@ -357,6 +356,6 @@ fn kind_of(code: u8) -> Decoded<Kind> {
         LIST_0 | LIST_8 | LIST_32 => Kind::List,
         MAP_8 | MAP_32 => Kind::Map,
         ARRAY_8 | ARRAY_32 => Kind::Array,
-        code => return Err(Fault::UnknownCode(code).into()),
+        code => return Err(DecodeFault::UnknownCode(code).into()),
     })
 }

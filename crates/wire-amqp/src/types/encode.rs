@@ -1,39 +1,34 @@
-//! Writing values, each in its shortest form.
+//! Writes values, each in its shortest form.
 
 use bytes::BytesMut;
 
 use super::code::*;
 use super::{Array, Kind, Map, Value};
 
-/// A few bytes. Inlined, with a length that the compiler knows, as what `BufMut` offers is not: most of what is written
-/// is a code and a number.
+/// A few bytes. Unlike the methods of `BufMut`, this is inlined with a length known at compile time; most output is a
+/// code and a number.
 #[inline]
 fn put<const N: usize>(out: &mut BytesMut, bytes: [u8; N]) {
     out.extend_from_slice(&bytes);
 }
 
-/// Null.
 pub fn put_null(out: &mut BytesMut) {
     put(out, [NULL]);
 }
 
-/// A boolean.
 pub fn put_bool(out: &mut BytesMut, value: bool) {
     put(out, [if value { TRUE } else { FALSE }]);
 }
 
-/// A ubyte.
 pub fn put_ubyte(out: &mut BytesMut, value: u8) {
     put(out, [UBYTE, value]);
 }
 
-/// A ushort.
 pub fn put_ushort(out: &mut BytesMut, value: u16) {
     put(out, [USHORT]);
     put(out, value.to_be_bytes());
 }
 
-/// A uint.
 pub fn put_uint(out: &mut BytesMut, value: u32) {
     match value {
         0 => put(out, [UINT_0]),
@@ -45,7 +40,6 @@ pub fn put_uint(out: &mut BytesMut, value: u32) {
     }
 }
 
-/// A ulong.
 pub fn put_ulong(out: &mut BytesMut, value: u64) {
     match value {
         0 => put(out, [ULONG_0]),
@@ -72,38 +66,35 @@ fn put_run_start(out: &mut BytesMut, code_8: u8, len: usize) {
     }
 }
 
-/// Nothing that is encoded comes near to four gigabytes: messages and frames have limits far below.
+/// Cannot overflow: messages and frames are limited to far less than 4 GiB.
 fn len_u32(len: usize) -> u32 {
-    u32::try_from(len).expect("what is encoded is smaller than 4 GiB")
+    u32::try_from(len).expect("encoded values are smaller than 4 GiB")
 }
 
-/// A binary.
 pub fn put_binary(out: &mut BytesMut, bytes: &[u8]) {
     put_run(out, BINARY_8, bytes);
 }
 
-/// What stands before the bytes of a binary that has so many.
+/// The head of a binary with `len` bytes.
 pub fn put_binary_start(out: &mut BytesMut, len: usize) {
     put_run_start(out, BINARY_8, len);
 }
 
-/// A string.
 pub fn put_string(out: &mut BytesMut, text: &str) {
     put_run(out, STRING_8, text.as_bytes());
 }
 
-/// A symbol; the caller knows that it is ASCII.
+/// The caller ensures that the text is ASCII.
 pub fn put_symbol(out: &mut BytesMut, text: &str) {
     put_run(out, SYMBOL_8, text.as_bytes());
 }
 
-/// What begins a described value with a numeric descriptor.
+/// The head of a described value with a numeric descriptor.
 pub fn put_descriptor(out: &mut BytesMut, code: u64) {
     put(out, [DESCRIBED]);
     put_ulong(out, code);
 }
 
-/// A map.
 pub fn put_map(out: &mut BytesMut, map: &Map) {
     let compound = Compound::begin(out, MAP_8);
     for (key, value) in &map.0 {
@@ -113,7 +104,6 @@ pub fn put_map(out: &mut BytesMut, map: &Map) {
     compound.end(out, len_u32(map.0.len() * 2));
 }
 
-/// Any value.
 pub fn put_value(out: &mut BytesMut, value: &Value) {
     match value {
         Value::Null => put_null(out),
@@ -201,7 +191,7 @@ pub(crate) fn put_array(out: &mut BytesMut, array: &Array) {
         Kind::Symbol => (SYMBOL_8, items.iter().any(|item| long(run_of(item).len()))),
         Kind::List => (LIST_8, true),
         Kind::Map => (MAP_8, true),
-        // An array never holds described items; it has a descriptor instead.
+        // An array never contains described items; it has a descriptor instead.
         Kind::Array | Kind::Described => (ARRAY_8, true),
     };
     put(out, [if wide { code + 0x10 } else { code }]);
@@ -220,7 +210,7 @@ fn run_of(item: &Value) -> &[u8] {
     }
 }
 
-/// One item of an array: the code that all share is already written.
+/// One item of an array, without the common format code.
 fn put_item(out: &mut BytesMut, item: &Value, wide: bool) {
     match item {
         Value::Null | Value::Described(_) => {}
@@ -252,7 +242,7 @@ fn put_item(out: &mut BytesMut, item: &Value, wide: bool) {
     }
 }
 
-/// A compound without its code, always in the wide form.
+/// A compound without its format code, always in the wide form.
 fn put_wide_compound(out: &mut BytesMut, item: &Value) {
     let start = out.len();
     out.resize(out.len() + 8, 0);
@@ -269,7 +259,7 @@ fn put_wide_compound(out: &mut BytesMut, item: &Value) {
             map.0.len() * 2
         }
         Value::Array(array) => {
-            // The array writes its own head; it is taken off again, because here the head is ours and wide.
+            // The inner array writes its own head, which is replaced by a wide one.
             let mut whole = BytesMut::new();
             put_array(&mut whole, array);
             let head = if whole.first() == Some(&ARRAY_8) { 3 } else { 9 };
@@ -283,7 +273,7 @@ fn put_wide_compound(out: &mut BytesMut, item: &Value) {
     out[start + 4..start + 8].copy_from_slice(&len_u32(count).to_be_bytes());
 }
 
-/// A compound value being written: the short head is assumed, and widened when the content turns out too long.
+/// A compound value being written. Assumes the short head, and widens it if the content is too long.
 struct Compound {
     start: usize,
 }
@@ -311,7 +301,7 @@ impl Compound {
     }
 }
 
-/// A section that is a map with symbols for keys, written entry by entry. One without entries is left out.
+/// A section that is a map with symbol keys, written entry by entry.
 pub struct SectionWriter<'a> {
     out: &'a mut BytesMut,
     start: usize,
@@ -320,7 +310,7 @@ pub struct SectionWriter<'a> {
 }
 
 impl<'a> SectionWriter<'a> {
-    /// A section of this descriptor.
+    /// Begins a section with this descriptor.
     pub fn begin(out: &'a mut BytesMut, code: u64) -> SectionWriter<'a> {
         let start = out.len();
         put_descriptor(out, code);
@@ -328,14 +318,14 @@ impl<'a> SectionWriter<'a> {
         SectionWriter { out, start, compound, entries: 0 }
     }
 
-    /// One entry; the caller knows that its name is ASCII.
+    /// Adds an entry. The caller ensures that the name is ASCII.
     pub fn put(&mut self, name: &str, value: &Value) {
         put_symbol(self.out, name);
         put_value(self.out, value);
         self.entries += 1;
     }
 
-    /// All entries of a map.
+    /// Adds all entries of a map.
     pub fn put_all(&mut self, map: &Map) {
         for (key, value) in &map.0 {
             put_value(self.out, key);
@@ -344,7 +334,7 @@ impl<'a> SectionWriter<'a> {
         }
     }
 
-    /// The last entry was put; a section without any is none.
+    /// Ends the section, and removes it if it has no entries.
     pub fn end(self) {
         match self.entries {
             0 => self.out.truncate(self.start),
@@ -352,18 +342,18 @@ impl<'a> SectionWriter<'a> {
         }
     }
 
-    /// The same; a section without entries stays.
+    /// Ends the section, and keeps it even if it has no entries.
     pub fn end_whole(self) {
         self.compound.end(self.out, self.entries * 2);
     }
 }
 
-/// A list whose absent fields at the end are dropped again.
+/// A list whose trailing nulls are removed.
 pub(crate) struct ListWriter<'a> {
     out: &'a mut BytesMut,
     compound: Compound,
     count: u32,
-    /// How many fields there are up to the last that is not null, and where it ends.
+    /// Number of fields up to the last one that is not null, and where it ends.
     kept: u32,
     kept_end: usize,
 }
@@ -387,9 +377,9 @@ impl<'a> ListWriter<'a> {
         self.kept_end = self.out.len();
     }
 
-    /// Drops nulls at the end, but keeps at least so many fields.
+    /// Removes trailing nulls, but keeps at least `fields_min` fields.
     pub(crate) fn end(self, fields_min: u32) {
-        // Everything after the last field that is kept is nulls, of one byte each.
+        // Everything after the last kept field is nulls of one byte each.
         let nulls = fields_min.min(self.count).saturating_sub(self.kept);
         let kept = self.kept + nulls;
         self.out.truncate(self.kept_end + nulls as usize);

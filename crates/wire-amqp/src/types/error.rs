@@ -1,100 +1,91 @@
-//! What a decoder says about bytes that it cannot read.
+//! Errors of the decoder.
 
 use crate::performative::condition;
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// The bytes end inside a value.
-    #[error("the bytes end inside a value")]
+pub enum DecodeFault {
+    #[error("unexpected end of bytes inside a value")]
     Truncated,
     /// No type has this format code.
-    #[error("no type has the format code {0:#04x}")]
+    #[error("unknown format code {0:#04x}")]
     UnknownCode(u8),
-    /// Values lie deeper inside each other than is allowed.
     #[error("values are nested too deeply")]
     TooDeep,
-    /// More values than are allowed, or than the bytes can hold.
+    /// More values than are allowed, or than the bytes can contain.
     #[error("too many values")]
     TooMany,
-    /// A string is not UTF-8.
-    #[error("a string is not UTF-8")]
+    #[error("a string is not valid UTF-8")]
     NotUtf8,
-    /// A symbol is not ASCII.
     #[error("a symbol is not ASCII")]
     NotAscii,
-    /// A char is no Unicode scalar value, or a boolean byte neither 0 nor 1.
-    #[error("a value is outside of its type")]
+    /// A char that is not a Unicode scalar value, or a boolean byte other than 0 and 1.
+    #[error("a value is out of range for its type")]
     OutOfRange,
-    /// The size of a compound value does not fit what is in it.
-    #[error("the size of a compound value is not the size of its content")]
+    /// The size of a compound value does not match its content.
+    #[error("the size of a compound value does not match its content")]
     WrongSize,
-    /// A map with a key and no value.
     #[error("a map has a key without a value")]
     OddMap,
-    /// Another type stands where one is expected.
-    #[error("the format code {found:#04x} stands where {expected} is expected")]
+    /// A value has another type than expected.
+    #[error("expected {expected}, found format code {found:#04x}")]
     WrongType {
-        /// The type, as the specification calls it.
+        /// The type, as named in the specification.
         expected: &'static str,
-        /// The format code that was found.
+        /// The format code.
         found: u8,
     },
-    /// A mandatory field is absent.
-    #[error("a mandatory field is absent")]
+    #[error("a mandatory field is missing")]
     Missing,
-    /// A described value of a kind that does not belong here.
-    #[error("a described value of an unexpected kind")]
+    #[error("unexpected descriptor of a described value")]
     UnknownDescriptor,
-    /// A number that its restricted type does not have.
-    #[error("the value {0} has no meaning")]
+    /// An undefined value of a restricted type.
+    #[error("undefined value {0}")]
     UnknownChoice(u64),
-    /// Bytes after the end.
-    #[error("bytes are left over")]
+    #[error("unexpected bytes after the end")]
     LeftOver,
-    /// A message's sections are out of order, or one stands twice.
+    /// The sections of a message are out of order or duplicate.
     #[error("the sections of the message are out of order")]
     SectionOrder,
 }
 
-/// Bytes that cannot be read, and the field in which this was found.
+/// A decoding error, and the field that it occurred in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeError {
-    /// What is wrong.
-    pub fault: Fault,
-    /// The type and the field, innermost first.
-    pub place: Option<(&'static str, &'static str)>,
+    pub fault: DecodeFault,
+    /// The innermost type and field.
+    pub field: Option<(&'static str, &'static str)>,
 }
 
 impl DecodeError {
-    /// Names the field, unless an inner one is named already.
-    pub(crate) fn within(mut self, place: (&'static str, &'static str)) -> DecodeError {
-        self.place.get_or_insert(place);
+    /// Sets the field, unless an inner one is set.
+    pub(crate) fn within(mut self, field: (&'static str, &'static str)) -> DecodeError {
+        self.field.get_or_insert(field);
         self
     }
 
-    /// The condition with which this is told to the peer.
+    /// The AMQP condition to report to the peer.
     pub fn condition(&self) -> &'static str {
         match self.fault {
-            Fault::Missing
-            | Fault::WrongType { .. }
-            | Fault::UnknownChoice(_)
-            | Fault::UnknownDescriptor => condition::INVALID_FIELD,
+            DecodeFault::Missing
+            | DecodeFault::WrongType { .. }
+            | DecodeFault::UnknownChoice(_)
+            | DecodeFault::UnknownDescriptor => condition::INVALID_FIELD,
             _ => condition::DECODE_ERROR,
         }
     }
 }
 
-impl From<Fault> for DecodeError {
-    fn from(fault: Fault) -> DecodeError {
-        DecodeError { fault, place: None }
+impl From<DecodeFault> for DecodeError {
+    fn from(fault: DecodeFault) -> DecodeError {
+        DecodeError { fault, field: None }
     }
 }
 
 impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some((composite, field)) = self.place {
-            // Fields are spelt as the specification spells them.
+        if let Some((composite, field)) = self.field {
+            // Uses the spelling of the specification.
             write!(f, "{composite}.{}: ", field.replace('_', "-"))?;
         }
         self.fault.fmt(f)
@@ -103,5 +94,4 @@ impl std::fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// The result of decoding.
 pub type Decoded<T> = Result<T, DecodeError>;

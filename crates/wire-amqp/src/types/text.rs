@@ -6,14 +6,13 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::{Decoded, Fault};
+use super::{DecodeFault, Decoded};
 
-/// A UTF-8 string in shared bytes. Checked when made, so that reading it cannot fail.
+/// A UTF-8 string in shared bytes, validated when created.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Str(Bytes);
 
 impl Str {
-    /// Text that lives as long as the program.
     pub const fn from_static(text: &'static str) -> Str {
         Str(Bytes::from_static(text.as_bytes()))
     }
@@ -21,16 +20,15 @@ impl Str {
     pub(crate) fn checked(bytes: Bytes) -> Decoded<Str> {
         match std::str::from_utf8(&bytes) {
             Ok(_) => Ok(Str(bytes)),
-            Err(_) => Err(Fault::NotUtf8.into()),
+            Err(_) => Err(DecodeFault::NotUtf8.into()),
         }
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("checked when it was made")
+        std::str::from_utf8(&self.0).expect("validated when created")
     }
 
-    /// The bytes of the text, shared.
+    /// The shared bytes.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
@@ -41,19 +39,19 @@ impl Str {
 pub struct Symbol(Str);
 
 impl Symbol {
-    /// A name that lives as long as the program. What is not ASCII does not compile.
+    /// Does not compile if the text is not ASCII.
     pub const fn from_static(text: &'static str) -> Symbol {
         assert!(text.is_ascii(), "a symbol is ASCII");
         Symbol(Str::from_static(text))
     }
 
-    /// A symbol, unless the text is not ASCII.
+    /// None if the text is not ASCII.
     pub fn new(text: impl Into<Str>) -> Option<Symbol> {
         let text = text.into();
         text.as_bytes().is_ascii().then_some(Symbol(text))
     }
 
-    /// What can be said of the text in ASCII; other characters become question marks.
+    /// Replaces characters that are not ASCII with question marks.
     pub fn lossy(text: &str) -> Symbol {
         let ascii: Cow<'_, str> = if text.is_ascii() {
             Cow::Borrowed(text)
@@ -65,17 +63,16 @@ impl Symbol {
 
     pub(crate) fn checked(bytes: Bytes) -> Decoded<Symbol> {
         if !bytes.is_ascii() {
-            return Err(Fault::NotAscii.into());
+            return Err(DecodeFault::NotAscii.into());
         }
         Ok(Symbol(Str(bytes)))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The bytes of the text, shared.
+    /// The shared bytes.
     pub fn as_bytes(&self) -> &Bytes {
         self.0.as_bytes()
     }

@@ -1,10 +1,10 @@
-//! Any value, with its type kept.
+//! Any value, with its type.
 
 use bytes::Bytes;
 
 use super::{Str, Symbol};
 
-/// A value of any AMQP type. What was an `int` stays one: clients look at the type, not only at the number.
+/// A value of any AMQP type. The exact type is preserved, because clients check it: an `int` stays an `int`.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(missing_docs, reason = "the specification's own names")]
 pub enum Value {
@@ -38,16 +38,14 @@ pub enum Value {
     Described(Box<Described>),
 }
 
-/// A value and what it means.
+/// A value with a descriptor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Described {
-    /// A code or a symbol.
+    /// A number or a symbol.
     pub descriptor: Value,
-    /// The value itself.
     pub value: Value,
 }
 
-/// The type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of `Value`")]
 pub enum Kind {
@@ -78,7 +76,7 @@ pub enum Kind {
     Described,
 }
 
-/// Keys and values in the order in which they were written.
+/// Keys and values in their original order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Map(pub Vec<(Value, Value)>);
 
@@ -91,7 +89,6 @@ pub struct Array {
 }
 
 impl Value {
-    /// Its type.
     pub fn kind(&self) -> Kind {
         match self {
             Value::Null => Kind::Null,
@@ -146,7 +143,6 @@ impl Value {
         })
     }
 
-    /// A boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(value) => Some(*value),
@@ -154,7 +150,6 @@ impl Value {
         }
     }
 
-    /// A map.
     pub fn as_map(&self) -> Option<&Map> {
         match self {
             Value::Map(map) => Some(map),
@@ -173,53 +168,51 @@ impl Value {
 }
 
 impl Map {
-    /// The value of the first key with this text, be it a string or a symbol.
+    /// The value of the first key with this text, whether string or symbol.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(found, _)| found.as_str() == Some(key)).map(|(_, value)| value)
     }
 
-    /// Adds a symbol and its value.
+    /// Adds an entry with a symbol key.
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Map {
         self.0.push((Value::Symbol(Symbol::from_static(key)), value.into()));
         self
     }
 
-    /// Adds a string and its value.
+    /// Adds an entry with a string key.
     pub fn with_string(mut self, key: impl Into<Str>, value: impl Into<Value>) -> Map {
         self.0.push((Value::String(key.into()), value.into()));
         self
     }
 
-    /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Array {
-    /// An array, unless an item is of another type. Described items are plain ones of an array with a descriptor.
+    /// None if an item has another type. Described items are plain items of an array with a descriptor.
     pub fn new(kind: Kind, items: Vec<Value>) -> Option<Array> {
         let uniform = kind != Kind::Described && items.iter().all(|item| item.kind() == kind);
         uniform.then_some(Array { kind, descriptor: None, items })
     }
 
-    /// Describes each item.
+    /// Sets the descriptor of the items.
     pub fn described(mut self, descriptor: Value) -> Array {
         self.descriptor = Some(Box::new(descriptor));
         self
     }
 
-    /// The type of each item.
+    /// The type of the items.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What describes each item.
+    /// The descriptor of the items.
     pub fn descriptor(&self) -> Option<&Value> {
         self.descriptor.as_deref()
     }
 
-    /// The items.
     pub fn items(&self) -> &[Value] {
         &self.items
     }

@@ -1,4 +1,4 @@
-//! A client and a server, joined back to back. Bytes travel in parts of whatever length the test likes.
+//! A client and a server, connected to each other. Tests choose how the bytes are split.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -10,7 +10,7 @@ use malote_wire_amqp::types::{Str, Symbol};
 pub struct Pair {
     pub client: Connection,
     pub server: Connection,
-    /// How the bytes are cut: each length in turn.
+    /// Lengths of the parts, used in turn.
     cuts: Vec<usize>,
     cut: usize,
     pub now_ms: u64,
@@ -42,7 +42,7 @@ impl Pair {
         self
     }
 
-    /// One journey in each direction; the events that it makes. Says whether anything travelled.
+    /// Transfers bytes once in each direction, and collects the events. Returns whether there were any bytes.
     pub fn travel(&mut self, seen: &mut Seen) -> bool {
         let up = self.client.take_output();
         let down = self.server.take_output();
@@ -62,7 +62,7 @@ impl Pair {
         moved
     }
 
-    /// Until nobody has anything to say.
+    /// Transfers until neither end has output.
     pub fn settle(&mut self) -> Seen {
         let mut seen = Seen::default();
         while self.travel(&mut seen) || self.client.has_output() || self.server.has_output() {}
@@ -94,7 +94,7 @@ impl Pair {
         assert!(matches!(seen.client[..], [Event::Open(_)]), "{seen:?}");
     }
 
-    /// A link on a session of its own: the client's end and the server's.
+    /// A link on its own session: the client's end and the server's.
     pub fn link(&mut self, attach: Attach) -> (LinkId, LinkId) {
         let session = self.client.begin().unwrap();
         self.link_on(session, attach)

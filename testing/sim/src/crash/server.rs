@@ -64,8 +64,6 @@ impl Server {
                 &amqp,
                 "--servicebus-admin",
                 "off",
-                "--kafka",
-                "off",
             ])
             .envs(self.env.iter().copied())
             .stdin(Stdio::null())

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use malote_engine::Stored;
 use malote_front_servicebus::Config;
 use malote_front_servicebus::wire::address::Node;
-use malote_front_servicebus::wire::message::{Telling, read, write};
-use malote_front_servicebus::wire::sas::Token;
+use malote_front_servicebus::wire::message::{DeliveryInfo, read, write};
+use malote_front_servicebus::wire::sas::SasToken;
 use malote_front_servicebus::wire::{duration, rule, value};
 use malote_model::Timestamp;
 use malote_wire_amqp::message::{Draft, Message as Wire, Properties, decode_batch};
@@ -77,7 +77,7 @@ fn round(wire: &Wire) {
         first_seq: None,
         depth: 1,
     };
-    let written = write(&stored, &Telling { seq: 1, ..Telling::default() });
+    let written = write(&stored, &DeliveryInfo { seq: 1, ..DeliveryInfo::default() });
     let again = Wire::parse(written).expect("what we write can be read");
     assert_eq!(again.body(), wire.body(), "a body comes back byte for byte");
     let again = read(&again, || now).expect("what we write means something");
@@ -112,7 +112,7 @@ pub(super) fn try_words(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = Node::parse(text);
     let _ = Config::parse(text);
-    if let Some(token) = Token::parse(text) {
+    if let Some(token) = SasToken::parse(text) {
         let _ =
             (token.expires_ms(), token.scope(|name| name == "host"), token.is_signed_with("key"));
     }

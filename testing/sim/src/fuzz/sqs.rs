@@ -1,6 +1,6 @@
 //! SQS and CloudWatch: requests of all protocols, and what is done with what they hold.
 
-use malote_front_sqs::wire::handle::Handle;
+use malote_front_sqs::wire::handle::ReceiptHandle;
 use malote_front_sqs::wire::shapes::{CreateQueueIn, ReceiveIn, SendBatchIn, SendIn};
 use malote_front_sqs::wire::{Protocol, attribute, cbor, query, xml};
 use malote_model::{Message, QueueName};
@@ -52,7 +52,7 @@ pub(super) fn try_json(bytes: &[u8]) {
     try_all(Protocol::Json, bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let queue = QueueName::new("q").expect("a name");
-        text.split('"').for_each(|text| drop(Handle::parse(&queue, text)));
+        text.split('"').for_each(|text| drop(ReceiptHandle::parse(&queue, text)));
     }
 }
 

@@ -90,7 +90,7 @@ fn against_a_broker(checks: &mut Command) -> Result<Outcome> {
     let data = target().join(format!("conformance/sqs-data-{}", std::process::id()));
     let binary = target().join("release/malote");
     let mut serve = Command::new(&binary);
-    serve.args(["serve", "--http", "off", "--amqp", "off", "--kafka", "off"]);
+    serve.args(["serve", "--http", "off", "--amqp", "off"]);
     serve.args(["--servicebus-admin", "off", "--sqs", "127.0.0.1:0", "--log", "warn"]);
     let child = serve.arg("--data").arg(&data).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let child = child.with_context(|| format!("cannot start {}", binary.display()))?;

@@ -1,4 +1,4 @@
-//! `$management`: requests to an entity's own desk.
+//! `$management`: requests to the management node of an entity.
 //!
 //! | operation `com.microsoft:` | where |
 //! |---|---|
@@ -28,39 +28,38 @@ use malote_wire_amqp::types::{DecodeError, Map, Symbol, Value};
 use super::claims::Claims;
 use super::resolve::Entity;
 use crate::Front;
-use crate::refusal::{Lock, audit_outcome, error_of, servicebus, status_of};
+use crate::refusal::{LockKind, audit_outcome, engine_error, servicebus, status_of};
 use crate::wire::session::session_of;
 use crate::wire::value::string;
 
-/// A request, taken apart.
-pub(crate) struct Request {
+pub(crate) struct ManagementRequest {
     entity: Entity,
     operation: String,
     message_id: Option<Value>,
-    /// The name of the link that it is about, if the client says it.
+    /// The name of the link that the request refers to, if it is given.
     link_name: Option<String>,
     body: Map,
 }
 
-/// What a request brings: a body, or nothing to tell.
-type Answered = Result<Option<Map>, AmqpError>;
+/// The body of the reply; none for "no content".
+type OperationResult = Result<Option<Map>, AmqpError>;
 
-/// What operations hold.
-struct Context<'a> {
+/// What the operations need.
+struct ManagementContext<'a> {
     front: &'a Front,
     engine: &'a Connection,
     entity: &'a Entity,
     body: &'a Map,
-    /// The session that the request is about, if this connection has it.
-    held: Option<(SessionId, LeaseToken)>,
+    /// The session that the request refers to, if this connection holds its lock.
+    session_lock: Option<(SessionId, LeaseToken)>,
 }
 
-impl Request {
+impl ManagementRequest {
     pub fn read(
         message: &Message,
         properties: Properties,
         entity: Entity,
-    ) -> Result<Request, DecodeError> {
+    ) -> Result<ManagementRequest, DecodeError> {
         let names = message.application_properties()?;
         let operation = names.get("operation").and_then(Value::as_str).unwrap_or_default();
         let body = match message.value()? {
@@ -70,46 +69,52 @@ impl Request {
         let operation = operation.to_owned();
         let link_name = names.get("associated-link-name").and_then(Value::as_str);
         let link_name = link_name.map(str::to_owned);
-        Ok(Request { entity, operation, message_id: properties.message_id, link_name, body })
+        Ok(ManagementRequest {
+            entity,
+            operation,
+            message_id: properties.message_id,
+            link_name,
+            body,
+        })
     }
 
-    /// Whether its answer is messages.
+    /// Whether the reply contains messages.
     pub fn is_peek(&self) -> bool {
         self.operation == "com.microsoft:peek-message"
     }
 
-    /// Whose session it is about: one that it names, else that of the link that it names, because some clients say
-    /// no more than that.
-    pub fn about(&self) -> Option<(&QueueName, About<'_>)> {
+    /// The session that the request refers to: by its id, or by the name of the link that holds it. Some clients send
+    /// only the latter.
+    pub fn session_ref(&self) -> Option<(&QueueName, SessionRef<'_>)> {
         let Entity::Queue(queue) = &self.entity else { return None };
-        let about = match self.body.get("session-id").and_then(Value::as_str) {
-            Some(id) => About::Session(session_of(id).ok()?),
-            None => About::Link(self.link_name.as_deref()?),
+        let session_ref = match self.body.get("session-id").and_then(Value::as_str) {
+            Some(id) => SessionRef::Session(session_of(id).ok()?),
+            None => SessionRef::Link(self.link_name.as_deref()?),
         };
-        Some((queue, about))
+        Some((queue, session_ref))
     }
 }
 
-/// How a request says which session it is about.
-pub(crate) enum About<'a> {
+/// How a request names a session.
+pub(crate) enum SessionRef<'a> {
     Session(SessionId),
     Link(&'a str),
 }
 
-/// Does what is asked, and tells how it went.
+/// Runs the operation and encodes its reply.
 pub(crate) async fn answer(
     front: &Front,
     engine: &Connection,
     claims: &Claims,
-    held: Option<(SessionId, LeaseToken)>,
-    request: Request,
+    session_lock: Option<(SessionId, LeaseToken)>,
+    request: ManagementRequest,
 ) -> Bytes {
-    let Request { entity, operation, message_id, body, .. } = request;
-    let context = Context { front, engine, entity: &entity, body: &body, held };
+    let ManagementRequest { entity, operation, message_id, body, .. } = request;
+    let context = ManagementContext { front, engine, entity: &entity, body: &body, session_lock };
     let answered = match operation.strip_prefix("com.microsoft:") {
         Some(operation) => {
-            let pending = administrative(operation)
-                .map(|action| (action, needs(operation)))
+            let pending = audit_action(operation)
+                .map(|action| (action, required_action(operation)))
                 .map(|what| claims.begin_audit(front, what, &entity, operation));
             let answered = run(&context, claims, operation).await;
             if let Some(pending) = pending {
@@ -117,22 +122,22 @@ pub(crate) async fn answer(
             }
             answered
         }
-        None => Err(unknown(&operation)),
+        None => Err(unknown_operation(&operation)),
     };
     encode(answered, &operation, message_id)
 }
 
-/// The answer to a request that is not carried out now.
-pub(crate) fn refuse(request: Request, error: AmqpError) -> Bytes {
+/// The reply to a request that is not run.
+pub(crate) fn refuse(request: ManagementRequest, error: AmqpError) -> Bytes {
     encode(Err(error), &request.operation, request.message_id)
 }
 
-fn encode(answered: Answered, operation: &str, message_id: Option<Value>) -> Bytes {
+fn encode(answered: OperationResult, operation: &str, message_id: Option<Value>) -> Bytes {
     let (status, text, failure, body) = match answered {
         Ok(Some(body)) => (200, "OK".to_owned(), None, Value::Map(body)),
         Ok(None) => (204, "No Content".to_owned(), None, Value::Map(Map::default())),
         Err(error) => {
-            tracing::debug!(%error, operation, "a request was refused");
+            tracing::debug!(%error, operation, "request refused");
             let text = error.description.as_deref().unwrap_or_default().to_owned();
             (status_of(&error), text, Some(error.condition), Value::Null)
         }
@@ -152,7 +157,7 @@ fn encode(answered: Answered, operation: &str, message_id: Option<Value>) -> Byt
 }
 
 /// The permission that an operation needs.
-fn needs(operation: &str) -> Action {
+fn required_action(operation: &str) -> Action {
     match operation {
         "schedule-message" | "cancel-scheduled-message" => Action::Send,
         "add-rule" | "remove-rule" => Action::Manage,
@@ -160,8 +165,8 @@ fn needs(operation: &str) -> Action {
     }
 }
 
-/// What the audit log calls an operation, if it is an administrative one.
-fn administrative(operation: &str) -> Option<AuditAction> {
+/// The action in the audit log, for administrative operations.
+fn audit_action(operation: &str) -> Option<AuditAction> {
     match operation {
         "add-rule" => Some(AuditAction::Bind),
         "remove-rule" => Some(AuditAction::Unbind),
@@ -170,10 +175,10 @@ fn administrative(operation: &str) -> Option<AuditAction> {
     }
 }
 
-async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answered {
-    claims.check(context.front, needs(operation), context.entity)?;
+async fn run(context: &ManagementContext<'_>, claims: &Claims, operation: &str) -> OperationResult {
+    claims.check(context.front, required_action(operation), context.entity)?;
     match operation {
-        // Nothing to see.
+        // The transfer queue is always empty.
         "peek-message" | "batch-delete-messages"
             if matches!(context.entity, Entity::Transfer(_)) =>
         {
@@ -193,36 +198,36 @@ async fn run(context: &Context<'_>, claims: &Claims, operation: &str) -> Answere
         "add-rule" => rules::add(context).await,
         "remove-rule" => rules::remove(context).await,
         "enumerate-rules" => rules::list(context).await,
-        other => Err(unknown(other)),
+        other => Err(unknown_operation(other)),
     }
 }
 
-fn unknown(operation: &str) -> AmqpError {
+fn unknown_operation(operation: &str) -> AmqpError {
     let shown: String = operation.chars().take(64).collect();
-    let text = format!("operation `{shown}` is not known here");
+    let text = format!("unknown operation `{shown}`");
     AmqpError::new(condition::NOT_IMPLEMENTED, text)
 }
 
-impl Context<'_> {
-    /// Operations on messages are for queues and subscriptions.
+impl ManagementContext<'_> {
+    /// The queue or subscription; other entities have no messages.
     fn queue(&self) -> Result<&QueueName, AmqpError> {
         match self.entity {
             Entity::Queue(queue) => Ok(queue),
             Entity::Topic(_) => {
-                let text = "a topic has no messages of its own: ask one of its subscriptions";
+                let text = "a topic has no messages; use one of its subscriptions";
                 Err(AmqpError::new(condition::NOT_ALLOWED, text))
             }
             Entity::Transfer(_) => {
-                let text = "there is nothing here that could not be forwarded";
+                let text = "the transfer dead-letter queue is empty";
                 Err(AmqpError::new(servicebus::MESSAGE_NOT_FOUND, text))
             }
         }
     }
 
-    /// How long messages live there.
+    /// Time-to-live of the queue.
     async fn ttl_ms(&self, queue: &QueueName) -> Result<Option<u64>, AmqpError> {
         let facts = self.front.engine.describe(queue.clone()).await;
-        let facts = facts.map_err(|error| error_of(error, Lock::Message))?;
+        let facts = facts.map_err(|error| engine_error(error, LockKind::Message))?;
         // Dead letters do not expire.
         Ok(facts.spec.ttl_ms.filter(|_| !queue.is_dead_letters()))
     }
@@ -241,14 +246,14 @@ impl Context<'_> {
 
     fn items(&self, name: &'static str) -> Result<&[Value], AmqpError> {
         let items = self.body.get(name).and_then(Value::as_items);
-        items.ok_or_else(|| bad(format!("the request needs a list `{name}`")))
+        items.ok_or_else(|| argument_error(format!("the request must contain a list `{name}`")))
     }
 
-    /// Lock tokens, as uuids in network order.
+    /// Lock tokens, as UUIDs in network order.
     fn lock_tokens(&self) -> Result<Vec<LeaseToken>, AmqpError> {
         let token = |item: &Value| match item {
             Value::Uuid(bytes) => Ok(LeaseToken::from_bytes(*bytes)),
-            _ => Err(bad("a lock token is a uuid".to_owned())),
+            _ => Err(argument_error("a lock token must be a UUID".to_owned())),
         };
         self.items("lock-tokens")?.iter().map(token).collect()
     }
@@ -256,24 +261,28 @@ impl Context<'_> {
     fn sequence_numbers(&self) -> Result<Vec<malote_model::Seq>, AmqpError> {
         let seq = |item: &Value| {
             let seq = item.as_i64().and_then(|seq| u64::try_from(seq).ok());
-            seq.map(malote_model::Seq).ok_or_else(|| bad("a sequence number is a long".to_owned()))
+            seq.map(malote_model::Seq)
+                .ok_or_else(|| argument_error("a sequence number must be a long".to_owned()))
         };
         self.items("sequence-numbers")?.iter().map(seq).collect()
     }
 
-    /// The session that the request is about, and proof that this connection has it.
-    fn held(&self) -> Result<(SessionId, LeaseToken), AmqpError> {
-        if let Some(held) = &self.held {
+    /// The session lock that the request refers to; an error if this connection does not hold it.
+    fn require_session_lock(&self) -> Result<(SessionId, LeaseToken), AmqpError> {
+        if let Some(held) = &self.session_lock {
             return Ok(held.clone());
         }
-        let id =
-            self.text("session-id").ok_or_else(|| bad("`session-id` is missing".to_owned()))?;
-        let text = format!("The session lock on session `{id}` has expired or is not held here.");
+        let id = self
+            .text("session-id")
+            .ok_or_else(|| argument_error("`session-id` is missing".to_owned()))?;
+        let text = format!(
+            "The session lock on session `{id}` has expired or is not held by this connection."
+        );
         Err(AmqpError::new(servicebus::SESSION_LOCK_LOST, text))
     }
 }
 
-fn bad(text: String) -> AmqpError {
+fn argument_error(text: String) -> AmqpError {
     AmqpError {
         condition: Symbol::from_static(servicebus::ARGUMENT_ERROR),
         description: Some(text.into()),
