@@ -1,4 +1,4 @@
-//! The grammar: `malote <noun> <verb>`, and who carries a command out.
+//! The grammar of the command line: `malote <noun> <verb>`, and the flags that commands share.
 
 use std::future::Future;
 
@@ -6,8 +6,10 @@ use clap::{Parser, Subcommand};
 use malote_model::{QueueName, SessionId, TopicName};
 
 use crate::api::{Api, ConnectArgs};
+use crate::colour::ColourChoice;
+use crate::context::{ContextCommand, ServerAddress};
 use crate::failure::Failure;
-use crate::output::{Output, OutputArgs};
+use crate::output::{Format, Output};
 use crate::{
     audit, backup, bench, bridge, completions, config, dlq, health, key, peek, queue, receive,
     request, restore, rule, saga, send, serve, session, settle, subscription, tail, token, topic,
@@ -21,8 +23,58 @@ use crate::{
     after_help = "Start with `malote serve`, then `malote send orders hello --create` and `malote receive orders`."
 )]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Flags that every command takes, before or after its name.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GlobalArgs {
+    /// Address of the server [env: MALOTE_URL] [default: the current context, or http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", global = true, help_heading = "Global options")]
+    pub(crate) url: Option<String>,
+    /// Context to use, see `malote context` [env: MALOTE_CONTEXT]
+    #[arg(
+        long,
+        value_name = "NAME",
+        global = true,
+        conflicts_with = "url",
+        help_heading = "Global options"
+    )]
+    pub(crate) context: Option<String>,
+    /// Output format
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table",
+        global = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) output: Format,
+    /// When to use colors
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        global = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) color: ColourChoice,
+}
+
+impl GlobalArgs {
+    pub(crate) fn open_output(&self) -> Output {
+        Output::new(self.output)
+    }
+
+    pub(crate) fn server(&self) -> anyhow::Result<ServerAddress> {
+        ServerAddress::resolve(self.url.as_deref(), self.context.as_deref())
+    }
 }
 
 #[derive(Subcommand)]
@@ -50,6 +102,7 @@ pub(crate) enum Command {
     Key(key::Key),
     Token(token::Token),
     Audit(audit::Audit),
+    Context(ContextCommand),
     Config(config::Config),
     Verify(verify::Verify),
     Backup(backup::Backup),
@@ -85,6 +138,7 @@ impl Command {
             Self::Key(command) => command.run(),
             Self::Token(command) => command.run(),
             Self::Audit(command) => command.run(),
+            Self::Context(command) => command.run(),
             Self::Config(command) => command.run(),
             Self::Verify(command) => command.run(),
             Self::Backup(command) => command.run(),
@@ -97,9 +151,9 @@ impl Command {
     }
 }
 
-/// A noun of the command line: verbs that each ask the server, as `malote NOUN VERB`.
+/// Defines `malote NOUN VERB`, where each verb talks to the server.
 macro_rules! noun {
-    ($(#[$about:meta])* $noun:ident { $($verb:ident($args:ty),)+ }) => {
+    ($(#[$about:meta])* $noun:ident { $($(#[$of_verb:meta])* $verb:ident($args:ty),)+ }) => {
         $(#[$about])*
         #[derive(clap::Args)]
         pub(crate) struct $noun {
@@ -111,7 +165,7 @@ macro_rules! noun {
 
         #[derive(clap::Subcommand)]
         #[allow(clippy::large_enum_variant)] // one of them is made, once
-        enum Verb { $($verb($args)),+ }
+        enum Verb { $($(#[$of_verb])* $verb($args)),+ }
 
         impl $noun {
             pub(crate) fn run(self) -> anyhow::Result<()> {
@@ -125,17 +179,17 @@ macro_rules! noun {
 }
 pub(crate) use noun;
 
-/// What every command that talks to a server takes.
+/// The flags of every command that talks to a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Remote {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    global: GlobalArgs,
 }
 
 impl Remote {
-    /// Talks to the server; Ctrl-C ends it.
+    /// Runs an exchange with the server. Ctrl-C interrupts it.
     pub(crate) fn run<F>(&self, talk: impl FnOnce(Api, Output) -> F) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<()>>,
@@ -148,7 +202,7 @@ impl Remote {
         })
     }
 
-    /// Talks to the server; Ctrl-C is the command's own to look at.
+    /// Runs an exchange with the server that handles Ctrl-C itself.
     pub(crate) fn run_to_the_end<F>(
         &self,
         talk: impl FnOnce(Api, Output) -> F,
@@ -156,31 +210,29 @@ impl Remote {
     where
         F: Future<Output = anyhow::Result<()>>,
     {
-        let (api, out) = (self.connect.open()?, self.output.open());
+        let api = self.connect.open(&self.global.server()?)?;
+        let out = self.global.open_output();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(talk(api, out))
     }
 }
 
-/// Ends when the user presses Ctrl-C.
+/// Returns when the user presses Ctrl-C.
 pub(crate) async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
-        // Without a handler the signal ends the process by itself.
+        // Without a signal handler, the signal ends the process.
         std::future::pending::<()>().await;
     }
 }
 
-/// The name of a queue as an argument.
 pub(crate) fn queue_name(text: &str) -> Result<QueueName, String> {
     QueueName::new(text).map_err(|refusal| refusal.to_string())
 }
 
-/// The name of a topic as an argument.
 pub(crate) fn topic_name(text: &str) -> Result<TopicName, String> {
     TopicName::new(text).map_err(|refusal| refusal.to_string())
 }
 
-/// A session id as an argument.
 pub(crate) fn session_id(text: &str) -> Result<SessionId, String> {
     SessionId::new(text).map_err(|refusal| refusal.to_string())
 }
@@ -210,31 +262,35 @@ mod tests {
         }
     }
 
-    /// The reference page is the help text. `UPDATE_EXPECT=1 cargo test -p malote-cli` writes it anew.
+    /// The reference page consists of the help texts. `UPDATE_EXPECT=1 cargo test -p malote-cli` writes it.
     #[test]
     fn the_reference_page_is_current() {
         let mut page = String::from(
-            "# The command line\n\nWritten by `UPDATE_EXPECT=1 cargo test -p malote-cli`; the help texts are the source.\n\n\
-             Data goes to standard output, everything else to standard error. `-o json` is for programs. Durations are\n\
+            "# Command-line reference\n\nThis page is generated from the help texts by\n\
+             `UPDATE_EXPECT=1 cargo test -p malote-cli`.\n\n\
+             Data goes to standard output, everything else to standard error. Use `-o json` in scripts. Durations are\n\
              written `500ms`, `30s`, `1m30s` or `PT30S`, sizes `64KiB` or `1MB`.\n\n\
-             | exit code | means |\n|---|---|\n| 0 | done |\n| 1 | it failed |\n| 2 | it was asked wrongly |\n\
-             | 3 | what was named does not exist |\n| 4 | it conflicts with what is there |\n\
+             | exit code | meaning |\n|---|---|\n| 0 | success |\n| 1 | failure |\n| 2 | wrong usage |\n\
+             | 3 | not found |\n| 4 | conflict with an existing object or lock |\n\
              | 69 | the server cannot be reached |\n| 130 | interrupted |\n\n\
-             | variable | means |\n|---|---|\n| `MALOTE_URL` | where the server is |\n\
-             | `MALOTE_TOKEN`, `MALOTE_TOKEN_FILE` | a bearer token, or the file that holds it |\n\
-             | `MALOTE_USER`, `MALOTE_PASSWORD`, `MALOTE_PASSWORD_FILE` | a user and its password |\n\
-             | `NO_COLOR`, `CLICOLOR_FORCE` | no colour, or always |\n",
+             | variable | meaning |\n|---|---|\n| `MALOTE_URL` | address of the server |\n\
+             | `MALOTE_CONTEXT` | name of the context to use |\n\
+             | `MALOTE_TOKEN`, `MALOTE_TOKEN_FILE` | bearer token, or a file with it |\n\
+             | `MALOTE_USER`, `MALOTE_PASSWORD`, `MALOTE_PASSWORD_FILE` | user name and password |\n\
+             | `NO_COLOR`, `CLICOLOR_FORCE` | never or always use colors |\n\n\
+             A command finds its server in this order: `--url`, `--context`, `MALOTE_URL`, `MALOTE_CONTEXT`, the current\n\
+             context, `http://127.0.0.1:8080`.\n",
         );
         let common = Remote::augment_args(clap::Command::new("malote").disable_help_flag(true));
         let common = rendered(common.help_template("{all-args}"));
-        write!(page, "\nCommands that talk to a server take these, wherever they stand:\n\n```text\n{common}\n```\n").unwrap();
+        write!(page, "\nEvery command takes the global options, before or after its name. Commands that talk to a server also take\nthe server options.\n\n```text\n{common}\n```\n").unwrap();
         let mut cli = Cli::command();
         cli.build();
         write_help(&mut page, &mut cli, 2);
         expect_file!["../../../docs/reference/cli.md"].assert_eq(&page);
     }
 
-    /// Every command on every page is one that this program takes.
+    /// Every command in the documentation can be parsed.
     #[test]
     fn the_pages_show_commands_that_exist() {
         let pages = [
@@ -248,6 +304,7 @@ mod tests {
             include_str!("../../../docs/guide/saga.md"),
             include_str!("../../../docs/guide/topology.md"),
             include_str!("../../../docs/guide/workers.md"),
+            include_str!("../../../docs/guide/exactly-once.md"),
             include_str!("../../../docs/guide/scaling.md"),
             include_str!("../../../CONTRIBUTING.md"),
         ];
@@ -267,7 +324,7 @@ mod tests {
             let mut quote = None;
             for c in rest.chars() {
                 match (c, quote) {
-                    // What a shell does with the output is not the command's.
+                    // Redirections and pipes are not part of the command.
                     ('|' | '>' | '&', None) => break,
                     ('\'' | '"', None) => quote = Some(c),
                     (c, Some(open)) if c == open => quote = None,

@@ -1,4 +1,4 @@
-//! Questions to whoever sits at the terminal.
+//! Questions to the user at the terminal.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -7,25 +7,25 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::failure::Failure;
 
-/// The flag of everything that cannot be undone.
+/// The flag of commands that cannot be undone.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Yes {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
 
 impl Yes {
-    /// Goes on only if it was said, or is said now.
+    /// Returns an error unless the user gave --yes or answers yes.
     pub(crate) fn confirm(self, question: impl Display) -> anyhow::Result<()> {
         if self.yes {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            let why = format!("{question} Nobody can be asked here: say --yes to go on");
+            let why = format!("{question} There is no terminal to ask for confirmation: use --yes");
             return Err(Failure::Usage(why).into());
         }
-        eprint!("{question} [y/N] ");
+        eprint!("{question} Continue? [y/N] ");
         io::stderr().flush()?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
@@ -36,7 +36,7 @@ impl Yes {
     }
 }
 
-/// A password, typed without showing it; `None` when there is no terminal.
+/// Reads a password without echo. `None` if standard input is not a terminal.
 pub(crate) fn password(prompt: &str) -> anyhow::Result<Option<String>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {

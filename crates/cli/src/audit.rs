@@ -1,4 +1,4 @@
-//! `malote audit`: who signed in and who administered what.
+//! `malote audit`: logins and administrative actions.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::args::Remote;
 use crate::output::Row;
 use crate::when;
 
-/// How often a server is asked for more.
+/// How often --follow asks for new records.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// Records of one answer.
+/// Records in one response.
 const PAGE_MAX: u64 = 1024;
 
-/// Show who signed in and who administered what
+/// Show logins and administrative actions
 ///
-/// Needs the right to manage everything. The server keeps the newest 10,000 records in memory and shows those; more are
-/// in `audit.log` in its data directory. Logins and refusals show up about a second later: identical ones are counted.
+/// Needs permission to manage everything. The server returns the newest 10,000 records; older ones are in `audit.log` in
+/// its data directory. Logins and refusals appear after about a second, because identical ones are counted together.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote audit --follow
@@ -29,22 +29,22 @@ const PAGE_MAX: u64 = 1024;
 pub(crate) struct Audit {
     #[command(flatten)]
     remote: Remote,
-    /// Keep showing new records
+    /// Continue with new records until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Only of callers with this name
+    /// Only records of this caller
     #[arg(long, value_name = "NAME")]
     caller: Option<String>,
     /// Only this action, such as login, grant, declare, delete, purge or redrive
     #[arg(long, value_name = "ACTION", value_parser = action)]
     action: Option<AuditAction>,
-    /// Only what was refused
+    /// Only refused actions
     #[arg(long)]
     refused: bool,
-    /// Show at most this number of the newest records
+    /// Maximum number of records, the newest ones
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=PAGE_MAX))]
     max: u64,
-    /// Show all records after this number instead
+    /// Show all records after this sequence number instead
     #[arg(long, value_name = "SEQ", conflicts_with = "max")]
     after: Option<u64>,
 }
@@ -64,10 +64,10 @@ impl Audit {
             }
             loop {
                 let page = api.audit(&look).await?;
-                let shown: Vec<Shown> = page.records.into_iter().map(Shown).collect();
+                let rows: Vec<AuditRow> = page.records.into_iter().map(AuditRow).collect();
                 match follow || look.after.is_some() {
-                    true => out.more(&shown)?,
-                    false => out.list(&shown)?,
+                    true => out.more(&rows)?,
+                    false => out.list(&rows)?,
                 }
                 let paging = look.after.is_some();
                 (look.after, look.max) = (Some(page.last), PAGE_MAX);
@@ -84,9 +84,9 @@ impl Audit {
 /// A record in a list.
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Shown(AuditLine);
+struct AuditRow(AuditLine);
 
-impl Row for Shown {
+impl Row for AuditRow {
     const HEAD: &'static [&'static str] =
         &["SEQ", "TIME", "CALLER", "ADDRESS", "PROTOCOL", "ACTION", "OBJECT", "OUTCOME", "DETAIL"];
 
@@ -108,7 +108,7 @@ impl Row for Shown {
         let object = if line.object.is_empty() { "-" } else { &line.object };
         let cells =
             [&caller, &address, &line.protocol, &line.action, object, &outcome, &line.detail];
-        // The server has done so; a terminal must not depend on it.
+        // Control characters must not reach the terminal, even from another server.
         let cells = cells.iter().map(|cell| clean(cell, OBJECT_BYTES_MAX));
         [line.seq.to_string(), when::shown(line.at)].into_iter().chain(cells).collect()
     }

@@ -1,4 +1,4 @@
-//! `malote backup`: everything that a running server holds, as one file.
+//! `malote backup`: writes all data of a running server to a file.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use crate::args::Remote;
 use crate::files::{self, Unfinished};
 use crate::output::Facts;
 
-/// Copy everything that a running server holds into one file
+/// Back up all data of a running server to a file
 ///
-/// The server goes on serving. The file holds what was durable when the backup began, and is checked when it is there.
-/// Credentials, certificates and settings are not in it.
+/// The server keeps running. The file contains everything that was durable when the backup started, and is verified at
+/// the end. It does not contain credentials, certificates and settings.
 #[derive(clap::Args)]
 pub(crate) struct Backup {
     #[command(flatten)]
     remote: Remote,
-    /// The file to make
+    /// File to create
     file: PathBuf,
 }
 
@@ -31,27 +31,28 @@ impl Backup {
             bytes.with_context(|| format!("cannot write {}", file.display()))?;
             let checked = journal::check_backup(&mut *files::open(made.part())?)?;
             made.finish()?;
-            out.one(&Copied::of(&checked))?;
+            out.one(&BackupSummary::of(&checked))?;
+            out.note(format_args!("backup written to {} and verified", file.display()));
             Ok(())
         })
     }
 }
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Serialize)]
-pub(crate) struct Copied {
+pub(crate) struct BackupSummary {
     position: String,
     files: u64,
     bytes: u64,
 }
 
-impl Copied {
+impl BackupSummary {
     pub(crate) fn of(found: &Restored) -> Self {
         Self { position: found.position.to_string(), files: found.files, bytes: found.bytes }
     }
 }
 
-impl Facts for Copied {
+impl Facts for BackupSummary {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("up to", self.position.clone()),

@@ -1,7 +1,8 @@
-//! `malote bridge`: carries the messages of a queue from one broker to another.
+//! `malote bridge`: moves the messages of a queue from one broker to another.
 //!
-//! It is a worker whose handler sends: a message leaves the one broker when the other has it, sessions in order. What was
-//! under way when it ended is carried again with the same id; a target with a de-duplication window takes it once.
+//! It is a worker whose handler sends. A message is completed on the source when the target has it; sessions stay in
+//! order. Messages in flight at an interruption are sent again with the same id, which a target with a de-duplication
+//! window recognizes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,49 +20,50 @@ use crate::output::note;
 use crate::when;
 use crate::work::{Idle, until_end};
 
-/// Messages that are sent together.
+/// Messages in one request to the target.
 const TOGETHER: usize = 256;
-/// Waits between tries to reach the target: doubled up to the second.
+/// First and longest pause between attempts to reach the target.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-/// For long enough to let go of a session again.
+/// Lock time of the session that is accepted to see whether the queue has sessions.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often it says how far it is.
+/// How often the progress is printed.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// What a target that is made for it remembers.
+/// De-duplication window of a target queue created with --declare.
 const WINDOW_MS: u64 = 600_000;
-/// Why a dead letter is one, as Service Bus names it.
+/// Properties with the reason of a dead letter, named as in Service Bus.
 const REASON: &str = "DeadLetterReason";
 const DESCRIPTION: &str = "DeadLetterErrorDescription";
-/// No attempt ends by itself: the target may be away for long.
+/// No time limit for an attempt: the target may be unreachable for long.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Carry the messages of a queue from one broker to another
+/// Move the messages of a queue from one broker to another
 ///
-/// With sessions, properties and ids, in order within each session. A message is taken from the first broker when the
-/// second has it on disk: whatever ends in between, nothing is lost, and the same command goes on where it ended. What was
-/// under way then may be sent twice, with the same id: a target with a de-duplication window takes it once. A message that
-/// the target refuses ends it, and is named; what is behind it in its session waits with it. It runs until Ctrl-C, or with
-/// --exit-when-idle until there is nothing left.
+/// Sessions, properties and ids are kept, and messages stay in order within each session. A message is completed on the
+/// source when the target has stored it, so an interruption loses nothing, and the same command continues. Messages in
+/// flight at an interruption may be sent twice with the same id; a target with a de-duplication window stores them once.
+///
+/// The command stops at a message that the target refuses, and prints its id. It runs until Ctrl-C, or with
+/// --exit-when-idle until no messages are left.
 #[derive(clap::Args)]
 pub(crate) struct Bridge {
-    /// The queue
+    /// Queue to move
     queue: String,
-    /// The broker to take them from: any that `malote work` can reach
+    /// Source broker: any URL that `malote work --broker` takes
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The broker to bring them to
+    /// BridgeTarget broker
     #[arg(long, value_name = "URL")]
     to: String,
-    /// The queue there, if it has another name
+    /// Queue on the target [default: the same name]
     #[arg(long, value_name = "QUEUE")]
     into: Option<String>,
-    /// Make the queue there first, with sessions if this one has them, and with a de-duplication window where there can be one
+    /// Create the target queue, with sessions if the source has them, and with a de-duplication window if the target supports it
     #[arg(long)]
     declare: bool,
-    /// Sessions, or batches of a queue without sessions, at once
+    /// Concurrent sessions, or batches of a queue without sessions
     #[arg(long, value_name = "N", default_value_t = 16)]
     slots: usize,
-    /// End when there was nothing to carry for so long
+    /// Exit after this long without messages
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     exit_when_idle: Option<Duration>,
 }
@@ -78,14 +80,16 @@ impl Bridge {
             Some(name) => QueueName::new(name).context("--into")?,
             None => queue.clone(),
         };
-        if place(&self.from) == place(&self.to) && queue == into {
-            bail!("`{queue}` would be carried into itself, for ever: give --into another queue");
+        if broker_identity(&self.from) == broker_identity(&self.to) && queue == into {
+            bail!("source and target are the same queue `{queue}`: give another queue with --into");
         }
         let from = Malote::connect(&self.from).await.context("--from")?;
         let to = Malote::connect(&self.to).await.context("--to")?;
-        let target = Arc::new(Target {
+        let target = Arc::new(BridgeTarget {
             to: to.clone(),
-            from: crc32c::crc32c(format!("{} {}", place(&self.from), self.queue).as_bytes()),
+            from: crc32c::crc32c(
+                format!("{} {}", broker_identity(&self.from), self.queue).as_bytes(),
+            ),
             can_dedup: to.broker().capabilities().has(Capability::Dedup),
             into: into.clone(),
             carried: AtomicU64::new(0),
@@ -97,31 +101,31 @@ impl Bridge {
             declare(&to, &into, sessions).await?;
         }
         let running = self.worker(&from, &target, sessions).start().await?;
-        let telling = tokio::spawn(tell(target.clone()));
+        let telling = tokio::spawn(print_progress(target.clone()));
         let idle = self.exit_when_idle.map(|after| Idle { after, malote: &from, queue: &queue });
         let ended = until_end(running, idle, || target.refused.lock().is_some()).await?;
         telling.abort();
         let left = left(&from, &queue).await;
-        // All that was decided is told; what is not let go goes with its connection.
+        // All outcomes are sent. Closing the connections releases the remaining sessions.
         let closed = [from.close().await, to.close().await];
         let (carried, again) =
             (target.carried.load(Ordering::SeqCst), target.again.load(Ordering::SeqCst));
         note(format_args!(
-            "{carried} carried, of which the target had {again} already; {} given back",
+            "{carried} moved ({again} were on the target already), {} released",
             ended.counts.released
         ));
         note(format_args!("{left}"));
         closed.into_iter().filter_map(Result::err).for_each(|error| note(format_args!("{error}")));
         if let Some(why) = target.refused.lock().take() {
-            bail!("the target refuses: {why}. Nothing is lost: what it refused is where it was");
+            bail!("the target refused a message: {why}. It stays in the source queue");
         }
         Ok(())
     }
 
-    fn worker(&self, from: &Malote, target: &Arc<Target>, sessions: bool) -> Worker {
+    fn worker(&self, from: &Malote, target: &Arc<BridgeTarget>, sessions: bool) -> Worker {
         let worker = Worker::new(from, &self.queue)
             .timeout(FOREVER)
-            // Nothing ever fails here: it is given back.
+            // The handler releases messages instead of failing them.
             .retry(Retry::at_once(u32::MAX))
             .state(target.clone())
             .handle_batch(carry, TOGETHER, Duration::ZERO);
@@ -133,7 +137,7 @@ impl Bridge {
     }
 }
 
-/// Whether sessions can be held there.
+/// Whether the source queue has sessions.
 async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerError> {
     match from.broker().accept(queue, None, LOOK, Duration::ZERO).await {
         Ok(held) => {
@@ -148,41 +152,41 @@ async fn has_sessions(from: &Malote, queue: &QueueName) -> Result<bool, BrokerEr
     }
 }
 
-/// What of a URL tells brokers apart: not who asks, nor how.
-fn place(url: &str) -> &str {
+/// The part of a URL that identifies the broker, without credentials and options.
+fn broker_identity(url: &str) -> &str {
     let url = url.split(['?', ';']).next().unwrap_or_default();
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.rsplit('@').next().unwrap_or_default().trim_end_matches('/')
 }
 
-/// Says how far it is, as long as that changes.
-async fn tell(target: Arc<Target>) {
+/// Prints the progress while it changes.
+async fn print_progress(target: Arc<BridgeTarget>) {
     let mut before = 0;
     loop {
         tokio::time::sleep(TELL_EVERY).await;
         let carried = target.carried.load(Ordering::SeqCst);
         if std::mem::replace(&mut before, carried) != carried {
-            note(format_args!("{carried} carried so far"));
+            note(format_args!("{carried} moved so far"));
         }
     }
 }
 
-/// What is not carried, as far as the broker tells.
+/// The messages left in the source queue, if the broker reports them.
 async fn left(from: &Malote, queue: &QueueName) -> String {
     let asked = tokio::time::timeout(LOOK, from.broker().depth(queue)).await;
     let Some(depth) = asked.ok().and_then(Result::ok) else {
-        return "the source does not tell what is left".to_owned();
+        return "the source does not report how many messages are left".to_owned();
     };
     let all = [
         (depth.ready, "ready"),
         (depth.delayed, "not yet due"),
-        (depth.in_flight, "in the hands of others"),
+        (depth.in_flight, "locked by other receivers"),
     ];
     let some: Vec<_> = all.iter().filter(|one| one.0 > 0).collect();
     let words: Vec<_> = some.iter().map(|(count, what)| format!("{count} {what}")).collect();
     match words.is_empty() {
-        true => "nothing is left that is due".to_owned(),
-        false => format!("left behind: {}", words.join(", ")),
+        true => "no messages are left that are due".to_owned(),
+        false => format!("left in the source queue: {}", words.join(", ")),
     }
 }
 
@@ -197,10 +201,10 @@ async fn declare(to: &Malote, into: &QueueName, sessions: bool) -> Result<()> {
     to.declare(into.as_str(), spec).await.context("--declare")
 }
 
-/// Where messages go, and what became of them.
-struct Target {
+/// The target queue, and what was sent there.
+struct BridgeTarget {
     to: Malote,
-    /// Whence: another broker's or queue's messages are others.
+    /// Identifies the source broker and queue in de-duplication ids.
     from: u32,
     can_dedup: bool,
     into: QueueName,
@@ -211,7 +215,7 @@ struct Target {
 
 async fn carry(
     batch: Batch<Body>,
-    target: State<Arc<Target>>,
+    target: State<Arc<BridgeTarget>>,
     cancelled: Cancelled,
 ) -> Vec<Outcome> {
     let now = Timestamp(when::now());
@@ -221,7 +225,7 @@ async fn carry(
     match target.send(&messages, &cancelled).await {
         Ok(()) => sent = messages.len(),
         Err(Stop::Cancelled) => {}
-        // One by one, in order: what is before the one that it refuses is carried, and that one is named.
+        // Send one by one, in order: the messages before the refused one are moved, and the refused one is named.
         Err(Stop::Refused(_)) => {
             for one in messages.chunks(1) {
                 match target.send(one, &cancelled).await {
@@ -229,7 +233,8 @@ async fn carry(
                     Err(Stop::Cancelled) => break,
                     Err(Stop::Refused(why)) => {
                         let id = one[0].1.message_id.as_deref().unwrap_or("without an id");
-                        let makes_it = if is_missing(&why) { " (--declare makes it)" } else { "" };
+                        let makes_it =
+                            if is_missing(&why) { " (--declare creates it)" } else { "" };
                         let mut refused = target.refused.lock();
                         refused.get_or_insert_with(|| format!("message {id}: {why}{makes_it}"));
                         break;
@@ -246,16 +251,15 @@ fn is_missing(why: &BrokerError) -> bool {
     matches!(why, BrokerError::Refused { code, .. } if code == "queue_not_found")
 }
 
-/// Why messages were not sent.
+/// Why sending stopped.
 enum Stop {
-    /// The bridge is to end.
     Cancelled,
-    /// Asking again would not help.
+    /// A retry would not help.
     Refused(BrokerError),
 }
 
-impl Target {
-    /// Sends, for as long as it takes.
+impl BridgeTarget {
+    /// Sends, and retries while the target is unreachable.
     async fn send(
         &self,
         messages: &[(Address, Message)],
@@ -272,7 +276,7 @@ impl Target {
                 }
                 Err(error) if error.is_transient() => {
                     if pause == PAUSES[0] {
-                        note(format_args!("{error}; trying again"));
+                        note(format_args!("{error}; retrying"));
                     }
                     tokio::select! {
                         () = tokio::time::sleep(pause) => pause = (pause * 2).min(longest),
@@ -284,21 +288,20 @@ impl Target {
         }
     }
 
-    /// The message as it is to be sent: with a key by which a second time is known, if there can be one, and with what is
-    /// left of its time.
+    /// The message to send: with a de-duplication id if the target supports it, and with the remaining time to live.
     fn copy(&self, delivery: &Delivery, now: Timestamp) -> (Address, Message) {
         let mut message = delivery.message.clone();
         message.when = When::Now;
-        // A broker that numbers nothing has no name for it: then only its id can tell a second time from another message.
+        // Without a sequence number from the source, only the message id can identify a repetition.
         if delivery.seq != Seq(0) {
             let key = format!("{:08x}-{}-{}", self.from, delivery.seq.0, delivery.enqueued_at.0);
             message.message_id.get_or_insert_with(|| key.clone());
-            // Senders may give several messages the same id: all of them are carried.
+            // Several messages may have the same id, and all of them are moved.
             if self.can_dedup {
                 message.dedup_id = Some(key);
             }
         }
-        // Of a dead letter, why it is one: to the target it is a message like others.
+        // To the target, a dead letter is an ordinary message: keep its reason as properties.
         if let Some((reason, text)) = &delivery.dead {
             for (name, value) in [(REASON, reason), (DESCRIPTION, text)] {
                 if message.properties.get(name).is_none() && !value.is_empty() {
@@ -319,19 +322,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_the_same_whoever_asks() {
+    fn credentials_are_not_part_of_the_identity() {
         for url in [
             "malote://h:8080",
             "malote://h:8080/",
             "malote://me:secret@h:8080",
             "malote+tls://me:s@cret@h:8080?ca=/x",
         ] {
-            assert_eq!(place(url), "h:8080", "{url}");
+            assert_eq!(broker_identity(url), "h:8080", "{url}");
         }
-        assert_eq!(place("postgres://me@a,b/shop?sslmode=disable"), "a,b/shop");
-        assert_eq!(place("embedded:./data"), "embedded:./data");
+        assert_eq!(broker_identity("postgres://me@a,b/shop?sslmode=disable"), "a,b/shop");
+        assert_eq!(broker_identity("embedded:./data"), "embedded:./data");
         let azure =
             "servicebus://Endpoint=sb://shop.example;SharedAccessKeyName=R;SharedAccessKey=k";
-        assert_eq!(place(azure), "Endpoint=sb://shop.example");
+        assert_eq!(broker_identity(azure), "Endpoint=sb://shop.example");
     }
 }

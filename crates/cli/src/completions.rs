@@ -1,18 +1,18 @@
-//! `malote completions`: for the shell to finish what one types.
+//! `malote completions`: shell completions.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Cli;
 
-/// Print completions for a shell
+/// Print a completion script for a shell
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote completions bash > ~/.local/share/bash-completion/completions/malote
   malote completions zsh > ~/.zfunc/_malote
   malote completions fish > ~/.config/fish/completions/malote.fish")]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 

@@ -1,26 +1,27 @@
-//! `malote config …`: what the server would run with, and where each value comes from.
+//! `malote config …`: the settings of the server, and where each value comes from.
 
 use clap::Subcommand;
 use malote_server::settings::{Entry, Environment, RawSettings, Settings};
 use serde::Serialize;
 
-use crate::output::{Format, Output, OutputArgs, Row};
+use crate::args::GlobalArgs;
+use crate::output::{Format, Output, Row};
 use crate::settings::SettingsArgs;
 
-/// Look at the server's settings
+/// Show and check the settings of the server
 #[derive(clap::Args)]
 pub(crate) struct Config {
     #[command(flatten)]
-    output: OutputArgs,
+    global: GlobalArgs,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Print the effective settings, each with where it came from
+    /// Print the effective settings with their origins
     Print(SettingsArgs),
-    /// Check the settings and say all that is wrong with them
+    /// Check the settings and report all errors
     Check(SettingsArgs),
     /// Print a malote.toml with every setting at its default
     Default,
@@ -28,18 +29,18 @@ enum Verb {
 
 impl Config {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let mut out = self.output.open();
+        let mut out = self.global.open_output();
         match self.verb {
             Verb::Print(args) => {
                 let settings = args.load()?;
                 match out.format() {
                     Format::Table => out.text(settings.to_toml().trim_start()),
-                    _ => listed(&mut out, settings.entries()),
+                    _ => list_settings(&mut out, settings.entries()),
                 }
             }
             Verb::Check(args) => {
                 args.load()?;
-                out.note("the settings are good");
+                out.note("the settings are valid");
                 Ok(())
             }
             Verb::Default => {
@@ -51,16 +52,16 @@ impl Config {
                     Settings::load(Some("/dev/null".as_ref()), RawSettings::default(), &places)?;
                 match out.format() {
                     Format::Table => out.text(template(settings.entries())),
-                    _ => listed(&mut out, settings.entries()),
+                    _ => list_settings(&mut out, settings.entries()),
                 }
             }
         }
     }
 }
 
-/// A file to start from: every line commented out, with what it means.
+/// A settings file with every line commented out and explained.
 fn template(entries: &[Entry]) -> String {
-    let mut text = String::from("# malote.toml: remove the # before what you change.\n");
+    let mut text = String::from("# malote.toml: remove the # before a setting to change it.\n");
     let mut section = "";
     for Entry { key, value, .. } in entries {
         let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
@@ -76,20 +77,20 @@ fn template(entries: &[Entry]) -> String {
     text
 }
 
-fn listed(out: &mut Output, entries: &[Entry]) -> anyhow::Result<()> {
-    let shown = |entry: &Entry| Shown {
+fn list_settings(out: &mut Output, entries: &[Entry]) -> anyhow::Result<()> {
+    let row = |entry: &Entry| SettingRow {
         name: entry.key.name,
         value: entry.value.clone(),
         origin: entry.origin.to_string(),
         variable: entry.key.variable,
         flag: entry.key.flag,
     };
-    out.list(&entries.iter().map(shown).collect::<Vec<_>>())
+    out.list(&entries.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A setting, for programs.
+/// A setting in a list.
 #[derive(Serialize)]
-struct Shown {
+struct SettingRow {
     name: &'static str,
     value: Option<String>,
     origin: String,
@@ -97,7 +98,7 @@ struct Shown {
     flag: Option<&'static str>,
 }
 
-impl Row for Shown {
+impl Row for SettingRow {
     const HEAD: &'static [&'static str] = &["NAME", "VALUE", "ORIGIN"];
 
     fn row(&self) -> Vec<String> {

@@ -1,12 +1,12 @@
-//! From an error to the sentence on standard error and the exit code.
+//! Maps errors to messages and exit codes.
 //!
 //! | code | means |
 //! |---|---|
-//! | 0 | done |
-//! | 1 | it failed |
-//! | 2 | it was asked wrongly |
-//! | 3 | what was named does not exist |
-//! | 4 | it conflicts with what is there |
+//! | 0 | success |
+//! | 1 | failure |
+//! | 2 | wrong usage |
+//! | 3 | not found |
+//! | 4 | conflict with an existing object or lock |
 //! | 69 | the server cannot be reached |
 //! | 130 | interrupted |
 
@@ -25,19 +25,18 @@ const CONFLICT: u8 = 4;
 const UNREACHABLE: u8 = 69;
 const INTERRUPTED: u8 = 130;
 
-/// What the command line itself says no to.
+/// Errors of the command line itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Arguments that clap cannot judge.
+    /// Wrong arguments that clap cannot detect.
     #[error("{0}")]
     Usage(String),
-    /// Something named is not there.
     #[error("{0}")]
     NotFound(String),
-    /// What is there cannot become what was asked.
+    /// An existing object cannot be changed as requested.
     #[error("{0}")]
     Conflict(String),
-    /// Looked at, and found wanting; what was found is already on standard output.
+    /// A check failed. The details are already on standard output.
     #[error("{0}")]
     Unhealthy(String),
     /// Ctrl-C.
@@ -45,7 +44,6 @@ pub(crate) enum Failure {
     Interrupted,
 }
 
-/// The code that a shell sees.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code(error))
 }
@@ -62,7 +60,9 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<ApiError>() {
         return match error {
-            ApiError::Unreachable { .. } | ApiError::TimedOut { .. } => UNREACHABLE,
+            ApiError::Unreachable { .. } | ApiError::Tls { .. } | ApiError::TimedOut { .. } => {
+                UNREACHABLE
+            }
             ApiError::Usage(_) => USAGE,
             ApiError::Refused(problem) => match problem.status {
                 404 => NOT_FOUND,
@@ -95,7 +95,7 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What the broker of a worker or bridge said.
+/// The error of the broker of a worker or bridge.
 fn of_broker(error: &anyhow::Error) -> Option<&BrokerError> {
     match error.downcast_ref() {
         Some(malote::Error::Broker(error)) => Some(error),
@@ -103,12 +103,12 @@ fn of_broker(error: &anyhow::Error) -> Option<&BrokerError> {
     }
 }
 
-/// Whether the user ended it.
+/// Whether the user interrupted the command.
 pub(crate) fn is_interrupt(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Failure::Interrupted))
 }
 
-/// The whole chain on one line: what failed, and why. A cause that its effect has told already is not told again.
+/// The error with its causes on one line. A cause that is part of the text already is not repeated.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -119,7 +119,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether the reader of our output went away: nothing is wrong, and nobody reads the rest.
+/// Whether the reader of standard output went away, as `head` does. That is not an error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

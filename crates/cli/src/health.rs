@@ -1,4 +1,4 @@
-//! `malote health`: whether the server is ready and its queues keep up.
+//! `malote health`: whether the server is ready, and the state of its queues.
 
 use std::time::Duration;
 
@@ -12,23 +12,25 @@ use crate::failure::Failure;
 use crate::output::Facts;
 use crate::when;
 
-/// Ask whether the server is ready and its queues keep up
+/// Check whether the server is ready and no queue has a high backlog
+///
+/// Exits with 1 if the server is not ready or a queue has a warning or an error.
 #[derive(clap::Args)]
 pub(crate) struct Health {
     #[command(flatten)]
     remote: Remote,
-    /// One queue instead of the worst of all
+    /// Check this queue instead of all
     #[arg(value_parser = queue_name)]
     queue: Option<QueueName>,
-    /// Only whether the server is ready; its queues may pile up
+    /// Check only whether the server is ready
     #[arg(long, conflicts_with = "queue")]
     ready: bool,
-    /// Wait so long for the server to be ready
+    /// How long to wait for the server to become ready
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = when::duration)]
     wait: Duration,
 }
 
-/// How often a server that is not there is asked again.
+/// Pause between two requests to a server that is not ready.
 const AGAIN: Duration = Duration::from_millis(50);
 
 impl Health {
@@ -38,9 +40,9 @@ impl Health {
             let (ready, said) = ready(&api, wait).await?;
             let queues =
                 if ready && !only_ready { Some(api.health(queue.as_ref()).await?) } else { None };
-            let found = Found { ready, said: said.trim().to_owned(), queues };
-            out.one(&found)?;
-            match &found.queues {
+            let report = HealthReport { ready, said: said.trim().to_owned(), queues };
+            out.one(&report)?;
+            match &report.queues {
                 Some(health) if health.status == "OK" => Ok(()),
                 Some(health) => {
                     let why = health.message.clone().unwrap_or_else(|| health.status.clone());
@@ -65,9 +67,8 @@ async fn ready(api: &Api, wait: Duration) -> Result<(bool, String), ApiError> {
     }
 }
 
-/// What was found.
 #[derive(Serialize)]
-struct Found {
+struct HealthReport {
     ready: bool,
     #[serde(skip)]
     said: String,
@@ -75,7 +76,7 @@ struct Found {
     queues: Option<words::Health>,
 }
 
-impl Facts for Found {
+impl Facts for HealthReport {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let ready = match self.ready {
             true => "yes".to_owned(),

@@ -1,60 +1,63 @@
-//! `malote key …`: keys that sign, for SQS and Service Bus.
+//! `malote key …`: signing keys of SQS and Service Bus clients.
 
 use clap::Subcommand;
 use malote_server::credentials::{Holder, KeyKind};
 use serde::Serialize;
 
-use crate::output::{Facts, OutputArgs, Row};
+use crate::args::GlobalArgs;
+use crate::output::{Facts, Row};
 use crate::user::{HolderArgs, StoreArgs, holder_of};
 
-/// Add keys that sign, for SQS and Service Bus
+/// Manage the signing keys of SQS and Service Bus clients
 #[derive(clap::Args)]
 pub(crate) struct Key {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    global: GlobalArgs,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make a key and show its secret
+    /// Create a key and show its secret
     Add {
-        /// aws or servicebus
+        /// Kind of key: aws or servicebus
         kind: KeyKind,
         #[command(flatten)]
         holder: HolderArgs,
-        /// Its id, made up otherwise
+        /// Key id [default: generated]
         #[arg(long, value_name = "ID")]
         id: Option<String>,
     },
-    /// Remove a key
+    /// Delete a key
+    #[command(visible_alias = "delete")]
     Rm {
-        /// Its id
+        /// Key id
         id: String,
     },
     /// List keys, without their secrets
+    #[command(visible_alias = "list")]
     Ls,
 }
 
 impl Key {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let (store, mut out) = (self.store.open()?, self.output.open());
+        let (store, mut out) = (self.store.open()?, self.global.open_output());
         match self.verb {
             Verb::Add { kind, holder, id } => {
                 let made = store.add_key(kind, id.as_deref(), None, holder.holder())?;
-                out.one(&Made { kind: kind.as_str(), id: made.id, secret: made.secret })
+                out.one(&NewKey { kind: kind.as_str(), id: made.id, secret: made.secret })
             }
             Verb::Rm { id } => {
                 store.remove_key(&id)?;
-                out.note(format_args!("key `{id}` removed"));
+                out.note(format_args!("key `{id}` deleted"));
                 Ok(())
             }
             Verb::Ls => {
                 let keys = store.list().keys.into_iter();
-                let shown = keys.map(|key| Shown::new(key.kind, key.id, &key.holder));
+                let shown = keys.map(|key| KeyRow::new(key.kind, key.id, &key.holder));
                 out.list(&shown.collect::<Vec<_>>())
             }
         }
@@ -63,13 +66,13 @@ impl Key {
 
 /// A new key.
 #[derive(Serialize)]
-struct Made {
+struct NewKey {
     kind: &'static str,
     id: String,
     secret: String,
 }
 
-impl Facts for Made {
+impl Facts for NewKey {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("kind", self.kind.to_owned()),
@@ -85,19 +88,20 @@ impl Facts for Made {
 
 /// A key in a list.
 #[derive(Serialize)]
-struct Shown {
+struct KeyRow {
     kind: &'static str,
     id: String,
     may: String,
 }
 
-impl Shown {
+impl KeyRow {
     fn new(kind: KeyKind, id: String, holder: &Holder) -> Self {
         Self { kind: kind.as_str(), id, may: holder_of(holder) }
     }
 }
 
-impl Row for Shown {
+impl Row for KeyRow {
+    const NOUN: &'static str = "key";
     const HEAD: &'static [&'static str] = &["KIND", "ID", "MAY"];
 
     fn row(&self) -> Vec<String> {

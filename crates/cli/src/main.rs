@@ -1,7 +1,7 @@
-//! The `malote` command: the server, and everything one does to it by hand.
+//! The `malote` command: the server, and the commands that talk to it.
 //!
-//! One module for each noun or verb; [`api`] speaks HTTP, [`output`] writes, [`failure`] knows the exit codes. Data
-//! goes to standard output and nothing else does. The doc comment of an argument is its help text.
+//! There is one module for each noun or verb. [`api`] is the HTTP client, [`output`] writes results and [`failure`] maps
+//! errors to exit codes. Only data goes to standard output. The doc comment of an argument is its help text.
 
 mod api;
 mod args;
@@ -10,8 +10,10 @@ mod audit;
 mod backup;
 mod bench;
 mod bridge;
+mod colour;
 mod completions;
 mod config;
+mod context;
 mod dlq;
 mod failure;
 mod files;
@@ -33,6 +35,7 @@ mod session;
 mod settings;
 mod settle;
 mod subscription;
+mod table;
 mod tail;
 mod token;
 mod topic;
@@ -40,6 +43,7 @@ mod topology;
 mod user;
 mod verify;
 mod version;
+mod watch;
 mod when;
 mod work;
 
@@ -49,16 +53,17 @@ use clap::Parser;
 
 use crate::args::Cli;
 
-/// The system's allocator gives memory of a busy broker back late and takes a lock on the way.
+/// The system allocator returns the memory of a busy broker late, and takes a lock to do so.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    colour::choose(cli.global.color);
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        // Whoever pressed Ctrl-C knows.
+        // The user pressed Ctrl-C and needs no message.
         Err(error) if failure::is_interrupt(&error) => failure::exit_code(&error),
         Err(error) => {
             let fix = error.downcast_ref::<api::ApiError>().and_then(api::ApiError::fix);

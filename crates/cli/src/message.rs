@@ -1,27 +1,28 @@
-//! How messages are shown, wherever they come from.
+//! How messages are shown.
 
 use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
 
 use crate::api::words::{Received, Redriven, Removed, SentOne};
 use crate::output::{Facts, Format, Output, Row};
 use crate::when;
 
-/// A body in a table ends here; `--raw` and `-o json` have all of it.
+/// A body in a table is cut here. `--raw` and `-o json` write all of it.
 const BODY_CHARS_MAX: usize = 60;
 
-/// The flag of everything that writes messages.
+/// The flag of commands that write messages.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Raw {
-    /// Write only the bodies, each with a newline after it
+    /// Write only the bodies, each followed by a newline
     #[arg(long, conflicts_with = "output")]
     raw: bool,
 }
 
 impl Raw {
-    /// Writes some messages of a list that goes on.
+    /// Writes a part of a list.
     pub(crate) fn more(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
         if !self.raw {
             return out.more(messages);
@@ -33,7 +34,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Writes a whole list.
+    /// Writes a complete list.
     pub(crate) fn list(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
         if self.raw || out.format() != Format::Json {
             self.more(out, messages)
@@ -44,7 +45,6 @@ impl Raw {
 }
 
 impl Received {
-    /// The body as it was sent.
     pub(crate) fn bytes(&self) -> Cow<'_, [u8]> {
         match (&self.body, &self.body_base64) {
             (Some(text), _) => Cow::Borrowed(text.as_bytes()),
@@ -53,13 +53,15 @@ impl Received {
         }
     }
 
-    /// The body on one line.
-    fn shown_body(&self, chars_max: usize) -> String {
+    /// The body on one line. A binary body that is UTF-8 is shown as text: Service Bus clients send text as bytes.
+    fn body_line(&self, chars_max: usize) -> String {
         if self.damaged {
             return "(damaged on disk)".to_owned();
         }
-        let Some(text) = &self.body else {
-            return format!("({} of binary)", when::bytes(self.bytes().len() as u64));
+        let bytes = self.bytes();
+        let text = match std::str::from_utf8(&bytes) {
+            Ok(text) if self.body.is_some() || !text.contains(is_binary) => text,
+            _ => return format!("({} of binary)", when::bytes(bytes.len() as u64)),
         };
         let mut shown: String =
             text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -68,6 +70,11 @@ impl Received {
         }
         shown
     }
+}
+
+/// Control characters that do not occur in text.
+fn is_binary(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\r' | '\t')
 }
 
 fn or_dash(text: &Option<String>) -> String {
@@ -89,7 +96,7 @@ impl Row for Received {
             or_dash(&self.session),
             state,
             self.failed.to_string(),
-            self.shown_body(BODY_CHARS_MAX),
+            self.body_line(BODY_CHARS_MAX),
         ]
     }
 
@@ -140,15 +147,49 @@ impl Facts for Received {
             facts.push(("died", format!("{} in {}, {times}", death.reason, death.from)));
         }
         for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
-            facts.push(("property", format!("{name} = {value}")));
+            let value = readable(serde_json::from_str(value.get()).unwrap_or_default());
+            match (name.as_str(), value) {
+                ("malote-history", Value::Array(attempts)) => {
+                    facts.extend(attempts.iter().map(|one| ("attempt", attempt(one))));
+                }
+                (_, value) => facts.push(("property", format!("{name} = {value}"))),
+            }
         }
-        facts.push(("body", self.shown_body(usize::MAX)));
+        facts.push(("body", self.body_line(usize::MAX)));
         facts
     }
 
     fn name(&self) -> String {
         Row::name(self)
     }
+}
+
+/// A property without type annotations, and with times that people can read.
+fn readable(value: Value) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(readable).collect(),
+        Value::Object(mut fields) => match (fields.get("$type"), fields.get("value")) {
+            (Some(kind), Some(Value::Number(ms))) if kind == "timestamp" => {
+                ms.as_u64().map_or_else(|| Value::from(ms.clone()), |ms| when::shown(ms).into())
+            }
+            (Some(_), Some(_)) => readable(fields.remove("value").unwrap_or_default()),
+            _ => fields.into_iter().map(|(name, value)| (name, readable(value))).collect(),
+        },
+        value => value,
+    }
+}
+
+/// One entry of the history that a worker writes.
+fn attempt(entry: &Value) -> String {
+    let text = |name: &str| entry[name].as_str().unwrap_or("-").to_owned();
+    format!(
+        "{} at {}, {} ms, worker {}: {}",
+        entry["attempt"],
+        text("at"),
+        entry["took_ms"],
+        text("worker"),
+        text("error")
+    )
 }
 
 impl Row for SentOne {
@@ -202,17 +243,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_history_of_a_message_is_readable() {
+        let line = r#"{"seq":1,"receives":1,"failed":1,"properties":{"malote-history":[{"attempt":1,"at":{"$type":"timestamp","value":1700000000123},"took_ms":5,"worker":"w","error":"no"}],"small":{"$type":"i8","value":2}}}"#;
+        let message: Received = serde_json::from_str(line).unwrap();
+        let facts = Facts::facts(&message);
+        let attempt = facts.iter().find(|(name, _)| *name == "attempt").unwrap();
+        assert_eq!(attempt.1, "1 at 2023-11-14T22:13:20Z, 5 ms, worker w: no");
+        assert!(facts.contains(&("property", "small = 2".to_owned())), "{facts:?}");
+    }
+
+    #[test]
     fn a_body_is_one_line_and_ends() {
         let body = |text: &str| Received { body: Some(text.into()), ..Received::default() };
-        assert_eq!(body("a\nb\tc").shown_body(10), "a b c");
-        assert_eq!(body("ééééé").shown_body(3), "ééé…");
+        assert_eq!(body("a\nb\tc").body_line(10), "a b c");
+        assert_eq!(body("ééééé").body_line(3), "ééé…");
         let binary = Received { body_base64: Some("AP8=".into()), ..Received::default() };
         assert_eq!(
-            (binary.shown_body(10), &binary.bytes()[..]),
+            (binary.body_line(10), &binary.bytes()[..]),
             ("(2 B of binary)".into(), &[0, 255][..])
         );
+        let text = Received { body_base64: Some("aGVsbG8=".into()), ..Received::default() };
+        assert_eq!(text.body_line(10), "hello", "UTF-8 from a Service Bus client");
         assert_eq!(
-            Received { damaged: true, ..Received::default() }.shown_body(5),
+            Received { damaged: true, ..Received::default() }.body_line(5),
             "(damaged on disk)"
         );
     }

@@ -1,11 +1,13 @@
-//! What people and programs see: data on standard output in the format they asked for, everything else on
-//! standard error.
+//! Writes data to standard output in the chosen format, and everything else to standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, StdoutLock, Write};
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+
+use crate::colour::{self, Colour};
+use crate::table::{self, Layout};
+use crate::when;
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -14,41 +16,35 @@ pub(crate) enum Format {
     Table,
     /// One JSON document
     Json,
-    /// One JSON object on each line
+    /// One JSON object per line
     Ndjson,
-    /// Only names or ids, one on each line
+    /// Only names or ids, one per line
     Name,
 }
 
-/// The flag that every command with data has.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct OutputArgs {
-    /// How to write data
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table", global = true)]
-    output: Format,
-}
+/// An item of a list.
+pub(crate) trait Row: Serialize + Sized {
+    /// What an item is called, in the singular. Lists end with the number of items unless it is empty.
+    const NOUN: &'static str = "";
+    const HEAD: &'static [&'static str];
 
-impl OutputArgs {
-    /// The way out.
-    pub(crate) fn open(&self) -> Output {
-        Output { format: self.output, out: io::stdout().lock(), headed: false }
+    /// One cell for each column of `HEAD`.
+    fn row(&self) -> Vec<String>;
+
+    /// What `-o name` writes.
+    fn name(&self) -> String;
+
+    /// The line below a list, on standard error.
+    fn totals(items: &[Self]) -> Option<String> {
+        (!Self::NOUN.is_empty()).then(|| when::count(items.len() as u64, Self::NOUN))
     }
 }
 
-/// Something that can stand in a list.
-pub(crate) trait Row: Serialize {
-    /// The columns.
-    const HEAD: &'static [&'static str];
-    /// One text for each column.
-    fn row(&self) -> Vec<String>;
-    /// What `-o name` writes.
-    fn name(&self) -> String;
-}
-
-/// Something that can be shown alone, in full.
+/// An object that is shown on its own, with all its fields.
 pub(crate) trait Facts: Serialize {
     /// Names and values.
     fn facts(&self) -> Vec<(&'static str, String)>;
+
     /// What `-o name` writes.
     fn name(&self) -> String;
 }
@@ -57,26 +53,36 @@ pub(crate) trait Facts: Serialize {
 pub(crate) struct Output {
     format: Format,
     out: StdoutLock<'static>,
-    /// A table that grows has its head already.
-    headed: bool,
+    /// The header of a list that is written in parts has been written.
+    has_header: bool,
 }
 
 impl Output {
-    /// The chosen format.
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format, out: io::stdout().lock(), has_header: false }
+    }
+
     pub(crate) fn format(&self) -> Format {
         self.format
     }
 
-    /// A whole list.
+    /// Writes a complete list.
     pub(crate) fn list<T: Row>(&mut self, items: &[T]) -> anyhow::Result<()> {
         match self.format {
             Format::Json => self.json(&items)?,
             _ => self.more(items)?,
         }
-        Ok(self.out.flush()?)
+        self.out.flush()?;
+        if self.format == Format::Table
+            && !items.is_empty()
+            && let Some(totals) = T::totals(items)
+        {
+            self.note(totals);
+        }
+        Ok(())
     }
 
-    /// A part of a list that goes on: `json` becomes one object on each line.
+    /// Writes a part of a list. The format `json` becomes one object per line.
     pub(crate) fn more<T: Row>(&mut self, items: &[T]) -> anyhow::Result<()> {
         match self.format {
             Format::Json | Format::Ndjson => {
@@ -91,39 +97,42 @@ impl Output {
             }
             Format::Table if items.is_empty() => {}
             Format::Table => {
-                let head = if self.headed { &[] } else { T::HEAD };
-                self.headed = true;
                 let rows = items.iter().map(Row::row).collect();
-                write_table(&mut self.out, head, rows)?;
+                let layout = Layout::of_stdout();
+                table::write_list(&mut self.out, layout, T::HEAD, rows, self.has_header)?;
+                self.has_header = true;
             }
         }
         Ok(self.out.flush()?)
     }
 
-    /// One thing, in full.
+    /// Writes one object with all its fields.
     pub(crate) fn one<T: Facts>(&mut self, item: &T) -> anyhow::Result<()> {
         match self.format {
             Format::Json => self.json(item)?,
             Format::Ndjson => self.line(item)?,
             Format::Name => writeln!(self.out, "{}", item.name())?,
             Format::Table => {
-                let rows = item.facts().into_iter().map(|(name, value)| vec![name.into(), value]);
-                write_table(&mut self.out, &[], rows.collect())?;
+                table::write_facts(&mut self.out, Layout::of_stdout(), &item.facts())?;
             }
         }
         Ok(self.out.flush()?)
     }
 
-    /// What a change left behind: people are told on standard error, programs get the thing itself.
-    pub(crate) fn changed<T: Facts>(&mut self, item: &T, said: impl Display) -> anyhow::Result<()> {
+    /// Reports a change: a sentence on standard error for people, the object on standard output for programs.
+    pub(crate) fn changed<T: Facts>(
+        &mut self,
+        item: &T,
+        summary: impl Display,
+    ) -> anyhow::Result<()> {
         match self.format {
-            Format::Table => self.note(said),
+            Format::Table => self.note(summary),
             _ => self.one(item)?,
         }
         Ok(())
     }
 
-    /// What is gone: people are told on standard error, programs get its name if they asked for names.
+    /// Reports a deletion: a sentence on standard error, or the name for `-o name`.
     pub(crate) fn removed(
         mut self,
         kind: &str,
@@ -132,120 +141,59 @@ impl Output {
         match self.format {
             Format::Name => self.text(format_args!("{name}\n")),
             _ => {
-                self.note(format_args!("{kind} `{name}` removed"));
+                self.note(format_args!("{kind} `{name}` deleted"));
                 Ok(())
             }
         }
     }
 
-    /// A JSON document, readable.
+    /// Writes an indented JSON document.
     pub(crate) fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut self.out, value).map_err(io::Error::from)?;
         Ok(writeln!(self.out)?)
     }
 
-    /// A JSON object on a line of its own.
+    /// Writes a JSON object on one line.
     pub(crate) fn line<T: Serialize + ?Sized>(&mut self, value: &T) -> anyhow::Result<()> {
         serde_json::to_writer(&mut self.out, value).map_err(io::Error::from)?;
         Ok(writeln!(self.out)?)
     }
 
-    /// Text as it is.
     pub(crate) fn text(&mut self, text: impl Display) -> anyhow::Result<()> {
         write!(self.out, "{text}")?;
         Ok(self.out.flush()?)
     }
 
-    /// Bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.out.write_all(bytes)?;
         Ok(self.out.flush()?)
     }
 
-    /// A remark for people.
+    /// Starts the output again for `--watch`: a terminal is cleared, a table gets its header again.
+    pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        self.has_header = false;
+        if io::stdout().is_terminal() {
+            self.text("\x1b[H\x1b[2J")?;
+        }
+        Ok(())
+    }
+
+    /// Writes a remark for people to standard error.
     pub(crate) fn note(&self, text: impl Display) {
         note(text);
     }
 }
 
-/// A remark for people, on standard error. Nobody there to read it is no reason to fail.
+/// Writes a remark for people to standard error. A closed standard error is not a failure.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Columns without borders; on a terminal long cells are wrapped, elsewhere a row is a line.
-fn write_table(out: &mut impl Write, head: &[&str], rows: Vec<Vec<String>>) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(match io::stdout().is_terminal() {
-        true => ContentArrangement::Dynamic,
-        false => ContentArrangement::Disabled,
-    });
-    if !head.is_empty() {
-        table.set_header(head.iter().copied());
-    }
-    let columns = rows.first().map_or(0, Vec::len);
-    let numeric: Vec<bool> = (0..columns)
-        .map(|at| rows.iter().all(|row| row.get(at).is_some_and(|cell| is_number(cell))))
-        .collect();
-    for row in rows {
-        table.add_row(row.into_iter().enumerate().map(|(at, cell)| {
-            let right = columns > 2 && numeric.get(at) == Some(&true);
-            let side = if right { CellAlignment::Right } else { CellAlignment::Left };
-            Cell::new(cell).set_alignment(side)
-        }));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
-}
-
-/// A dash stands where there is no number.
-fn is_number(text: &str) -> bool {
-    text == "-" || !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Whether standard error wants colour: `NO_COLOR` and `CLICOLOR_FORCE` decide, then the terminal.
-pub(crate) fn colour_on_stderr() -> bool {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (set("CLICOLOR_FORCE"), set("NO_COLOR")) {
-        (Some(force), _) if force != "0" => true,
-        (_, Some(_)) => false,
-        _ => io::stderr().is_terminal(),
-    }
-}
-
-/// An error as people see it, with what to do on a line of its own.
+/// Writes an error, and below it how to fix it.
 pub(crate) fn error(text: impl Display, fix: Option<&str>) {
-    let (red, off) = if colour_on_stderr() { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    note(format_args!("{red}error:{off} {text}"));
+    let label = colour::paint(colour::on_stderr(), Some(Colour::Red), "error:");
+    note(format_args!("{label} {text}"));
     if let Some(fix) = fix {
         note(format_args!("hint: {fix}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use expect_test::expect;
-
-    #[test]
-    fn columns_line_up_and_numbers_stand_right() {
-        let mut out = Vec::new();
-        let row =
-            |name: &str, count: &str, rest: &str| vec![name.into(), count.into(), rest.into()];
-        let rows = vec![row("orders", "7", "a"), row("e-mail", "1200", "b c")];
-        write_table(&mut out, &["NAME", "READY", "REST"], rows).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        expect![[r#"
-            NAME    READY  REST
-            orders      7  a
-            e-mail   1200  b c
-        "#]]
-        .assert_eq(&text);
     }
 }

@@ -1,4 +1,4 @@
-//! Lists that a server gives in pages.
+//! Lists that the server returns in pages.
 
 use std::fmt::Display;
 
@@ -6,20 +6,20 @@ use malote_model::limits;
 
 use crate::output::{Output, Row};
 
-/// Where a list begins and ends.
+/// Where a list starts and ends.
 #[derive(clap::Args)]
 pub(crate) struct Pages {
-    /// Go on where an earlier list ended
+    /// Start after this id, where an earlier list ended
     #[arg(long, value_name = "ID")]
     after: Option<String>,
-    /// Show at most so many
+    /// Maximum number of items
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     max: u64,
 }
 
 impl Pages {
-    /// Lists what pages bring until there is enough, or `nothing`. A page gets where it begins and how long it may be,
-    /// and tells where the next one begins; what it leaves out is not counted.
+    /// Fetches pages until there are enough items and lists them. An empty list prints `nothing`. `page` gets the id
+    /// after which the page starts and its maximum length, and returns the items and the start of the next page.
     pub(crate) async fn list<T: Row>(
         self,
         out: &mut Output,
@@ -39,7 +39,7 @@ impl Pages {
         match (found.is_empty(), after) {
             (true, _) => out.note(nothing),
             (false, Some(after)) => {
-                out.note(format_args!("there may be more: go on with --after '{after}'"));
+                out.note(format_args!("there may be more: continue with --after '{after}'"));
             }
             (false, None) => {}
         }

@@ -1,4 +1,4 @@
-//! `malote peek`: looks at messages and touches nothing.
+//! `malote peek`: shows messages without receiving them.
 
 use clap::ValueEnum;
 use malote_model::{QueueName, SessionId, limits};
@@ -7,24 +7,24 @@ use crate::api::Look;
 use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 
-/// Look at messages without taking them
+/// Show messages without receiving or locking them
 #[derive(clap::Args)]
 pub(crate) struct Peek {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue to read
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Begin at this sequence
+    /// Start at this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     from: u64,
-    /// Show at most so many
+    /// Maximum number of messages
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     max: u64,
-    /// Only of this session
+    /// Only messages of this session
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
-    /// Only in this state
+    /// Only messages in this state
     #[arg(long, value_enum)]
     state: Option<State>,
     #[command(flatten)]
@@ -35,13 +35,13 @@ pub(crate) struct Peek {
 enum State {
     /// Waiting for a receiver
     Ready,
-    /// Out to a receiver
+    /// Locked by a receiver
     Locked,
-    /// In its place, not yet due
+    /// Waiting for its delay
     Delayed,
-    /// To be sent later
+    /// Scheduled for a later time
     Scheduled,
-    /// Set aside
+    /// Deferred by a receiver
     Deferred,
 }
 
@@ -75,7 +75,7 @@ impl Peek {
                 }
             }
             if seen.is_empty() {
-                out.note("nothing to see");
+                out.note("no messages");
             }
             raw.list(&mut out, &seen)
         })

@@ -1,7 +1,8 @@
-//! `malote receive`: takes messages, writes them, and settles them.
+//! `malote receive`: receives messages, writes them, and settles them.
 //!
-//! A message is written before it is settled: if the reader of our output goes away, the message comes back.
+//! A message is written before it is settled. If the reader of the output goes away, the message is delivered again.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use malote_model::{QueueName, SessionId, limits};
@@ -12,15 +13,17 @@ use crate::args::{Remote, interrupted, queue_name, session_id};
 use crate::failure::Failure;
 use crate::message::Raw;
 use crate::output::{Format, Output};
-use crate::settle::{ErrorText, How, settle};
+use crate::settle::{ErrorText, SettleAs, settle};
 use crate::when;
 
-/// How long to wait at once for a message of a session that we hold: shorter than any usual lock.
+/// SettleAs long one request waits for a message of a locked session: shorter than usual lock times.
 const HELD_WAIT_MS: u64 = 5000;
-/// What a hold must last beyond that.
+/// The lock must last this much longer than the wait.
 const HOLD_MARGIN_MS: u64 = 5000;
 
-/// Receive messages and settle them: completed unless told otherwise
+/// Receive messages and complete them
+///
+/// --abandon, --dead-letter and --keep do something else than completing them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote receive orders
@@ -32,60 +35,70 @@ const HOLD_MARGIN_MS: u64 = 5000;
 pub(crate) struct Receive {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue to receive from
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Receive at most so many [default: 1, or no end with --follow]
+    /// Maximum number of messages [default: 1, or no limit with --follow]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
-    /// Wait so long for the first, up to 20s at once
+    /// SettleAs long to wait for the first message, at most 20s
     #[arg(long, value_name = "TIME", value_parser = when::duration, default_value = "0s")]
     wait: Duration,
-    /// Hold this session meanwhile, and take only of it
+    /// Lock this session, and receive only its messages
     #[arg(long, value_name = "ID", value_parser = session_id, conflicts_with = "any_session")]
     session: Option<SessionId>,
-    /// Hold the next session that has messages, and take only of it
+    /// Lock the next session that has messages, and receive only its messages
     #[arg(long)]
     any_session: bool,
-    /// How long the lease lasts; the queue's own lock otherwise
+    /// Lock time [default: the lock time of the queue]
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     lock: Option<Duration>,
     #[command(flatten)]
-    end: End,
+    end: SettleArgs,
     #[command(flatten)]
     text: ErrorText,
-    /// Go on until Ctrl-C; with --any-session, session after session
+    /// Continue until Ctrl-C; with --any-session, one session after the other
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
     raw: Raw,
 }
 
-/// What becomes of what was received.
+/// What happens to received messages.
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
-struct End {
-    /// Complete them: they are gone (the default)
+struct SettleArgs {
+    /// Complete them; this is the default
     #[arg(long)]
     ack: bool,
-    /// Give them back as failed: they come again, or are dead-lettered at the queue's limit
+    /// Abandon them: they count as failed and are delivered again, or dead-lettered at the queue's limit
     #[arg(long)]
     abandon: bool,
-    /// Dead-letter them for this reason
+    /// Dead-letter them with this reason
     #[arg(long, value_name = "REASON")]
     dead_letter: Option<String>,
-    /// Leave them leased; `malote settle` ends a lease before its lock runs out
+    /// Keep them locked; settle them with `malote settle` before the lock expires
     #[arg(long)]
     keep: bool,
 }
 
-impl End {
-    fn how(&self, text: &ErrorText) -> Option<How> {
+impl SettleArgs {
+    fn how(&self, text: &ErrorText) -> Option<SettleAs> {
         match self {
             Self { keep: true, .. } => None,
-            Self { abandon: true, .. } => Some(How::Abandon { delay: None }),
-            Self { dead_letter: Some(reason), .. } => Some(How::dead_letter(reason, text)),
-            _ => Some(How::Complete),
+            Self { abandon: true, .. } => Some(SettleAs::Abandon { delay: None }),
+            Self { dead_letter: Some(reason), .. } => Some(SettleAs::dead_letter(reason, text)),
+            _ => Some(SettleAs::Complete),
+        }
+    }
+
+    /// The state of a message afterwards.
+    fn state(&self) -> &'static str {
+        match self {
+            Self { keep: true, .. } => "leased",
+            Self { abandon: true, .. } => "abandoned",
+            Self { dead_letter: Some(_), .. } => "dead-lettered",
+            _ => "completed",
         }
     }
 }
@@ -94,7 +107,7 @@ impl Receive {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let remote = self.remote.clone();
         if self.wait > Duration::from_millis(limits::RECEIVE_WAIT_MS_MAX) && !self.follow {
-            let why = "one wait is at most 20s: use --follow to wait on";
+            let why = "--wait is at most 20s: use --follow to wait longer";
             return Err(Failure::Usage(why.into()).into());
         }
         remote.run_to_the_end(|api, mut out| async move {
@@ -103,7 +116,7 @@ impl Receive {
                 done = self.all(&api, &mut out, &mut held) => done,
                 () = interrupted() => Err(Failure::Interrupted.into()),
             };
-            // Whatever happened, others need not wait for our hold to run out. What we kept needs it.
+            // Others need not wait until our lock expires. Messages that we keep need it.
             if let Some(held) = held.take()
                 && !self.end.keep
             {
@@ -120,8 +133,8 @@ impl Receive {
         held: &mut Option<Held>,
     ) -> anyhow::Result<()> {
         let max = self.max.unwrap_or(if self.follow { u64::MAX } else { 1 });
-        // Written and settled as it comes, before a lock runs out. But one JSON document is written at its end, and what
-        // is given back too early is received again.
+        // Messages are written and settled as they arrive, before a lock expires. A JSON document has to be written at
+        // the end, and messages that are abandoned too early would be received again.
         let whole = !self.follow && (out.format() == Format::Json || self.end.abandon);
         let mut all = Vec::new();
         let mut taken = 0;
@@ -143,7 +156,7 @@ impl Receive {
                 if !self.follow {
                     break;
                 }
-                // An idle session goes back; the next one has messages.
+                // Release an idle session; the next one has messages.
                 if self.any_session
                     && let Some(idle) = held.take()
                 {
@@ -155,27 +168,45 @@ impl Receive {
             if whole {
                 all.extend(messages);
             } else {
-                self.raw.more(out, &messages)?;
+                self.raw.more(out, &self.with_state(out, &messages))?;
                 self.end(api, &messages).await?;
             }
         }
         if whole {
-            self.raw.list(out, &all)?;
+            self.raw.list(out, &self.with_state(out, &all))?;
             self.end(api, &all).await?;
         }
         if taken == 0 {
             out.note(self.nothing(held.as_ref()));
         }
+        if taken > 0 {
+            let messages = when::count(taken, "message");
+            out.note(format_args!(
+                "received {messages} from `{}`: {}",
+                self.queue,
+                self.end.state()
+            ));
+        }
         if self.end.keep && taken > 0 {
             out.note(format_args!(
-                "leased; settle with `malote settle {} LEASE --complete`, -o json shows the leases",
+                "settle with `malote settle {} LEASE --complete`; -o json shows the leases",
                 self.queue
             ));
         }
         Ok(())
     }
 
-    /// A hold must last over the next wait and the settling after it.
+    /// A table shows what the command does to the messages. Programs get the messages as the server sent them.
+    fn with_state<'a>(&self, out: &Output, messages: &'a [Received]) -> Cow<'a, [Received]> {
+        if out.format() != Format::Table {
+            return Cow::Borrowed(messages);
+        }
+        let state = Some(self.end.state().to_owned());
+        let with_state = |message: &Received| Received { state: state.clone(), ..message.clone() };
+        messages.iter().map(with_state).collect()
+    }
+
+    /// Renews the session lock if it would expire during the next wait and settlement.
     async fn keep_hold(&self, api: &Api, held: &mut Held) -> anyhow::Result<()> {
         let wait = if self.follow && self.session.is_some() { HELD_WAIT_MS } else { 0 };
         if held.until.saturating_sub(when::now()) < wait + HOLD_MARGIN_MS {
@@ -202,8 +233,8 @@ impl Receive {
     ) -> anyhow::Result<Vec<Received>> {
         let asked = words::Receive {
             max: max.min(limits::RECEIVE_BATCH_MAX as u64) as u32,
-            // Only the first is waited for, or --max 100 would wait for the 100th. A session that was taken because
-            // it has messages is not waited on at all.
+            // Only the first message is waited for, or --max 100 would wait for the 100th. A session that was
+            // accepted because it has messages needs no wait.
             wait_ms: match held {
                 Some(_) if self.any_session => 0,
                 Some(_) if self.follow => HELD_WAIT_MS,
@@ -229,9 +260,9 @@ impl Receive {
     fn nothing(&self, held: Option<&Held>) -> String {
         let wait = when::shown_ms(when::ms(self.wait));
         match held {
-            Some(held) => format!("session `{}` has nothing to receive", held.session),
-            None if self.any_session => format!("no session with messages within {wait}"),
-            None => format!("nothing to receive within {wait}"),
+            Some(held) => format!("session `{}` has no messages to receive", held.session),
+            None if self.any_session => format!("no session with messages after {wait}"),
+            None => format!("no messages to receive after {wait}"),
         }
     }
 }

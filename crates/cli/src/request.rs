@@ -1,4 +1,4 @@
-//! `malote request`: a message and the answer to it.
+//! `malote request`: sends a message and waits for the reply.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,35 +10,35 @@ use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 use crate::when;
 
-/// Send a message and wait for its answer
+/// Send a message and wait for the reply
 ///
-/// Whoever answers sends to the queue in `reply_to` with the request's `correlation_id`.
+/// The replying worker sends to the queue in `reply_to` with the `correlation_id` of the request.
 #[derive(clap::Args)]
 pub(crate) struct Request {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue to send to
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The body; `-` reads standard input
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    /// Message body; `-` or no body reads standard input
+    #[arg(conflicts_with = "file")]
     body: Option<String>,
-    /// The body is in this file
+    /// Read the body from this file
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How long to wait for the answer
+    /// How long to wait for the reply
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     wait: Duration,
-    /// The session it belongs to
+    /// Session id
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
-    /// What it is about
+    /// Subject, which workers use as the message type
     #[arg(long, value_name = "TEXT")]
     subject: Option<String>,
-    /// Its id
+    /// Message id
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// Higher first
+    /// Priority; higher values are delivered first
     #[arg(long, value_name = "0-255")]
     priority: Option<u8>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ impl Request {
                 (Some("-"), _) => crate::files::read("-".as_ref())?,
                 (Some(text), _) => text.as_bytes().to_vec(),
                 (None, Some(path)) => crate::files::read(path)?,
-                (None, None) => Vec::new(),
+                (None, None) => crate::send::piped_body()?,
             };
             let text = std::str::from_utf8(&bytes).is_ok();
             let kind = if text { "text/plain" } else { "application/octet-stream" };

@@ -1,25 +1,25 @@
-//! `malote restore`: a data directory out of a backup.
+//! `malote restore`: creates a data directory from a backup.
 
 use std::path::PathBuf;
 
 use malote_engine::disk::OsDisk;
 use malote_engine::journal;
 
-use crate::backup::Copied;
+use crate::args::GlobalArgs;
+use crate::backup::BackupSummary;
 use crate::files;
-use crate::output::OutputArgs;
 
-/// Make a data directory out of a backup
+/// Create a data directory from a backup
 ///
-/// The directory is made if it is not there, and refused if it holds a journal. Everything is verified before this
-/// says that it is done; if anything is wrong with the file, the directory is as before.
+/// The directory is created if it does not exist, and refused if it contains a journal. The backup is verified
+/// completely; if it is damaged, the directory stays as it was.
 #[derive(clap::Args)]
 pub(crate) struct Restore {
     #[command(flatten)]
-    output: OutputArgs,
-    /// The backup; `-` is standard input
+    global: GlobalArgs,
+    /// Backup file; `-` reads standard input
     file: PathBuf,
-    /// The data directory
+    /// Data directory to create
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
 }
@@ -29,9 +29,12 @@ impl Restore {
         let mut backup = files::open(&self.file)?;
         let disk = OsDisk::open(&self.data)?;
         let done = journal::restore(&mut *backup, &disk)?;
-        let mut out = self.output.open();
-        out.one(&Copied::of(&done))?;
-        out.note(format_args!("start it with `malote serve --data {}`", self.data.display()));
+        let mut out = self.global.open_output();
+        out.one(&BackupSummary::of(&done))?;
+        out.note(format_args!(
+            "restored; start the server with `malote serve --data {}`",
+            self.data.display()
+        ));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `malote rule …`: filters as flags, and trying one on a message.
+//! `malote rule …`: filters as flags, and testing a rule on a message.
 
 use clap::ValueEnum;
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ use crate::output::{Facts, Output};
 use crate::send::{MessageArgs, property};
 
 noun! {
-    /// Try rules of topics
+    /// Test rules of topics
     Rule {
         Test(Test),
     }
@@ -21,29 +21,29 @@ noun! {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Match {
-    /// All of them
+    /// All of them, except names that start with x-
     All,
-    /// At least one
+    /// At least one of them, except names that start with x-
     Any,
-    /// All, also names that begin with x-
+    /// All of them, including names that start with x-
     AllWithX,
-    /// At least one, also names that begin with x-
+    /// At least one of them, including names that start with x-
     AnyWithX,
 }
 
-/// Which messages, and what is done to the copy.
+/// The filter and the action of a rule.
 #[derive(clap::Args)]
 pub(crate) struct FilterArgs {
-    /// Messages with exactly this key
+    /// Match messages with exactly this key
     #[arg(id = "filter-key", long, value_name = "KEY", group = "filter", help_heading = "Rule")]
     key: Option<String>,
-    /// Messages whose key fits: `*` is one word between dots, `#` any number of words
+    /// Match the words of the key: `*` is one word between dots, `#` any number of words
     #[arg(long, value_name = "PATTERN", group = "filter", help_heading = "Rule")]
     pattern: Option<String>,
-    /// Messages with this property: NAME=TEXT, NAME:=JSON, or NAME if being there is enough
+    /// Match a property: NAME=TEXT, NAME:=JSON, or NAME if any value matches
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, group = "filter", help_heading = "Rule")]
     headers: Vec<(String, Box<RawValue>)>,
-    /// How many of the headers must be there
+    /// How many of the headers must match
     #[arg(
         long = "match",
         value_enum,
@@ -52,22 +52,22 @@ pub(crate) struct FilterArgs {
         help_heading = "Rule"
     )]
     mode: Option<Match>,
-    /// Messages whose field equals: FIELD=TEXT with id, subject, to, key, session, correlation_id …, or property.NAME=TEXT
+    /// Match a field: FIELD=TEXT with id, subject, to, key, session, correlation_id …, or property.NAME=TEXT
     #[arg(long = "where", value_name = "FIELD=VALUE", value_parser = property, group = "filter", help_heading = "Rule")]
     fields: Vec<(String, Box<RawValue>)>,
-    /// Messages for which this condition is true
+    /// Match messages for which this SQL condition is true
     #[arg(long, value_name = "TEXT", group = "filter", help_heading = "Rule")]
     sql: Option<String>,
-    /// A value for a name that begins with @ in --sql or --action: @NAME=TEXT or @NAME:=JSON
+    /// Parameter in --sql or --action: @NAME=TEXT or @NAME:=JSON
     #[arg(long = "param", value_name = "@NAME=VALUE", value_parser = property, help_heading = "Rule")]
     params: Vec<(String, Box<RawValue>)>,
-    /// No message at all
+    /// Match no message
     #[arg(long, group = "filter", help_heading = "Rule")]
     nothing: bool,
-    /// The filter as JSON, as the API has it
+    /// Filter as JSON, in the format of the API
     #[arg(long = "filter", value_name = "JSON", group = "filter", help_heading = "Rule")]
     json: Option<String>,
-    /// What is done to the copy: SET name = expression; REMOVE name
+    /// Change the copy of the message: SET name = expression; REMOVE name
     #[arg(long, value_name = "SQL", help_heading = "Rule")]
     action: Option<String>,
 }
@@ -88,17 +88,17 @@ fn map(pairs: &[(String, Box<RawValue>)]) -> anyhow::Result<Map<String, Value>> 
 }
 
 impl FilterArgs {
-    /// Whether anything was said.
+    /// Whether any of the flags was given.
     pub(crate) fn given(&self) -> bool {
         self.nothing
             || [&self.key, &self.pattern, &self.sql, &self.json, &self.action]
                 .iter()
-                .any(|said| said.is_some())
+                .any(|flag| flag.is_some())
             || !self.headers.is_empty()
             || !self.fields.is_empty()
     }
 
-    /// The filter and the action as the API has them.
+    /// The filter and the action in the format of the API.
     pub(crate) fn rule(&self) -> anyhow::Result<(Value, Option<Value>)> {
         let filter = if let Some(key) = &self.key {
             json!({"key": key})
@@ -131,7 +131,7 @@ impl FilterArgs {
         Ok((filter, action))
     }
 
-    /// A text, with those parameters that it names.
+    /// SQL text with the parameters that it uses.
     fn sql_of(&self, text: &str) -> anyhow::Result<Value> {
         let named = |(name, _): &&(String, Box<RawValue>)| text.contains(name.as_str());
         let params: Vec<_> = self.params.iter().filter(named).cloned().collect();
@@ -143,7 +143,7 @@ impl FilterArgs {
 }
 
 /// A rule on one line.
-pub(crate) fn shown(rule: &NamedRule) -> String {
+pub(crate) fn rule_line(rule: &NamedRule) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let filter = match &rule.filter {
         Value::Object(one) if one.len() == 1 => {
@@ -157,7 +157,7 @@ pub(crate) fn shown(rule: &NamedRule) -> String {
     }
 }
 
-/// Try a filter, and its action, on a message; nothing is stored
+/// Test a filter and its action on a message; nothing is stored
 ///
 /// Exits with 1 when the message does not match.
 #[derive(clap::Args)]
@@ -169,7 +169,7 @@ pub(crate) struct Test {
     filter: FilterArgs,
     #[command(flatten)]
     message: MessageArgs,
-    /// The body of the message; no filter looks at it
+    /// Body of the message; filters do not use it
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
 }
@@ -192,7 +192,7 @@ impl Facts for RuleTested {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("matches", self.matches.to_string())];
         let Some(message) = &self.message else { return facts };
-        // It is in no queue: what only a stored message has means nothing.
+        // The message is in no queue, so it has no sequence number and no attempts.
         let meant = |(name, _): &(&str, String)| !matches!(*name, "seq" | "attempts");
         facts.extend(Facts::facts(message).into_iter().filter(meant));
         facts

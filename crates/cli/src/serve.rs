@@ -1,4 +1,4 @@
-//! `malote serve`: the server. What it says on the terminal is its own.
+//! `malote serve`: runs the server.
 
 use std::io::Write;
 
@@ -9,7 +9,8 @@ use crate::settings::SettingsArgs;
 
 /// Run the server
 ///
-/// Listens on this machine only unless told otherwise, and keeps its data in ~/.local/share/malote.
+/// By default the server listens on this machine only and keeps its data in ~/.local/share/malote. Every setting can
+/// also be a line in malote.toml or an environment variable; `malote config default` prints them all.
 #[derive(clap::Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -22,7 +23,7 @@ impl Serve {
         logs::start(&settings.log, &Environment::of_process())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let greet = |lines: &str| {
-            // Nobody there to read it is no reason to stop.
+            // A closed standard output must not stop the server.
             let _ = writeln!(std::io::stdout(), "{lines}");
         };
         Ok(runtime.block_on(malote_server::run(settings, greet))?)

@@ -1,5 +1,5 @@
-//! The server's settings as flags: one for each that has a flag in the server's own table, so that a new setting
-//! needs nothing here.
+//! The settings of the server as flags. The flags are generated from the table of settings, so that a new setting needs
+//! no change here.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use malote_server::settings::{
     Environment, KEYS, Key, LISTS, RawSettings, Settings, SettingsError,
 };
 
-/// What flags say, not yet checked.
+/// The values of the flags, not yet checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingsArgs {
     config: Option<PathBuf>,
@@ -16,13 +16,13 @@ pub(crate) struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Flags over environment over file over defaults.
+    /// Loads the settings. Flags win over the environment, then the file, then the defaults.
     pub(crate) fn load(self) -> Result<Settings, SettingsError> {
         Settings::load(self.config.as_deref(), self.flags, &Environment::of_process())
     }
 }
 
-/// Switches can be given without a value.
+/// Flags that can be given without a value.
 const SWITCHES: [&str; 3] = ["allow_open", "tls.self_signed", "tls.required"];
 
 fn arg(key: &Key) -> Option<Arg> {
@@ -51,7 +51,7 @@ impl clap::Args for SettingsArgs {
             .long("config")
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
-            .help("The settings file [env: MALOTE_CONFIG]")
+            .help("Settings file [env: MALOTE_CONFIG]")
             .help_heading("Settings");
         command.arg(config).args(KEYS.iter().filter_map(arg))
     }

@@ -1,4 +1,4 @@
-//! `malote settle`: ends leases by hand.
+//! `malote settle`: settles messages that `malote receive --keep` left locked.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use crate::api::{Api, ApiError, words};
 use crate::args::{Remote, queue_name};
 use crate::when;
 
-/// End leases of messages received with --keep
+/// Settle messages received with --keep
 #[derive(clap::Args)]
 pub(crate) struct Settle {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue of the messages
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The leases, as `malote receive --keep -o json` shows them
+    /// Lease tokens, as shown by `malote receive --keep -o json`
     #[arg(required = true, value_name = "LEASE")]
     leases: Vec<String>,
     #[command(flatten)]
     outcome: Outcome,
     #[command(flatten)]
     text: ErrorText,
-    /// With --abandon or --release: not before so long
+    /// With --abandon or --release: deliver again after this time
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with_all = ["complete", "defer", "dead_letter"])]
     delay: Option<Duration>,
 }
@@ -31,49 +31,52 @@ pub(crate) struct Settle {
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Outcome {
-    /// Done: they are gone
+    /// Complete: the messages are done
     #[arg(long)]
     complete: bool,
-    /// Failed: they come again, and it counts
+    /// Abandon: count a failure and deliver again
     #[arg(long)]
     abandon: bool,
-    /// Given back: they come again, and it does not count
+    /// Release: deliver again without counting a failure
     #[arg(long)]
     release: bool,
-    /// Set aside: they come only when asked for by sequence
+    /// Defer: deliver only on request by sequence number
     #[arg(long)]
     defer: bool,
-    /// Given up, for this reason
+    /// Dead-letter with this reason
     #[arg(long, value_name = "REASON")]
     dead_letter: Option<String>,
 }
 
-/// What went wrong, in full.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ErrorText {
-    /// With --dead-letter: what went wrong, in full
+    /// With --dead-letter: description of the error
     #[arg(long, value_name = "TEXT", requires = "dead_letter")]
     error: Option<String>,
 }
 
-/// How leases end.
-pub(crate) enum How {
-    /// Done.
+/// SettleAs messages are settled.
+pub(crate) enum SettleAs {
     Complete,
-    /// Failed.
     Abandon { delay: Option<Duration> },
-    /// Given back.
     Release { delay: Option<Duration> },
-    /// Set aside.
     Defer,
-    /// Given up.
     DeadLetter { reason: String, text: Option<String> },
 }
 
-impl How {
-    /// Given up for this reason.
+impl SettleAs {
     pub(crate) fn dead_letter(reason: &str, text: &ErrorText) -> Self {
         Self::DeadLetter { reason: reason.to_owned(), text: text.error.clone() }
+    }
+
+    fn done(&self) -> &'static str {
+        match self {
+            Self::Complete => "completed",
+            Self::Abandon { .. } => "abandoned",
+            Self::Release { .. } => "released",
+            Self::Defer => "deferred",
+            Self::DeadLetter { .. } => "dead-lettered",
+        }
     }
 
     fn asked(&self, leases: Vec<String>) -> words::Settle {
@@ -101,27 +104,27 @@ impl Settle {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let Self { remote, queue, leases, outcome, text, delay } = self;
         let how = match outcome {
-            Outcome { abandon: true, .. } => How::Abandon { delay },
-            Outcome { release: true, .. } => How::Release { delay },
-            Outcome { defer: true, .. } => How::Defer,
-            Outcome { dead_letter: Some(reason), .. } => How::dead_letter(&reason, &text),
-            _ => How::Complete,
+            Outcome { abandon: true, .. } => SettleAs::Abandon { delay },
+            Outcome { release: true, .. } => SettleAs::Release { delay },
+            Outcome { defer: true, .. } => SettleAs::Defer,
+            Outcome { dead_letter: Some(reason), .. } => SettleAs::dead_letter(&reason, &text),
+            _ => SettleAs::Complete,
         };
         remote.run(|api, out| async move {
-            let count = leases.len();
+            let count = when::count(leases.len() as u64, "message");
             settle(&api, &queue, leases, &how).await?;
-            out.note(format_args!("{count} settled"));
+            out.note(format_args!("{count} settled: {}", how.done()));
             Ok(())
         })
     }
 }
 
-/// Ends leases; the first that is refused is the error, the others are settled all the same.
+/// Settles messages. The first refusal is the error; the other messages are settled anyway.
 pub(crate) async fn settle(
     api: &Api,
     queue: &QueueName,
     leases: Vec<String>,
-    how: &How,
+    how: &SettleAs,
 ) -> anyhow::Result<()> {
     let mut refused = Vec::new();
     for some in leases.chunks(limits::SETTLE_BATCH_MAX) {
@@ -135,7 +138,7 @@ pub(crate) async fn settle(
         problem.detail = format!("lease {} was not settled", first.lease);
     }
     if count > 1 {
-        problem.detail.push_str(&format!(" (and {} more like it)", count - 1));
+        problem.detail.push_str(&format!(" (and {} more)", count - 1));
     }
     Err(ApiError::Refused(Box::new(problem)).into())
 }

@@ -1,4 +1,4 @@
-//! `malote tail`: follows a queue by looking again and again from the last sequence. It never locks anything.
+//! `malote tail`: polls a queue for new messages and shows them. It locks nothing.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::args::{Remote, queue_name, session_id};
 use crate::message::Raw;
 use crate::when;
 
-/// Show new messages as they arrive; never takes or locks one
+/// Show new messages as they arrive, without receiving or locking them
 ///
-/// A message that is received and completed between two looks is not seen.
+/// A message that is received and completed between two polls is not shown.
 #[derive(clap::Args)]
 pub(crate) struct Tail {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue to follow
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Begin at this sequence instead of at the end
+    /// Start at this sequence number instead of the end
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
-    /// Only of this session
+    /// Only messages of this session
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
-    /// Only with this property: a text, or a number or boolean as JSON writes it; several must all hold
+    /// Only messages with this property; may be repeated, and all must match
     #[arg(long = "filter", value_name = "NAME=VALUE", value_parser = filter)]
     filters: Vec<(String, String)>,
-    /// Look so often
+    /// Polling interval
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = when::duration)]
     every: Duration,
-    /// End after so many
+    /// Exit after this many messages
     #[arg(long, value_name = "COUNT")]
     max: Option<u64>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ impl Tail {
             let mut look = Look { from, session, ..Look::default() };
             let mut left = max.unwrap_or(u64::MAX);
             while left > 0 {
-                // A filter leaves some out: the page is then as large as it may be.
+                // A filter drops messages, so the page is as large as possible.
                 let wanted = if filters.is_empty() { left } else { u64::MAX };
                 look.max = wanted.min(limits::RECEIVE_BATCH_MAX as u64);
                 let mut page = api.peek(&queue, &look).await?;
@@ -82,7 +82,7 @@ fn filter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Whether the message has the property with that value, however it was typed.
+/// Whether the message has the property with that value, whatever its type.
 fn holds((name, wanted): &(String, String), message: &Received) -> bool {
     let mut properties = message.properties.iter().flat_map(|properties| &properties.0);
     let Some((_, value)) = properties.find(|(have, _)| have == name) else { return false };
@@ -92,11 +92,11 @@ fn holds((name, wanted): &(String, String), message: &Received) -> bool {
     shown == *wanted
 }
 
-/// The sequence behind the last message there is. Looking begins near where the count of sends says, and halves the
-/// distance: a queue of a billion messages takes some thirty looks.
+/// The sequence number after the last message. The search starts at the number of messages sent and halves the
+/// distance each time: a queue of a billion messages takes about thirty requests.
 async fn end(api: &Api, queue: &QueueName) -> Result<u64, ApiError> {
     let guess = api.queue(queue).await?.totals.sent;
-    // Nothing is at `free` or behind it; the last message known is just before `used`.
+    // There is no message at or after `free`. The last known message is just before `used`.
     let (mut used, mut free, mut step) = (0, None, 0);
     let mut at = guess;
     loop {

@@ -1,57 +1,60 @@
-//! `malote token …`: bearer tokens for the HTTP API.
+//! `malote token …`: bearer tokens of the HTTP API.
 
 use clap::Subcommand;
 use serde::Serialize;
 
-use crate::output::{Facts, OutputArgs, Row};
+use crate::args::GlobalArgs;
+use crate::output::{Facts, Row};
 use crate::user::{HolderArgs, StoreArgs, holder_of};
 
-/// Make bearer tokens for the HTTP API
+/// Manage bearer tokens of the HTTP API
 #[derive(clap::Args)]
 pub(crate) struct Token {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    global: GlobalArgs,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make a token and show it; it cannot be shown again
+    /// Create a token and show it; it cannot be shown again
     Add {
-        /// What it is called
+        /// Label of the token
         label: String,
         #[command(flatten)]
         holder: HolderArgs,
     },
-    /// Remove a token
+    /// Delete a token
+    #[command(visible_alias = "delete")]
     Rm {
-        /// What it is called
+        /// Label of the token
         label: String,
     },
-    /// List tokens, without the tokens themselves
+    /// List tokens by their labels
+    #[command(visible_alias = "list")]
     Ls,
 }
 
 impl Token {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let (store, mut out) = (self.store.open()?, self.output.open());
+        let (store, mut out) = (self.store.open()?, self.global.open_output());
         match self.verb {
             Verb::Add { label, holder } => {
                 let made = store.add_token(&label, holder.holder())?;
-                out.one(&Made { label: made.label, token: made.token })
+                out.one(&NewToken { label: made.label, token: made.token })
             }
             Verb::Rm { label } => {
                 store.remove_token(&label)?;
-                out.note(format_args!("token `{label}` removed"));
+                out.note(format_args!("token `{label}` deleted"));
                 Ok(())
             }
             Verb::Ls => {
                 let tokens = store.list().tokens.into_iter();
-                let shown =
-                    tokens.map(|token| Shown { may: holder_of(&token.holder), label: token.label });
+                let shown = tokens
+                    .map(|token| TokenRow { may: holder_of(&token.holder), label: token.label });
                 out.list(&shown.collect::<Vec<_>>())
             }
         }
@@ -60,12 +63,12 @@ impl Token {
 
 /// A new token.
 #[derive(Serialize)]
-struct Made {
+struct NewToken {
     label: String,
     token: String,
 }
 
-impl Facts for Made {
+impl Facts for NewToken {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("label", self.label.clone()), ("token", self.token.clone())]
     }
@@ -78,12 +81,13 @@ impl Facts for Made {
 
 /// A token in a list.
 #[derive(Serialize)]
-struct Shown {
+struct TokenRow {
     label: String,
     may: String,
 }
 
-impl Row for Shown {
+impl Row for TokenRow {
+    const NOUN: &'static str = "token";
     const HEAD: &'static [&'static str] = &["LABEL", "MAY"];
 
     fn row(&self) -> Vec<String> {

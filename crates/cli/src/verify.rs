@@ -1,4 +1,4 @@
-//! `malote verify`: reads a data directory from end to end and changes nothing.
+//! `malote verify`: reads a whole data directory and changes nothing.
 
 use std::path::PathBuf;
 
@@ -9,24 +9,25 @@ use malote_engine::journal::{
 };
 use serde_json::{Value, json};
 
+use crate::args::GlobalArgs;
 use crate::failure::Failure;
-use crate::output::{Facts, Format, OutputArgs, Row};
+use crate::output::{Facts, Format, Row};
 use crate::when;
 
-/// Check a data directory and say what a start would find; changes nothing
+/// Check a data directory for damage; changes nothing
 ///
-/// On a directory in use the last moments may look torn: stop the server first.
+/// Stop the server first: in a directory in use, the newest records may look incomplete.
 #[derive(clap::Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
-    output: OutputArgs,
-    /// The data directory
+    global: GlobalArgs,
+    /// Data directory to check
     dir: PathBuf,
 }
 
 impl Verify {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let mut out = self.output.open();
+        let mut out = self.global.open_output();
         let disk = OsDisk::read_only(&self.dir)?;
         let found = journal::verify_with(&disk, &mut Core::new(0))?;
         match out.format() {
@@ -55,7 +56,7 @@ impl Verify {
     }
 }
 
-/// What an operator must know, in one sentence.
+/// All problems in one sentence.
 fn trouble(found: &VerifyReport) -> Option<String> {
     let RecoveryReport { damaged, unreadable_segments, invalid_snapshots, orphans, .. } =
         &found.recovery;
@@ -74,7 +75,10 @@ fn trouble(found: &VerifyReport) -> Option<String> {
         }
     }
     (!parts.is_empty()).then(|| {
-        format!("found {}; copy the directory away before anything else", parts.join(", "))
+        format!(
+            "found {}; make a copy of the directory before you do anything else",
+            parts.join(", ")
+        )
     })
 }
 
@@ -136,7 +140,7 @@ impl Facts for Whole<'_> {
             ),
             ("replays", format!("{} frames in {} groups", recovery.frames, recovery.groups)),
             ("ends at", format!("{}, durable to {}", recovery.cut, recovery.durable)),
-            ("given up", format!("{} frames that were never durable", recovery.discarded_frames)),
+            ("discarded", format!("{} frames that were never durable", recovery.discarded_frames)),
             ("segments", format!("{} used, {} spare", recovery.segments, recovery.spares)),
         ];
         for damage in &recovery.damaged {
@@ -155,7 +159,7 @@ impl Facts for Whole<'_> {
             facts.push(("bad snapshot", name.clone()));
         }
         for name in &recovery.unknown_files {
-            facts.push(("not ours", name.clone()));
+            facts.push(("unknown file", name.clone()));
         }
         if let Some(why) = refused {
             facts.push(("refused", why.clone()));

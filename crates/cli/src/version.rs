@@ -1,16 +1,16 @@
-//! `malote version`: of this program, and of a server.
+//! `malote version`: the version of this program, and of a server.
 
 use serde::Serialize;
 
 use crate::args::Remote;
 use crate::output::Facts;
 
-/// Show the version of this program, and of a server
+/// Show the version of this program
 #[derive(clap::Args)]
 pub(crate) struct Version {
     #[command(flatten)]
     remote: Remote,
-    /// Ask the server for its own
+    /// Show the version of the server, too
     #[arg(long)]
     server: bool,
 }
@@ -28,7 +28,6 @@ impl Version {
     }
 }
 
-/// Both versions.
 #[derive(Serialize)]
 struct Versions {
     version: &'static str,

@@ -1,4 +1,4 @@
-//! Times and lengths as people write and read them.
+//! Times, durations, sizes and counts as text.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     malote_server::settings::parse_size(text).map_err(|expected| format!("expected {expected}"))
 }
 
-/// A moment argument: milliseconds since 1970 or an RFC 3339 time.
+/// A time argument: milliseconds since 1970 or RFC 3339.
 pub(crate) fn moment(text: &str) -> Result<u64, String> {
     let rule = "expected milliseconds since 1970 or an RFC 3339 time such as 2030-01-31T08:00:00Z";
     if let Ok(ms) = text.parse::<u64>() {
@@ -24,33 +24,33 @@ pub(crate) fn moment(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millisecond()).map_err(|_| rule.to_owned())
 }
 
-/// Milliseconds, as the API counts them.
+/// Milliseconds, as in the API.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A moment for people, to the second and in UTC.
+/// A time in UTC, to the second.
 pub(crate) fn shown(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{ms} ms"), |time| format!("{time:.0}"))
 }
 
-/// The same, or a dash.
+/// A time, or a dash.
 pub(crate) fn shown_or_dash(ms: Option<u64>) -> String {
     ms.map_or_else(|| "-".to_owned(), shown)
 }
 
-/// A duration for people, as the flags read it.
+/// A duration in the notation of the flags.
 pub(crate) fn shown_ms(ms: u64) -> String {
     malote_server::settings::format_duration(Duration::from_millis(ms))
 }
 
-/// Milliseconds since 1970. Only what people see and when to renew hang on it; the server has its own clock.
+/// Milliseconds since 1970. Used for display and for lock renewal only; the server has its own clock.
 pub(crate) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
 }
 
-/// How long ago a moment was, in one unit.
+/// The time since a moment, in one unit.
 pub(crate) fn age(at_ms: u64) -> String {
     span(now().saturating_sub(at_ms) / 1000)
 }
@@ -64,7 +64,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Thousands apart: `1,204,000`.
+/// With separators: `1,204,000`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -77,12 +77,12 @@ pub(crate) fn grouped(number: u64) -> String {
     out
 }
 
-/// So many of something: `1 message`, `1,000 messages`.
+/// A number with its noun: `1 message`, `1,000 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// Bytes for people.
+/// A size with its unit.
 pub(crate) fn bytes(count: u64) -> String {
     for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
         if count >= unit {

@@ -11,7 +11,7 @@ fn a_queue_from_creation_to_removal() {
     let server = Server::start();
     expect![[r#"
         --- stderr
-        no queues; `malote queue create NAME` makes one
+        no queues; `malote queue create NAME` creates one
     "#]]
     .assert_eq(&server.run("queue ls").to_string());
     expect![[r#"
@@ -21,7 +21,7 @@ fn a_queue_from_creation_to_removal() {
     .assert_eq(&server.run("queue create orders --sessions dynamic --failed-max 3").to_string());
     expect![[r#"
         --- stderr
-        queue `orders` was there already, just so
+        queue `orders` already exists with these settings
     "#]]
     .assert_eq(&server.run("queue create orders --sessions dynamic --failed-max 3").to_string());
     let differs = server.run("queue create orders");
@@ -35,7 +35,7 @@ fn a_queue_from_creation_to_removal() {
     expect!["orders\n"].assert_eq(&server.ok("queue ls -o name"));
     expect![[r#"
         --- stderr
-        error: nothing to change: name a setting, such as --lock 1m
+        error: nothing to change: give a setting, such as --lock 1m
         --- exit 2
     "#]]
     .assert_eq(&server.run("queue update orders").to_string());
@@ -48,32 +48,32 @@ fn a_queue_from_creation_to_removal() {
     assert!(json.contains("\"lock_ms\": 60000") && json.contains("\"failed_max\": null"), "{json}");
     expect![[r#"
         --- stderr
-        queue `orders` delivers nothing until it is resumed
+        queue `orders` paused; `malote queue resume orders` resumes it
     "#]]
     .assert_eq(&server.run("queue pause orders").to_string());
     server.ok("send orders a --session s");
-    assert!(server.run("receive orders").err.contains("nothing to receive"));
+    assert!(server.run("receive orders").err.contains("no messages to receive"));
     server.ok("queue resume orders");
     expect![[r#"
         --- stderr
-        error: Queue `orders` loses 1 message. Nobody can be asked here: say --yes to go on
+        error: This deletes 1 message of queue `orders`. There is no terminal to ask for confirmation: use --yes
         --- exit 2
     "#]]
     .assert_eq(&server.run("queue purge orders").to_string());
     expect![[r#"
         --- stderr
-        1 message dropped
+        1 message deleted
     "#]]
     .assert_eq(&server.run("queue purge orders --yes").to_string());
     expect![[r#"
         --- stderr
-        queue `orders` removed
+        queue `orders` deleted
     "#]]
     .assert_eq(&server.run("queue rm orders --yes").to_string());
     expect![[r#"
         --- stderr
         error: queue `orders` does not exist
-        hint: `malote queue ls` shows what there is, `malote queue create NAME` makes one
+        hint: `malote queue ls` lists the queues, `malote queue create NAME` creates one
         --- exit 3
     "#]]
     .assert_eq(&server.run("queue get orders").to_string());
@@ -87,6 +87,7 @@ fn a_message_is_sent_looked_at_and_received() {
         1    one
         --- stderr
         queue `a/b` created
+        sent 1 message to `a/b`
     "#]]
     .assert_eq(
         &server
@@ -105,7 +106,7 @@ fn a_message_is_sent_looked_at_and_received() {
     assert_eq!(server.ok("receive a/b --raw"), "hello world\n");
     expect![[r#"
         --- stderr
-        nothing to receive within 0s
+        no messages to receive after 0s
     "#]]
     .assert_eq(&server.run("receive a/b").to_string());
     server.ok("send a/b later --delay 1h");
@@ -137,9 +138,9 @@ fn bodies_come_from_arguments_files_and_standard_input() {
 }
 
 #[test]
-fn without_a_body_a_load_of_sessions_goes_out() {
+fn generated_messages_are_sent_on_request() {
     let server = Server::start();
-    let said = server.run("send load --create -o json");
+    let said = server.run("send load --generate --create -o json");
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!((&json["sent"], &json["requests"]), (&1000.into(), &10.into()));
     let queue: serde_json::Value =
@@ -153,11 +154,12 @@ fn without_a_body_a_load_of_sessions_goes_out() {
     let expected: String =
         (1..=10).map(|n| format!("{{\"session\":\"session-1\",\"number\":{n}}}\n")).collect();
     assert_eq!(bodies, expected);
-    let said =
-        server.run("send load --sessions 2 --per-session 3 --batch 4 --size 200 --rate 1000");
+    let said = server
+        .run("send load --generate --sessions 2 --per-session 3 --batch 4 --size 200 --rate 1000");
     assert!(said.err.contains("sent 6 messages to `load`"), "{said}");
-    assert_eq!(server.run("send load --count 5").code, 1, "the queue needs sessions");
+    assert_eq!(server.run("send load --generate --count 5").code, 1, "the queue needs sessions");
     assert_eq!(server.run("send load x --sessions 3").code, 2);
+    assert_eq!(server.run("send load --sessions 3").code, 2, "--generate is missing");
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn leases_are_kept_and_settled_by_hand() {
     let kept: serde_json::Value =
         serde_json::from_str(&server.ok("receive q --keep --lock 10m -o json")).unwrap();
     let lease = kept[0]["lease"].as_str().unwrap();
-    assert!(server.run("receive q").err.contains("nothing"));
+    assert!(server.run("receive q").err.contains("no messages"));
     assert_eq!(server.run(&format!("settle q {lease}")).code, 2, "an outcome must be named");
     server.ok(&format!("settle q {lease} --release"));
     let again = server.run(&format!("settle q {lease} --complete"));
@@ -208,7 +210,7 @@ fn dead_letters_are_shown_corrected_sent_back_written_out_and_dropped() {
     assert_eq!(none.code, 3);
     expect![[r#"
         --- stderr
-        error: queue `q` has no dead letter 99; `malote dlq ls q` shows what there is
+        error: queue `q` has no dead letter 99; `malote dlq ls q` lists them
         --- exit 3
     "#]]
     .assert_eq(&none.to_string());
@@ -218,15 +220,17 @@ fn dead_letters_are_shown_corrected_sent_back_written_out_and_dropped() {
     assert_eq!((&json[0]["body"], &json[0]["id"]), (&"fixed".into(), &"m1".into()));
     assert_eq!(json[0]["properties"], serde_json::json!({ "a": "9" }));
 
-    assert!(server.run("dlq redrive q --dry-run").err.contains("3 would move, 0 left"));
+    assert!(
+        server.run("dlq redrive q --dry-run").err.contains("3 dead letters would be moved, 0 left")
+    );
     assert_eq!(server.ok("dlq redrive q --seq 3 --to other -o name"), "1\n");
     assert_eq!(server.ok("receive other --raw"), "m3\n");
     let lines = server.ok("dlq export q");
     assert_eq!(lines.lines().count(), 2);
     assert_eq!(server.run_with("send other --ndjson -", &lines).code, 0);
     assert_eq!(server.ok("receive other --max 9 --raw"), "m2\nm4\n");
-    assert!(server.run("dlq redrive q --limit 1").err.contains("1 moved, 1 left"));
-    assert!(server.run("dlq purge q --yes").err.contains("1 dead letter dropped"));
+    assert!(server.run("dlq redrive q --limit 1").err.contains("1 dead letter moved, 1 left"));
+    assert!(server.run("dlq purge q --yes").err.contains("1 dead letter deleted"));
     assert!(server.run("dlq ls q").err.contains("no dead letters"));
 }
 
@@ -339,6 +343,6 @@ fn ctrl_c_ends_a_follower_and_frees_its_session() {
     let pid = rustix::process::Pid::from_raw(follow.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(follow.wait().unwrap().code(), Some(130));
-    assert!(server.run("receive q --session s").err.contains("nothing to receive"));
+    assert!(server.run("receive q --session s").err.contains("no messages to receive"));
     assert_eq!(completed(), 1);
 }

@@ -10,11 +10,11 @@ use expect_test::expect;
 fn users_keys_and_tokens_live_in_the_data_directory() {
     let home = tempfile::tempdir().unwrap();
     let run = |line: &str| local(home.path(), line);
-    assert!(run("user ls").err.contains("the server accepts every caller"));
+    assert!(run("user ls").err.contains("the server accepts every client"));
     expect![[r#"
         --- stderr
         user `ana` added
-        it may do nothing yet: `malote user grant ana send,receive 'orders-*'`
+        the user has no permissions yet: `malote user grant ana send,receive 'orders-*'`
     "#]]
     .assert_eq(&run("user add ana --no-password").to_string());
     // The form that a denied caller is told to use.
@@ -45,7 +45,7 @@ fn users_keys_and_tokens_live_in_the_data_directory() {
     assert!(token.trim().len() > 20, "{token}");
     expect![[r#"
         LABEL  MAY
-        ci     acts for ana
+        ci     acts as ana
     "#]]
     .assert_eq(&run("token ls").out);
     let key = run("key add aws --grant 'send q' -o json").out;
@@ -175,7 +175,7 @@ fn settings_are_printed_with_their_origin_and_checked() {
     assert_eq!(entries[0]["variable"], "MALOTE_HTTP");
     expect![[r#"
         --- stderr
-        the settings are good
+        the settings are valid
     "#]]
     .assert_eq(&run("config check").to_string());
     let bad = run("config check --http nowhere --drain-timeout soon");
@@ -236,7 +236,7 @@ fn verify_reads_a_directory_and_finds_damage() {
     let bad = local(home, &line);
     assert_eq!(bad.code, 1, "{bad}");
     assert!(
-        bad.err.contains("copy the directory away") || bad.err.contains("refuse to start"),
+        bad.err.contains("make a copy of the directory") || bad.err.contains("refuse to start"),
         "{bad}"
     );
     assert_eq!(json(&line)["ok"], false);

@@ -49,16 +49,16 @@ fn a_file_is_applied_once_and_written_back() {
         create  rule          heads → graves: vip        {"filter":{"headers":{"match":"all","values":{"vip":null}}}}
         create  rule          sales → orders: eu         {"filter":{"pattern":"eu.#"}}
         --- stderr
-        8 changes to make
+        8 changes to apply
     "#]]
     .assert_eq(&dry.to_string());
     assert_eq!(server.ok("queue ls -o name"), "");
     let done = server.run_with("apply -", FILE);
     assert_eq!(done.code, 0, "{done}");
-    assert!(done.err.contains("8 changes made"));
+    assert!(done.err.contains("8 changes applied"));
     expect![[r#"
         --- stderr
-        nothing to do
+        no changes
     "#]]
     .assert_eq(&server.run_with("apply -", FILE).to_string());
     // Out and in again, in both forms; a queue of a connection does not stand in it.
@@ -67,7 +67,7 @@ fn a_file_is_applied_once_and_written_back() {
     for format in ["table", "json"] {
         let file = server.ok(&format!("export -o {format}"));
         let again = server.run_with("apply - --dry-run --prune", &file);
-        assert_eq!((again.code, again.err.as_str()), (0, "nothing to do\n"), "{file}\n{again}");
+        assert_eq!((again.code, again.err.as_str()), (0, "no changes\n"), "{file}\n{again}");
     }
     expect![[r##"
         [queues.graves]
@@ -129,7 +129,7 @@ fn what_differs_is_changed_and_what_cannot_be_is_refused() {
         update  queue  orders                                   lock_ms: 60000 → 90000
         update  rule   sales → sales/Subscriptions/large: over  {"action":"SET class = 'big'","filter":{"sql":{"parameters":{"@least":100},"text":"total > @least"}}} → {"action":"SET class = 'big'","filter":{"sql":{"parameters":{"@least":200},"text":"total > @least"}}}
         --- stderr
-        3 changes made
+        3 changes applied
     "#]]
     .assert_eq(&server.run_with("apply -", &changed).to_string());
     assert_eq!(
@@ -150,7 +150,7 @@ fn what_differs_is_changed_and_what_cannot_be_is_refused() {
         refused  queue  orders  sessions is none, not dynamic, and cannot be changed
         update   queue  orders  lock_ms: 90000 → 1
         --- stderr
-        error: 2 changes cannot be made on what is there; nothing was changed
+        error: 2 changes cannot be applied to existing objects; nothing was changed
         --- exit 4
     "#]]
     .assert_eq(&server.run_with("apply -", &impossible).to_string());
@@ -161,7 +161,7 @@ fn what_differs_is_changed_and_what_cannot_be_is_refused() {
         refused.err.contains("sales/Subscriptions/large: over: filter: at character"),
         "{refused}"
     );
-    assert!(server.run_with("apply - --dry-run", &changed).err.contains("nothing to do"));
+    assert!(server.run_with("apply - --dry-run", &changed).err.contains("no changes"));
 }
 
 #[test]
@@ -181,14 +181,14 @@ fn only_prune_removes_and_it_says_what() {
         remove  subscription  sales/Subscriptions/all
         remove  queue         orders
         --- stderr
-        error: 5 things will be removed with all they hold. Nobody can be asked here: say --yes to go on
+        error: This deletes 5 objects with all messages. There is no terminal to ask for confirmation: use --yes
         --- exit 2
     "#]]
     .assert_eq(&server.run_with("apply - --prune", less).to_string());
     let done = server.run_with("apply - --prune --yes", less);
     assert_eq!(done.code, 0, "{done}");
     assert_eq!(server.ok("queue ls -o name"), "graves\nsales/Subscriptions/large\n");
-    assert!(server.run_with("apply - --prune --yes", less).err.contains("nothing to do"));
+    assert!(server.run_with("apply - --prune --yes", less).err.contains("no changes"));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn files_that_make_no_sense_are_refused() {
     let circle = "[queues.a]\ndead_letter = { queue = \"b\" }\n[queues.b]\ndead_letter = { queue = \"a\" }\n";
     let done = server.run_with("apply -", circle);
     assert_eq!(done.code, 0, "{done}");
-    assert!(server.run_with("apply -", circle).err.contains("nothing to do"));
+    assert!(server.run_with("apply -", circle).err.contains("no changes"));
 }
 
 /// The file leaves out what is the default: both sides must mean the same by that.

@@ -101,8 +101,8 @@ fn the_guide_to_the_file_runs() {
     #[allow(clippy::disallowed_methods)] // a test writes the file that the page shows
     std::fs::write(server.home.path().join("topology.toml"), block(&text, "toml")).unwrap();
     let said = run_page("docs/guide/topology.md", &server);
-    assert!(said.contains("7 changes to make") && said.contains("7 changes made"), "{said}");
-    assert!(said.contains("nothing to do"), "{said}");
+    assert!(said.contains("7 changes to apply") && said.contains("7 changes applied"), "{said}");
+    assert!(said.contains("no changes"), "{said}");
 }
 
 #[test]

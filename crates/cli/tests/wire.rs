@@ -49,8 +49,8 @@ fn nobody_there() {
     let said = local(home.path(), &format!("queue ls --url {url}"));
     expect![[r#"
         --- stderr
-        error: no server answers at URL: connection refused
-        hint: start one with `malote serve`, or say where it is with --url
+        error: no server at URL: connection refused
+        hint: start one with `malote serve`, or give its address with --url or --context
         --- exit 69
     "#]]
     .assert_eq(&without_port(&said.to_string(), &url));
@@ -65,7 +65,7 @@ fn something_else_there() {
     let said = local(home.path(), &format!("queue ls --url {url}"));
     expect![[r#"
         --- stderr
-        error: the server at URL answered with something that is not Malote: status 404 not found
+        error: the server at URL is not a Malote server: status 404 not found
         hint: check --url
         --- exit 1
     "#]]
@@ -85,7 +85,7 @@ fn silence_has_an_end() {
     let said = local(home.path(), &format!("queue ls --url {url} --timeout 200ms"));
     expect![[r#"
         --- stderr
-        error: the server at URL did not answer within 200ms
+        error: no response from the server at URL within 200ms
         hint: raise --timeout, or look at the server's log
         --- exit 69
     "#]]

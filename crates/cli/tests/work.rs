@@ -38,7 +38,7 @@ fn an_exit_code_is_an_outcome() {
     std::fs::write(&script, lines).unwrap();
     let said = work(&server, &format!("work orders --backoff 0s --exec 'sh {}'", script.display()));
     assert_eq!(said.code, 0, "{said}");
-    assert!(said.err.contains("2 done, 1 tried again, 1 dead-lettered"), "{said}");
+    assert!(said.err.contains("2 completed, 1 retried, 1 dead-lettered"), "{said}");
     let mut log: Vec<_> =
         std::fs::read_to_string(log).unwrap().lines().map(str::to_owned).collect();
     log.sort();
@@ -88,7 +88,7 @@ fn an_answer_is_an_outcome() {
         }
     });
     let said = work(&server, &format!("work orders --backoff 0s --http http://{at}/hook"));
-    assert!(said.err.contains("2 done, 1 tried again, 1 dead-lettered"), "{said}");
+    assert!(said.err.contains("2 completed, 1 retried, 1 dead-lettered"), "{said}");
 }
 
 /// Three variables, as the program that this replaces has them, over AMQP 1.0.
@@ -97,17 +97,17 @@ fn three_variables_drain_a_hundred_sessions_over_service_bus() {
     let mut server = Server::start();
     let amqp = server.amqp();
     server.ok("queue create orders --sessions dynamic");
-    server.ok("send orders"); // 100 sessions × 10 messages
+    server.ok("send orders --generate"); // 100 sessions × 10 messages
     let mut command = malote(server.home.path());
     let string = format!(
         "Endpoint=sb://{amqp};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true"
     );
-    command.args(words(&format!("work {IDLE}")));
+    command.args(words(&format!("work --print {IDLE}")));
     command.env("SERVICEBUS_CONNECTION_STRING", string);
     command.env("SERVICEBUS_QUEUE_NAME", "orders").env("WORKER_COUNT", "16");
     let said: Said = command.output().unwrap().into();
     assert_eq!(said.code, 0, "{said}");
-    assert!(said.err.contains("1000 done, 0 tried again, 0 dead-lettered"), "{}", said.err);
+    assert!(said.err.contains("1000 completed, 0 retried, 0 dead-lettered"), "{}", said.err);
     let mut last: HashMap<String, u64> = HashMap::new();
     for line in said.out.lines() {
         let mut fields = line.split('\t');

@@ -28,6 +28,7 @@ pub enum Tls {
     /// By a certificate that the system trusts; the environment's `SSL_CERT_FILE` names another bundle.
     System,
     /// By one that the system or these authorities vouch for, in PEM form.
+    #[cfg_attr(not(feature = "servicebus"), allow(dead_code))]
     Authority(Vec<u8>),
     /// The same, in a file that is read with every connection.
     AuthorityFile(PathBuf),

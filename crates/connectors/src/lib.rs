@@ -16,9 +16,13 @@
 pub mod broker;
 pub mod capabilities;
 pub mod depth;
+#[cfg(feature = "tls")]
 mod dial;
+#[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "embedded")]
 pub mod memory;
+#[cfg(feature = "native")]
 pub mod native;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -32,14 +36,19 @@ use std::sync::Arc;
 pub use broker::{Broker, BrokerError, Delivery, Doing, Held, NewState, Sent, Settle, Source};
 pub use capabilities::{Capabilities, Capability, RetryHold};
 pub use depth::{Depth, SessionDepth};
+#[cfg(feature = "embedded")]
 pub use embedded::Embedded;
+#[cfg(feature = "embedded")]
 pub use memory::Memory;
+#[cfg(feature = "native")]
 pub use native::Native;
 
 /// Reaches the broker that a URL names.
 pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
     match url.split_once(':') {
+        #[cfg(feature = "embedded")]
         Some(("embedded", dir)) if !dir.is_empty() => Ok(Arc::new(Embedded::open(dir)?)),
+        #[cfg(feature = "native")]
         Some(("malote" | "malote+tls", rest)) if rest.starts_with("//") => {
             Ok(Arc::new(Native::connect(url).await?))
         }
@@ -57,12 +66,31 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Broker>, BrokerError> {
         }
         _ => {
             let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
-            let text = format!(
-                "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, amqp://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
-            );
+            let text = match left_out(url) {
+                Some(feature) => format!(
+                    "this program was built without the connector for `{scheme}:`: add the feature `{feature}` of malote"
+                ),
+                None => format!(
+                    "there is no connector for `{scheme}:`: use embedded:DIR, malote://HOST:PORT, malote+tls://HOST:PORT, amqp://HOST:PORT, postgres://HOST/DATABASE or servicebus://CONNECTION-STRING"
+                ),
+            };
             Err(BrokerError::Refused { code: "bad_url".into(), text })
         }
     }
+}
+
+/// The cargo feature with the connector of a URL, if this program was built without it.
+fn left_out(url: &str) -> Option<&'static str> {
+    let (feature, built) = match url.split_once(':')? {
+        ("embedded", dir) if !dir.is_empty() => ("embedded", cfg!(feature = "embedded")),
+        (_, rest) if !rest.starts_with("//") => return None,
+        ("malote" | "malote+tls", _) => ("native", cfg!(feature = "native")),
+        ("amqp" | "amqps", _) => ("rabbitmq", cfg!(feature = "rabbitmq")),
+        ("postgres" | "postgresql", _) => ("postgres", cfg!(feature = "postgres")),
+        ("servicebus", _) => ("servicebus", cfg!(feature = "servicebus")),
+        _ => return None,
+    };
+    (!built).then_some(feature)
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ use crate::audit::AuditLog;
 use crate::credentials::{CREDENTIALS_FILE, CredentialsError, KeyKind, Store};
 use crate::exposure::{ExposureError, check_exposure};
 use crate::net::{
-    Admission, BindError, ConnectionLimit, Port, Router, Tls, TlsError, handler, raise_file_limit,
+    Admission, BindError, ConnectionLimit, Listener, Port, Router, Tls, TlsError, handler,
+    raise_file_limit,
 };
 use crate::permissions::Permissions;
 use crate::reload::{Reload, keep_current};
@@ -70,11 +71,27 @@ const POISON_DRAIN: Duration = Duration::from_secs(2);
 /// Serves until a signal. `started` gets the start-up banner.
 pub async fn run(settings: Settings, started: impl FnOnce(&str)) -> Result<(), ServeError> {
     raise_file_limit();
+    check_ports(&settings).await?;
     let mut engine_settings = malote_engine::Settings::at(&settings.data);
     engine_settings.journal.scrub_bytes_per_s = settings.scrub_bytes_per_s;
     let opened = tokio::task::spawn_blocking(move || Engine::open(engine_settings));
     let opened = opened.await.expect("opening the engine does not panic")?;
     serve(settings, opened, started).await
+}
+
+/// Refuses a port that is taken before anything is written: a failed start leaves no data directory behind.
+async fn check_ports(settings: &Settings) -> Result<(), ServeError> {
+    let listeners = &settings.listeners;
+    for (front, listen) in [
+        ("http", &listeners.http),
+        ("sqs", &listeners.sqs),
+        ("amqp", &listeners.amqp),
+        ("amqps", &listeners.amqps),
+        ("servicebus-admin", &listeners.servicebus_admin),
+    ] {
+        drop(Listener::bind(front, listen).await?);
+    }
+    Ok(())
 }
 
 /// Serves an open engine until a signal, or until it fails.
@@ -358,7 +375,7 @@ fn amqp(
     Router { amqp10: Some(serve), http: Some(web), ..Router::default() }
 }
 
-/// The start-up banner: addresses, data directory, and how to send a first message.
+/// The banner: addresses and connection strings of each protocol, the data directory, and a first message.
 fn greeting(
     settings: &Settings,
     [http, sqs, amqp, _, admin]: [Option<&Port>; 5],
@@ -372,9 +389,31 @@ fn greeting(
         let also = format!("health {url}/readyz, metrics {url}/metrics");
         lines.push(format!("  HTTP API   {url}/api/v1   ({also})"));
     }
-    lines.extend(sqs.map(|port| format!("  SQS        {}", url(port))));
+    let open = store.is_open();
+    if let Some(port) = http {
+        let scheme = if settings.tls.required { "malote+tls" } else { "malote" };
+        let user = if open { "" } else { "USER:PASSWORD@" };
+        lines
+            .push(format!("  Rust       {scheme}://{user}{}   (Malote::connect)", reachable(port)));
+    }
+    if let Some(port) = sqs.or(http) {
+        let keys = if open { "any access key" } else { "`malote key add aws` creates a key" };
+        let at = format!("{scheme}://{}", reachable(port));
+        lines.push(format!("  SQS        {at}   (AWS_ENDPOINT_URL_SQS={at}, {keys})"));
+    }
     if let Some(port) = amqp {
-        lines.push(format!("  AMQP       {}   (Azure Service Bus clients)", port.local_addr()));
+        let key = match open {
+            true => "SharedAccessKeyName=any;SharedAccessKey=any",
+            false => "SharedAccessKeyName=ID;SharedAccessKey=SECRET",
+        };
+        // The flag makes Azure's clients connect without TLS.
+        let plain = if settings.tls.required { "" } else { ";UseDevelopmentEmulator=true" };
+        let keys = if open { "" } else { "; `malote key add servicebus` creates a key" };
+        lines.push(format!(
+            "  AMQP       {}   (Azure Service Bus clients{keys})",
+            port.local_addr()
+        ));
+        lines.push(format!("             Endpoint=sb://{};{key}{plain}", reachable(port)));
     }
     if let Some(url) = admin.map(url) {
         lines.push(format!("  admin      {url}   (administration clients of Azure Service Bus)"));
@@ -386,7 +425,7 @@ fn greeting(
             tls.certificate_path().display()
         ));
     }
-    let user = if store.is_open() { "" } else { " -u NAME" };
+    let user = if open { "" } else { " -u NAME" };
     let trust = if settings.tls.required { " -k" } else { "" };
     if let Some(url) = http.map(url) {
         lines.push("Send a first message, and receive it:".into());
@@ -400,6 +439,19 @@ fn greeting(
     lines.join("\n")
 }
 
+/// An address that a client on this machine can use: a server on all addresses is reached on loopback.
+fn reachable(port: &Port) -> std::net::SocketAddr {
+    let mut address = port.local_addr();
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+/// Access keys of SQS from the credential store.
 struct AccessKeys(Arc<Store>);
 
 impl malote_front_sqs::Keys for AccessKeys {

@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 
 use crate::extract::{Body, Cancelled, FromDelivery, Meta, State, Text};
 use crate::handler::Handler;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Shared};
 use crate::outcome::{Failed, Failure, IntoOutcome, Outcome};
 
 /// Messages of one call, in the order in which they came: of a queue with sessions they are all of one session.
@@ -161,6 +161,9 @@ pub trait FromBatch: Sized + Send + 'static {
     /// Takes them from the messages, with the outcomes of those that could not be read; no arguments if that is all of
     /// them, or with what became of the others.
     fn from_batch(all: &[Arc<Incoming>]) -> impl Future<Output = Taken<Self>> + Send;
+
+    /// See [`FromDelivery::missing`].
+    fn missing(shared: &Shared) -> Option<&'static str>;
 }
 
 /// What was taken from the messages of a batch.
@@ -220,6 +223,10 @@ macro_rules! from_batch {
                 };
                 let arguments = arguments.await.map_err(Outcome::from);
                 Taken { arguments, known }
+            }
+
+            fn missing(_shared: &Shared) -> Option<&'static str> {
+                T::missing(_shared)$(.or_else(|| $argument::missing(_shared)))*
             }
         }
     };

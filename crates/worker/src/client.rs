@@ -25,10 +25,15 @@ pub struct Malote {
 impl Malote {
     /// Reaches the broker that a URL names: `embedded:DIR`, `malote://HOST:PORT`, `malote+tls://HOST:PORT`,
     /// `amqp://HOST:PORT` (RabbitMQ), `postgres://HOST/DATABASE`, `servicebus://CONNECTION-STRING`.
+    ///
+    /// `http://HOST:PORT` is the same as `malote://HOST:PORT`, and `https://` the same as `malote+tls://`: one
+    /// `MALOTE_URL` serves the command line and your programs.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        Ok(Self::over(malote_connectors::connect(url).await?))
+        let native = native_url(url);
+        Ok(Self::over(malote_connectors::connect(native.as_deref().unwrap_or(url)).await?))
     }
 
+    #[cfg(feature = "embedded")]
     /// The engine in this process, with its data in a directory. One process at a time can.
     pub async fn open(data: &str) -> Result<Self, Error> {
         Self::connect(&format!("embedded:{data}")).await
@@ -69,6 +74,22 @@ impl Malote {
     pub async fn close(&self) -> Result<(), Error> {
         self.replies.end().await;
         Ok(self.broker.close().await?)
+    }
+}
+
+/// The native connection to the server at an HTTP address. The default ports are those of HTTP.
+fn native_url(url: &str) -> Option<String> {
+    let (scheme, rest, port) = match url.split_once("://")? {
+        ("http", rest) => ("malote", rest, 80),
+        ("https", rest) => ("malote+tls", rest, 443),
+        _ => return None,
+    };
+    let (address, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+    let address = address.trim_end_matches('/');
+    let host = address.rsplit('@').next().unwrap_or(address);
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.contains(']') => Some(format!("{scheme}://{address}{query}")),
+        _ => Some(format!("{scheme}://{address}:{port}{query}")),
     }
 }
 
@@ -159,4 +180,23 @@ pub(crate) fn one_sent(mut sent: Vec<Sent>) -> Result<Sent, Error> {
         let text = "the broker did not say what became of a message".to_owned();
         Error::Broker(BrokerError::Unreachable { text })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::native_url;
+
+    #[test]
+    fn http_addresses_lead_to_the_native_connection() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8080", Some("malote://127.0.0.1:8080")),
+            ("http://h/", Some("malote://h:80")),
+            ("https://u:p@h?ca=/x", Some("malote+tls://u:p@h:443?ca=/x")),
+            ("https://[::1]", Some("malote+tls://[::1]:443")),
+            ("malote://h", None),
+            ("embedded:./data", None),
+        ] {
+            assert_eq!(native_url(url).as_deref(), expected, "{url}");
+        }
+    }
 }

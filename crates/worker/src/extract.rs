@@ -11,6 +11,7 @@ use malote_model::{Message, SessionId};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::incoming::Shared;
 use crate::incoming::{Incoming, StateChange};
 use crate::outcome::Failure;
 
@@ -29,6 +30,12 @@ pub trait FromDelivery: Sized + Send {
     fn from_delivery(
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
+
+    /// The type of a value that this argument needs and the worker was not given. A worker checks this when it
+    /// starts.
+    fn missing(_shared: &Shared) -> Option<&'static str> {
+        None
+    }
 }
 
 // What is missing is an argument, of which serde is one way.
@@ -171,6 +178,10 @@ impl<T: Send + Sync + 'static> FromDelivery for State<T> {
             // Not the message's fault: another worker, made right, can do it.
             Failure::retry(format_args!("the worker has no {name}: give it one with Worker::state"))
         })
+    }
+
+    fn missing(shared: &Shared) -> Option<&'static str> {
+        shared.missing::<T>()
     }
 }
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::extract::FromDelivery;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Shared};
 use crate::outcome::{Failure, IntoOutcome, Outcome};
 
 pub(crate) type Boxed =
@@ -34,6 +34,9 @@ pub trait FromDeliveryAll: Sized + Send + 'static {
     fn from_delivery_all(
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
+
+    /// See [`FromDelivery::missing`].
+    fn missing(shared: &Shared) -> Option<&'static str>;
 }
 
 pub(crate) fn boxed<Arguments, H>(handler: H) -> Boxed
@@ -74,6 +77,10 @@ macro_rules! handlers {
         impl<$($argument: FromDelivery + 'static,)*> FromDeliveryAll for ($($argument,)*) {
             async fn from_delivery_all(_incoming: &Arc<Incoming>) -> Result<Self, Failure> {
                 Ok(($($argument::from_delivery(_incoming).await?,)*))
+            }
+
+            fn missing(_shared: &Shared) -> Option<&'static str> {
+                None$(.or_else(|| $argument::missing(_shared)))*
             }
         }
     };

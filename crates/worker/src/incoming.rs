@@ -1,6 +1,6 @@
 //! A message on its way to a handler: what extractors look at.
 
-use std::any::{Any, TypeId};
+use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -21,19 +21,27 @@ pub(crate) const ATTEMPTS: &str = "malote-attempts";
 /// What happened each time, newest last.
 pub(crate) const HISTORY: &str = "malote-history";
 
-/// Values that handlers share, one of each type.
+/// The values given to a worker with [`crate::Worker::state`], one of each type.
 #[derive(Clone, Default)]
-pub(crate) struct Shared(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+pub struct Shared(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
 impl Shared {
     pub(crate) fn insert<T: Send + Sync + 'static>(&mut self, value: T) {
         self.0.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
+    /// The name of the type if the worker was given no value of it.
+    pub fn missing<T: Send + Sync + 'static>(&self) -> Option<&'static str> {
+        (!self.0.contains_key(&TypeId::of::<T>())).then(type_name::<T>)
+    }
+
     pub(crate) fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.get(&TypeId::of::<T>()).cloned().and_then(|value| value.downcast().ok())
     }
 }
+
+/// Names a value that a handler needs and its worker was not given.
+pub(crate) type FindMissing = fn(&Shared) -> Option<&'static str>;
 
 /// A message, with what is known about it and about who has it.
 pub struct Incoming {

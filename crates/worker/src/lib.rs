@@ -1,4 +1,6 @@
-//! Workers for Malote, and for other brokers behind the same handlers.
+//! Workers for Malote and for other brokers: you write handlers, the library does the rest.
+//!
+//! [`Worker`] is the type to start with. It runs handlers for the messages of one queue:
 //!
 //! ```no_run
 //! use malote::{Failure, Malote, Worker};
@@ -6,7 +8,7 @@
 //! #[derive(serde::Serialize, serde::Deserialize)]
 //! struct Order { id: String, cents: u64 }
 //!
-//! /// `?` means "try again later"; say so when trying again cannot help.
+//! /// `?` means "try again later". `Failure::dead` means that a retry cannot help.
 //! async fn charge(order: Order) -> Result<(), Failure> {
 //!     if order.cents == 0 {
 //!         return Err(Failure::dead("NoTotal", "an order must cost something"));
@@ -16,15 +18,36 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), malote::Error> {
-//!     let malote = Malote::connect("embedded:./data").await?; // or malote://HOST:PORT
-//!     Worker::new(&malote, "orders").handle(charge).sessions(50).run_until_signal().await?;
+//!     let malote = Malote::connect("embedded:./data").await?; // or http://HOST:PORT
+//!     malote.declare("orders", malote::QueueSpec::default()).await?;
+//!     malote.send("orders", &Order { id: "o-1".into(), cents: 900 }).await?;
+//!     Worker::new(&malote, "orders").handle(charge).run_until_signal().await?;
 //!     malote.close().await
 //! }
 //! ```
 //!
-//! Read in this order: [`outcome`] (what a handler can say) → [`extract`] (what it can ask for) → `handler`, `dispatch`
-//! → [`worker`] (how a worker is made) → `pool` (how it runs) → [`retry`], [`scale`], [`metrics`]. What a broker can do is in
-//! `malote_connectors`.
+//! | you want to | use |
+//! |---|---|
+//! | connect, create queues and send | [`Malote`] |
+//! | run handlers | [`Worker`], then [`Worker::start`], [`Worker::run_until`] or [`Worker::run_until_signal`] |
+//! | take more than the body in a handler | [`Meta`], [`Session`], [`State`], [`Attempt`], [`Cancelled`]: see [`extract`] |
+//! | say what happens to a message | [`Failure`], [`Outcome`]: see [`outcome`] |
+//! | handle several messages in one call | [`Batch`], [`Worker::handle_batch`] |
+//! | choose the retries | [`Retry`], [`Backoff`] |
+//! | stop while a dependency is down | [`Breaker`] |
+//! | write to a database exactly once | `Tx`, with the feature `sqlite` or `postgres` |
+//! | run steps that are all done or compensated | [`Saga`] |
+//! | send a request and wait for the reply | [`Malote::request`], [`Reply`] |
+//! | test handlers without a server | `testing::TestBroker`, with the feature `embedded` |
+//!
+//! A worker prints failed attempts and dead letters to standard error unless the program has a `tracing` subscriber,
+//! which then gets them as events.
+//!
+//! # Features
+//!
+//! Each connector is a feature: `embedded` and `native` are on by default, `rabbitmq`, `servicebus` and `postgres` are
+//! not. `sqlite` and `postgres` add inbox and outbox in these databases. A program that only embeds the engine uses
+//! `default-features = false, features = ["embedded"]`.
 
 /// The programs of the guide are compiled.
 #[cfg(doctest)]
@@ -56,6 +79,8 @@ pub mod request;
 pub mod retry;
 pub mod saga;
 pub mod scale;
+mod stderr;
+#[cfg(feature = "embedded")]
 pub mod testing;
 pub mod worker;
 
@@ -68,9 +93,13 @@ pub use extract::{
 };
 pub use handler::{FromDeliveryAll, Handler};
 pub use incoming::Incoming;
+#[cfg(feature = "embedded")]
+pub use malote_connectors::Embedded;
+#[cfg(feature = "native")]
+pub use malote_connectors::Native;
 pub use malote_connectors::{
-    Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Embedded, Held, Native,
-    NewState, RetryHold, Sent, SessionDepth, Settle, Source,
+    Broker, BrokerError, Capabilities, Capability, Delivery, Depth, Doing, Held, NewState,
+    RetryHold, Sent, SessionDepth, Settle, Source,
 };
 pub use malote_model as model;
 pub use malote_model::{Address, Message, Properties, QueueName, QueueSpec, SessionId, Value};
@@ -85,8 +114,11 @@ pub use saga::{Saga, SagaState, SagaStatus, SagaSummary, Step};
 pub use scale::{Bounds, Scale, Scaler};
 pub use worker::{Running, Sessions, Shutdown, Worker};
 
-/// Why a program of this library does not get what it asked for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a call of this library failed.
+///
+/// `{:?}` prints the same sentence as `{}`, followed by its causes: it is what a `main` that returns
+/// `Result<(), malote::Error>` prints.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The broker said no, or nothing.
     #[error(transparent)]
@@ -123,6 +155,21 @@ pub enum Error {
         /// How many.
         stuck: usize,
     },
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        f.write_str(&text)
+    }
 }
 
 /// Examples of the guide are compiled with the tests.

@@ -19,7 +19,7 @@ use crate::dispatch::{Batching, Route, Routes, Unknown};
 use crate::fleet::Fleet;
 use crate::gate::{Gate, Rate};
 use crate::handler::{self, Boxed, FromDeliveryAll, Handler};
-use crate::incoming::Shared;
+use crate::incoming::{FindMissing, Shared};
 use crate::metrics::Metrics;
 use crate::outcome::IntoOutcome;
 use crate::pool::{Counts, Gathers, Pool, Report, SessionSettings, Settings};
@@ -62,7 +62,34 @@ impl Default for Shutdown {
     }
 }
 
-/// Handlers for the messages of one queue.
+/// Runs handlers for the messages of one queue.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # #[cfg(feature = "embedded")] {
+/// use malote::testing::TestBroker;
+/// use malote::{Failure, QueueSpec, State, Worker};
+///
+/// struct Prices { cents: u64 }
+///
+/// async fn bill(customer: String, prices: State<Prices>) -> Result<(), Failure> {
+///     println!("{customer} owes {} cents", prices.cents);
+///     Ok(())
+/// }
+///
+/// let broker = TestBroker::new()?;
+/// broker.malote().declare("bills", QueueSpec::default()).await?;
+/// broker.malote().send_text("bills", "ana").await?;
+/// let worker = Worker::new(broker.malote(), "bills").state(Prices { cents: 900 }).handle(bill);
+/// let report = broker.drain(worker).await?;
+/// assert_eq!(report.counts.done, 1);
+/// # }
+/// # Ok::<(), malote::Error>(()) }).unwrap();
+/// ```
+///
+/// In a program, [`Worker::run_until_signal`] runs it until Ctrl-C or SIGTERM. A worker that cannot work is refused
+/// when it starts: without a handler, without its queue, or without a value that a handler takes as
+/// [`crate::State`].
 pub struct Worker {
     broker: Arc<dyn Broker>,
     queue: Result<QueueName, Error>,
@@ -70,6 +97,8 @@ pub struct Worker {
     shutdown: Shutdown,
     routes: Routes,
     shared: Shared,
+    /// Finds values that its handlers need and `shared` does not have.
+    required: Vec<FindMissing>,
     rate: Option<Rate>,
     breakers: Vec<Breaker>,
     /// It runs a saga: its queue, which is made where it is missing.
@@ -102,6 +131,7 @@ impl Worker {
             shutdown: Shutdown::default(),
             routes: Routes::default(),
             shared: Shared::default(),
+            required: Vec::new(),
             rate: None,
             breakers: Vec::new(),
             saga: None,
@@ -117,8 +147,8 @@ impl Worker {
     where
         T: Serialize + DeserializeOwned + Send + 'static,
     {
-        let queue = saga.queue();
-        Self::of_saga_with(malote, &queue, saga.into_handler())
+        let (queue, required) = (saga.queue(), saga.required());
+        Self::of_saga_with(malote, &queue, saga.into_handler(), required)
     }
 
     /// The same with sagas in a database of yours: for brokers whose sessions have no state, and for steps that ask for
@@ -131,8 +161,10 @@ impl Worker {
         SagaTable: for<'a> From<&'a D>,
     {
         let (queue, table) = (saga.queue(), SagaTable::from(database));
+        let required = saga.required();
         let handler = saga.into_handler_in(table.clone());
-        let mut worker = Self::of_saga_with(malote, &queue, handler).state(database.clone());
+        let mut worker =
+            Self::of_saga_with(malote, &queue, handler, required).state(database.clone());
         worker.table = Some(table);
         let can = malote.broker().capabilities();
         if !can.delay {
@@ -144,8 +176,14 @@ impl Worker {
         worker
     }
 
-    fn of_saga_with(malote: &Malote, queue: &str, handler: Result<Boxed, String>) -> Self {
+    fn of_saga_with(
+        malote: &Malote,
+        queue: &str,
+        handler: Result<Boxed, String>,
+        required: Vec<FindMissing>,
+    ) -> Self {
         let mut worker = Self::new(malote, queue).sessions(SLOTS);
+        worker.required = required;
         // What fails is written into the saga's state and put off, never counted on its message.
         worker.settings.retry =
             Retry { attempts: u32::MAX, lost: u32::MAX, backoff: Backoff::Fixed(RETRY_DELAY) };
@@ -183,22 +221,24 @@ impl Worker {
 
     /// A handler for every message that has no handler of its own.
     #[must_use]
-    pub fn handle<Arguments, H>(self, handler: H) -> Self
+    pub fn handle<Arguments, H>(mut self, handler: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
         Arguments: FromDeliveryAll,
     {
+        self.required.push(Arguments::missing);
         self.for_all(Route::One(handler::boxed(handler)))
     }
 
     /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
     /// `wait`.
     #[must_use]
-    pub fn handle_batch<Arguments, H>(self, handler: H, max: usize, wait: Duration) -> Self
+    pub fn handle_batch<Arguments, H>(mut self, handler: H, max: usize, wait: Duration) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
         Arguments: FromBatch,
     {
+        self.required.push(Arguments::missing);
         let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
         self.for_all(Route::Batch(Batching { run, gathers }))
     }
@@ -211,22 +251,30 @@ impl Worker {
 
     /// A handler for messages of this type: their subject, or the property `type`.
     #[must_use]
-    pub fn on<Arguments, H>(self, kind: &str, handler: H) -> Self
+    pub fn on<Arguments, H>(mut self, kind: &str, handler: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
         Arguments: FromDeliveryAll,
     {
+        self.required.push(Arguments::missing);
         self.for_type(kind, Route::One(handler::boxed(handler)))
     }
 
     /// The same, for up to `max` messages at once. Once one is there, others are waited for, but not for longer than
     /// `wait`.
     #[must_use]
-    pub fn on_batch<Arguments, H>(self, kind: &str, handler: H, max: usize, wait: Duration) -> Self
+    pub fn on_batch<Arguments, H>(
+        mut self,
+        kind: &str,
+        handler: H,
+        max: usize,
+        wait: Duration,
+    ) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcomes> + Send + 'static>,
         Arguments: FromBatch,
     {
+        self.required.push(Arguments::missing);
         let (run, gathers) = (batch::boxed(handler), Gathers { max, wait });
         self.for_type(kind, Route::Batch(Batching { run, gathers }))
     }
@@ -361,6 +409,7 @@ impl Worker {
     }
 
     /// Whose messages it handles.
+    #[cfg(feature = "embedded")]
     pub(crate) fn queue(&self) -> Result<QueueName, Error> {
         self.queue.clone()
     }
@@ -413,6 +462,14 @@ impl Worker {
                 );
                 return Err(Error::Settings(wrong));
             }
+        }
+        if let Some(name) = self.required.iter().find_map(|missing| missing(&self.shared)) {
+            let short = name.rsplit("::").next().unwrap_or(name);
+            return Err(Error::Settings(format!(
+                "a handler of the worker of `{queue}` needs a value of type `{name}`, and the worker has none: \
+                 give it one with `.state({})`",
+                short.to_lowercase()
+            )));
         }
         let can = self.broker.capabilities();
         can.require(&self.needs())?;

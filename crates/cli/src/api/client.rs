@@ -294,7 +294,26 @@ impl Client {
         })?;
         let stream = timeout(CONNECT_TIME_MAX, tls.connect(name, tcp)).await;
         let stream = stream.map_err(|_| self.unreachable("it does not speak TLS".to_owned()))?;
-        self.handshake(stream.map_err(|error| self.unreachable(plain(&error)))?).await
+        self.handshake(stream.map_err(|error| self.tls_failed(&error))?).await
+    }
+
+    fn tls_failed(&self, error: &std::io::Error) -> ApiError {
+        use rustls::{CertificateError, Error};
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+        let why = match cause {
+            Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+                "the server's certificate was issued by an unknown authority".to_owned()
+            }
+            Some(Error::InvalidCertificate(error)) => {
+                format!("the server's certificate is not valid: {error}")
+            }
+            Some(Error::InvalidMessage(_)) => {
+                "the server does not speak TLS on this port".to_owned()
+            }
+            Some(error) => error.to_string(),
+            None => return self.unreachable(plain(error)),
+        };
+        ApiError::Tls { url: self.endpoint.url.clone(), why }
     }
 
     async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Full<Bytes>>, ApiError>

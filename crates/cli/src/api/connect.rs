@@ -8,24 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::client::{Client, Endpoint};
 use super::{Api, ApiError, tls};
+use crate::context::ServerAddress;
 use crate::failure::Failure;
 use crate::{ask, files, when};
 
 /// The flags of every command that talks to a server.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ConnectArgs {
-    /// Where the server is
-    #[arg(
-        long,
-        env = "MALOTE_URL",
-        hide_env_values = true,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8080",
-        global = true,
-        help_heading = "Server"
-    )]
-    url: String,
-    /// A bearer token made by `malote token add`
+    /// Bearer token created with `malote token add`
     #[arg(
         long,
         env = "MALOTE_TOKEN",
@@ -35,7 +25,7 @@ pub(crate) struct ConnectArgs {
         help_heading = "Server"
     )]
     token: Option<String>,
-    /// A user, instead of a token; the password comes from MALOTE_PASSWORD or MALOTE_PASSWORD_FILE, or is asked for
+    /// User name, instead of a token; the password comes from MALOTE_PASSWORD or MALOTE_PASSWORD_FILE, or is asked for
     #[arg(
         long,
         env = "MALOTE_USER",
@@ -45,40 +35,42 @@ pub(crate) struct ConnectArgs {
         help_heading = "Server"
     )]
     user: Option<String>,
-    /// Trust the certificates in this PEM file, besides the system's
+    /// Trust the certificates in this PEM file, in addition to the system's
     #[arg(long, value_name = "FILE", global = true, help_heading = "Server")]
     ca: Option<PathBuf>,
-    /// Do not check the server's certificate
+    /// Do not verify the server's certificate
     #[arg(long, global = true, help_heading = "Server")]
     insecure: bool,
-    /// How long to wait for an answer, besides what --wait asks for
+    /// Time limit for a response, in addition to --wait
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration, global = true, help_heading = "Server")]
     timeout: Duration,
 }
 
 impl ConnectArgs {
-    /// A client; nothing is sent yet.
-    pub(crate) fn open(&self) -> anyhow::Result<Api> {
-        let endpoint = Endpoint::parse(&self.url)?;
+    /// A client; nothing is sent yet. Flags win over the credentials of the context.
+    pub(crate) fn open(&self, server: &ServerAddress) -> anyhow::Result<Api> {
+        let endpoint = Endpoint::parse(&server.url)?;
+        let ca = self.ca.as_deref().or(server.ca.as_deref());
         let tls = match endpoint.tls {
-            true => Some(tls::connector(self.ca.as_deref(), self.insecure)?),
+            true => Some(tls::connector(ca, self.insecure || server.insecure)?),
             false if self.insecure || self.ca.is_some() => {
-                let why =
-                    format!("--ca and --insecure mean nothing with {}: use https://", self.url);
+                let why = format!("--ca and --insecure need https://, not {}", server.url);
                 return Err(ApiError::Usage(why).into());
             }
             false => None,
         };
-        Ok(Api { client: Client::new(endpoint, self.authorization()?, tls, self.timeout) })
+        let authorization = self.authorization(server)?;
+        Ok(Api { client: Client::new(endpoint, authorization, tls, self.timeout) })
     }
 
-    fn authorization(&self) -> anyhow::Result<Option<String>> {
-        if let Some(user) = &self.user {
+    fn authorization(&self, server: &ServerAddress) -> anyhow::Result<Option<String>> {
+        let from_context = self.token.is_none();
+        if let Some(user) = self.user.as_ref().or(server.user.as_ref().filter(|_| from_context)) {
             let password = match secret("MALOTE_PASSWORD")? {
                 Some(password) => password,
                 None => ask::password(&format!("password of {user}"))?.ok_or_else(|| {
                     Failure::Usage(
-                        "there is no password: set MALOTE_PASSWORD or MALOTE_PASSWORD_FILE".into(),
+                        "no password: set MALOTE_PASSWORD or MALOTE_PASSWORD_FILE".into(),
                     )
                 })?,
             };
@@ -86,14 +78,19 @@ impl ConnectArgs {
         }
         let token = match &self.token {
             Some(token) => Some(token.clone()),
-            None => secret("MALOTE_TOKEN")?,
+            None => secret("MALOTE_TOKEN")?.or_else(|| server.token.clone()),
         };
         Ok(token.filter(|token| !token.is_empty()).map(|token| format!("Bearer {token}")))
     }
 }
 
-/// A secret by its variable, or by the file that its `_FILE` twin names.
-fn secret(variable: &str) -> anyhow::Result<Option<String>> {
+/// Refuses an address that no command could use.
+pub(crate) fn check_url(url: &str) -> Result<(), ApiError> {
+    Endpoint::parse(url).map(drop)
+}
+
+/// A secret from an environment variable, or from the file that the variable with `_FILE` appended names.
+pub(crate) fn secret(variable: &str) -> anyhow::Result<Option<String>> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(value) = set(variable) {
         return Ok(Some(value));

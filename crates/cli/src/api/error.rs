@@ -6,15 +6,18 @@ use serde::Deserialize;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     /// Nobody is there.
-    #[error("no server answers at {url}: {why}")]
+    #[error("no server at {url}: {why}")]
     Unreachable {
         /// Where.
         url: String,
         /// What the system said.
         why: String,
     },
+    /// The connection works, but TLS does not.
+    #[error("no secure connection to {url}: {why}")]
+    Tls { url: String, why: String },
     /// Somebody is there and says nothing.
-    #[error("the server at {url} did not answer within {after}")]
+    #[error("no response from the server at {url} within {after}")]
     TimedOut {
         /// Where.
         url: String,
@@ -22,7 +25,7 @@ pub(crate) enum ApiError {
         after: String,
     },
     /// The answer makes no sense.
-    #[error("the server at {url} answered with something that is not Malote: {why}")]
+    #[error("the server at {url} is not a Malote server: {why}")]
     Broken {
         /// Where.
         url: String,
@@ -52,11 +55,17 @@ pub(crate) struct Problem {
 }
 
 impl ApiError {
-    /// What to do about it, in terms of this command line where it has a better word than the server.
+    /// How to fix it with this command line, or the fix that the server suggests.
     pub(crate) fn fix(&self) -> Option<String> {
         let problem = match self {
             Self::Unreachable { .. } => {
-                return Some("start one with `malote serve`, or say where it is with --url".into());
+                let fix =
+                    "start one with `malote serve`, or give its address with --url or --context";
+                return Some(fix.into());
+            }
+            Self::Tls { .. } => {
+                let fix = "trust the server's certificate authority with --ca FILE, or skip the check with --insecure";
+                return Some(fix.into());
             }
             Self::TimedOut { .. } => {
                 return Some("raise --timeout, or look at the server's log".into());
@@ -67,30 +76,34 @@ impl ApiError {
         };
         let ours = match problem.code.as_str() {
             "queue_not_found" => {
-                "`malote queue ls` shows what there is, `malote queue create NAME` makes one"
+                "`malote queue ls` lists the queues, `malote queue create NAME` creates one"
             }
             "queue_differs" => {
-                "`malote queue get NAME` shows what it is, `malote queue update` changes it"
+                "`malote queue get NAME` shows its settings, `malote queue update` changes them"
             }
             "topic_not_found" => {
-                "`malote topic ls` shows what there is, `malote topic create NAME` makes one"
+                "`malote topic ls` lists the topics, `malote topic create NAME` creates one"
             }
-            "topic_differs" => "`malote topic get NAME` shows what it is",
-            "rule_differs" => "take the other rule away first, or choose another name",
-            "saga_not_found" => "`malote saga ls NAME` shows what there is",
-            "rule_not_found" => "`malote subscription rule ls` shows what there is",
-            "no_reply" => "is somebody there who answers? --wait waits longer",
+            "topic_differs" => "`malote topic get NAME` shows its settings",
+            "rule_differs" => "delete the other rule first, or choose another name",
+            "saga_not_found" => "`malote saga ls NAME` lists the sagas",
+            "rule_not_found" => "`malote subscription rule ls` lists the rules",
+            "no_reply" => "check that a worker replies on this queue, or wait longer with --wait",
             "queue_full" => "receive from it, or raise the limit with `malote queue update`",
-            "session_not_listed" => "use one of its ids, or give --key instead of --session",
+            "session_not_listed" => {
+                "use one of the session ids of the queue, or --key instead of --session"
+            }
             "session_required" => "give --session",
-            "no_sessions" => "make a queue with `malote queue create NAME --sessions dynamic`",
-            "session_held" => "wait until the hold ends, or end it with `malote session break`",
+            "no_sessions" => "create a queue with `malote queue create NAME --sessions dynamic`",
+            "session_held" => {
+                "wait until the lock expires, or break it with `malote session break`"
+            }
             "hold_required" => "give --session ID or --any-session",
             "message_too_large" => {
-                "send less, or raise the limit with `malote queue update --message-size`"
+                "send a smaller message, or raise the limit with `malote queue update --message-size`"
             }
             "unauthenticated" => "give --token or --user, or set MALOTE_TOKEN",
-            "lease_lost" => "receive it again",
+            "lease_lost" => "receive the message again",
             "message_not_found" | "forbidden" => "",
             _ => problem.fix.as_str(),
         };

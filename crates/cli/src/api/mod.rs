@@ -11,7 +11,7 @@ pub(crate) mod topics;
 pub(crate) mod words;
 
 pub(crate) use audit::AuditLook;
-pub(crate) use connect::ConnectArgs;
+pub(crate) use connect::{ConnectArgs, check_url, secret};
 pub(crate) use error::{ApiError, Problem};
 
 use std::time::Duration;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::table::{Layout, write_list};
 use serde_json::{Value, json};
 
 use super::backlog::Backlog;
@@ -291,19 +292,15 @@ impl Report {
         for (name, text) in &self.conditions {
             println!("{name:12} {text}");
         }
-        let mut table = comfy_table::Table::new();
-        table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["measured", "Malote", "beside it", "goal", ""]);
-        for row in self.rows {
-            table.add_row([
-                row.what,
-                row.figure,
-                row.beside,
-                row.goal,
-                if row.met { "met".into() } else { "not met".to_owned() },
-            ]);
-        }
-        println!("{table}");
+        println!();
+        let rows = self.rows.into_iter().map(|row| {
+            let met = if row.met { "met" } else { "not met" };
+            vec![row.what, row.figure, row.beside, row.goal, met.to_owned()]
+        });
+        // Cells are long: nothing is cut, and the terminal breaks lines.
+        let layout = Layout { width: None, colour: false };
+        let head = ["MEASURED", "MALOTE", "BESIDE IT", "GOAL", "RESULT"];
+        write_list(&mut std::io::stdout(), layout, &head, rows.collect(), false)?;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at dead letters, and writing them out.
+//! Showing and exporting dead letters.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,24 +12,31 @@ use crate::args::queue_name;
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{Output, Row};
+use crate::watch::WatchArgs;
 use crate::when;
 
 /// List dead letters with their reasons
 #[derive(clap::Args)]
 pub(crate) struct Ls {
-    /// The queue that they died on
+    /// Queue that dead-lettered them
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Begin at this sequence
+    /// Start at this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     from: u64,
-    /// Show at most so many
+    /// Maximum number of dead letters
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     max: u64,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
+        self.watch.run(&mut out, async |out| self.list(api, out).await).await
+    }
+
+    async fn list(&self, api: &Api, out: &mut Output) -> anyhow::Result<()> {
         let mut found = Vec::new();
         let mut from = Some(self.from);
         while let Some(next) = from
@@ -38,13 +45,13 @@ impl Ls {
             let max = (self.max - found.len() as u64).min(limits::RECEIVE_BATCH_MAX as u64);
             let page =
                 api.dead_letters(&self.queue, &Look { from: next, max, ..Look::default() }).await?;
-            found.extend(page.messages.into_iter().map(Dead));
+            found.extend(page.messages.into_iter().map(DeadLetterRow));
             from = page.next;
         }
         match (found.is_empty(), from) {
             (true, _) => out.note(format_args!("queue `{}` has no dead letters", self.queue)),
             (false, Some(next)) => {
-                out.note(format_args!("there are more: go on with --from {next}"));
+                out.note(format_args!("there are more: continue with --from {next}"));
             }
             (false, None) => {}
         }
@@ -53,15 +60,16 @@ impl Ls {
 }
 
 /// A dead letter in a list.
-struct Dead(Received);
+struct DeadLetterRow(Received);
 
-impl Serialize for Dead {
+impl Serialize for DeadLetterRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl Row for Dead {
+impl Row for DeadLetterRow {
+    const NOUN: &'static str = "dead letter";
     const HEAD: &'static [&'static str] =
         &["SEQ", "ID", "SESSION", "REASON", "FAILED", "DEAD FOR", "ERROR"];
 
@@ -84,13 +92,13 @@ impl Row for Dead {
     }
 }
 
-/// Show a dead letter in full: why it died, its attempts, properties and body
+/// Show a dead letter: its reason, attempts, properties and body
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// The queue that it died on
+    /// Queue that dead-lettered it
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Its sequence, as `malote dlq ls` shows it
+    /// Sequence number, as shown by `malote dlq ls`
     seq: u64,
 }
 
@@ -100,22 +108,20 @@ impl Show {
     }
 }
 
-/// One dead letter.
 pub(super) async fn find(api: &Api, queue: &QueueName, seq: u64) -> anyhow::Result<Received> {
     let page = api.dead_letters(queue, &Look { from: seq, max: 1, ..Look::default() }).await?;
     let found = page.messages.into_iter().find(|message| message.seq == seq);
     found.ok_or_else(|| {
-        let why = format!(
-            "queue `{queue}` has no dead letter {seq}; `malote dlq ls {queue}` shows what there is"
-        );
+        let why =
+            format!("queue `{queue}` has no dead letter {seq}; `malote dlq ls {queue}` lists them");
         Failure::NotFound(why).into()
     })
 }
 
-/// Write all dead letters as lines of JSON; `malote send --ndjson` reads them
+/// Export all dead letters as lines of JSON, which `malote send --ndjson` reads
 #[derive(clap::Args)]
 pub(crate) struct Export {
-    /// The queue that they died on
+    /// Queue that dead-lettered them
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     /// Write to this new file instead of standard output
@@ -145,10 +151,7 @@ impl Export {
         if let Some(file) = &mut file {
             file.flush()?;
         }
-        out.note(format_args!(
-            "{} written; nothing was removed",
-            when::count(count, "dead letter")
-        ));
+        out.note(format_args!("{} exported; none were deleted", when::count(count, "dead letter")));
         Ok(())
     }
 }

@@ -7,9 +7,11 @@ mod resend;
 use crate::args::noun;
 
 noun! {
-    /// Look at dead letters, send them back, correct them or drop them
+    /// Show, redrive, correct and delete dead letters
     Dlq {
+        #[command(visible_alias = "list")]
         Ls(look::Ls),
+        #[command(visible_alias = "get")]
         Show(look::Show),
         Redrive(redrive::Redrive),
         Resend(Box<resend::Resend>),

@@ -1,4 +1,4 @@
-//! Sending dead letters back, and dropping them.
+//! Redriving and deleting dead letters.
 
 use malote_model::QueueName;
 
@@ -12,19 +12,19 @@ use crate::when::{count, grouped};
 /// Move dead letters back to the queue they came from
 #[derive(clap::Args)]
 pub(crate) struct Redrive {
-    /// The queue that they died on
+    /// Queue that dead-lettered them
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Move exactly these
+    /// Move only the dead letters with these sequence numbers
     #[arg(long, value_name = "SEQ,…", value_delimiter = ',', conflicts_with = "limit")]
     seq: Vec<u64>,
-    /// Move at most this many, the oldest first
+    /// Maximum number to move, the oldest first
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     limit: u64,
     /// Move them to this queue instead
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     to: Option<QueueName>,
-    /// Count what would move, and move nothing
+    /// Count the dead letters that would be moved, without moving them
     #[arg(long)]
     dry_run: bool,
 }
@@ -39,10 +39,14 @@ impl Redrive {
             dry_run: self.dry_run,
         };
         let moved = api.redrive(&self.queue, &asked).await?;
-        let verb = if self.dry_run { "would move" } else { "moved" };
+        let verb = if self.dry_run { "would be moved" } else { "moved" };
         out.changed(
             &moved,
-            format_args!("{} {verb}, {} left", grouped(moved.moved), grouped(moved.left)),
+            format_args!(
+                "{} {verb}, {} left",
+                count(moved.moved, "dead letter"),
+                grouped(moved.left)
+            ),
         )?;
         if moved.left > 0 && all && !self.dry_run {
             out.note("hint: raise --limit to move more");
@@ -51,10 +55,10 @@ impl Redrive {
     }
 }
 
-/// Drop all dead letters of a queue
+/// Delete all dead letters of a queue
 #[derive(clap::Args)]
 pub(crate) struct Purge {
-    /// The queue that they died on
+    /// Queue that dead-lettered them
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -65,12 +69,12 @@ impl Purge {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let there = api.queue(&self.queue).await?.counts.dead_lettered;
         self.yes.confirm(format_args!(
-            "Queue `{}` loses {}.",
-            self.queue,
-            count(there, "dead letter")
+            "This deletes {} of queue `{}`.",
+            count(there, "dead letter"),
+            self.queue
         ))?;
         let removed = api.purge_dead_letters(&self.queue).await?;
-        let said = format!("{} dropped", count(removed.removed, "dead letter"));
+        let said = format!("{} deleted", count(removed.removed, "dead letter"));
         out.changed(&removed, said)
     }
 }

@@ -1,4 +1,4 @@
-//! Correcting a dead letter and sending it again, at once or not at all.
+//! Correcting a dead letter and sending it again, in one step.
 
 use std::path::PathBuf;
 
@@ -15,33 +15,33 @@ use crate::files;
 use crate::output::Output;
 use crate::send::property;
 
-/// Correct a dead letter and send it again; what is not named stays
+/// Correct a dead letter and send it again; other fields stay as they are
 #[derive(clap::Args)]
 pub(crate) struct Resend {
-    /// The queue that it died on
+    /// Queue that dead-lettered it
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// Its sequence, as `malote dlq ls` shows it
+    /// Sequence number, as shown by `malote dlq ls`
     seq: u64,
-    /// A new body
+    /// New body
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     body: Option<String>,
-    /// A new body, in this file; `-` reads standard input
+    /// Read the new body from this file; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// A property to set: NAME=TEXT, or NAME:=JSON
+    /// Set a property: NAME=TEXT, or NAME:=JSON
     #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property)]
     props: Vec<(String, Box<RawValue>)>,
-    /// A property to take away
+    /// Delete a property
     #[arg(long, value_name = "NAME")]
     no_prop: Vec<String>,
-    /// Another session
+    /// New session
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
-    /// Another id
+    /// New message id
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// Send it to this queue instead of where it came from
+    /// Send it to this queue instead of the one it came from
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     to: Option<QueueName>,
 }
@@ -70,7 +70,7 @@ impl Resend {
         message.id = self.id.or(message.id);
         let to = self.to.map(|to| to.as_str().to_owned());
         let sent = api.resend(&self.queue, self.seq, &Asked { message, to }).await?;
-        let said = format!("dead letter {} sent again as {}", self.seq, sent.seq);
+        let said = format!("dead letter {} sent again with sequence number {}", self.seq, sent.seq);
         out.changed(&sent, said)
     }
 }

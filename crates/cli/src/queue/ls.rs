@@ -1,4 +1,4 @@
-//! Looking at queues.
+//! Showing queues.
 
 use malote_model::QueueName;
 
@@ -6,42 +6,53 @@ use crate::api::Api;
 use crate::api::words::{DeadLetterWord, Dedup, OrNone, Queue, SessionsWord};
 use crate::args::queue_name;
 use crate::output::{Facts, Output, Row};
+use crate::watch::WatchArgs;
 use crate::when;
 
-/// List queues with what they hold
+/// List queues with their message counts
 #[derive(clap::Args)]
-pub(crate) struct Ls {}
+pub(crate) struct Ls {
+    #[command(flatten)]
+    watch: WatchArgs,
+}
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let queues = api.queues().await?;
-        if queues.is_empty() {
-            out.note("no queues; `malote queue create NAME` makes one");
-        }
-        out.list(&queues)
+        let show = async |out: &mut Output| {
+            let queues = api.queues().await?;
+            if queues.is_empty() {
+                out.note("no queues; `malote queue create NAME` creates one");
+            }
+            out.list(&queues)
+        };
+        self.watch.run(&mut out, show).await
     }
 }
 
-/// Show a queue: what it is, holds and has seen
+/// Show a queue: its settings, message counts and totals
 #[derive(clap::Args)]
 pub(crate) struct Get {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 impl Get {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        out.one(&api.queue(&self.queue).await?)
+        let show = async |out: &mut Output| out.one(&api.queue(&self.queue).await?);
+        self.watch.run(&mut out, show).await
     }
 }
 
-/// A setting for people, or what it is without one.
+/// A setting as text, or the text for a setting that is not set.
 fn or<T>(value: Option<OrNone<T>>, none: &str, shown: impl Fn(T) -> String) -> String {
     value.and_then(|OrNone(value)| value).map_or_else(|| none.to_owned(), shown)
 }
 
 impl Row for Queue {
+    const NOUN: &'static str = "queue";
     const HEAD: &'static [&'static str] =
         &["NAME", "READY", "LOCKED", "LATER", "DEFERRED", "DEAD", "SESSIONS", "OLDEST", "STATE"];
 
@@ -68,6 +79,17 @@ impl Row for Queue {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn totals(items: &[Self]) -> Option<String> {
+        let sum = |count: fn(&Self) -> u64| when::grouped(items.iter().map(count).sum());
+        Some(format!(
+            "{}: {} ready, {} locked, {} dead",
+            when::count(items.len() as u64, Self::NOUN),
+            sum(|queue| queue.counts.ready),
+            sum(|queue| queue.counts.locked),
+            sum(|queue| queue.counts.dead_lettered),
+        ))
     }
 }
 
@@ -122,7 +144,7 @@ impl Facts for Queue {
             ("name", self.name.clone()),
             ("state", if self.paused { "paused" } else { "open" }.to_owned()),
             ("created", when::shown(self.created_at)),
-            ("holds", held),
+            ("messages", held),
             ("bytes", when::bytes(counts.bytes)),
             ("oldest", counts.oldest_at.map_or_else(|| "-".to_owned(), when::shown)),
             ("consumers", counts.consumers.to_string()),
@@ -134,7 +156,7 @@ impl Facts for Queue {
                     counts.sessions, counts.sessions_held, counts.sessions_ready
                 ),
             ),
-            ("has seen", seen),
+            ("totals", seen),
             ("lock", when::shown_ms(spec.lock_ms.unwrap_or_default())),
             ("failed max", limit(spec.failed_max)),
             ("receives max", limit(spec.receives_max)),

@@ -1,4 +1,4 @@
-//! Making, changing, emptying and removing queues.
+//! Creating, changing, purging and deleting queues.
 
 use malote_model::QueueName;
 
@@ -10,12 +10,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::when::count;
 
-/// Make a queue, or find it just as asked
+/// Create a queue
 ///
-/// Making it again with the same settings changes nothing; other settings are refused, naming the field.
+/// If the queue exists with the same settings, nothing changes. Other settings are refused.
 #[derive(clap::Args)]
 pub(crate) struct Create {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -25,15 +25,15 @@ pub(crate) struct Create {
 impl Create {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         let (created, queue) = api.declare(&self.queue, &self.spec.spec()).await?;
-        let said = if created { "created" } else { "was there already, just so" };
+        let said = if created { "created" } else { "already exists with these settings" };
         out.changed(&queue, format_args!("queue `{}` {said}", queue.name))
     }
 }
 
-/// Change settings of a queue; what is not named stays
+/// Change settings of a queue; other settings stay as they are
 #[derive(clap::Args)]
 pub(crate) struct Update {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Update {
 impl Update {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         if self.spec.is_empty() {
-            let why = "nothing to change: name a setting, such as --lock 1m";
+            let why = "nothing to change: give a setting, such as --lock 1m";
             return Err(Failure::Usage(why.into()).into());
         }
         let queue = api.update(&self.queue, &self.spec.spec()).await?;
@@ -51,10 +51,10 @@ impl Update {
     }
 }
 
-/// Remove a queue with all it holds, dead letters too
+/// Delete a queue with all its messages and dead letters
 #[derive(clap::Args)]
 pub(crate) struct Rm {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -67,7 +67,7 @@ impl Rm {
         let messages =
             counts.ready + counts.locked + counts.delayed + counts.scheduled + counts.deferred;
         self.yes.confirm(format_args!(
-            "Queue `{}` has {} and {}, which are gone with it.",
+            "This deletes queue `{}` with {} and {}.",
             self.queue,
             count(messages, "message"),
             count(counts.dead_lettered, "dead letter"),
@@ -77,10 +77,10 @@ impl Rm {
     }
 }
 
-/// Drop every message of a queue that is not out to a receiver
+/// Delete all messages of a queue except locked ones
 #[derive(clap::Args)]
 pub(crate) struct Purge {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -92,20 +92,20 @@ impl Purge {
         let counts = api.queue(&self.queue).await?.counts;
         let messages = counts.ready + counts.delayed + counts.scheduled + counts.deferred;
         self.yes.confirm(format_args!(
-            "Queue `{}` loses {}.",
-            self.queue,
-            count(messages, "message")
+            "This deletes {} of queue `{}`.",
+            count(messages, "message"),
+            self.queue
         ))?;
         let removed = api.purge(&self.queue).await?;
-        let said = format!("{} dropped", count(removed.removed, "message"));
+        let said = format!("{} deleted", count(removed.removed, "message"));
         out.changed(&removed, said)
     }
 }
 
-/// Stop delivery; sending and settling go on
+/// Stop delivery; sending and settling continue
 #[derive(clap::Args)]
 pub(crate) struct Pause {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
 }
@@ -116,15 +116,15 @@ impl Pause {
         let queue = api.queue(&self.queue).await?;
         out.changed(
             &queue,
-            format_args!("queue `{}` delivers nothing until it is resumed", queue.name),
+            format_args!("queue `{0}` paused; `malote queue resume {0}` resumes it", queue.name),
         )
     }
 }
 
-/// Go on with delivery
+/// Resume delivery
 #[derive(clap::Args)]
 pub(crate) struct Resume {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
 }
@@ -133,6 +133,6 @@ impl Resume {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
         api.pause(&self.queue, false).await?;
         let queue = api.queue(&self.queue).await?;
-        out.changed(&queue, format_args!("queue `{}` delivers", queue.name))
+        out.changed(&queue, format_args!("queue `{}` resumed", queue.name))
     }
 }

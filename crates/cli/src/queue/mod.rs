@@ -1,4 +1,4 @@
-//! `malote queue …`: making, changing and looking at queues.
+//! `malote queue …`: creating, changing and showing queues.
 
 mod ls;
 mod manage;
@@ -7,12 +7,15 @@ pub(crate) mod spec;
 use crate::args::noun;
 
 noun! {
-    /// Make, change and look at queues
+    /// Create, change and show queues
     Queue {
+        #[command(visible_alias = "list")]
         Ls(ls::Ls),
+        #[command(visible_alias = "show")]
         Get(ls::Get),
         Create(manage::Create),
         Update(manage::Update),
+        #[command(visible_alias = "delete")]
         Rm(manage::Rm),
         Purge(manage::Purge),
         Pause(manage::Pause),

@@ -1,4 +1,4 @@
-//! The flags that say what a queue is to be.
+//! The settings of a queue as flags.
 
 use std::time::Duration;
 
@@ -11,68 +11,68 @@ use crate::when;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Sessions {
-    /// Plain FIFO
+    /// No sessions
     None,
-    /// Any session id; every message needs one
+    /// Every message needs a session id, which can be any text
     Dynamic,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Durability {
-    /// A send is answered when it is on disk
+    /// Acknowledge a send when it is synced to disk
     Fsync,
-    /// A send is answered when it is written; power loss may cut the newest
+    /// Acknowledge a send when it is written; a power failure may lose the newest messages
     Relaxed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Retry {
-    /// The session waits for it
+    /// The session waits for the retry
     Hold,
-    /// The session goes on without it
+    /// The session continues without the message
     Skip,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnExpiry {
-    /// It is gone
+    /// Delete the message
     Drop,
-    /// It goes where dead letters go
+    /// Dead-letter the message
     DeadLetter,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Overflow {
-    /// The new message is refused
+    /// Refuse the new message
     Reject,
-    /// The oldest message makes room
+    /// Delete the oldest message
     DropOldest,
-    /// The oldest message becomes a dead letter
+    /// Dead-letter the oldest message
     DeadLetterOldest,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Status {
-    /// Everything works
+    /// Sending and receiving are allowed
     Active,
-    /// Nobody may send to it
+    /// Sending is refused
     SendDisabled,
-    /// Nobody may receive of it
+    /// Receiving is refused
     ReceiveDisabled,
-    /// Neither
+    /// Sending and receiving are refused
     Disabled,
 }
 
-/// What `create` and `update` take.
+/// The flags of `create` and `update`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SpecArgs {
-    /// Whether messages belong to sessions
+    /// Whether messages have sessions [default: none]
     #[arg(long, value_enum, value_name = "MODE")]
     sessions: Option<Sessions>,
-    /// A fixed list of sessions; others are refused
+    /// Fixed list of sessions; other session ids are refused
     #[arg(long, value_name = "ID,…", value_delimiter = ',', value_parser = session_id, conflicts_with = "sessions")]
     session_ids: Vec<SessionId>,
-    /// How long a lease lasts unless the receiver asks otherwise [default: 30s]
+    /// Lock time, unless the receiver requests another [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     lock: Option<Duration>,
     /// Failed deliveries before a message is dead-lettered, or `none` [default: 10]
@@ -84,71 +84,71 @@ pub(crate) struct SpecArgs {
     /// Where dead letters go: `own`, `drop`, `queue:NAME` or `topic:NAME[:KEY]` [default: own]
     #[arg(long, value_name = "WHERE", value_parser = dead_letter)]
     dead_letter: Option<DeadLetterWord>,
-    /// What an answered send has survived [default: fsync]
+    /// When a send is acknowledged [default: fsync]
     #[arg(long, value_enum, value_name = "MODE")]
     durability: Option<Durability>,
-    /// What a delayed retry does to the rest of its session [default: hold]
+    /// Whether a session waits for a delayed retry [default: hold]
     #[arg(long, value_enum, value_name = "MODE")]
     retry: Option<Retry>,
-    /// Delay of every message that brings none of its own [default: 0s]
+    /// Delay of messages without a delay of their own [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     delay: Option<Duration>,
-    /// The largest message, body and headers [default: 1MiB]
+    /// Maximum size of a message, body and headers [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = when::size)]
     message_size: Option<u64>,
-    /// `malote health` warns above so many messages [default: 1000]
+    /// Number of messages above which `malote health` warns [default: 1000]
     #[arg(long, value_name = "COUNT")]
     backlog_warning: Option<u64>,
-    /// How long a message lives, or `none` [default: none]
+    /// Time to live of messages, or `none` [default: none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     ttl: Option<OrNone<u64>>,
-    /// What becomes of an expired message [default: drop]
+    /// What happens to an expired message [default: drop]
     #[arg(long, value_enum, value_name = "WHAT")]
     on_expiry: Option<OnExpiry>,
-    /// The highest priority that counts; 0 is a queue without priorities [default: 0]
+    /// Highest priority; 0 disables priorities [default: 0]
     #[arg(long, value_name = "0-255")]
     priority_max: Option<u8>,
-    /// How long a message that was sent before is known by its id, or `none` [default: none]
+    /// De-duplication window: ignore a message whose id was sent within this time, or `none` [default: none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     dedup: Option<OrNone<u64>>,
-    /// With --dedup: a message without an id is known by its body
+    /// With --dedup: identify a message without an id by its body
     #[arg(long, requires = "dedup")]
     dedup_content: bool,
-    /// With --dedup: each session has ids of its own
+    /// With --dedup: compare ids within a session only
     #[arg(long, requires = "dedup")]
     dedup_per_session: bool,
-    /// At most so many ready messages, or `none` [default: none]
+    /// Maximum number of ready messages, or `none` [default: none]
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     length_max: Option<OrNone<u64>>,
-    /// At most so many bytes of ready messages, or `none` [default: none]
+    /// Maximum size of all ready messages, or `none` [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     bytes_max: Option<OrNone<u64>>,
-    /// What happens at those limits [default: reject]
+    /// What happens when a limit is reached [default: reject]
     #[arg(long, value_enum, value_name = "WHAT")]
     overflow: Option<Overflow>,
-    /// The queue goes when its last consumer does [default: false]
+    /// Delete the queue when its last consumer disconnects [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     auto_delete: Option<bool>,
-    /// The queue goes when nobody used it for so long, or `none` [default: none]
+    /// Delete the queue when it was not used for this long, or `none` [default: none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     idle_max: Option<OrNone<u64>>,
-    /// Its messages go on to `queue:NAME` or `topic:NAME`, or `none` [default: none]
+    /// Forward messages to `queue:NAME` or `topic:NAME`, or `none` [default: none]
     #[arg(long, value_name = "WHERE", value_parser = forward_to)]
     forward_to: Option<OrNone<Target>>,
-    /// Dead letters live from when they came into the queue, not from when they died [default: false]
+    /// The time to live of dead letters starts when they were enqueued, not when they were dead-lettered [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     dead_letters_keep_age: Option<bool>,
-    /// A session id names a tenant in this queue without sessions: who has much in hand is passed by others
-    /// [default: false]
+    /// Fair queue without sessions: the session id names a tenant, and tenants with many locked messages are served
+    /// last [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     fair: Option<bool>,
-    /// What callers may do with it [default: active]
+    /// Whether sending and receiving are allowed [default: active]
     #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Status>,
 }
 
 impl SpecArgs {
-    /// As the API has it.
+    /// The settings in the format of the API.
     pub(crate) fn spec(&self) -> Spec {
         let fixed = || self.session_ids.iter().map(|id| id.as_str().to_owned()).collect();
         let word = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {

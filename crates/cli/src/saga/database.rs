@@ -1,4 +1,4 @@
-//! Sagas that workers keep in a database: looked at there, and nothing is made or changed.
+//! Reads sagas that workers keep in a database. Nothing is created or changed there.
 
 use std::pin::Pin;
 
@@ -8,13 +8,12 @@ use malote::{SagaState, SagaSummary};
 use crate::api::sagas::SagaInFull;
 use crate::failure::Failure;
 
-/// Where the databases have them.
+/// The table with the sagas.
 const TABLE: &str = "malote_saga";
 
-/// Where sagas are kept.
 #[derive(clap::Args)]
-pub(crate) struct Kept {
-    /// The database of workers that keep their sagas in one, instead of the server: `sqlite:FILE` or
+pub(crate) struct DatabaseArgs {
+    /// Read the sagas from the database of the workers instead of the server: `sqlite:FILE` or
     /// `postgres://USER:PASSWORD@HOST/NAME`
     #[arg(long, value_name = "URL")]
     db: Option<String>,
@@ -22,10 +21,10 @@ pub(crate) struct Kept {
 
 type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, malote::Error>> + Send + 'a>>;
 
-/// What a database can be asked.
-pub(crate) trait Look: Send + Sync {
+/// A database with sagas.
+pub(crate) trait SagaDatabase: Send + Sync {
     fn saga<'a>(&'a self, saga: &'a str, id: &'a str) -> Doing<'a, Option<SagaState>>;
-    /// After an id, in the order of ids; at most so many.
+    /// At most `max` sagas after an id, in the order of ids.
     fn sagas<'a>(
         &'a self,
         saga: &'a str,
@@ -34,10 +33,10 @@ pub(crate) trait Look: Send + Sync {
     ) -> Doing<'a, Vec<(String, SagaState)>>;
 }
 
-macro_rules! look {
+macro_rules! saga_database {
     ($feature:literal, $database:ty) => {
         #[cfg(feature = $feature)]
-        impl Look for $database {
+        impl SagaDatabase for $database {
             fn saga<'a>(&'a self, saga: &'a str, id: &'a str) -> Doing<'a, Option<SagaState>> {
                 Box::pin(self.saga(saga, id))
             }
@@ -54,14 +53,14 @@ macro_rules! look {
     };
 }
 
-look!("sqlite", malote::once::sqlite::Sqlite);
-look!("postgres", malote::once::postgres::Postgres);
+saga_database!("sqlite", malote::once::sqlite::Sqlite);
+saga_database!("postgres", malote::once::postgres::Postgres);
 
-/// A database that was reached.
-pub(crate) struct Database(Box<dyn Look>);
+/// An open database.
+pub(crate) struct Database(Box<dyn SagaDatabase>);
 
-impl Kept {
-    /// None if they are on the server.
+impl DatabaseArgs {
+    /// None if the sagas are on the server.
     pub(crate) async fn open(&self) -> anyhow::Result<Option<Database>> {
         let Some(url) = &self.db else { return Ok(None) };
         match url.split_once(':') {
@@ -77,8 +76,8 @@ impl Kept {
 
 #[cfg(feature = "sqlite")]
 fn sqlite(file: &str) -> anyhow::Result<Database> {
-    let opened = malote::once::sqlite::Sqlite::look(file)
-        .with_context(|| format!("{file} cannot be opened"));
+    let opened =
+        malote::once::sqlite::Sqlite::look(file).with_context(|| format!("cannot open {file}"));
     Ok(Database(Box::new(opened?)))
 }
 
@@ -90,7 +89,7 @@ fn sqlite(_file: &str) -> anyhow::Result<Database> {
 #[cfg(feature = "postgres")]
 async fn postgres(url: &str) -> anyhow::Result<Database> {
     let connected = malote::once::postgres::Postgres::connect(url).await;
-    Ok(Database(Box::new(connected.context("the database cannot be reached")?)))
+    Ok(Database(Box::new(connected.context("cannot connect to the database")?)))
 }
 
 #[cfg(not(feature = "postgres"))]
@@ -104,7 +103,7 @@ fn not_built(what: &str, feature: &str) -> anyhow::Error {
     Failure::Usage(why).into()
 }
 
-/// Its table is made with the first worker that keeps sagas there.
+/// The first worker that keeps sagas in a database creates the table.
 fn known(error: malote::Error) -> anyhow::Error {
     match error.to_string().contains(TABLE) {
         true => {
@@ -116,7 +115,7 @@ fn known(error: malote::Error) -> anyhow::Error {
 }
 
 impl Database {
-    /// Some sagas after one, in the order of their ids, and after which the next page begins.
+    /// A page of sagas in the order of their ids, and the id after which the next page starts.
     pub(crate) async fn page(
         &self,
         saga: &str,
@@ -125,18 +124,18 @@ impl Database {
     ) -> anyhow::Result<(Vec<SagaSummary>, Option<String>)> {
         let (after, max) = (after.unwrap_or_default(), usize::try_from(max).unwrap_or(usize::MAX));
         let found = self.0.sagas(saga, after, max).await.map_err(known)?;
-        // One that is not full may be the database's own bound: only an empty one is the end.
+        // The database may return less than `max`: only an empty page is the last one.
         let next = found.last().map(|(id, _)| id.clone());
         let all = found.iter().map(|(id, state)| SagaSummary::new(id, Some(state)));
         Ok((all.collect(), next))
     }
 
-    /// One, or that there is none.
     pub(crate) async fn one(&self, saga: &str, id: &str) -> anyhow::Result<SagaInFull> {
         let none = || Failure::NotFound(format!("the database has no saga `{saga}` `{id}`"));
         let state = self.0.saga(saga, id).await.map_err(known)?.ok_or_else(none)?;
         let short = SagaSummary::new(id, Some(&state));
-        let data = serde_json::from_str(state.data.get()).context("its data is no JSON")?;
+        let data =
+            serde_json::from_str(state.data.get()).context("the data of the saga is not JSON")?;
         Ok(SagaInFull { short, steps: state.steps, data: Some(data) })
     }
 }

@@ -1,4 +1,4 @@
-//! `malote saga …`: where sagas stand, on the server or in a database.
+//! `malote saga …`: the progress of sagas, on the server or in a database.
 
 mod database;
 
@@ -6,7 +6,7 @@ use malote::SagaSummary;
 use malote::saga::SagaStep;
 use malote_model::SessionId;
 
-use self::database::Kept;
+use self::database::DatabaseArgs;
 use crate::api::sagas::SagaInFull;
 use crate::api::{Api, ApiError};
 use crate::args::{noun, session_id};
@@ -16,30 +16,32 @@ use crate::pages::Pages;
 use crate::when;
 
 noun! {
-    /// Look at sagas: steps that are all done or taken back
+    /// Show sagas: steps that are all done or compensated
     Saga {
+        #[command(visible_alias = "list")]
         Ls(Ls),
+        #[command(visible_alias = "get")]
         Show(Show),
     }
 }
 
-/// List the sagas of a name
+/// List the sagas with a name
 #[derive(clap::Args)]
 pub(crate) struct Ls {
-    /// The name of the saga, without `saga.`
+    /// Name of the saga, without `saga.`
     saga: String,
-    /// Only those that are waiting, running, compensating, done or compensated
+    /// Only sagas with this status
     #[arg(long, value_name = "STATUS", value_parser = ["waiting", "running", "compensating", "done", "compensated"])]
     status: Option<String>,
     #[command(flatten)]
     pages: Pages,
     #[command(flatten)]
-    kept: Kept,
+    database: DatabaseArgs,
 }
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let database = self.kept.open().await?;
+        let database = self.database.open().await?;
         let wanted = |saga: &SagaSummary| self.status.as_ref().is_none_or(|s| *s == saga.status);
         let page = async |after: Option<String>, max| {
             let (mut sagas, next) = match &database {
@@ -57,7 +59,7 @@ impl Ls {
     }
 }
 
-/// Whoever looks for a saga asked for no queue.
+/// The user asked for a saga, so the error must not name a queue.
 fn known(error: ApiError, saga: &str) -> anyhow::Error {
     match error {
         ApiError::Refused(problem) if problem.code == "queue_not_found" => {
@@ -73,6 +75,7 @@ fn or_dash(text: Option<&str>) -> String {
 }
 
 impl Row for SagaSummary {
+    const NOUN: &'static str = "saga";
     const HEAD: &'static [&'static str] =
         &["ID", "STATUS", "STEP", "ATTEMPTS", "CHANGED", "NEXT", "ERROR"];
 
@@ -96,21 +99,21 @@ impl Row for SagaSummary {
     }
 }
 
-/// Show one saga, with its steps and its data
+/// Show a saga with its steps and its data
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// The name of the saga, without `saga.`
+    /// Name of the saga, without `saga.`
     saga: String,
-    /// Its id
+    /// Id of the saga
     #[arg(value_parser = session_id)]
     id: SessionId,
     #[command(flatten)]
-    kept: Kept,
+    database: DatabaseArgs,
 }
 
 impl Show {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let saga = match self.kept.open().await? {
+        let saga = match self.database.open().await? {
             Some(database) => database.one(&self.saga, self.id.as_str()).await?,
             None => {
                 let shown = api.saga(&self.saga, &self.id).await;

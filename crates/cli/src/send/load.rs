@@ -1,18 +1,18 @@
-//! A load made up: so many sessions with so many messages each, in turn, so that order within a session shows.
+//! Generated messages: the sessions take turns, and each body has its number, so that the order can be checked.
 
 use crate::api::words::{NewMessage, raw_text};
 
-/// Messages that say which they are.
-pub(crate) struct Load {
+/// Generates messages.
+pub(crate) struct GeneratedLoad {
     template: NewMessage,
     /// `None`: messages without sessions.
     sessions: Option<u32>,
     total: u64,
-    given: u64,
+    generated: u64,
     size: Option<u64>,
 }
 
-impl Load {
+impl GeneratedLoad {
     pub(super) fn new(
         template: NewMessage,
         sessions: Option<u32>,
@@ -24,7 +24,7 @@ impl Load {
             Some(sessions) => u64::from(sessions) * u64::from(per_session),
             None => count.unwrap_or(1000),
         };
-        Self { template, sessions, total, given: 0, size }
+        Self { template, sessions, total, generated: 0, size }
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -37,11 +37,11 @@ impl Load {
 
     /// The first message of every session, then the second of every session, and so on.
     pub(super) fn next(&mut self) -> Option<NewMessage> {
-        if self.given == self.total {
+        if self.generated == self.total {
             return None;
         }
-        let at = self.given;
-        self.given += 1;
+        let at = self.generated;
+        self.generated += 1;
         let mut message = self.template.clone();
         let mut text = match self.sessions {
             Some(sessions) => {
@@ -73,13 +73,13 @@ impl Load {
 mod tests {
     use super::*;
 
-    fn all(mut load: Load) -> Vec<NewMessage> {
+    fn all(mut load: GeneratedLoad) -> Vec<NewMessage> {
         std::iter::from_fn(|| load.next()).collect()
     }
 
     #[test]
     fn sessions_take_turns_and_count_up() {
-        let load = Load::new(NewMessage::default(), Some(2), 2, None, None);
+        let load = GeneratedLoad::new(NewMessage::default(), Some(2), 2, None, None);
         assert_eq!(load.total(), 4);
         let bodies: Vec<_> = all(load)
             .into_iter()
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_size_is_met() {
-        let load = Load::new(NewMessage::default(), None, 1, Some(1), Some(200));
+        let load = GeneratedLoad::new(NewMessage::default(), None, 1, Some(1), Some(200));
         let body = all(load).pop().and_then(|m| m.body).unwrap();
         let text: String = serde_json::from_str(body.get()).unwrap();
         assert_eq!(text.len(), 200);

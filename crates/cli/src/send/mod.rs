@@ -1,9 +1,10 @@
-//! `malote send`: one message, many copies, a file of messages, or a load of sessions.
+//! `malote send`: one message, copies of it, a file of messages, or generated messages.
 
 mod load;
 mod pace;
 pub(crate) mod source;
 
+use std::io::IsTerminal;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,117 +20,121 @@ use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::when;
 use pace::Pace;
-use source::Source;
+use source::MessageSource;
 
-/// Send messages: a body, a file, lines of JSON, or a load of sessions
+/// Send messages: from an argument, a file, standard input, or generated ones
 ///
-/// Without a body it sends a load: 100 sessions with 10 messages each, session by session in turn.
+/// Without BODY, --file or --ndjson, the body is read from standard input and sent as one message.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote send orders '{\"total\": 12}' --create
+  echo hello | malote send orders
   malote send orders --file order.json --content-type application/json --prop tenant=acme
   malote send orders 'wake up' --session customer-7 --delay 30s
-  malote send orders --sessions 100 --per-session 10 --rate 500
+  malote send orders --generate --sessions 100 --per-session 10 --rate 500
   malote dlq export orders | malote send orders --ndjson -")]
 pub(crate) struct Send {
     #[command(flatten)]
     remote: Remote,
-    /// The queue
+    /// Queue to send to
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The body; `-` reads standard input
+    /// Message body; `-` or no body reads standard input
     #[arg(group = "what")]
     body: Option<String>,
-    /// The body is in this file
+    /// Read the body from this file
     #[arg(long, value_name = "FILE", group = "what")]
     file: Option<PathBuf>,
-    /// Each line of this file is a message as JSON: {"body": …, "session": …}; `-` reads standard input
+    /// Read one message per line as JSON: {"body": …, "session": …}; `-` reads standard input
     #[arg(long, value_name = "FILE", group = "what")]
     ndjson: Option<PathBuf>,
+    /// Send generated messages: 100 sessions with 10 messages each, or --count messages without sessions
+    #[arg(long, group = "what")]
+    generate: bool,
     #[command(flatten)]
     message: MessageArgs,
-    /// Make the queue if it is missing, with sessions if the messages have them
+    /// Create the queue if it does not exist, with sessions if the messages have them
     #[arg(long)]
     create: bool,
     #[command(flatten)]
     load: LoadArgs,
 }
 
-/// What a message has besides its body.
+/// Everything in a message except its body.
 #[derive(clap::Args)]
 pub(crate) struct MessageArgs {
-    /// The session it belongs to
+    /// Session id
     #[arg(long, value_name = "ID", value_parser = session_id, help_heading = "Message")]
     session: Option<SessionId>,
-    /// A key: what a topic routes by; in a queue it takes the session from its fixed list unless --session is given
+    /// Routing key of a topic; in a queue with fixed sessions it selects the session unless --session is given
     #[arg(long, value_name = "TEXT", help_heading = "Message")]
     key: Option<String>,
-    /// What it is known by where de-duplication is on; its id if absent
+    /// De-duplication id [default: the message id]
     #[arg(long, value_name = "ID", help_heading = "Message")]
     dedup_id: Option<String>,
-    /// Its id; with --count, a number is added
+    /// Message id; with --count, a number is appended
     #[arg(long, value_name = "ID", help_heading = "Message")]
     id: Option<String>,
-    /// A property: NAME=TEXT, or NAME:=JSON for a number or a boolean
+    /// Property: NAME=TEXT, or NAME:=JSON for a number or a boolean; may be repeated
     #[arg(long = "prop", value_name = "NAME=VALUE", value_parser = property, help_heading = "Message")]
     props: Vec<(String, Box<RawValue>)>,
-    /// What it is about
+    /// Subject, which workers use as the message type
     #[arg(long, value_name = "TEXT", help_heading = "Message")]
     subject: Option<String>,
-    /// The media type of the body
+    /// Media type of the body
     #[arg(long, value_name = "TYPE", help_heading = "Message")]
     content_type: Option<String>,
-    /// The request that this answers
+    /// Id of the request that this message replies to
     #[arg(long, value_name = "ID", help_heading = "Message")]
     correlation_id: Option<String>,
-    /// Where answers go
+    /// Queue for replies
     #[arg(long, value_name = "QUEUE", help_heading = "Message")]
     reply_to: Option<String>,
-    /// Deliver it after so long, in its place
+    /// Deliver after this time; the message keeps its place in the queue
     #[arg(long, value_name = "TIME", value_parser = when::duration, conflicts_with = "at", help_heading = "Message")]
     delay: Option<Duration>,
-    /// Send it at that time: RFC 3339 or milliseconds since 1970
+    /// Enqueue at this time: RFC 3339 or milliseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = when::moment, help_heading = "Message")]
     at: Option<u64>,
-    /// Drop it if it waits longer than this
+    /// Expire if not delivered within this time
     #[arg(long, value_name = "TIME", value_parser = when::duration, help_heading = "Message")]
     ttl: Option<Duration>,
-    /// Higher first
+    /// Priority; higher values are delivered first
     #[arg(long, value_name = "0-255", help_heading = "Message")]
     priority: Option<u8>,
 }
 
-/// How much, and how fast.
+/// How many messages to send, and how fast.
 #[derive(clap::Args)]
 struct LoadArgs {
-    /// Send the body so many times; without a body, so many messages without sessions
+    /// Send the message this many times
     #[arg(long, value_name = "COUNT", help_heading = "Load")]
     count: Option<u64>,
-    /// Without a body: how many sessions [default: 100]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"], help_heading = "Load")]
+    /// With --generate: number of sessions [default: 100]
+    #[arg(long, value_name = "COUNT", requires = "generate", conflicts_with_all = ["body", "file", "ndjson", "count", "session"], help_heading = "Load")]
     sessions: Option<NonZeroU32>,
-    /// Without a body: messages in each session [default: 10]
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["what", "count", "session"], help_heading = "Load")]
+    /// With --generate: messages in each session [default: 10]
+    #[arg(long, value_name = "COUNT", requires = "generate", conflicts_with_all = ["body", "file", "ndjson", "count", "session"], help_heading = "Load")]
     per_session: Option<NonZeroU32>,
-    /// Without a body: bytes in each body
-    #[arg(long, value_name = "SIZE", value_parser = when::size, conflicts_with = "what", help_heading = "Load")]
+    /// With --generate: size of each body
+    #[arg(long, value_name = "SIZE", value_parser = when::size, requires = "generate", conflicts_with_all = ["body", "file", "ndjson"], help_heading = "Load")]
     size: Option<u64>,
-    /// Messages in one request, sent all or nothing
+    /// Messages per request; a request is stored completely or not at all
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=limits::SEND_BATCH_MAX as i64), help_heading = "Load")]
     batch: u32,
-    /// Messages in a second, at most
+    /// Maximum number of messages per second
     #[arg(long, value_name = "COUNT", help_heading = "Load")]
     rate: Option<NonZeroU32>,
 }
 
 impl MessageArgs {
-    /// For a queue, where a key chooses the session.
+    /// For a queue, where a key selects the session.
     fn template(&self) -> NewMessage {
         let from_key = (self.key.is_some() && self.session.is_none()).then_some(true);
         NewMessage { session_from_key: from_key, ..self.message() }
     }
 
-    /// For a topic, where a key is what it is routed by.
+    /// For a topic, where a key is the routing key.
     pub(crate) fn message(&self) -> NewMessage {
         NewMessage {
             session: self.session.as_ref().map(|id| id.as_str().to_owned()),
@@ -173,7 +178,7 @@ pub(crate) fn property(text: &str) -> Result<(String, Box<RawValue>), String> {
     Ok((name.to_owned(), value))
 }
 
-/// What was sent, all together.
+/// Totals of one run.
 #[derive(Serialize)]
 struct Summary<'a> {
     queue: &'a str,
@@ -204,7 +209,7 @@ impl Send {
         let mut interrupt = std::pin::pin!(interrupted());
         let mut stopped = false;
         loop {
-            // A pace below one batch per second sends smaller ones, or it would be a jump every few seconds.
+            // A low rate uses smaller batches, so that messages do not go out in bursts.
             let batch = source.take(pace.batch(self.load.batch) as usize)?;
             if batch.is_empty() {
                 break;
@@ -222,7 +227,10 @@ impl Send {
                 Err(error) => {
                     pace.stop();
                     if pace.sent > 0 {
-                        out.note(format_args!("{} sent before this:", when::grouped(pace.sent)));
+                        out.note(format_args!(
+                            "{} sent before this error",
+                            when::count(pace.sent, "message")
+                        ));
                     }
                     return Err(error.into());
                 }
@@ -251,9 +259,11 @@ impl Send {
             Format::Table if summary.sent == 1 => out.list(&last)?,
             _ => {}
         }
-        if summary.sent != 1 || source.total() != Some(1) {
+        if source.total() == Some(1) {
+            out.note(format_args!("sent 1 message to `{}`", self.queue));
+        } else {
             out.note(format_args!(
-                "sent {} to `{}` in {:.2} s, {} a second, {}",
+                "sent {} to `{}` in {:.2} s ({} per second, {})",
                 when::count(summary.sent, "message"),
                 self.queue,
                 seconds,
@@ -264,33 +274,50 @@ impl Send {
         if stopped { Err(Failure::Interrupted.into()) } else { Ok(()) }
     }
 
-    fn source(&self) -> anyhow::Result<Source> {
+    fn source(&self) -> anyhow::Result<MessageSource> {
         let template = self.message.template();
         if let Some(path) = &self.ndjson {
             let alone = serde_json::to_string(&template).is_ok_and(|text| text == "{}");
             if !alone || self.load.count.is_some() {
-                let why =
-                    "with --ndjson each line says all about its message: leave the other flags out";
+                let why = "with --ndjson each line describes a whole message: remove the other message flags";
                 return Err(Failure::Usage(why.into()).into());
             }
-            return Source::lines(path);
+            return MessageSource::lines(path);
         }
         let count = self.load.count;
         match (self.body.as_deref(), &self.file) {
-            (Some("-"), _) => Source::body(template, &crate::files::read("-".as_ref())?, count),
-            (Some(text), _) => Source::body(template, text.as_bytes(), count),
-            (None, Some(path)) => Source::body(template, &crate::files::read(path)?, count),
+            (Some("-"), _) => {
+                MessageSource::body(template, &crate::files::read("-".as_ref())?, count)
+            }
+            (Some(text), _) => MessageSource::body(template, text.as_bytes(), count),
+            (None, Some(path)) => MessageSource::body(template, &crate::files::read(path)?, count),
+            (None, None) if !self.generate => MessageSource::body(template, &piped_body()?, count),
             (None, None) => {
                 let plain = count.is_some() || template.session.is_some() || template.key.is_some();
                 let sessions = (!plain).then(|| self.load.sessions.map_or(100, NonZeroU32::get));
                 let per_session = self.load.per_session.map_or(10, NonZeroU32::get);
-                Ok(Source::load(template, sessions, per_session, count, self.load.size))
+                Ok(MessageSource::generated(template, sessions, per_session, count, self.load.size))
             }
         }
     }
 }
 
-/// Makes the queue unless it is there, whatever it is like.
+/// The body from standard input. A terminal or an empty input usually means that a shell variable was unset.
+pub(crate) fn piped_body() -> anyhow::Result<Vec<u8>> {
+    if std::io::stdin().is_terminal() {
+        let why = "no message body: give BODY, --file FILE or --ndjson FILE, or pipe the body to standard input; \
+                   --generate sends generated messages";
+        return Err(Failure::Usage(why.into()).into());
+    }
+    let bytes = crate::files::read("-".as_ref())?;
+    if bytes.is_empty() {
+        let why = "no message body: standard input is empty; '' as BODY sends an empty body";
+        return Err(Failure::Usage(why.into()).into());
+    }
+    Ok(bytes)
+}
+
+/// Creates the queue if it does not exist. An existing queue may have any settings.
 async fn create(api: &Api, queue: &QueueName, sessions: bool) -> Result<(), ApiError> {
     let missing =
         |error: &ApiError| matches!(error, ApiError::Refused(problem) if problem.status == 404);

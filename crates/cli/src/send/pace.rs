@@ -1,4 +1,4 @@
-//! How fast messages go out, and the bar that shows it.
+//! Limits the send rate and draws the progress bar.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -10,22 +10,20 @@ use tokio::time::Instant;
 
 use crate::when::grouped;
 
-/// A rate is kept in steps of this many in a second.
+/// A rate limit is applied in this many steps per second.
 const STEPS_PER_SECOND: u32 = 20;
 
-/// Counts what was sent, and holds it back where a rate is asked for.
+/// Counts messages sent and applies the rate limit.
 pub(super) struct Pace {
     started: Instant,
     rate: Option<NonZeroU32>,
     bar: ProgressBar,
-    /// Messages sent.
     pub sent: u64,
-    /// Requests made.
     pub requests: u64,
 }
 
 impl Pace {
-    /// Begins now; the bar shows on a terminal only.
+    /// Starts the clock. The bar is drawn on a terminal only.
     pub(super) fn start(total: Option<u64>, rate: Option<NonZeroU32>) -> Self {
         let bar = match total {
             Some(0..=1) => ProgressBar::hidden(),
@@ -49,7 +47,7 @@ impl Pace {
         Self { started: Instant::now(), rate, bar, sent: 0, requests: 0 }
     }
 
-    /// How many to send at once: what was asked for, less where the rate is slow.
+    /// The batch size: the requested one, or less if the rate is low.
     pub(super) fn batch(&self, asked: u32) -> u32 {
         match self.rate {
             Some(rate) => asked.min((rate.get() / STEPS_PER_SECOND).max(1)),
@@ -57,7 +55,7 @@ impl Pace {
         }
     }
 
-    /// Until the next may go out.
+    /// Waits until the rate allows the next batch.
     pub(super) async fn wait(&self) {
         if let Some(rate) = self.rate {
             let due = Duration::from_secs_f64(self.sent as f64 / f64::from(rate.get()));
@@ -65,19 +63,19 @@ impl Pace {
         }
     }
 
-    /// So many went out.
+    /// Counts one request.
     pub(super) fn count(&mut self, sent: u64) {
         self.sent += sent;
         self.requests += 1;
         self.bar.inc(sent);
     }
 
-    /// The bar goes, so that other words can stand there.
+    /// Removes the bar, so that other text can be printed.
     pub(super) fn stop(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Since the start.
+    /// Seconds since the start.
     pub(super) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

@@ -1,4 +1,4 @@
-//! Where the messages to send come from.
+//! Sources of messages to send.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -7,23 +7,30 @@ use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::load::Load;
+use super::load::GeneratedLoad;
 use crate::api::words::{NewMessage, raw_text};
 use crate::failure::Failure;
 use crate::files;
 
-/// Messages, as many as are asked for.
-pub(crate) enum Source {
-    /// The same message so many times.
-    Copies { message: Box<NewMessage>, count: u64, given: u64 },
-    /// One for each line.
-    Lines { reader: Box<dyn BufRead + Send>, from: String, number: u64 },
-    /// Made up.
-    Load(Box<Load>),
+/// A source of messages.
+pub(crate) enum MessageSource {
+    /// The same message several times.
+    Copies {
+        message: Box<NewMessage>,
+        count: u64,
+        given: u64,
+    },
+    /// One message per line of JSON.
+    Lines {
+        reader: Box<dyn BufRead + Send>,
+        from: String,
+        number: u64,
+    },
+    Generated(Box<GeneratedLoad>),
 }
 
-impl Source {
-    /// One body, once or more often.
+impl MessageSource {
+    /// One body, sent `count` times.
     pub(crate) fn body(
         mut message: NewMessage,
         bytes: &[u8],
@@ -36,42 +43,40 @@ impl Source {
         Ok(Self::Copies { message: Box::new(message), count: count.unwrap_or(1), given: 0 })
     }
 
-    /// One message for each line of a file.
     pub(crate) fn lines(path: &Path) -> anyhow::Result<Self> {
         let from = path.display().to_string();
         Ok(Self::Lines { reader: files::lines(path)?, from, number: 0 })
     }
 
-    /// A load of sessions, or of messages without them.
-    pub(crate) fn load(
+    pub(crate) fn generated(
         message: NewMessage,
         sessions: Option<u32>,
         per_session: u32,
         count: Option<u64>,
         size: Option<u64>,
     ) -> Self {
-        Self::Load(Box::new(Load::new(message, sessions, per_session, count, size)))
+        Self::Generated(Box::new(GeneratedLoad::new(message, sessions, per_session, count, size)))
     }
 
-    /// How many there will be, if that is known.
+    /// The number of messages, if known in advance.
     pub(crate) fn total(&self) -> Option<u64> {
         match self {
             Self::Copies { count, .. } => Some(*count),
             Self::Lines { .. } => None,
-            Self::Load(load) => Some(load.total()),
+            Self::Generated(load) => Some(load.total()),
         }
     }
 
-    /// Whether the queue must have sessions.
+    /// Whether the messages need a queue with sessions.
     pub(crate) fn has_sessions(&self) -> bool {
         match self {
             Self::Copies { message, .. } => message.session.is_some(),
             Self::Lines { .. } => false,
-            Self::Load(load) => load.has_sessions(),
+            Self::Generated(load) => load.has_sessions(),
         }
     }
 
-    /// The next ones, none at the end.
+    /// The next messages; an empty list at the end.
     pub(crate) fn take(&mut self, max: usize) -> anyhow::Result<Vec<NewMessage>> {
         let mut batch = Vec::with_capacity(max.min(4096));
         while batch.len() < max {
@@ -110,7 +115,7 @@ impl Source {
                 };
                 return Ok(Some(NewMessage::from_line(&line).map_err(wrong)?));
             },
-            Self::Load(load) => Ok(load.next()),
+            Self::Generated(load) => Ok(load.next()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at sessions, and taking one from its holder.
+//! Showing sessions, and breaking the lock of one.
 
 use malote_model::{QueueName, SessionId};
 
@@ -10,10 +10,10 @@ use crate::output::{Facts, Output, Row};
 use crate::pages::Pages;
 use crate::when;
 
-/// List sessions that have messages, a holder or state
+/// List sessions that have messages, a lock or a state
 #[derive(clap::Args)]
 pub(crate) struct Ls {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
     #[command(flatten)]
@@ -22,7 +22,8 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let nothing = format!("queue `{}` has no sessions at work", self.queue);
+        let nothing =
+            format!("queue `{}` has no sessions with messages, a lock or a state", self.queue);
         let page = async |after: Option<String>, max| {
             let page = api.sessions(&self.queue, after.as_deref(), max).await?;
             Ok((page.sessions, page.next))
@@ -32,6 +33,7 @@ impl Ls {
 }
 
 impl Row for Session {
+    const NOUN: &'static str = "session";
     const HEAD: &'static [&'static str] =
         &["SESSION", "MESSAGES", "LOCKED", "FIRST", "STATE BYTES", "HELD UNTIL", "DELAYED UNTIL"];
 
@@ -71,13 +73,13 @@ impl Facts for Session {
     }
 }
 
-/// Show one session
+/// Show a session
 #[derive(clap::Args)]
 pub(crate) struct Show {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The session
+    /// Session id
     #[arg(value_parser = session_id)]
     session: SessionId,
 }
@@ -88,13 +90,13 @@ impl Show {
     }
 }
 
-/// Take a session from its holder, whose messages come again
+/// Break the lock of a session; its locked messages are delivered again
 #[derive(clap::Args)]
 pub(crate) struct Break {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The session
+    /// Session id
     #[arg(value_parser = session_id)]
     session: SessionId,
     #[command(flatten)]
@@ -104,11 +106,11 @@ pub(crate) struct Break {
 impl Break {
     pub(crate) async fn run(self, api: &Api, out: Output) -> anyhow::Result<()> {
         self.yes.confirm(format_args!(
-            "Whoever holds session `{}` loses it and can settle nothing of it.",
+            "The receiver that holds session `{}` loses it and cannot settle its messages.",
             self.session
         ))?;
         api.break_hold(&self.queue, &self.session).await?;
-        out.note(format_args!("session `{}` is free", self.session));
+        out.note(format_args!("session `{}` unlocked", self.session));
         Ok(())
     }
 }

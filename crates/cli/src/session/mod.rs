@@ -1,4 +1,4 @@
-//! `malote session …`: the sessions of a queue, their state and their holders.
+//! `malote session …`: the sessions of a queue, their state and their locks.
 
 mod look;
 mod state;
@@ -6,9 +6,11 @@ mod state;
 use crate::args::noun;
 
 noun! {
-    /// Look at sessions, their state and their holders
+    /// Show sessions, their state and their locks
     Session {
+        #[command(visible_alias = "list")]
         Ls(look::Ls),
+        #[command(visible_alias = "get")]
         Show(look::Show),
         State(state::State),
         Break(look::Break),

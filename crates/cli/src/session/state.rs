@@ -1,4 +1,4 @@
-//! The state of a session: reading it, and setting it under a hold of our own.
+//! Reading the state of a session, and setting it.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ use crate::output::Output;
 
 /// Show the state of a session, or set it
 ///
-/// Setting needs the session: it is held for that moment, and refused while somebody else holds it.
+/// Setting it locks the session for a moment, and is refused while a receiver holds the session.
 #[derive(clap::Args)]
 pub(crate) struct State {
-    /// The queue
+    /// Name of the queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
-    /// The session
+    /// Session id
     #[arg(value_parser = session_id)]
     session: SessionId,
     #[command(flatten)]
@@ -30,13 +30,13 @@ pub(crate) struct State {
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
 struct Change {
-    /// Set it to this
+    /// Set the state to this text
     #[arg(long, value_name = "TEXT")]
     set: Option<String>,
-    /// Set it to what is in this file; `-` reads standard input
+    /// Set the state to the contents of this file; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Take it away
+    /// Clear the state
     #[arg(long)]
     clear: bool,
 }
@@ -59,12 +59,13 @@ impl State {
         };
         let asked = Accept { session: Some(self.session.as_str().to_owned()), ..Accept::default() };
         let held = api.accept(&self.queue, &asked).await?.ok_or_else(|| {
-            Failure::NotFound(format!("session `{}` cannot be held now", self.session))
+            Failure::NotFound(format!("session `{}` cannot be locked now", self.session))
         })?;
+        let done = if state.is_some() { "set" } else { "cleared" };
         let set = api.set_state(&self.queue, &held, state).await;
         api.release(&self.queue, &held).await?;
         set?;
-        out.note(format_args!("state of session `{}` set", self.session));
+        out.note(format_args!("state of session `{}` {done}", self.session));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Making, removing and looking at subscriptions.
+//! Creating, deleting and showing subscriptions.
 
 use malote_model::TopicName;
 
@@ -8,34 +8,40 @@ use crate::args::topic_name;
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
 use crate::queue::spec::SpecArgs;
-use crate::rule::{FilterArgs, shown};
+use crate::rule::{FilterArgs, rule_line};
+use crate::watch::WatchArgs;
 use crate::when::count;
 
-/// List the subscriptions of a topic with what they hold
+/// List the subscriptions of a topic with their message counts
 #[derive(clap::Args)]
 pub(crate) struct Ls {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let all = api.subscriptions(&self.topic).await?;
-        if all.is_empty() {
-            out.note("no subscriptions; `malote subscription create TOPIC NAME` makes one");
-        }
-        out.list(&all)
+        let show = async |out: &mut Output| {
+            let all = api.subscriptions(&self.topic).await?;
+            if all.is_empty() {
+                out.note("no subscriptions; `malote subscription create TOPIC NAME` creates one");
+            }
+            out.list(&all)
+        };
+        self.watch.run(&mut out, show).await
     }
 }
 
 /// Show a subscription: its queue and its rules
 #[derive(clap::Args)]
 pub(crate) struct Get {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// The subscription
+    /// Name of the subscription
     name: String,
 }
 
@@ -45,17 +51,18 @@ impl Get {
     }
 }
 
-/// Make a subscription, or find it just as asked
+/// Create a subscription
 ///
-/// Without a filter it takes everything, where its topic's kind has such a rule. More rules: `malote subscription rule add`.
+/// Without a filter it gets every message, if the kind of the topic allows such a rule. `malote subscription rule add`
+/// adds more rules. If the subscription exists with the same settings, nothing changes.
 #[derive(clap::Args)]
 pub(crate) struct Create {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// The subscription
+    /// Name of the subscription
     name: String,
-    /// The name of the rule that the filter makes
+    /// Name of the rule with the filter
     #[arg(long, value_name = "NAME", default_value = "$Default")]
     rule: String,
     #[command(flatten)]
@@ -74,19 +81,19 @@ impl Create {
         let spec = self.spec.spec();
         let (created, subscription) =
             api.subscribe(&self.topic, &self.name, &spec, rules.as_deref()).await?;
-        let said = if created { "created" } else { "was there already, just so" };
+        let said = if created { "created" } else { "already exists with these settings" };
         let name = subscription.queue.name.clone();
         out.changed(&subscription, format_args!("subscription `{name}` {said}"))
     }
 }
 
-/// Remove a subscription with all it holds, dead letters too
+/// Delete a subscription with all its messages and dead letters
 #[derive(clap::Args)]
 pub(crate) struct Rm {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// The subscription
+    /// Name of the subscription
     name: String,
     #[command(flatten)]
     yes: Yes,
@@ -99,7 +106,7 @@ impl Rm {
         let messages =
             counts.ready + counts.locked + counts.delayed + counts.scheduled + counts.deferred;
         self.yes.confirm(format_args!(
-            "Subscription `{}` has {} and {}, which are gone with it.",
+            "This deletes subscription `{}` with {} and {}.",
             queue.name,
             count(messages, "message"),
             count(counts.dead_lettered, "dead letter"),
@@ -110,6 +117,7 @@ impl Rm {
 }
 
 impl Row for Subscription {
+    const NOUN: &'static str = "subscription";
     const HEAD: &'static [&'static str] = &["NAME", "READY", "LOCKED", "DEAD", "QUEUE"];
 
     fn row(&self) -> Vec<String> {
@@ -132,7 +140,7 @@ impl Facts for Subscription {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("topic", self.topic.clone()), ("subscription", self.name.clone())];
         for rule in self.rules.iter().flatten() {
-            facts.push(("rule", format!("{}: {}", rule.name, shown(rule))));
+            facts.push(("rule", format!("{}: {}", rule.name, rule_line(rule))));
         }
         facts.extend(Facts::facts(&self.queue));
         facts

@@ -6,11 +6,14 @@ mod rules;
 use crate::args::noun;
 
 noun! {
-    /// Make and look at subscriptions of topics, and at their rules
+    /// Create and show subscriptions of topics, and their rules
     Subscription {
+        #[command(visible_alias = "list")]
         Ls(manage::Ls),
+        #[command(visible_alias = "show")]
         Get(manage::Get),
         Create(manage::Create),
+        #[command(visible_alias = "delete")]
         Rm(manage::Rm),
         Rule(rules::Rules),
     }

@@ -1,4 +1,4 @@
-//! Rules of subscriptions, one by one.
+//! Rules of subscriptions.
 
 use clap::Subcommand;
 use malote_model::{QueueName, TopicName};
@@ -7,9 +7,9 @@ use crate::api::Api;
 use crate::api::topics::{Bound, NamedRule};
 use crate::args::topic_name;
 use crate::output::{Output, Row};
-use crate::rule::{FilterArgs, shown};
+use crate::rule::{FilterArgs, rule_line};
 
-/// List, add and take away rules
+/// List, add and delete rules
 #[derive(clap::Args)]
 pub(crate) struct Rules {
     #[command(subcommand)]
@@ -18,18 +18,19 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Verb {
+    #[command(visible_alias = "list")]
     Ls(Ls),
     Add(Add),
+    #[command(visible_alias = "delete")]
     Rm(Rm),
 }
 
-/// Which subscription.
 #[derive(clap::Args)]
 struct Of {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// The subscription
+    /// Name of the subscription
     subscription: String,
 }
 
@@ -46,23 +47,23 @@ struct Ls {
     of: Of,
 }
 
-/// Add a rule; another of the same name is refused
+/// Add a rule; a different rule with the same name is refused
 #[derive(clap::Args)]
 struct Add {
     #[command(flatten)]
     of: Of,
-    /// The name of the rule
+    /// Name of the rule
     rule: String,
     #[command(flatten)]
     filter: FilterArgs,
 }
 
-/// Take a rule away
+/// Delete a rule
 #[derive(clap::Args)]
 struct Rm {
     #[command(flatten)]
     of: Of,
-    /// The name of the rule
+    /// Name of the rule
     rule: String,
 }
 
@@ -72,7 +73,7 @@ impl Rules {
             Verb::Ls(Ls { of }) => {
                 let rules = api.rules(&of.topic, Some(&of.queue()?)).await?;
                 if rules.is_empty() {
-                    out.note("no rules: it gets no messages");
+                    out.note("no rules: the subscription gets no messages");
                 }
                 out.list(&rules)
             }
@@ -80,7 +81,7 @@ impl Rules {
                 let (filter, action) = filter.rule()?;
                 let rule = NamedRule { name: rule, filter, action };
                 let new = api.bind(&of.topic, &of.queue()?, &rule).await?;
-                let said = if new { "added" } else { "was there already, just so" };
+                let said = if new { "added" } else { "already exists" };
                 out.note(format_args!("rule `{}` {said}", rule.name));
                 Ok(())
             }
@@ -93,10 +94,11 @@ impl Rules {
 }
 
 impl Row for Bound {
+    const NOUN: &'static str = "rule";
     const HEAD: &'static [&'static str] = &["RULE", "QUEUE", "FILTER"];
 
     fn row(&self) -> Vec<String> {
-        vec![self.rule.name.clone(), self.queue.clone(), shown(&self.rule)]
+        vec![self.rule.name.clone(), self.queue.clone(), rule_line(&self.rule)]
     }
 
     fn name(&self) -> String {

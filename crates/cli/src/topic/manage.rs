@@ -1,4 +1,4 @@
-//! Making, removing and looking at topics.
+//! Creating, deleting and showing topics.
 
 use std::time::Duration;
 
@@ -11,26 +11,33 @@ use crate::api::topics::Topic;
 use crate::args::topic_name;
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
+use crate::watch::WatchArgs;
 use crate::when::{self, count};
 
-/// List topics with what they do
+/// List topics
 #[derive(clap::Args)]
-pub(crate) struct Ls {}
+pub(crate) struct Ls {
+    #[command(flatten)]
+    watch: WatchArgs,
+}
 
 impl Ls {
     pub(crate) async fn run(self, api: &Api, mut out: Output) -> anyhow::Result<()> {
-        let topics = api.topics().await?;
-        if topics.is_empty() {
-            out.note("no topics; `malote topic create NAME` makes one");
-        }
-        out.list(&topics)
+        let show = async |out: &mut Output| {
+            let topics = api.topics().await?;
+            if topics.is_empty() {
+                out.note("no topics; `malote topic create NAME` creates one");
+            }
+            out.list(&topics)
+        };
+        self.watch.run(&mut out, show).await
     }
 }
 
-/// Show a topic: what it is, and what it has done
+/// Show a topic: its settings and totals
 #[derive(clap::Args)]
 pub(crate) struct Get {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
 }
@@ -43,37 +50,39 @@ impl Get {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
-    /// Any filter
+    /// Rules with any filter
     Filter,
-    /// The exact key
+    /// Rules match the exact key
     Direct,
-    /// Everything
+    /// Every queue gets every message
     Fanout,
-    /// Patterns over the words of the key
+    /// Rules match patterns of the words in the key
     Topic,
-    /// Values of properties
+    /// Rules match properties
     Headers,
 }
 
-/// Make a topic, or find it just as asked
+/// Create a topic
+///
+/// If the topic exists with the same settings, nothing changes. Other settings are refused.
 #[derive(clap::Args)]
 pub(crate) struct Create {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// Which rules it takes
+    /// Kind of rules
     #[arg(long, value_enum, default_value = "filter")]
     kind: Kind,
-    /// The topic goes with its last rule
+    /// Delete the topic with its last rule
     #[arg(long)]
     auto_delete: bool,
-    /// It takes messages from other topics and queues only
+    /// Accept messages only from other topics and queues
     #[arg(long)]
     internal: bool,
-    /// How long a message that was sent before is known by its id
+    /// De-duplication window: ignore a message whose id was sent within this time
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     dedup: Option<Duration>,
-    /// With --dedup: a message without an id is known by its body
+    /// With --dedup: identify a message without an id by its body
     #[arg(long, requires = "dedup")]
     dedup_content: bool,
 }
@@ -90,15 +99,15 @@ impl Create {
             spec.insert("dedup".into(), dedup);
         }
         let (created, topic) = api.declare_topic(&self.topic, &spec).await?;
-        let said = if created { "created" } else { "was there already, just so" };
+        let said = if created { "created" } else { "already exists with these settings" };
         out.changed(&topic, format_args!("topic `{}` {said}", topic.name))
     }
 }
 
-/// Remove a topic and its subscriptions with all they hold
+/// Delete a topic with its subscriptions and their messages
 #[derive(clap::Args)]
 pub(crate) struct Rm {
-    /// The topic
+    /// Name of the topic
     #[arg(value_parser = topic_name)]
     topic: TopicName,
     #[command(flatten)]
@@ -109,7 +118,7 @@ impl Rm {
     pub(crate) async fn run(self, api: &Api, out: Output) -> anyhow::Result<()> {
         let subscriptions = api.subscriptions(&self.topic).await?.len() as u64;
         self.yes.confirm(format_args!(
-            "Topic `{}` has {}, which are gone with it.",
+            "This deletes topic `{}` with {}.",
             self.topic,
             count(subscriptions, "subscription"),
         ))?;
@@ -119,6 +128,7 @@ impl Rm {
 }
 
 impl Row for Topic {
+    const NOUN: &'static str = "topic";
     const HEAD: &'static [&'static str] =
         &["NAME", "KIND", "QUEUES", "RULES", "SCHEDULED", "COPIES"];
 

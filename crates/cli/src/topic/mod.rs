@@ -1,4 +1,4 @@
-//! `malote topic …`: making and looking at topics, and sending to them.
+//! `malote topic …`: creating and showing topics, and sending to them.
 
 mod manage;
 mod publish;
@@ -6,11 +6,14 @@ mod publish;
 use crate::args::noun;
 
 noun! {
-    /// Make, look at and send to topics
+    /// Create, show and send to topics
     Topic {
+        #[command(visible_alias = "list")]
         Ls(manage::Ls),
+        #[command(visible_alias = "show")]
         Get(manage::Get),
         Create(manage::Create),
+        #[command(visible_alias = "delete")]
         Rm(manage::Rm),
         Publish(publish::Publish),
     }

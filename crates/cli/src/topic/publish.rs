@@ -10,24 +10,24 @@ use crate::args::topic_name;
 use crate::failure::Failure;
 use crate::output::{Format, Output, Row};
 use crate::send::MessageArgs;
-use crate::send::source::Source;
+use crate::send::source::MessageSource;
 
-/// Send messages to a topic: a body, a file, or lines of JSON
+/// Send messages to a topic: from an argument, a file or standard input
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote topic publish sales '{\"total\": 12}' --key eu.paid --prop total:=12
   malote topic publish sales --ndjson orders.ndjson")]
 pub(crate) struct Publish {
-    /// The topic
+    /// Topic to send to
     #[arg(value_parser = topic_name)]
     topic: TopicName,
-    /// The body; `-` reads standard input
-    #[arg(group = "what", required_unless_present_any = ["file", "ndjson"])]
+    /// Message body; `-` or no body reads standard input
+    #[arg(group = "what")]
     body: Option<String>,
-    /// The body is in this file
+    /// Read the body from this file
     #[arg(long, value_name = "FILE", group = "what")]
     file: Option<PathBuf>,
-    /// Each line of this file is a message as JSON: {"body": …, "key": …}; `-` reads standard input
+    /// Read one message per line as JSON: {"body": …, "key": …}; `-` reads standard input
     #[arg(long, value_name = "FILE", group = "what")]
     ndjson: Option<PathBuf>,
     #[command(flatten)]
@@ -79,22 +79,21 @@ impl Publish {
         }
     }
 
-    fn source(&self) -> anyhow::Result<Source> {
+    fn source(&self) -> anyhow::Result<MessageSource> {
         let message = self.message.message();
         if let Some(path) = &self.ndjson {
             if serde_json::to_string(&message).is_ok_and(|text| text != "{}") {
-                let why =
-                    "with --ndjson each line says all about its message: leave the other flags out";
+                let why = "with --ndjson each line describes a whole message: remove the other message flags";
                 return Err(Failure::Usage(why.into()).into());
             }
-            return Source::lines(path);
+            return MessageSource::lines(path);
         }
         let bytes = match (self.body.as_deref(), &self.file) {
             (Some("-"), _) => crate::files::read("-".as_ref())?,
             (Some(text), _) => text.as_bytes().to_vec(),
             (None, Some(path)) => crate::files::read(path)?,
-            (None, None) => Vec::new(),
+            (None, None) => crate::send::piped_body()?,
         };
-        Source::body(message, &bytes, None)
+        MessageSource::body(message, &bytes, None)
     }
 }

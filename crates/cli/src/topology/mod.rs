@@ -47,20 +47,20 @@ struct Subscription {
 /// `{"filter": …, "action": …}` by name.
 type Rules = BTreeMap<String, Fields>;
 
-/// Make queues, topics, subscriptions and rules as a file says
+/// Create and change queues, topics, subscriptions and rules to match a file
 ///
-/// Prints what differs and changes it. What is there already stays as it is; what cannot be changed is refused before
-/// anything is; nothing is removed without --prune.
+/// Prints the differences and applies them. If one of them cannot be applied, none is. Nothing is deleted without
+/// --prune.
 #[derive(clap::Args)]
 pub(crate) struct Apply {
     #[command(flatten)]
     remote: Remote,
-    /// TOML or JSON; `-` reads standard input
+    /// TOML or JSON file; `-` reads standard input
     file: PathBuf,
-    /// Print what would change, and change nothing
+    /// Print the differences without applying them
     #[arg(long)]
     dry_run: bool,
-    /// Remove what the file does not have
+    /// Delete objects that are not in the file
     #[arg(long)]
     prune: bool,
     #[command(flatten)]
@@ -79,32 +79,33 @@ impl Apply {
             let refused = plan.changes.iter().filter(|change| change.is_refused()).count() as u64;
             if refused > 0 {
                 let what = count(refused, "change");
-                let why = format!("{what} cannot be made on what is there; nothing was changed");
+                let why =
+                    format!("{what} cannot be applied to existing objects; nothing was changed");
                 return Err(Failure::Conflict(why).into());
             }
             if plan.changes.is_empty() {
-                out.note("nothing to do");
+                out.note("no changes");
                 return Ok(());
             }
             if dry_run {
-                out.note(format_args!("{} to make", count(plan.changes.len() as u64, "change")));
+                out.note(format_args!("{} to apply", count(plan.changes.len() as u64, "change")));
                 return Ok(());
             }
             let removed = plan.changes.iter().filter(|change| change.is_removal()).count() as u64;
             if removed > 0 {
-                let what = count(removed, "thing");
-                yes.confirm(format_args!("{what} will be removed with all they hold."))?;
+                let what = count(removed, "object");
+                yes.confirm(format_args!("This deletes {what} with all messages."))?;
             }
             steps::carry_out(&api, &plan).await?;
-            out.note(format_args!("{} made", count(plan.changes.len() as u64, "change")));
+            out.note(format_args!("{} applied", count(plan.changes.len() as u64, "change")));
             Ok(())
         })
     }
 }
 
-/// Write queues, topics, subscriptions and rules as a file that `malote apply` takes
+/// Write queues, topics, subscriptions and rules in the format of `malote apply`
 ///
-/// TOML, or JSON with -o json. Only what differs from the defaults is written.
+/// Writes TOML, or JSON with -o json. Settings with their default values are omitted.
 #[derive(clap::Args)]
 pub(crate) struct Export {
     #[command(flatten)]

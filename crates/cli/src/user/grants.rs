@@ -6,9 +6,9 @@ use malote_server::credentials::{self, Holder, Store};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Allow something: `malote user grant ana send,receive 'orders-*'`
+/// Grant permissions: `malote user grant ana send,receive 'orders-*'`
 ///
-/// The pattern must match the whole name, in the case in which the queue or topic was made.
+/// The pattern must match the whole name of the queue or topic. It is case-sensitive.
 ///
 ///   *        alone: every name
 ///   *        any run of characters within one segment; it does not cross `/`
@@ -16,28 +16,29 @@ use crate::output::Output;
 ///   ?        one character, but not `/`
 ///
 /// A subscription is `topic/Subscriptions/name`: `sales/**` covers all subscriptions of the topic `sales`, `sales` the topic only.
-/// Dead letters belong to their queue. Who makes a queue forward or dead-letter to another needs `send` on that one.
+/// Dead letters belong to their queue. To make a queue forward or dead-letter to another, a user needs `send` on the
+/// other one.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Grant {
-    /// A user, `key:ID` or `token:LABEL`
+    /// User, `key:ID` or `token:LABEL`
     name: String,
     #[command(flatten)]
-    what: What,
+    what: GrantArgs,
 }
 
-/// Take back what was allowed on exactly this pattern
+/// Revoke permissions that were granted on exactly this pattern
 #[derive(clap::Args)]
 pub(crate) struct Revoke {
-    /// A user, `key:ID` or `token:LABEL`
+    /// User, `key:ID` or `token:LABEL`
     name: String,
     #[command(flatten)]
-    what: What,
+    what: GrantArgs,
 }
 
 #[derive(clap::Args)]
-struct What {
-    /// send, receive or manage; several with commas, or `all`
+struct GrantArgs {
+    /// send, receive, manage, a comma-separated list of these, or all
     #[arg(value_name = "ACTIONS", value_parser = actions)]
     actions: Actions,
     /// A queue or topic, or a pattern with `*`, `**` and `?`: `malote user grant --help`
@@ -58,7 +59,7 @@ fn actions(text: &str) -> Result<Actions, String> {
     text.split(',').map(read).collect::<Result<_, _>>().map(Actions)
 }
 
-impl What {
+impl GrantArgs {
     fn grant(&self) -> anyhow::Result<credentials::Grant> {
         Ok(credentials::Grant::new(self.actions.0.clone(), &self.queue)?)
     }
@@ -78,7 +79,7 @@ impl Revoke {
         let grant = self.what.grant()?;
         if !store.revoke(&self.name, &grant)? {
             let why = format!(
-                "`{}` has no grant on the pattern `{}`; `malote user ls` shows what there is",
+                "`{}` has no grant on the pattern `{}`; `malote user ls` lists the grants",
                 self.name, self.what.queue
             );
             return Err(Failure::NotFound(why).into());
@@ -88,23 +89,22 @@ impl Revoke {
     }
 }
 
-/// Whose grants a key or token has.
+/// The permissions of a key or token.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct HolderArgs {
-    /// It acts for this user
+    /// Act as this user
     #[arg(long = "for", value_name = "USER", conflicts_with_all = ["grant", "admin"])]
     user: Option<String>,
-    /// It has this grant of its own: ACTIONS PATTERN, such as 'send,receive orders-*'
+    /// Permission of its own: ACTIONS PATTERN, such as 'send,receive orders-*'; may be repeated
     #[arg(long, value_name = "GRANT")]
     grant: Vec<credentials::Grant>,
-    /// It may do everything
+    /// Allow everything
     #[arg(long)]
     admin: bool,
 }
 
 impl HolderArgs {
-    /// As the store has it.
     pub(crate) fn holder(self) -> Holder {
         match self.user {
             Some(user) => Holder::User(user),
@@ -113,12 +113,10 @@ impl HolderArgs {
     }
 }
 
-/// The grants, or all of them.
 pub(super) fn with_admin(grants: Vec<credentials::Grant>, admin: bool) -> Vec<credentials::Grant> {
     if admin { vec![credentials::Grant::everything()] } else { grants }
 }
 
-/// Grants for people.
 pub(super) fn listed(grants: &[credentials::Grant]) -> String {
     match grants {
         [] => "nothing".to_owned(),
@@ -126,10 +124,9 @@ pub(super) fn listed(grants: &[credentials::Grant]) -> String {
     }
 }
 
-/// A holder for people.
 pub(crate) fn holder_of(holder: &Holder) -> String {
     match holder {
-        Holder::User(user) => format!("acts for {user}"),
+        Holder::User(user) => format!("acts as {user}"),
         Holder::Own(grants) => listed(grants),
     }
 }

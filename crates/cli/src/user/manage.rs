@@ -1,4 +1,4 @@
-//! Users themselves.
+//! Adding, deleting and listing users.
 
 use std::io::Read;
 
@@ -13,17 +13,17 @@ use crate::output::{Output, Row};
 /// Add a user
 #[derive(clap::Args)]
 pub(crate) struct Add {
-    /// Its name
+    /// Name of the user
     name: String,
     #[command(flatten)]
     password: PasswordArgs,
-    /// It has no password and acts by keys and tokens only
+    /// Create no password; the user signs in with keys and tokens only
     #[arg(long, conflicts_with = "password_stdin")]
     no_password: bool,
-    /// What it may do: ACTIONS PATTERN, such as 'send,receive orders-*'
+    /// Permission: ACTIONS PATTERN, such as 'send,receive orders-*'; may be repeated
     #[arg(long, value_name = "GRANT")]
     grant: Vec<credentials::Grant>,
-    /// It may do everything
+    /// Allow everything
     #[arg(long, conflicts_with = "grant")]
     admin: bool,
 }
@@ -42,15 +42,12 @@ impl PasswordArgs {
             std::io::stdin().read_to_string(&mut text)?;
             return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
         }
-        let nobody = || {
-            Failure::Usage("nobody can be asked for a password here: say --password-stdin".into())
-        };
-        let first = ask::password(&format!("new password of {name}"))?.ok_or_else(nobody)?;
-        let again = ask::password("once more")?.ok_or_else(nobody)?;
+        let no_terminal =
+            || Failure::Usage("no terminal to ask for a password: use --password-stdin".into());
+        let first = ask::password(&format!("new password of {name}"))?.ok_or_else(no_terminal)?;
+        let again = ask::password("repeat the password")?.ok_or_else(no_terminal)?;
         if first != again {
-            return Err(
-                Failure::Usage("the two are not the same; nothing was changed".into()).into()
-            );
+            return Err(Failure::Usage("the passwords differ; nothing was changed".into()).into());
         }
         Ok(first)
     }
@@ -68,7 +65,7 @@ impl Add {
         out.note(format_args!("user `{}` added", self.name));
         if none {
             out.note(format_args!(
-                "it may do nothing yet: `malote user grant {} send,receive 'orders-*'`",
+                "the user has no permissions yet: `malote user grant {} send,receive 'orders-*'`",
                 self.name
             ));
         }
@@ -76,39 +73,41 @@ impl Add {
     }
 }
 
-/// Remove a user with its keys and tokens
+/// Delete a user with its keys and tokens
 #[derive(clap::Args)]
 pub(crate) struct Rm {
-    /// Its name
+    /// Name of the user
     name: String,
 }
 
 impl Rm {
     pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
         store.remove_user(&self.name)?;
-        out.note(format_args!("user `{}` removed", self.name));
+        out.note(format_args!("user `{}` deleted", self.name));
         if store.is_empty() {
-            out.note(format_args!("{CLOSED}"));
+            out.note(format_args!("{NO_CREDENTIALS}"));
         }
         Ok(())
     }
 }
 
-/// What follows when the last credential is gone.
-const CLOSED: &str = "there are no credentials left: every caller is refused until a user is added, \
-                      or until `malote user open` and a restart";
+/// Printed when the last credential was deleted.
+const NO_CREDENTIALS: &str = "no credentials are left: every client is refused until a user is added, \
+                              or until `malote user open` and a restart";
 
-/// Let everyone in again, after all users, keys and tokens were removed
+/// Allow access without credentials again, after all users, keys and tokens were deleted
 ///
-/// A data directory that has had credentials is not served without any, because the file with them may be missing by
-/// mistake. This forgets that there were any. It takes effect when the server starts.
+/// A server that once had credentials refuses every client when there are none, because the credential file may be
+/// missing by mistake. This command reverts that. It takes effect when the server starts.
 #[derive(clap::Args)]
 pub(crate) struct Open {}
 
 impl Open {
     pub(crate) fn run(self, store: &Store, out: Output) -> anyhow::Result<()> {
         store.reopen()?;
-        out.note(format_args!("the server lets everyone in from its next start on"));
+        out.note(format_args!(
+            "the server accepts clients without credentials from its next start"
+        ));
         Ok(())
     }
 }
@@ -116,7 +115,7 @@ impl Open {
 /// Change a user's password
 #[derive(clap::Args)]
 pub(crate) struct Passwd {
-    /// Its name
+    /// Name of the user
     name: String,
     #[command(flatten)]
     password: PasswordArgs,
@@ -130,38 +129,39 @@ impl Passwd {
     }
 }
 
-/// List users and what they may do
+/// List users and their permissions
 #[derive(clap::Args)]
 pub(crate) struct Ls {}
 
 impl Ls {
     pub(crate) fn run(self, store: &Store, mut out: Output) -> anyhow::Result<()> {
-        let users: Vec<Shown> = store.list().users.into_iter().map(Shown::from).collect();
+        let users: Vec<UserRow> = store.list().users.into_iter().map(UserRow::from).collect();
         let path = store.path().display();
         if store.is_open() {
-            out.note(format_args!("no credentials in {path}: the server accepts every caller"));
+            out.note(format_args!("no credentials in {path}: the server accepts every client"));
         } else if store.is_empty() {
-            out.note(format_args!("{CLOSED} ({path})"));
+            out.note(format_args!("{NO_CREDENTIALS} ({path})"));
         }
         out.list(&users)
     }
 }
 
-/// A user, for people and programs.
+/// A user in a list.
 #[derive(Serialize)]
-struct Shown {
+struct UserRow {
     name: String,
     has_password: bool,
     grants: Vec<credentials::Grant>,
 }
 
-impl From<UserInfo> for Shown {
+impl From<UserInfo> for UserRow {
     fn from(UserInfo { name, has_password, grants }: UserInfo) -> Self {
         Self { name, has_password, grants }
     }
 }
 
-impl Row for Shown {
+impl Row for UserRow {
+    const NOUN: &'static str = "user";
     const HEAD: &'static [&'static str] = &["NAME", "PASSWORD", "MAY"];
 
     fn row(&self) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! `malote user …`: who may come in and what they may do. Works on the file in the data directory; a running server
-//! takes changes up within a second.
+//! `malote user …`: users and their permissions. Works on the credential file in the data directory; a running server
+//! applies changes within a second.
 
 mod grants;
 mod manage;
@@ -10,9 +10,11 @@ pub(crate) use store::StoreArgs;
 
 use clap::Subcommand;
 
-use crate::output::OutputArgs;
+use crate::args::GlobalArgs;
 
-/// Add users and say what they may do
+/// Manage users and their permissions
+///
+/// Works on the data directory, not over the network. A running server applies changes within a second.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   malote user add ana --grant 'send,receive orders-*'
@@ -22,7 +24,7 @@ pub(crate) struct User {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    global: GlobalArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -30,17 +32,19 @@ pub(crate) struct User {
 #[derive(Subcommand)]
 enum Verb {
     Add(manage::Add),
+    #[command(visible_alias = "delete")]
     Rm(manage::Rm),
     Passwd(manage::Passwd),
     Grant(grants::Grant),
     Revoke(grants::Revoke),
+    #[command(visible_alias = "list")]
     Ls(manage::Ls),
     Open(manage::Open),
 }
 
 impl User {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let (store, out) = (self.store.open()?, self.output.open());
+        let (store, out) = (self.store.open()?, self.global.open_output());
         match self.verb {
             Verb::Add(verb) => verb.run(&store, out),
             Verb::Rm(verb) => verb.run(&store, out),

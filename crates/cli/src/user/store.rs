@@ -1,4 +1,4 @@
-//! Finding the credential store.
+//! Opens the credential store.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ use parking_lot::Mutex;
 
 use crate::output::note;
 
-/// Where the store is: in the data directory that the server would use.
+/// Where the credential store is: in the data directory of the server.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The data directory [env: MALOTE_DATA]
+    /// Data directory of the server [env: MALOTE_DATA]
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<String>,
-    /// The settings file that names it [env: MALOTE_CONFIG]
+    /// Settings file of the server [env: MALOTE_CONFIG]
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
 
 impl StoreArgs {
-    /// Opens it; one that does not exist yet is empty. Changes are recorded in the audit log of the data directory.
+    /// Opens the store; a missing file is an empty store. Changes are recorded in the audit log of the data directory.
     pub(crate) fn open(&self) -> anyhow::Result<Store> {
         let flags = RawSettings { data: self.data.clone(), ..RawSettings::default() };
         let settings = Settings::load(self.config.as_deref(), flags, &Environment::of_process())?;
@@ -30,7 +30,7 @@ impl StoreArgs {
         store.on_change(move |action, object, detail| {
             if let Err(error) = audit.lock().record(action, object, detail) {
                 note(format_args!(
-                    "the change was made, but not recorded in the audit log: {error}"
+                    "the change was made but not recorded in the audit log: {error}"
                 ));
             }
         });

@@ -9,19 +9,32 @@ use hyper_util::rt::TokioIo;
 use malote::{Failure, Meta, State};
 use tokio::net::TcpStream;
 
-/// What a breaker calls that which is at the address.
+/// The name of the breaker.
 pub(super) const DEPENDENCY: &str = "address";
 
-/// Where to.
-pub(super) struct Target(pub String);
+/// Where messages are sent.
+pub(super) struct Endpoint(pub String);
 
-pub(super) async fn post(target: State<Target>, meta: Meta) -> Result<(), Failure> {
+/// Refuses an address that no request could reach.
+pub(super) fn check(url: &str) -> anyhow::Result<()> {
+    let refused = |why: &str| crate::failure::Failure::Usage(format!("--http {url}: {why}"));
+    let uri: Uri = url.parse().map_err(|error| refused(&format!("{error}")))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(refused("only http:// addresses are supported").into());
+    }
+    if uri.host().is_none_or(str::is_empty) {
+        return Err(refused("the address has no host").into());
+    }
+    Ok(())
+}
+
+pub(super) async fn post(target: State<Endpoint>, meta: Meta) -> Result<(), Failure> {
     let bad = |why: &str| Failure::retry(format_args!("--http {}: {why}", target.0));
     let uri: Uri = target.0.parse()?;
     if uri.scheme_str() != Some("http") {
-        return Err(bad("only http:// addresses"));
+        return Err(bad("only http:// addresses are supported"));
     }
-    let host = uri.host().ok_or_else(|| bad("it names no host"))?;
+    let host = uri.host().ok_or_else(|| bad("the address has no host"))?;
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await;
     let stream = stream.map_err(|error| Failure::of_dependency(DEPENDENCY, error))?;
     let (mut sender, connection) =
@@ -41,7 +54,7 @@ pub(super) async fn post(target: State<Target>, meta: Meta) -> Result<(), Failur
         ("tracestate", meta.tracestate()),
     ];
     for (name, text) in texts {
-        // What is no header text is left out.
+        // A value that cannot be a header is omitted.
         let text = text.and_then(|text| hyper::header::HeaderValue::from_str(text).ok());
         if let Some(text) = text {
             request = request.header(name, text);

@@ -1,10 +1,11 @@
-//! `malote work`: a worker whose handler is a command, an address, or the terminal.
+//! `malote work`: a worker whose handler is a shell command or an HTTP endpoint, or that prints messages.
 
 mod command;
 mod http;
 mod observe;
 mod parent;
 mod replicas;
+mod target;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,48 +18,59 @@ use malote::{
 use malote_connectors::BrokerError;
 use tokio::time::timeout;
 
-use self::observe::Observed;
+use self::observe::WorkerStatus;
 use self::parent::Parent;
 
+use crate::args::GlobalArgs;
+use crate::failure::Failure;
 use crate::output::note;
 use crate::when;
 
-/// How often it looks whether there is anything left to do.
+/// How often the worker checks whether it is idle.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a broker may take to tell what waits.
+/// Time limit for a request for the depth of the queue.
 const DEPTH_MAX: Duration = Duration::from_secs(5);
 
-/// Handle the messages of a queue: with a command, over HTTP, or by printing them
+/// Handle the messages of a queue with a command or an HTTP endpoint, or print them
 ///
-/// A command gets the body on standard input and the rest as MALOTE_… variables. Its exit code is the outcome: 0 done,
-/// 65 dead-letter, 75 later and not counted, anything else try again. An address gets a POST: 2xx done, 429 and 5xx try
-/// again, any other 4xx dead-letter. When half of the last ten or more ended with 69, 5xx or no connection, what they need
-/// is down, and nothing is taken for a while. Messages of a session are handled in order, one at a time. Ctrl-C lets what
-/// runs finish; a second one does not wait.
+/// One of --exec, --http and --print is required.
+///
+/// A command gets the body on standard input and the other fields as MALOTE_… variables. Its exit code is the outcome:
+/// 0 completes the message, 65 dead-letters it, 75 delivers it again later without counting an attempt, and any other
+/// code retries it. An HTTP endpoint gets a POST request: 2xx completes the message, 429 and 5xx retry it, and any other
+/// 4xx dead-letters it.
+///
+/// When half of the last ten or more attempts ended with exit code 69, status 5xx or a failed connection, the worker
+/// fetches nothing for a while. Messages of a session are handled in order, one at a time. Ctrl-C waits for running
+/// handlers; a second Ctrl-C does not.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  malote work orders --exec ./charge.sh
+  malote work orders --http http://127.0.0.1:3000/orders --slots 20
+  malote work orders --exec ./charge.sh --broker amqp://127.0.0.1:5672")]
+#[command(group = clap::ArgGroup::new("handler").required(true).multiple(false))]
 pub(crate) struct Work {
-    /// The queue
+    #[command(flatten)]
+    global: GlobalArgs,
+    /// Queue to work on
     #[arg(env = "SERVICEBUS_QUEUE_NAME", hide_env_values = true)]
     queue: String,
     /// Run this shell command for each message
-    #[arg(long, value_name = "COMMAND", conflicts_with = "http")]
+    #[arg(long, value_name = "COMMAND", group = "handler")]
     exec: Option<String>,
     /// POST each message to this http:// address
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", group = "handler")]
     http: Option<String>,
-    /// The broker: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
-    #[arg(
-        long,
-        visible_alias = "url",
-        value_name = "URL",
-        env = "MALOTE_WORK_URL",
-        hide_env_values = true
-    )]
+    /// Print each message and complete it: sequence, session and body
+    #[arg(long, group = "handler")]
+    print: bool,
+    /// Broker, if it is not the server of --url: malote://[USER:PASSWORD@]HOST:PORT, malote+tls://…[?ca=FILE], embedded:DIR, amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], postgres://[USER[:PASSWORD]@]HOST/DATABASE or servicebus://CONNECTION-STRING
+    #[arg(long, value_name = "URL", env = "MALOTE_WORK_URL", hide_env_values = true)]
     broker: Option<String>,
-    /// A Service Bus connection string, where no --broker is given
+    /// Service Bus connection string, if there is no --broker
     #[arg(long, value_name = "TEXT", env = "SERVICEBUS_CONNECTION_STRING", hide_env_values = true)]
     connection_string: Option<String>,
-    /// Sessions, or messages of a queue without sessions, at once: a number, or as in 2..64 as many as there is work for
+    /// Concurrent sessions, or messages of a queue without sessions: a number, or a range such as 2..64 that follows the load
     #[arg(
         long,
         value_name = "N",
@@ -67,58 +79,61 @@ pub(crate) struct Work {
         default_value = "100"
     )]
     slots: Bounds,
-    /// Work with several processes: a number, or as in 1..8 as many as there is work for
+    /// Worker processes: a number, or a range such as 1..8 that follows the load
     #[arg(long, value_name = "N")]
     scale: Option<Bounds>,
-    /// Begin more when more were needed for so long
+    /// Add processes or slots after they were needed for this long
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = when::duration)]
     scale_up_after: Duration,
-    /// End some when fewer would have done for so long
+    /// Remove processes or slots after fewer would have sufficed for this long
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = when::duration)]
     scale_down_after: Duration,
-    /// Messages that may wait for each slot
+    /// Scale up when more messages than this wait for each slot
     #[arg(long, value_name = "N", default_value_t = 10)]
     scale_waiting: u32,
-    /// How long a message may wait
+    /// Scale up when a message waits longer than this
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     scale_age: Duration,
-    /// Answer /metrics for Prometheus, /healthz and /readyz at this address
+    /// Serve /metrics for Prometheus, /healthz and /readyz at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<SocketAddr>,
-    /// This process is one of several; standard input leads to the one that started it
+    /// This process was started by `malote work --scale`; standard input is a socket to the parent process
     #[arg(long, hide = true)]
     replica: bool,
     /// Attempts before a message is dead-lettered
     #[arg(long, value_name = "N", default_value_t = 10)]
     attempts: u32,
-    /// Time until the second attempt, doubled each time; 0s for at once
+    /// Delay before the second attempt, doubled for each further one; 0s retries at once
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     backoff: Option<Duration>,
-    /// How long one attempt may take
+    /// Time limit for one attempt
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
     timeout: Duration,
-    /// How long a lock lasts; it is renewed by itself
+    /// Lock time; locks are renewed automatically
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = when::duration)]
     lock: Duration,
-    /// Messages of a session before it makes way for another one that is ready
+    /// Messages of a session before another ready session gets the slot
     #[arg(long, value_name = "N", default_value_t = Sessions::default().quantum)]
     session_quantum: u32,
-    /// How long a session without messages is kept
+    /// How long a session without messages keeps its slot
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = when::duration)]
     session_idle: Duration,
-    /// Messages of a session fetched at once
+    /// Messages of a session to prefetch
     #[arg(long, value_name = "N", default_value_t = Sessions::default().prefetch)]
     session_prefetch: u32,
-    /// How long what runs may finish when it is asked to end; then it is told, and after three more seconds given back
+    /// How long running handlers may take to finish on shutdown; then they are cancelled, and three seconds later their messages are released
     #[arg(long, value_name = "TIME", default_value = "24s", value_parser = when::duration)]
     drain: Duration,
-    /// End when there was nothing to do for so long
+    /// Exit after this long without work
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     exit_when_idle: Option<Duration>,
 }
 
 impl Work {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(mut self) -> Result<()> {
+        self.check_handler()?;
+        // The replicas get the resolved address, so that a password is asked for once.
+        self.broker = Some(self.broker_url()?);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         match self.scale {
             Some(replicas) if !self.replica => runtime.block_on(self.work_with(replicas)),
@@ -135,12 +150,34 @@ impl Work {
         }
     }
 
-    fn url(&self) -> String {
-        match (&self.broker, &self.connection_string) {
-            (Some(url), _) => url.clone(),
-            (None, Some(text)) => format!("servicebus://{text}"),
-            (None, None) => "malote://127.0.0.1:8080".to_owned(),
+    /// A wrong handler would fail every message, so it is refused before the first one.
+    fn check_handler(&self) -> Result<()> {
+        match (&self.exec, &self.http) {
+            (Some(line), _) => command::check(line),
+            (None, Some(url)) => http::check(url),
+            (None, None) => Ok(()),
         }
+    }
+
+    fn broker_url(&self) -> Result<String> {
+        // The parent process passes the address that it resolved.
+        if self.replica && self.broker.is_some() {
+            return Ok(self.url().to_owned());
+        }
+        // An explicit --url wins over the variables that name a broker.
+        let explicit = self.global.url.is_some() || self.global.context.is_some();
+        match (&self.broker, &self.connection_string) {
+            (Some(_), _) if explicit && std::env::var_os("MALOTE_WORK_URL").is_none() => {
+                Err(Failure::Usage("give --broker or --url, not both".into()).into())
+            }
+            (Some(url), _) if !explicit => Ok(url.clone()),
+            (None, Some(text)) if !explicit => Ok(format!("servicebus://{text}")),
+            _ => target::of_server(&self.global.server()?),
+        }
+    }
+
+    fn url(&self) -> &str {
+        self.broker.as_deref().unwrap_or_default()
     }
 
     fn sessions(&self) -> Sessions {
@@ -161,18 +198,18 @@ impl Work {
         };
         match (&self.exec, &self.http) {
             (Some(line), _) => worker
-                .state(command::Line(line.clone()))
+                .state(command::CommandLine(line.clone()))
                 .breaker(Breaker::of(command::DEPENDENCY))
                 .handle(command::run),
             (None, Some(url)) => worker
-                .state(http::Target(url.clone()))
+                .state(http::Endpoint(url.clone()))
                 .breaker(Breaker::of(http::DEPENDENCY))
                 .handle(http::post),
             (None, None) => worker.handle(print),
         }
     }
 
-    /// A broker without delays tries again at once, unless it is told what it cannot do.
+    /// Without --backoff, a broker that cannot delay messages gets retries without delay.
     fn retry(&self, malote: &Malote) -> Retry {
         let delays = malote.broker().capabilities().has(Capability::Delay);
         match self.backoff {
@@ -185,8 +222,8 @@ impl Work {
 
     async fn work(self) -> Result<()> {
         let mut parent = self.replica.then(Parent::at_stdin).transpose()?;
-        let malote = Malote::connect(&self.url()).await.context("no broker")?;
-        // With sessions if the queue has some.
+        let malote = Malote::connect(self.url()).await.context("no broker")?;
+        // Try with sessions first; a broker refuses that for a queue without sessions.
         let running = match self.worker(&malote, true).start().await {
             Err(malote::Error::Broker(BrokerError::Refused { code, .. }))
                 if code != "queue_not_found" =>
@@ -196,20 +233,20 @@ impl Work {
             started => started.inspect(|_| {
                 let can = malote.broker().capabilities();
                 note(format_args!(
-                    "sessions of {}: a delayed retry holds back {}",
+                    "working with sessions on {}: a delayed retry holds back {}",
                     can.broker, can.retry_hold
                 ));
             })?,
         };
-        // Those of a replica are a part of its parent's.
+        // The parent process serves the metrics of its replicas.
         let observed = match (self.metrics, self.replica) {
             (Some(at), false) => {
                 let metrics = running.observer();
-                Some(observe::serve(at, move || Observed::of(&metrics())).await?)
+                Some(observe::serve(at, move || WorkerStatus::of(&metrics())).await?)
             }
             _ => None,
         };
-        // The parent says when its replicas end.
+        // The parent process decides when its replicas stop.
         let idle = self.exit_when_idle.filter(|_| !self.replica);
         let queue = QueueName::new(&self.queue)?;
         let idle = idle.map(|after| Idle { after, malote: &malote, queue: &queue });
@@ -220,21 +257,21 @@ impl Work {
         drop(observed);
         malote.close().await?;
         match &mut parent {
-            Some(parent) => parent.tell(&last).await.unwrap_or(()), // nobody is there to know
-            None => say(&last.counts),
+            Some(parent) => parent.tell(&last).await.unwrap_or(()), // the parent may be gone
+            None => print_totals(&last.counts),
         }
         Ok(())
     }
 }
 
-fn say(counts: &Counts) {
+fn print_totals(counts: &Counts) {
     let Counts { done, retried, dead, released, lost, .. } = counts;
     note(format_args!(
-        "{done} done, {retried} tried again, {dead} dead-lettered, {released} given back, {lost} lost"
+        "{done} completed, {retried} retried, {dead} dead-lettered, {released} released, {lost} lost"
     ));
 }
 
-/// An end after so long without work.
+/// Stops a worker after some time without work.
 pub(crate) struct Idle<'a> {
     pub after: Duration,
     pub malote: &'a Malote,
@@ -242,30 +279,30 @@ pub(crate) struct Idle<'a> {
 }
 
 impl Idle<'_> {
-    /// Whether there is nothing to do, as far as the broker tells: it may have been away.
+    /// Whether the queue has no work. The broker may have been unreachable while the worker was idle.
     async fn is_true(&self) -> bool {
         let why = match timeout(DEPTH_MAX, self.malote.broker().depth(self.queue)).await {
             Ok(Ok(depth)) => return !waits(&depth),
             Ok(Err(error)) if error.is_transient() => error.to_string(),
             Ok(Err(_)) => return true,
-            Err(_) => "the broker does not answer".to_owned(),
+            Err(_) => "the broker does not respond".to_owned(),
         };
-        note(format_args!("{why}; nobody knows whether messages wait, so this goes on"));
+        note(format_args!("{why}; cannot tell whether messages are waiting, continuing"));
         false
     }
 }
 
-/// Whether somebody could work on something.
+/// Whether messages are waiting that a worker could take.
 fn waits(depth: &Depth) -> bool {
     !depth.paused && depth.sessions.map_or(depth.ready, |sessions| sessions.runnable) > 0
 }
 
-/// Whether nothing happened since. A breaker that is open keeps from what there is.
+/// Whether nothing happened since. With an open breaker the worker is waiting, not idle.
 fn is_quiet(now: &Metrics, seen: &Counts) -> bool {
     now.busy == 0 && now.taking && now.counts == *seen
 }
 
-/// Runs until a signal, until there was nothing to do for long enough, or until something says that it is over.
+/// Runs until a signal, until the worker was idle for long enough, or until `is_over` returns true.
 pub(crate) async fn until_end(
     running: Running,
     idle: Option<Idle<'_>>,
@@ -275,7 +312,7 @@ pub(crate) async fn until_end(
     Ok(running.ended().await?)
 }
 
-/// The same, or until the parent is gone, which is told how it does.
+/// The same for a replica, which reports to its parent and stops when the parent is gone.
 async fn until_told(
     running: &Running,
     idle: Option<Idle<'_>>,
@@ -349,7 +386,7 @@ async fn until_told(
     Ok(())
 }
 
-/// Prints a message: sequence, session and body.
+/// Prints the sequence, session and body of a message.
 async fn print(meta: Meta) -> Outcome {
     let message = meta.message();
     let session = message.session.as_ref().map_or("-", |session| session.as_str());
@@ -357,7 +394,7 @@ async fn print(meta: Meta) -> Outcome {
     let line = format!("{}\t{session}\t{body}\n", meta.delivery().seq.0);
     match std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes()) {
         Ok(()) => Outcome::Done,
-        // Nobody reads it: then it was not handled.
+        // Standard output is closed, so the message was not handled.
         Err(_) => Outcome::Release,
     }
 }

@@ -1,4 +1,4 @@
-//! `--metrics`: a small HTTP server with what a worker has to say about itself.
+//! `--metrics`: a small HTTP server with the metrics and health of a worker.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,21 +21,20 @@ use tokio::task::JoinHandle;
 
 use crate::output::note;
 
-/// Connections at once; others wait.
+/// Maximum number of connections; others wait.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a request's head may take.
+/// Time limit for the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 
-/// What there is to see.
-pub(super) struct Observed {
-    /// For Prometheus.
+/// The state of a worker at one moment.
+pub(super) struct WorkerStatus {
+    /// Metrics for Prometheus.
     pub page: Page,
-    /// It takes messages.
+    /// Whether the worker fetches messages.
     pub ready: bool,
 }
 
-impl Observed {
-    /// Of a worker.
+impl WorkerStatus {
     pub(super) fn of(metrics: &Metrics) -> Self {
         let mut page = Page::default();
         metrics.write(&mut page);
@@ -43,10 +42,10 @@ impl Observed {
     }
 }
 
-/// Serves until this is dropped.
-pub(super) struct Serving(JoinHandle<()>);
+/// Stops the HTTP server when dropped.
+pub(super) struct MetricsServer(JoinHandle<()>);
 
-impl Drop for Serving {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -54,19 +53,19 @@ impl Drop for Serving {
 
 pub(super) async fn serve(
     at: SocketAddr,
-    look: impl Fn() -> Observed + Send + Sync + 'static,
-) -> Result<Serving> {
+    look: impl Fn() -> WorkerStatus + Send + Sync + 'static,
+) -> Result<MetricsServer> {
     let listener = TcpListener::bind(at).await.with_context(|| format!("--metrics {at}"))?;
     note(format_args!("metrics at http://{}/metrics", listener.local_addr()?));
     let (look, room) = (Arc::new(look), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-    Ok(Serving(tokio::spawn(async move {
-        // Connections end with this task.
+    Ok(MetricsServer(tokio::spawn(async move {
+        // Dropping this task closes its connections.
         let mut connections = tokio::task::JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
             let Ok(room) = room.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = listener.accept().await else {
-                // Too many open files, most likely: some will be closed.
+                // Probably too many open files: some will be closed.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -78,7 +77,7 @@ pub(super) async fn serve(
                 });
                 let mut http = hyper::server::conn::http1::Builder::new();
                 http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-                // A client that breaks off has its own reasons.
+                // A client may disconnect at any time.
                 let _ = http.serve_connection(TokioIo::new(stream), answer).await;
                 drop(room);
             });
@@ -86,7 +85,7 @@ pub(super) async fn serve(
     })))
 }
 
-fn answer(request: &Request<Incoming>, look: &dyn Fn() -> Observed) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, look: &dyn Fn() -> WorkerStatus) -> Response<Full<Bytes>> {
     let plain = "text/plain; charset=utf-8";
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
@@ -97,7 +96,9 @@ fn answer(request: &Request<Incoming>, look: &dyn Fn() -> Observed) -> Response<
         (&Method::GET | &Method::HEAD, "/healthz") => (StatusCode::OK, plain, "ok\n".into()),
         (&Method::GET | &Method::HEAD, "/readyz") => match look().ready {
             true => (StatusCode::OK, plain, "ok\n".into()),
-            false => (StatusCode::SERVICE_UNAVAILABLE, plain, "no messages are taken\n".into()),
+            false => {
+                (StatusCode::SERVICE_UNAVAILABLE, plain, "the worker fetches no messages\n".into())
+            }
         },
         _ => (StatusCode::NOT_FOUND, plain, "use /metrics, /healthz or /readyz\n".into()),
     };

@@ -1,6 +1,6 @@
-//! The way from a replica to the process that started it: a socket in the place of standard input.
+//! The connection of a replica to its parent process: a socket as standard input.
 //!
-//! A line of JSON tells how the replica does. When the other end is gone, so is the parent, however it ended.
+//! The replica writes its metrics as lines of JSON. When the other end is closed, the parent process is gone.
 
 use std::os::fd::AsFd;
 
@@ -10,12 +10,12 @@ use rustix::fs::{FileType, fstat};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// How long a line may be.
+/// Maximum length of a line.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The parent of a replica.
 pub(super) struct Parent {
-    line: UnixStream,
+    socket: UnixStream,
 }
 
 impl Parent {
@@ -27,41 +27,41 @@ impl Parent {
         }
         let line = std::os::unix::net::UnixStream::from(fd);
         line.set_nonblocking(true)?;
-        Ok(Self { line: UnixStream::from_std(line)? })
+        Ok(Self { socket: UnixStream::from_std(line)? })
     }
 
-    /// Says how this replica does. An error means that nobody is there.
+    /// Reports the metrics of this replica. An error means that the parent is gone.
     pub(super) async fn tell(&mut self, metrics: &Metrics) -> Result<()> {
         let mut text = serde_json::to_vec(metrics)?;
         text.push(b'\n');
-        Ok(self.line.write_all(&text).await?)
+        Ok(self.socket.write_all(&text).await?)
     }
 
-    /// Waits until nobody is there.
+    /// Waits until the parent is gone.
     pub(super) async fn gone(&mut self) {
-        // It says nothing: whatever is read is not for us.
+        // The parent writes nothing; input is ignored.
         let mut some = [0; 64];
-        while matches!(self.line.read(&mut some).await, Ok(1..)) {}
+        while matches!(self.socket.read(&mut some).await, Ok(1..)) {}
     }
 }
 
-/// What a replica says, as it comes.
+/// The reports of a replica, read as they arrive.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct ReportReader {
     bytes: Vec<u8>,
 }
 
-impl Lines {
-    /// Reads more; false when there is no more to come. Nothing is lost when it is dropped while it waits.
-    pub(super) async fn more(&mut self, line: &mut UnixStream) -> bool {
-        // Nobody writes such a line: what cannot be read is not kept.
+impl ReportReader {
+    /// Reads more bytes; false at the end. Cancel-safe.
+    pub(super) async fn more(&mut self, socket: &mut UnixStream) -> bool {
+        // No report is that long: drop what cannot be one.
         if self.bytes.len() > LINE_BYTES_MAX {
             self.bytes.clear();
         }
-        matches!(line.read_buf(&mut self.bytes).await, Ok(1..))
+        matches!(socket.read_buf(&mut self.bytes).await, Ok(1..))
     }
 
-    /// The newest that was said completely, if anything was since the last time.
+    /// The newest complete report since the last call.
     pub(super) fn newest(&mut self) -> Option<Metrics> {
         let end = self.bytes.iter().rposition(|byte| *byte == b'\n')?;
         let whole: Vec<u8> = self.bytes.drain(..=end).collect();
@@ -77,13 +77,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_told_arrives_and_an_end_is_seen() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let mut parent = Parent { line: theirs };
-        let (mut lines, mut metrics) = (Lines::default(), Metrics::default());
+        let mut parent = Parent { socket: theirs };
+        let (mut lines, mut metrics) = (ReportReader::default(), Metrics::default());
         for busy in 1..=3 {
             metrics.busy = busy;
             parent.tell(&metrics).await.unwrap();
         }
-        // However the bytes come in, the newest whole line is what counts.
+        // Lines may arrive in pieces; the newest complete one counts.
         while lines.more(&mut ours).await {
             if lines.newest().is_some_and(|newest| newest.busy == 3) {
                 break;

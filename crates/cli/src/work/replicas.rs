@@ -1,8 +1,8 @@
-//! `--scale`: a process that starts and stops others of the same worker.
+//! `--scale`: a process that starts and stops replicas of the same worker.
 //!
-//! It handles no messages itself. Each replica is this program again with the same arguments, tells how it does and ends
-//! when this process is gone (`parent.rs`). One that ends unasked is replaced, after a pause that grows while that goes
-//! on. Of several the one with the least to do is stopped first, in order: by SIGTERM, and what it runs finishes.
+//! It handles no messages itself. Each replica is this program with the same arguments. It reports its metrics and stops
+//! when this process is gone (`parent.rs`). A replica that exits by itself is replaced after a pause, which grows while
+//! replicas keep exiting. The least busy replica is stopped first: it gets SIGTERM, and its running handlers finish.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,33 +25,33 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::observe::{self, Observed};
-use super::parent::Lines;
-use super::{DEPTH_MAX, Work, is_quiet, say, waits};
+use super::observe::{self, WorkerStatus};
+use super::parent::ReportReader;
+use super::{DEPTH_MAX, Work, is_quiet, print_totals, waits};
 use crate::output::note;
 
-/// Processes of one worker.
+/// Maximum number of processes.
 const REPLICAS_MAX: usize = 256;
-/// How long to wait before one that ended unasked is replaced; doubled each time, until one lived for long.
+/// Pause before a replica that exited by itself is replaced. It doubles each time, until a replica ran for a minute.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-const LIVED: Duration = Duration::from_secs(60);
-/// One that was asked to end has so long: the phases of its end, and some time to tell the broker.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// A replica that was asked to stop is killed after this time: all phases of its shutdown, and some reserve.
 const END_MAX: Duration = Duration::from_secs(40);
 
-/// What is heard of a replica.
-enum Said {
-    Does(Box<Metrics>),
-    Ended(ExitStatus),
+/// What a replica reports.
+enum Report {
+    Metrics(Box<Metrics>),
+    Exited(ExitStatus),
 }
 
 struct Replica {
     pid: u32,
     metrics: Metrics,
     begun: Instant,
-    /// It has said how it does.
-    has_begun: bool,
-    /// How often it was asked to end.
+    /// It has reported its metrics.
+    has_reported: bool,
+    /// How often it was asked to stop.
     asked: watch::Sender<u32>,
 }
 
@@ -65,17 +65,19 @@ impl Replica {
     }
 }
 
-/// All replicas, and those that were.
+/// All replicas, and the totals of those that exited.
 struct Replicas {
     scaler: Scaler,
+    /// Replicas get the resolved address in the environment, so that a password is asked for once.
+    broker_url: String,
     all: BTreeMap<u64, Replica>,
     next: u64,
-    heard: mpsc::Sender<(u64, Said)>,
-    /// What those did that have ended.
-    ended: Metrics,
+    reports: mpsc::Sender<(u64, Report)>,
+    /// Totals of the replicas that exited.
+    exited: Metrics,
     replaced: u64,
     pause: Duration,
-    /// Nothing is started before this.
+    /// No replica is started before this time.
     not_before: Instant,
     decision: Option<Decision>,
     ups: u64,
@@ -83,38 +85,41 @@ struct Replicas {
 }
 
 impl Work {
-    /// Starts and stops processes until a signal, or until there was nothing to do for long enough.
+    /// Starts and stops processes until a signal, or until they were idle for long enough.
     pub(super) async fn work_with(self, bounds: Bounds) -> Result<()> {
         if bounds.max > REPLICAS_MAX {
-            bail!("--scale {bounds}: at most {REPLICAS_MAX} processes");
+            bail!("--scale {bounds}: the maximum is {REPLICAS_MAX} processes");
         }
         if self.url().starts_with("embedded:") {
             bail!(
-                "--scale: one process at a time can open a data directory; use --slots 2..64, or a server"
+                "--scale: only one process at a time can open a data directory; use --slots 2..64, or a server"
             );
         }
         let (malote, queue) = (self.connect().await?, QueueName::new(&self.queue)?);
-        // A queue that is not there is found now, and not by every replica.
+        // A missing queue is reported here, and not by every replica.
         let tells = match malote.broker().depth(&queue).await {
             Ok(_) => true,
             Err(BrokerError::Unsupported { broker, .. }) => {
-                note(format_args!("scale: {broker} does not tell what waits: busy slots count"));
+                note(format_args!(
+                    "scale: {broker} does not report how many messages are waiting; scaling by busy slots"
+                ));
                 false
             }
             Err(error) => return Err(error.into()),
         };
         let (pace, begun) = (self.pace(), Instant::now());
-        let (heard, mut hears) = mpsc::channel(REPLICAS_MAX);
+        let (reports, mut incoming) = mpsc::channel(REPLICAS_MAX);
         let (looked, mut depths) = mpsc::channel(1);
-        let looking = tokio::spawn(look(malote.clone(), queue, tells, pace.look_every(), looked));
-        let mut replicas = Replicas::new(Scaler::new(bounds, pace), heard);
+        let looking =
+            tokio::spawn(poll_depth(malote.clone(), queue, tells, pace.look_every(), looked));
+        let mut replicas = Replicas::new(Scaler::new(bounds, pace), self.url().to_owned(), reports);
         let shared = Arc::new(Mutex::new((Page::default(), false)));
         let observed = match self.metrics {
             Some(at) => {
                 let shared = shared.clone();
                 let look = move || {
                     let (page, ready) = shared.lock().clone();
-                    Observed { page, ready }
+                    WorkerStatus { page, ready }
                 };
                 Some(observe::serve(at, look).await?)
             }
@@ -129,7 +134,7 @@ impl Work {
             tokio::select! {
                 _ = interrupt.recv() => end = true,
                 _ = terminate.recv() => end = true,
-                Some((id, said)) = hears.recv() => replicas.hear(id, said),
+                Some((id, report)) = incoming.recv() => replicas.receive(id, report),
                 Some(looked) = depths.recv(), if !asked => {
                     let decision = match looked {
                         Ok(depth) => {
@@ -139,8 +144,8 @@ impl Work {
                             let signals = replicas.signals(depth, self.slots.max);
                             replicas.scaler.decide(begun.elapsed(), &signals)
                         }
-                        Err(Unanswered) => {
-                            quiet_since = Instant::now(); // nobody knows whether messages wait
+                        Err(DepthUnknown) => {
+                            quiet_since = Instant::now(); // messages may be waiting
                             replicas.scaler.unknown()
                         }
                     };
@@ -148,8 +153,8 @@ impl Work {
                 }
                 _ = tick.tick() => {
                     let now = replicas.together();
-                    // One that has not said anything yet is about to begin.
-                    let begins = !replicas.all.values().any(|replica| replica.has_begun);
+                    // A replica that has not reported yet is still starting.
+                    let begins = !replicas.all.values().any(|replica| replica.has_reported);
                     if begins || seen.is_none_or(|seen| !is_quiet(&now, &seen)) {
                         (quiet_since, seen) = (Instant::now(), Some(now.counts));
                     }
@@ -157,7 +162,7 @@ impl Work {
                 }
             }
             if end {
-                // Told a second time, they do not wait for what runs.
+                // A second request makes replicas stop without waiting for running handlers.
                 let all = replicas.all.values().filter(|replica| asked || !replica.is_ending());
                 all.for_each(Replica::stop);
                 asked = true;
@@ -169,32 +174,32 @@ impl Work {
         }
         looking.abort();
         drop(observed);
-        say(&replicas.ended.counts);
+        print_totals(&replicas.exited.counts);
         Ok(malote.close().await?)
     }
 
     async fn connect(&self) -> Result<Malote> {
-        Malote::connect(&self.url()).await.context("no broker")
+        Malote::connect(self.url()).await.context("no broker")
     }
 }
 
-/// The broker did not say what waits.
-struct Unanswered;
+/// The broker did not report the depth of the queue.
+struct DepthUnknown;
 
-/// Looks what waits, again and again. None of a broker that does not tell.
-async fn look(
+/// Polls the depth of the queue. It is `None` for a broker that does not report it.
+async fn poll_depth(
     malote: Malote,
     queue: QueueName,
     tells: bool,
     every: Duration,
-    looked: mpsc::Sender<Result<Option<Depth>, Unanswered>>,
+    looked: mpsc::Sender<Result<Option<Depth>, DepthUnknown>>,
 ) {
     loop {
         tokio::time::sleep(every).await;
         let depth = match tells {
             true => match timeout(DEPTH_MAX, malote.broker().depth(&queue)).await {
                 Ok(Ok(depth)) => Ok(Some(depth)),
-                _ => Err(Unanswered),
+                _ => Err(DepthUnknown),
             },
             false => Ok(None),
         };
@@ -205,13 +210,14 @@ async fn look(
 }
 
 impl Replicas {
-    fn new(scaler: Scaler, heard: mpsc::Sender<(u64, Said)>) -> Self {
+    fn new(scaler: Scaler, broker_url: String, reports: mpsc::Sender<(u64, Report)>) -> Self {
         Self {
             scaler,
+            broker_url,
             all: BTreeMap::new(),
             next: 1,
-            heard,
-            ended: Metrics::default(),
+            reports,
+            exited: Metrics::default(),
             replaced: 0,
             pause: PAUSE_FIRST,
             not_before: Instant::now(),
@@ -221,14 +227,14 @@ impl Replicas {
         }
     }
 
-    /// Those that are not about to end.
+    /// The number of replicas that were not asked to stop.
     fn present(&self) -> usize {
         self.all.values().filter(|replica| !replica.is_ending()).count()
     }
 
-    /// How all of them do, with what those did that have ended.
+    /// The metrics of all replicas, with the totals of those that exited.
     fn together(&self) -> Metrics {
-        let mut all = self.ended.clone();
+        let mut all = self.exited.clone();
         self.all.values().for_each(|replica| all.add(&replica.metrics));
         all
     }
@@ -236,28 +242,28 @@ impl Replicas {
     fn signals(&self, mut depth: Option<Depth>, slots_each: usize) -> Signals {
         let Metrics { busy, idle, times, hold, .. } = self.together();
         if let Some(sessions) = depth.as_mut().and_then(|depth| depth.sessions.as_mut()) {
-            // Those in hand without messages need nobody.
+            // Held sessions without messages need no slot.
             sessions.held = sessions.held.saturating_sub(idle as u64);
         }
         Signals { depth, slots_each, busy, ended: times.count(), took: times.sum, hold }
     }
 
-    fn hear(&mut self, id: u64, said: Said) {
+    fn receive(&mut self, id: u64, report: Report) {
         let Some(replica) = self.all.get_mut(&id) else { return };
-        match said {
-            Said::Does(metrics) => (replica.metrics, replica.has_begun) = (*metrics, true),
-            Said::Ended(status) => {
+        match report {
+            Report::Metrics(metrics) => (replica.metrics, replica.has_reported) = (*metrics, true),
+            Report::Exited(status) => {
                 let Some(replica) = self.all.remove(&id) else { return };
-                self.ended.add_ended(&replica.metrics);
+                self.exited.add_ended(&replica.metrics);
                 if replica.is_ending() {
                     return;
                 }
-                if replica.begun.elapsed() >= LIVED {
+                if replica.begun.elapsed() >= STABLE_AFTER {
                     self.pause = PAUSE_FIRST;
                 }
                 let (pid, pause) = (replica.pid, self.pause);
                 note(format_args!(
-                    "scale: process {pid} ended by itself: {status}; another one is started in {pause:?}"
+                    "scale: process {pid} exited by itself ({status}); starting another one in {pause:?}"
                 ));
                 self.replaced += 1;
                 self.put_off();
@@ -270,7 +276,7 @@ impl Replicas {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// One line for each change, and for each time that something stands against more.
+    /// Prints a line for each change, and when something starts to prevent scaling up.
     fn decided(&mut self, decision: Decision) {
         let holds = |reason| matches!(reason, Reason::Breaker | Reason::Paused | Reason::Limited);
         let before = self.decision.replace(decision).map(|before| before.reason);
@@ -282,12 +288,12 @@ impl Replicas {
         self.downs += u64::from(decision.wanted < decision.before);
     }
 
-    /// Starts those that are missing, and stops those that are too many.
+    /// Starts missing replicas and stops superfluous ones.
     fn adjust(&mut self) {
         let wanted = self.scaler.wanted();
         while self.present() < wanted && Instant::now() >= self.not_before {
             if let Err(error) = self.start() {
-                note(format_args!("scale: no process can be started: {error:#}"));
+                note(format_args!("scale: cannot start a process: {error:#}"));
                 self.put_off();
             }
         }
@@ -304,15 +310,16 @@ impl Replicas {
         let ours = UnixStream::from_std(ours)?;
         let mut command = Command::new(program()?);
         command.arg0("malote");
-        // A group of its own: Ctrl-C is for this process, which tells the others.
+        // A process group of its own: the terminal sends Ctrl-C to this process only, which stops the replicas.
         command.args(arguments(std::env::args_os())?).process_group(0);
+        command.env("MALOTE_WORK_URL", &self.broker_url);
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-        let pid = child.id().context("it ended at once")?;
+        let pid = child.id().context("the process exited at once")?;
         let (id, (asked, asks)) = (self.next, watch::channel(0));
         self.next += 1;
-        tokio::spawn(attend(id, child, ours, asks, self.heard.clone()));
+        tokio::spawn(supervise(id, child, ours, asks, self.reports.clone()));
         let (metrics, begun) = (Metrics::default(), Instant::now());
-        self.all.insert(id, Replica { pid, metrics, begun, has_begun: false, asked });
+        self.all.insert(id, Replica { pid, metrics, begun, has_reported: false, asked });
         Ok(())
     }
 
@@ -338,15 +345,15 @@ impl Replicas {
     }
 }
 
-/// Hears what a replica says until it has ended, and tells it to end.
-async fn attend(
+/// Forwards the reports of a replica until it exits, and stops it on request.
+async fn supervise(
     id: u64,
     mut child: Child,
     mut line: UnixStream,
     mut asks: watch::Receiver<u32>,
-    heard: mpsc::Sender<(u64, Said)>,
+    reports: mpsc::Sender<(u64, Report)>,
 ) {
-    let (mut lines, mut open, mut until) = (Lines::default(), true, None);
+    let (mut lines, mut open, mut until) = (ReportReader::default(), true, None);
     loop {
         let over = async {
             match until {
@@ -355,44 +362,51 @@ async fn attend(
             }
         };
         tokio::select! {
-            // All that it said is heard before its end.
+            // Read all reports before the exit status.
             biased;
             more = lines.more(&mut line), if open => {
                 open = more;
                 if let Some(metrics) = lines.newest() {
-                    let _ = heard.send((id, Said::Does(Box::new(metrics)))).await; // nobody is left to tell
+                    let _ = reports.send((id, Report::Metrics(Box::new(metrics)))).await; // the receiver is gone on shutdown
                 }
             }
             status = child.wait() => {
                 let status = status.unwrap_or_default();
-                let _ = heard.send((id, Said::Ended(status))).await; // nobody is left to tell
+                let _ = reports.send((id, Report::Exited(status))).await; // the receiver is gone on shutdown
                 return;
             }
             Ok(()) = asks.changed() => {
                 until.get_or_insert_with(|| Instant::now() + END_MAX);
                 let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 if let Some(pid) = pid {
-                    let _ = kill_process(pid, Signal::TERM); // it has ended, and is about to be heard of
+                    let _ = kill_process(pid, Signal::TERM); // it exited, which is reported next
                 }
             }
             () = over => {
                 until = None;
-                let _ = child.start_kill(); // it has ended, and is about to be heard of
+                let _ = child.start_kill(); // it exited, which is reported next
             }
         }
     }
 }
 
-/// This program, also when its file was replaced by a newer one meanwhile.
+/// The path of this program, even if its file was replaced by a newer one.
 fn program() -> Result<PathBuf> {
     let own = Path::new("/proc/self/exe");
     if own.exists() { Ok(own.to_owned()) } else { Ok(std::env::current_exe()?) }
 }
 
-/// The arguments of a replica: those of this process.
+/// The arguments of a replica: those of this process, and `--replica`.
 fn arguments(own: impl Iterator<Item = OsString>) -> Result<Vec<OsString>> {
     let mut all: Vec<OsString> = own.skip(1).collect();
-    let at = all.iter().position(|word| word == "work").context("this is not `malote work`")?;
+    // `work` can also be the value of a global flag before the command.
+    let is_value = |at: usize| {
+        let before = at.checked_sub(1).and_then(|at| all[at].to_str());
+        before
+            .is_some_and(|flag| ["--url", "--context", "-o", "--output", "--color"].contains(&flag))
+    };
+    let command = (0..all.len()).find(|at| all[*at] == "work" && !is_value(*at));
+    let at = command.context("this is not `malote work`")?;
     all.insert(at + 1, "--replica".into());
     Ok(all)
 }
@@ -407,6 +421,9 @@ mod tests {
         let all = arguments(own.into_iter().map(OsString::from)).unwrap();
         let expected = ["work", "--replica", "--exec", "work", "--scale", "1..8", "--", "work"];
         assert_eq!(all, expected);
+        let own = ["malote", "--context", "work", "work", "jobs"];
+        let all = arguments(own.into_iter().map(OsString::from)).unwrap();
+        assert_eq!(all, ["--context", "work", "work", "--replica", "jobs"]);
         assert!(arguments(["malote"].into_iter().map(OsString::from)).is_err());
     }
 }

@@ -121,7 +121,7 @@ fn a_dead_letter_says_why_it_is_one() {
         assert!(begun.elapsed() < PATIENCE, "it does not expire");
     }
     let said = carried(&from, &to, "'orders/$deadletterqueue' --into dead --declare");
-    assert!(said.code == 0 && said.err.contains("1 carried"), "{said}");
+    assert!(said.code == 0 && said.err.contains("1 moved"), "{said}");
     let properties = &peeked(&to, "dead")[0]["properties"];
     assert_eq!(properties["DeadLetterReason"], "TTLExpiredException");
 }
@@ -161,22 +161,26 @@ fn what_the_target_refuses_stays_where_it_was() {
     from.ok("send orders two");
     let said = carried(&from, &to, "orders --into elsewhere");
     assert_ne!(said.code, 0, "{said}");
-    assert!(said.err.contains("the target refuses") && said.err.contains("elsewhere"), "{said}");
     assert!(
-        said.err.contains("--declare makes it") && said.err.contains("left behind: 2 ready"),
+        said.err.contains("the target refused a message") && said.err.contains("elsewhere"),
+        "{said}"
+    );
+    assert!(
+        said.err.contains("--declare creates it")
+            && said.err.contains("left in the source queue: 2 ready"),
         "{said}"
     );
     assert_eq!(ready(&from, "orders"), 2);
     // With a queue of that name, the same command goes on; messages without an id get one.
     to.ok("queue create elsewhere");
     let said = carried(&from, &to, "orders --into elsewhere");
-    assert!(said.code == 0 && said.err.contains("2 carried"), "{said}");
-    assert!(said.err.contains("nothing is left that is due"), "{said}");
+    assert!(said.code == 0 && said.err.contains("2 moved"), "{said}");
+    assert!(said.err.contains("no messages are left that are due"), "{said}");
     let bodies: Vec<_> = peeked(&to, "elsewhere").iter().map(|m| m["body"].clone()).collect();
     assert_eq!(bodies, ["one", "two"]);
 
     let said = carried(&to, &to, "elsewhere");
-    assert!(said.code != 0 && said.err.contains("into itself"), "{said}");
+    assert!(said.code != 0 && said.err.contains("source and target are the same"), "{said}");
     assert_eq!(ready(&to, "elsewhere"), 2);
 
     let said = carried(&from, &to, "nowhere");
@@ -211,7 +215,7 @@ fn a_source_that_is_away_is_not_taken_for_an_empty_one() {
     }
     let mut bridges = bridges;
     for (queue, _, _, said) in &mut bridges {
-        let goes_on = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("goes on")));
+        let goes_on = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("continuing")));
         assert!(goes_on.is_some(), "it left `{queue}` as it was");
     }
     wire.cut(true);

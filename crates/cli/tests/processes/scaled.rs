@@ -134,7 +134,7 @@ fn processes_come_with_the_work_and_go_without_it() {
     until("three processes", || (scaled.replicas().len() == 3).then_some(()), || scaled.replicas());
     // One that is killed is replaced.
     kill_process(pid(scaled.replicas()[0]), Signal::KILL).unwrap();
-    scaled.until("ended by itself");
+    scaled.until("exited by itself");
     scaled.until_page("malote_worker_replaced_total{queue=\"jobs\"} 1\n");
     scaled.until("-> 1: ");
     scaled.until_page("malote_worker_replicas{queue=\"jobs\"} 1\n");
@@ -148,8 +148,8 @@ fn processes_come_with_the_work_and_go_without_it() {
     scaled.signal(Signal::TERM);
     assert!(scaled.ended(), "{:?}", scaled.said());
     // What the killed one did and did not tell is not among them.
-    let done = scaled.until(" done, ");
-    let done: usize = done.split_once(" done").unwrap().0.parse().unwrap();
+    let done = scaled.until(" completed, ");
+    let done: usize = done.split_once(" completed").unwrap().0.parse().unwrap();
     assert!((190..=200).contains(&done), "{:?}", scaled.said());
     let shown = server.ok("queue get jobs -o json");
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
@@ -192,10 +192,10 @@ fn what_cannot_be_scaled_is_refused() {
     let mut scaled = Scaled::start(&server, line);
     assert!(!scaled.ended());
     scaled.until("jobs");
-    let mut scaled = Scaled::start(&server, "work jobs --replica");
+    let mut scaled = Scaled::start(&server, "work jobs --print --replica");
     assert!(!scaled.ended());
     scaled.until("--replica is for processes");
-    let mut scaled = Scaled::start(&server, "work jobs --scale 1..2 --broker embedded:x");
+    let mut scaled = Scaled::start(&server, "work jobs --print --scale 1..2 --broker embedded:x");
     assert!(!scaled.ended());
     scaled.until("one process at a time");
 }
@@ -208,5 +208,5 @@ fn all_end_when_there_was_nothing_to_do_for_long_enough() {
     let line = "work jobs --exec true --slots 2 --scale 2 --exit-when-idle 10s";
     let mut scaled = Scaled::start(&server, line);
     assert!(scaled.ended(), "{:?}", scaled.said());
-    scaled.until("20 done");
+    scaled.until("20 completed");
 }

@@ -46,8 +46,11 @@ fn who_is_not_let_in_and_what_is_refused_is_said() {
     // What it refuses is named and stays.
     malote.ok("send orders two --id m2 --prop x-malote-mine=1");
     let said = bridged(home, &near, &server().url(2), "orders --declare --exit-when-idle 5s");
-    assert!(said.code != 0 && said.err.contains("the target refuses: message m2: "), "{said}");
-    assert!(said.err.contains("1 carried"), "{said}");
+    assert!(
+        said.code != 0 && said.err.contains("the target refused a message: message m2: "),
+        "{said}"
+    );
+    assert!(said.err.contains("1 moved"), "{said}");
     assert!(malote.ok("peek orders").contains("two"));
 }
 
@@ -71,7 +74,7 @@ fn a_target_that_is_away_for_a_while_is_waited_for() {
     }
     wire.cut(false);
     malote.ok("send orders two");
-    let tries = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("trying again")));
+    let tries = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("retrying")));
     assert!(tries.is_some(), "it does not say that it waits");
     wire.cut(true);
     let back = |line: &str| bridged(malote.home.path(), &url, &native(&malote), line);

@@ -13,7 +13,7 @@ use super::outgoing::NewRow;
 use super::relay::{self, BATCH, BATCH_BYTES, Outbox, Pass, Published, Row};
 use super::{Begun, Database, Effect, Outgoing, SLICE, Tx};
 use crate::extract::FromDelivery;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Shared};
 use crate::outcome::Failure;
 use crate::saga::database::{Doing, Save};
 use crate::{Error, Malote};
@@ -343,6 +343,10 @@ impl FromDelivery for Tx<Sqlite> {
         blocking(begun).await?.go_on()?;
         incoming.begin(Arc::new(Ending(open.clone())))?;
         Ok(Self::new(open, incoming.clone()))
+    }
+
+    fn missing(shared: &Shared) -> Option<&'static str> {
+        shared.missing::<Sqlite>()
     }
 }
 

@@ -34,6 +34,7 @@ use crate::incoming::Shared;
 use crate::metrics::{BreakerMetrics, Metrics, Times};
 use crate::retry::Retry;
 use crate::scale::{Bounds, Scale};
+use crate::stderr;
 use alone::Alone;
 use elastic::Slots;
 pub(crate) use locks::Lock;
@@ -208,7 +209,8 @@ impl Pool {
     }
 
     async fn wait_after(&self, error: &BrokerError, pause: &mut Duration) {
-        tracing::warn!(queue = %self.queue, %error, again_ms = pause.as_millis() as u64, "the broker does not give messages");
+        tracing::warn!(queue = %self.queue, %error, again_ms = pause.as_millis() as u64, "fetch failed");
+        stderr::print(format_args!("{}: fetch failed, next try in {pause:?}: {error}", self.queue));
         let _ = self.phases.quiet.run_until_cancelled(tokio::time::sleep(*pause)).await;
         *pause = (*pause * 2).min(PAUSE_MAX);
     }

@@ -16,6 +16,7 @@ use super::{Count, Lock, Pool};
 use crate::clock::wall_ms;
 use crate::incoming::{ATTEMPTS, HISTORY, Incoming};
 use crate::outcome::{Failed, Outcome};
+use crate::stderr;
 
 /// Attempts that a message's history tells of, newest last, and how much each may say.
 const HISTORY_MAX: usize = 16;
@@ -107,6 +108,7 @@ impl Pool {
         let session = message.session.as_ref().map(tracing::field::display);
         let (message_id, attempt) = (message.message_id.as_deref(), incoming.attempt());
         tracing::warn!(%queue, session, message_id, seq = incoming.delivery.seq.0, attempt, "{what}");
+        stderr::print_about(incoming, what);
     }
 
     /// What is not run at all: a message that takes workers with it must not take another, and one that was on its way
@@ -170,7 +172,7 @@ impl Pool {
 
     pub(super) fn lost(&self, incoming: &Incoming) {
         self.counts.add(Count::lost);
-        self.log(incoming, "the lock was lost: somebody else may have the message");
+        self.log(incoming, "the lock was lost: another worker may have the message");
     }
 
     /// Waits for a handler. It has a task of its own: its panic is its own, and whoever blocks in it does not block
@@ -271,6 +273,7 @@ impl Pool {
         let session = message.session.as_ref().map(tracing::field::display);
         let (message_id, attempt) = (message.message_id.as_deref(), incoming.attempt());
         tracing::warn!(%queue, session, message_id, attempt, reason, error = text, "dead-lettered");
+        stderr::print_about(incoming, format_args!("dead-lettered as {reason}: {text}"));
         let text = clip(text, limits::DEAD_LETTER_TEXT_BYTES_MAX / 2);
         let reason = clip(&reason, REASON_BYTES_MAX);
         (Settlement::DeadLetter { reason, text, changes }, Count::dead)
@@ -295,7 +298,14 @@ impl Pool {
         let (queue, message) = (&self.queue, incoming.message());
         let session = message.session.as_ref().map(tracing::field::display);
         let (message_id, error) = (message.message_id.as_deref(), &failed.error);
-        tracing::info!(%queue, session, message_id, attempt, error, again_ms = ms(delay), "failed");
+        tracing::warn!(%queue, session, message_id, attempt, error, again_ms = ms(delay), "the handler failed");
+        stderr::print_about(
+            incoming,
+            match delay.is_zero() {
+                true => format!("the handler failed, next attempt at once: {error}"),
+                false => format!("the handler failed, next attempt in {delay:.1?}: {error}"),
+            },
+        );
         (Settlement::Abandon { delay_ms: ms(delay), changes }, Count::retried)
     }
 

@@ -59,6 +59,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::handler::{Boxed, Handler};
+use crate::incoming::FindMissing;
 use crate::outcome::IntoOutcome;
 use crate::retry::Retry;
 use step::{BoxedStep, BoxedUndo};
@@ -86,6 +87,8 @@ pub struct Saga<T> {
     plan: Plan,
     /// What holds for steps to come.
     all: StepSettings,
+    /// Finds values that its steps need and its worker was not given.
+    required: Vec<FindMissing>,
     /// The first thing that was wrong with what it was told.
     wrong: Option<String>,
     of: PhantomData<fn(T) -> T>,
@@ -120,7 +123,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
         let (name, steps) = (name.to_owned(), Vec::new());
         let plan = Plan { name, deadline: None, keep: KEEP, steps };
         let all = StepSettings { retry: Retry::default(), timeout: TIMEOUT };
-        Self { plan, all, wrong: None, of: PhantomData }
+        Self { plan, all, required: Vec::new(), wrong: None, of: PhantomData }
     }
 
     fn check(mut self, right: bool, wrong: impl FnOnce() -> String) -> Self {
@@ -150,6 +153,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
         H: Handler<Arguments, Returned: Future<Output: IntoData<T>> + Send + 'static>,
         Arguments: FromStep<T>,
     {
+        self.required.push(Arguments::missing);
         let twice = self.plan.steps.iter().any(|step| step.name == name);
         let count = self.plan.steps.len();
         self.plan.steps.push(PlannedStep {
@@ -171,11 +175,12 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
     ///
     /// A step that ran out of attempts or time may have had its effect or not: its compensation runs, too, and must do
     /// no harm where there is nothing to take back.
-    pub fn compensate<Arguments, H>(self, undo: H) -> Self
+    pub fn compensate<Arguments, H>(mut self, undo: H) -> Self
     where
         H: Handler<Arguments, Returned: Future<Output: IntoOutcome> + Send + 'static>,
         Arguments: FromStep<T>,
     {
+        self.required.push(Arguments::missing);
         self.last("a compensation", |step| {
             step.undo = Some(step::boxed_undo::<T, Arguments, H>(undo))
         })
@@ -224,6 +229,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Saga<T> {
     pub fn keep(mut self, keep: Duration) -> Self {
         self.plan.keep = keep;
         self
+    }
+
+    pub(crate) fn required(&self) -> Vec<FindMissing> {
+        self.required.clone()
     }
 
     pub(crate) fn queue(&self) -> String {

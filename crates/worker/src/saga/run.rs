@@ -15,6 +15,7 @@ use super::step::{Step, check_size};
 use super::{Plan, PlannedStep};
 use crate::incoming::{Incoming, StateChange};
 use crate::outcome::{Failed, Outcome};
+use crate::stderr;
 
 /// The subject of the message that clears a saga's state, and the property that says which state.
 pub(super) const SWEEP: &str = "sweep";
@@ -306,7 +307,13 @@ fn log(plan: &Plan, id: &str, state: &SagaState, nth: usize, before: SagaStatus)
     let limitless = state.status == SagaStatus::Compensating || state.is_forward_only();
     if limitless && error.is_some() && attempts >= ALARM_ATTEMPTS {
         tracing::warn!(saga, id, step = name, attempts, error, "a saga cannot go on");
+        let error = error.unwrap_or_default();
+        stderr::print(format_args!(
+            "saga {saga} {id}: step {name} failed {attempts} times: {error}"
+        ));
     } else if error.is_some() {
         tracing::info!(saga, id, step = name, attempts, error, "a step failed");
+        let error = error.unwrap_or_default();
+        stderr::print(format_args!("saga {saga} {id}: step {name} failed: {error}"));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::extract::FromDelivery;
 use crate::handler::Handler;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Shared};
 use crate::outcome::{Failure, IntoOutcome, Outcome};
 
 type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -87,6 +87,9 @@ pub trait FromStep<T>: Sized + Send + 'static {
         data: T,
         incoming: &Arc<Incoming>,
     ) -> impl Future<Output = Result<Self, Failure>> + Send;
+
+    /// See [`FromDelivery::missing`].
+    fn missing(shared: &Shared) -> Option<&'static str>;
 }
 
 macro_rules! arguments {
@@ -94,6 +97,10 @@ macro_rules! arguments {
         impl<T: Send + 'static, $($argument: FromDelivery + 'static,)*> FromStep<T> for (T, $($argument,)*) {
             async fn from_step(data: T, _incoming: &Arc<Incoming>) -> Result<Self, Failure> {
                 Ok((data, $($argument::from_delivery(_incoming).await?,)*))
+            }
+
+            fn missing(_shared: &Shared) -> Option<&'static str> {
+                None$(.or_else(|| $argument::missing(_shared)))*
             }
         }
     };

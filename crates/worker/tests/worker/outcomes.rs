@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use malote::testing::{Held, TestBroker};
 use malote::{
-    Attempt, Body, Error, Failure, Meta, Outcome, QueueSpec, Retry, State, Text, Unknown, Value,
-    Worker,
+    Attempt, Batch, Body, Error, Failure, Meta, Outcome, QueueSpec, Retry, Saga, State, Text,
+    Unknown, Value, Worker,
 };
 use serde::{Deserialize, Serialize};
 
@@ -259,6 +259,22 @@ async fn what_cannot_work_is_refused_at_the_start() {
     assert!(refused(worker(&broker).handle(take).slots(0)).await.contains("slots must be"));
     assert!(refused(worker(&broker).handle(take).handle(take)).await.contains("one handler"));
     assert!(refused(worker(&broker).handle(take).sessions(5)).await.contains("no sessions"));
+    struct Database;
+    async fn needs(_: State<Database>) {}
+    async fn needs_for_all(_: Batch<Body>, _: State<Database>) {}
+    async fn step(data: u32, _: State<Database>) -> Result<u32, Failure> {
+        Ok(data)
+    }
+    let forgotten = refused(worker(&broker).handle(needs)).await;
+    assert!(forgotten.contains("Database") && forgotten.contains(".state("), "{forgotten}");
+    assert!(refused(worker(&broker).on("a", needs)).await.contains("Database"));
+    let batch = worker(&broker).handle_batch(needs_for_all, 10, Duration::ZERO);
+    assert!(refused(batch).await.contains("Database"));
+    let saga = Saga::named("s").step("one", step);
+    assert!(refused(Worker::of_saga(broker.malote(), saga)).await.contains("Database"));
+    let given = worker(&broker).state(Database).handle(needs).start().await.unwrap();
+    given.stop();
+    given.ended().await.unwrap();
     let nowhere = Worker::new(broker.malote(), "nowhere").handle(take);
     assert!(refused(nowhere).await.contains("does not exist"));
     let bad = Worker::new(broker.malote(), "").handle(take);

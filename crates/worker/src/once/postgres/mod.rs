@@ -23,7 +23,7 @@ use self::pool::{Lent, Pool, connector};
 use super::outgoing::NewRow;
 use super::{Begun, Database, Effect, Outgoing, SLICE, Tx};
 use crate::extract::FromDelivery;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Shared};
 use crate::outcome::Failure;
 use crate::saga::database::{Doing, Save};
 use crate::{Error, Malote};
@@ -368,6 +368,10 @@ impl FromDelivery for Tx<Postgres> {
         let open = Arc::new(Open { lent: RwLock::new(Some(lent)) });
         incoming.begin(Arc::new(Ending(open.clone())))?;
         Ok(Self::new(open, incoming.clone()))
+    }
+
+    fn missing(shared: &Shared) -> Option<&'static str> {
+        shared.missing::<Postgres>()
     }
 }
 
