@@ -29,6 +29,7 @@
 pub mod access;
 mod audit;
 mod budget;
+mod convert;
 mod extract;
 pub mod health;
 pub mod history;
@@ -39,9 +40,9 @@ pub mod openapi;
 mod ops;
 pub mod problem;
 mod replies;
+pub mod requests;
 mod routes;
 mod serve;
-pub mod wire;
 
 use std::sync::Arc;
 
