@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use malote_model::QueueName;
+use malote_wire_native::about::HealthReport;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::api::{Api, ApiError, words};
+use crate::api::{Api, ApiError};
 use crate::args::{Remote, queue_name};
 use crate::failure::Failure;
 use crate::output::Facts;
@@ -72,7 +73,7 @@ struct Found {
     #[serde(skip)]
     said: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    queues: Option<words::Health>,
+    queues: Option<HealthReport>,
 }
 
 impl Facts for Found {
@@ -82,7 +83,7 @@ impl Facts for Found {
             false => format!("no: {}", self.said.replace('\n', ", ")),
         };
         let mut facts = vec![("ready", ready)];
-        if let Some(words::Health { status, message, message_count }) = &self.queues {
+        if let Some(HealthReport { status, message, message_count }) = &self.queues {
             facts.push(("queues", status.clone()));
             if let Some(message) = message {
                 facts.push(("because", message.clone()));

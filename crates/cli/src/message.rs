@@ -1,11 +1,11 @@
 //! How messages are shown, wherever they come from.
 
-use std::borrow::Cow;
+use malote_wire_native::PropertyMap;
+use malote_wire_native::body::BodyContent;
+use malote_wire_native::dead_letter::RedriveResult;
+use malote_wire_native::message::{ReceivedMessage, SentMessage};
+use malote_wire_native::queue::RemovedCount;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
-use crate::api::words::{Received, Redriven, Removed, SentOne};
 use crate::output::{Facts, Format, Output, Row};
 use crate::when;
 
@@ -22,19 +22,19 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Writes some messages of a list that goes on.
-    pub(crate) fn more(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+    pub(crate) fn more(self, out: &mut Output, messages: &[ReceivedMessage]) -> anyhow::Result<()> {
         if !self.raw {
             return out.more(messages);
         }
         for message in messages {
-            out.bytes(&message.bytes())?;
+            out.bytes(&message.body_bytes())?;
             out.bytes(b"\n")?;
         }
         Ok(())
     }
 
     /// Writes a whole list.
-    pub(crate) fn list(self, out: &mut Output, messages: &[Received]) -> anyhow::Result<()> {
+    pub(crate) fn list(self, out: &mut Output, messages: &[ReceivedMessage]) -> anyhow::Result<()> {
         if self.raw || out.format() != Format::Json {
             self.more(out, messages)
         } else {
@@ -43,43 +43,32 @@ impl Raw {
     }
 }
 
-impl Received {
-    /// The body as it was sent.
-    pub(crate) fn bytes(&self) -> Cow<'_, [u8]> {
-        match (&self.body, &self.body_base64) {
-            (Some(text), _) => Cow::Borrowed(text.as_bytes()),
-            (None, Some(text)) => Cow::Owned(STANDARD.decode(text).unwrap_or_default()),
-            (None, None) => Cow::Borrowed(&[]),
-        }
+/// The body on one line.
+fn shown_body(message: &ReceivedMessage, chars_max: usize) -> String {
+    if message.damaged {
+        return "(damaged on disk)".to_owned();
     }
-
-    /// The body on one line.
-    fn shown_body(&self, chars_max: usize) -> String {
-        if self.damaged {
-            return "(damaged on disk)".to_owned();
-        }
-        let Some(text) = &self.body else {
-            return format!("({} of binary)", when::bytes(self.bytes().len() as u64));
-        };
-        let mut shown: String =
-            text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if text.chars().nth(chars_max).is_some() {
-            shown.push('…');
-        }
-        shown
+    let Some(text) = message.body.as_ref().and_then(BodyContent::as_text) else {
+        return format!("({} of binary)", when::bytes(message.body_bytes().len() as u64));
+    };
+    let mut shown: String =
+        text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push('…');
     }
+    shown
 }
 
 fn or_dash(text: &Option<String>) -> String {
     text.clone().unwrap_or_else(|| "-".to_owned())
 }
 
-impl Row for Received {
+impl Row for ReceivedMessage {
     const HEAD: &'static [&'static str] = &["SEQ", "ID", "SESSION", "STATE", "FAILED", "BODY"];
 
     fn row(&self) -> Vec<String> {
         let state = match (&self.state, &self.lease) {
-            (Some(state), _) => state.clone(),
+            (Some(state), _) => state.to_string(),
             (None, Some(_)) => "leased".to_owned(),
             (None, None) => "-".to_owned(),
         };
@@ -89,7 +78,7 @@ impl Row for Received {
             or_dash(&self.session),
             state,
             self.failed.to_string(),
-            self.shown_body(BODY_CHARS_MAX),
+            shown_body(self, BODY_CHARS_MAX),
         ]
     }
 
@@ -98,13 +87,12 @@ impl Row for Received {
     }
 }
 
-impl Facts for Received {
+impl Facts for ReceivedMessage {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("seq", self.seq.to_string())];
         let texts = [
             ("id", &self.id),
             ("session", &self.session),
-            ("state", &self.state),
             ("key", &self.key),
             ("subject", &self.subject),
             ("to", &self.to),
@@ -116,6 +104,11 @@ impl Facts for Received {
         for (name, text) in texts {
             if let Some(text) = text {
                 facts.push((name, text.clone()));
+            }
+            if name == "session"
+                && let Some(state) = &self.state
+            {
+                facts.push(("state", state.to_string()));
             }
         }
         let times = [("sent", self.enqueued_at), ("due", self.due), ("lease ends", self.until)];
@@ -139,10 +132,10 @@ impl Facts for Received {
             let times = when::count(death.count.into(), "time");
             facts.push(("died", format!("{} in {}, {times}", death.reason, death.from)));
         }
-        for (name, value) in self.properties.iter().flat_map(|properties| &properties.0) {
+        for (name, value) in self.properties.iter().flat_map(PropertyMap::json_texts) {
             facts.push(("property", format!("{name} = {value}")));
         }
-        facts.push(("body", self.shown_body(usize::MAX)));
+        facts.push(("body", shown_body(self, usize::MAX)));
         facts
     }
 
@@ -151,7 +144,7 @@ impl Facts for Received {
     }
 }
 
-impl Row for SentOne {
+impl Row for SentMessage {
     const HEAD: &'static [&'static str] = &["SEQ", "ID"];
 
     fn row(&self) -> Vec<String> {
@@ -163,7 +156,7 @@ impl Row for SentOne {
     }
 }
 
-impl Facts for SentOne {
+impl Facts for SentMessage {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("seq", self.seq.to_string()), ("id", self.id.clone())];
         if let Some(copies) = self.copies {
@@ -177,7 +170,7 @@ impl Facts for SentOne {
     }
 }
 
-impl Facts for Removed {
+impl Facts for RemovedCount {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("removed", self.removed.to_string())]
     }
@@ -187,7 +180,7 @@ impl Facts for Removed {
     }
 }
 
-impl Facts for Redriven {
+impl Facts for RedriveResult {
     fn facts(&self) -> Vec<(&'static str, String)> {
         vec![("moved", self.moved.to_string()), ("left", self.left.to_string())]
     }
@@ -203,16 +196,20 @@ mod tests {
 
     #[test]
     fn a_body_is_one_line_and_ends() {
-        let body = |text: &str| Received { body: Some(text.into()), ..Received::default() };
-        assert_eq!(body("a\nb\tc").shown_body(10), "a b c");
-        assert_eq!(body("ééééé").shown_body(3), "ééé…");
-        let binary = Received { body_base64: Some("AP8=".into()), ..Received::default() };
+        let body = |text: &str| ReceivedMessage {
+            body: Some(BodyContent::text(text)),
+            ..ReceivedMessage::default()
+        };
+        assert_eq!(shown_body(&body("a\nb\tc"), 10), "a b c");
+        assert_eq!(shown_body(&body("ééééé"), 3), "ééé…");
+        let binary =
+            ReceivedMessage { body_base64: Some("AP8=".into()), ..ReceivedMessage::default() };
         assert_eq!(
-            (binary.shown_body(10), &binary.bytes()[..]),
+            (shown_body(&binary, 10), &binary.body_bytes()[..]),
             ("(2 B of binary)".into(), &[0, 255][..])
         );
         assert_eq!(
-            Received { damaged: true, ..Received::default() }.shown_body(5),
+            shown_body(&ReceivedMessage { damaged: true, ..ReceivedMessage::default() }, 5),
             "(damaged on disk)"
         );
     }

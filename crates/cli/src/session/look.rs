@@ -1,9 +1,9 @@
 //! Looking at sessions, and taking one from its holder.
 
 use malote_model::{QueueName, SessionId};
+use malote_wire_native::session::SessionInfo;
 
 use crate::api::Api;
-use crate::api::words::Session;
 use crate::args::{queue_name, session_id};
 use crate::ask::Yes;
 use crate::output::{Facts, Output, Row};
@@ -31,7 +31,7 @@ impl Ls {
     }
 }
 
-impl Row for Session {
+impl Row for SessionInfo {
     const HEAD: &'static [&'static str] =
         &["SESSION", "MESSAGES", "LOCKED", "FIRST", "STATE BYTES", "HELD UNTIL", "DELAYED UNTIL"];
 
@@ -52,7 +52,7 @@ impl Row for Session {
     }
 }
 
-impl Facts for Session {
+impl Facts for SessionInfo {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let names = [
             "session",
