@@ -12,7 +12,6 @@ use malote_model::{Principal, QueueName, Seq, SessionId, TopicName};
 use serde::de::DeserializeOwned;
 
 use crate::Api;
-use crate::budget;
 use crate::nearest::nearest;
 use crate::problem::{Code, Problem};
 
@@ -193,7 +192,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for Json<T> {
 pub struct JsonMessages<T>(pub T, #[allow(dead_code)] pub Share);
 
 /// A share of what all bodies may hold.
-pub type Share = Option<budget::Share>;
+pub type Share = Option<malote_http::Share>;
 
 impl<T: DeserializeOwned> FromRequest<Api> for JsonMessages<T> {
     type Rejection = Problem;
@@ -306,7 +305,7 @@ impl Api {
         share: &mut Share,
         total: usize,
     ) -> Result<(), Problem> {
-        let have = share.as_ref().map_or(0, budget::Share::bytes);
+        let have = share.as_ref().map_or(0, malote_http::Share::bytes);
         let more = (total.div_ceil(SHARE_BYTES) * SHARE_BYTES).saturating_sub(have);
         if more == 0 {
             return Ok(());

@@ -217,6 +217,11 @@ impl IntoResponse for Problem {
     }
 }
 
+/// The answer to a request that is refused because the server is busy.
+pub fn busy_answer(why: &'static str) -> Response {
+    Problem::new(Code::Busy, why).into_response()
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let code = match &refusal {

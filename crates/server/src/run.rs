@@ -308,17 +308,17 @@ fn sqs_alone(api: &Api, sqs: &Sqs) -> Router {
 
 /// Serves HTTP/1 by the first routes, or by the second inside TLS.
 fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> crate::net::Handler {
-    let (limits, metrics) = (api.limits.clone(), api.metrics.clone());
+    let (limits, metrics) = (api.limits.connection(), api.metrics.clone());
     handler(move |stream, peer: crate::net::PeerInfo, token: crate::shutdown::ShutdownToken| {
         let router = routers[usize::from(peer.tls.is_some())].clone();
         let (limits, open) = (limits.clone(), metrics.connection(front));
         async move {
             // Counted for as long as it is served.
             let _open = open;
-            let served = malote_front_http::serve_connection(
+            let served = malote_http::serve_connection(
                 stream,
                 router,
-                malote_front_http::Peer {
+                malote_http::Peer {
                     address: peer.remote,
                     known: peer.pass.known.clone(),
                     health_only: peer.pass.health_only,
@@ -326,6 +326,7 @@ fn serve_http(api: &Api, routers: [axum::Router; 2], front: &'static str) -> cra
                     place: peer.pass.clone(),
                 },
                 &limits,
+                malote_front_http::busy_answer,
                 token.draining_token(),
             );
             if let Err(error) = served.await {

@@ -26,6 +26,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::{Extensions, HeaderMap, header};
 use axum::response::Response;
+use malote_http::KeptConnection;
 use malote_model::Principal;
 use parking_lot::Mutex;
 use socket::Session;
@@ -33,9 +34,9 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::Api;
 use crate::extract::{Caller, address_of};
 use crate::problem::{Code, Problem};
-use crate::{Api, Kept};
 
 pub use codec::{Rejected, decode_frame};
 pub use malote_wire_native::frame::Encoding;
@@ -82,7 +83,7 @@ pub async fn connect(
     }
     let address = address_of(&extensions);
     // It is counted as a connection for as long as it lasts.
-    let kept = extensions.get::<Kept>().cloned();
+    let kept = extensions.get::<KeptConnection>().cloned();
     let task = api.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         socket::run(api, (caller, address), encoding, socket).await;
