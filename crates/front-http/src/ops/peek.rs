@@ -56,7 +56,7 @@ pub(super) async fn look(
             0 => STEP_FIRST,
             count => ((PAGE_BYTES - bytes) / (bytes / count).max(1)).clamp(1, STEP),
         };
-        let step = if session.is_some() { PAGE_MAX } else { step.min(max as usize - seen.len()) };
+        let step = if session.is_some() { PAGE_MAX } else { step.min(max - seen.len()) };
         let peek =
             Peek { queue: queue.clone(), from: at, max: step, session: session.clone(), state };
         let (mut more, next) = api.engine.peek(peek).await?;

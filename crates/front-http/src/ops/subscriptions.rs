@@ -65,7 +65,7 @@ pub async fn declare(
     let before = QueueSpec::default();
     let spec = asked.spec.apply_to(before.clone())?;
     api.allow_targets(&caller, &before, &spec)?;
-    let rules = asked.rules.map(|rules| rules.into_iter().map(|rule| named_rule(rule)).collect());
+    let rules = asked.rules.map(|rules| rules.into_iter().map(named_rule).collect());
     let rules: Option<Vec<Rule>> = rules.transpose()?;
     let created = api.engine.subscribe(queue.clone(), spec, rules.clone()).await?;
     if created {
